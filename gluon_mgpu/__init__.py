@@ -1,0 +1,37 @@
+"""Multi-device training with Apache MXNet's Gluon: the multi-GPU chapters of *Dive into Deep Learning*.
+
+``import gluon_mgpu as d2l`` offers the names that the chapters' code uses. Importing this package is
+quick and does not need MXNet, which is loaded when a name that needs it is first used.
+"""
+from __future__ import annotations
+
+import importlib
+
+from gluon_mgpu import runtime
+
+__version__ = '0.1.0'
+
+runtime.prepare()
+
+_NAMES_OF = {  # module -> its public names
+    'devices': ('try_gpu', 'try_all_gpus', 'split_batch'),
+    'data': ('load_data_fashion_mnist',),
+    'training_log': ('Timer', 'Accumulator'),
+    'plot': ('Animator',),
+    'evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
+    'resnet': ('Residual', 'resnet18'),
+    'scratch': ('sgd',),
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str):
+    if name not in _MODULE_OF:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return getattr(importlib.import_module(f'{__name__}.{_MODULE_OF[name]}'), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,159 @@
+"""The command line that both chapters share: its flags, their checks, and the folder a run leaves."""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
+
+from . import __version__
+from .compat import mx
+from .data import DATASETS, load_data
+from .devices import devices_from, parse_devices, why_no_gpus
+from .plot import accuracy_curve
+from .runtime import ENVIRONMENT
+from .training_log import TrainingLog
+
+INTERRUPTED = 130  # the shell's exit status for Ctrl-C
+
+
+def run(train: Callable, chapter: str, network: str, argv: list | None, batch_size: int, lr: float) -> int:
+    """Run a chapter's `train` as a program.
+
+    Parameters
+    ----------
+    train : callable
+        The chapter's ``train``.
+    chapter, network : str
+        The chapter's module and what it trains, for help, headings and file names.
+    argv : list of str or None
+        The arguments; None means those of this process.
+    batch_size, lr : int, float
+        The chapter's defaults.
+
+    Returns
+    -------
+    int
+        The exit status: 0, 2 for bad input (with one line on stderr that says what and why), 130 after
+        Ctrl-C. What was recorded until then is in the output folder in any case.
+    """
+    args = _parser(chapter, network, batch_size, lr).parse_args(argv)
+    try:
+        return _run(train, chapter, network, args)
+    except (ValueError, OSError) as error:
+        print(f'{chapter}: {error}', file=sys.stderr)
+        return 2
+
+
+def _run(train, chapter, network, args) -> int:
+    say = (lambda line: None) if args.quiet else (lambda line: print(line, flush=True))
+    devices = parse_devices(args.devices) if args.devices else devices_from(args.num_gpus)
+    if not args.devices and devices[0].device_type == 'cpu':
+        say(f'no GPU is used: {why_no_gpus()}')
+    train_iter, test_iter = load_data(args.dataset, args.batch_size, data_dir=args.data_dir,
+                                      train_size=args.train_size, seed=args.seed, say=say)
+    out_dir = _new_folder(args.out_dir or Path('runs') / f'{chapter}-{time.strftime("%Y%m%d-%H%M%S")}')
+    heading = f'{network} on {train_iter.dataset}, {_listed(devices)}'
+    say(f'{heading}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
+        f'batches of {args.batch_size}, learning rate {args.lr:g}')
+    config = {**vars(args), 'chapter': chapter, 'devices': [str(d) for d in devices], 'num_gpus': len(devices),
+              'dataset': train_iter.dataset, 'train_size': train_iter.num_rows, 'out_dir': str(out_dir),
+              **_versions()}
+    (out_dir / 'config.json').write_text(json.dumps(config, indent=2, default=str) + '\n')
+
+    log = TrainingLog(args.num_epochs, quiet=args.quiet, path=out_dir / 'history.csv')
+    interrupted = False
+    try:
+        train(len(devices), args.batch_size, args.lr, num_epochs=args.num_epochs, devices=devices,
+              data=(train_iter, test_iter), log=log, seed=args.seed)
+    except KeyboardInterrupt:
+        interrupted = True
+        print(f'{chapter}: interrupted after {len(log.history)} of {args.num_epochs} epochs', file=sys.stderr)
+    finally:
+        log.close()
+        if log.history:
+            made = out_dir / 'history.csv'
+            if not args.no_plot:
+                made = out_dir / 'accuracy.png'
+                accuracy_curve(log.history, made, heading)
+            say(f'{"record" if args.no_plot else "curve"}: {made}')
+    return INTERRUPTED if interrupted else 0
+
+
+def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f'python -m gluon_mgpu.{chapter}',
+        description=f'Train {network} on several devices and tell its accuracy on the test images.')
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument('--num-gpus', type=_positive(int), default=2, metavar='N',
+                       help='number of devices: GPUs, or CPU contexts on a machine with no GPU '
+                            '(default: %(default)s)')
+    where.add_argument('--devices', metavar='LIST',
+                       help="devices by name: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all', 'cpu:all' (one a core)")
+    parser.add_argument('--batch-size', type=_positive(int), default=batch_size, metavar='ROWS',
+                        help='images in a batch, over all devices (default: %(default)s)')
+    parser.add_argument('--lr', type=_positive(float), default=lr, metavar='RATE',
+                        help='learning rate (default: %(default)s)')
+    parser.add_argument('--num-epochs', type=_positive(int), default=10, metavar='N',
+                        help='passes over the training images (default: %(default)s)')
+    parser.add_argument('--dataset', choices=DATASETS, default='auto',
+                        help='auto is fashion-mnist if it is there or can be downloaded, else glyphs '
+                             '(default: %(default)s)')
+    parser.add_argument('--data-dir', metavar='DIR',
+                        help='folder that holds fashion-mnist/ and mnist/ '
+                             '(default: $GLUON_MGPU_DATA, else the cache folder)')
+    parser.add_argument('--train-size', type=_positive(int), metavar='N',
+                        help='use the first N training images only (default: all)')
+    parser.add_argument('--seed', type=_seed, default=0, metavar='N',
+                        help='decides the initial parameters and the order of the images (default: %(default)s)')
+    parser.add_argument('--out-dir', metavar='DIR',
+                        help='new folder for config.json, history.csv and accuracy.png '
+                             f'(default: runs/{chapter}-DATE-TIME)')
+    parser.add_argument('--no-plot', action='store_true', help='draw no accuracy.png')
+    parser.add_argument('--quiet', action='store_true', help='show the last line only')
+    return parser
+
+
+def _positive(number: type) -> Callable:
+    """A converter of text to a finite number above zero."""
+    def convert(text):
+        value = number(text)
+        if not 0 < value < float('inf'):
+            raise argparse.ArgumentTypeError(f'{text} is not a number above 0')
+        return value
+    convert.__name__ = number.__name__  # argparse: "invalid int value: 'x'"
+    return convert
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f'{text} is not between 0 and 2147483647')
+    return value
+
+
+_seed.__name__ = 'int'
+
+
+def _new_folder(path) -> Path:
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f'{path} is not an empty folder: a run leaves nothing overwritten; give another --out-dir')
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _listed(devices) -> str:
+    return ', '.join(map(str, devices))
+
+
+def _versions() -> dict:
+    return {'gluon_mgpu': __version__, 'mxnet': mx.__version__, 'numpy': numpy.__version__,
+            'python': platform.python_version(), 'platform': platform.platform(),
+            'environment': {name: os.environ.get(name) for name in ENVIRONMENT}}

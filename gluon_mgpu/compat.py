@@ -1,0 +1,77 @@
+"""MXNet as the other rooms use it: one name for each of the few things that 1.9 and 2 say differently.
+
+Every room that computes takes MXNet from here, so that it is loaded once, well, and with NumPy
+semantics (``npx.set_np()``).
+"""
+from . import runtime
+
+mx = runtime.load_mxnet()
+
+from mxnet import autograd, gluon, init, np, npx  # noqa: E402
+
+__all__ = ['MXNET_MAJOR', 'HybridBlock', 'autograd', 'compute_capabilities', 'gluon', 'init', 'mx', 'np', 'npx',
+           'seed', 'zero_grad']
+
+MXNET_MAJOR = int(mx.__version__.split('.')[0])
+
+
+if MXNET_MAJOR >= 2:
+    HybridBlock = gluon.HybridBlock
+else:
+    class HybridBlock(gluon.HybridBlock):
+        """A block written as MXNet 2 wants it, ``forward(self, X)``, that MXNet 1.9 can hybridize too.
+
+        MXNet 1.9 wants ``hybrid_forward(self, F, X)``, called with arrays or with symbols. A
+        ``forward`` made of layers and operators alone does not need ``F`` and serves as either.
+        """
+
+        def __init_subclass__(cls):
+            forward = cls.forward
+            del cls.forward
+            cls.hybrid_forward = lambda self, F, *args: forward(self, *args)
+
+
+def zero_grad(net: gluon.Block) -> None:
+    """Set the gradients of all parameters of `net` to zero, in place, on every device; does not wait."""
+    if hasattr(net, 'zero_grad'):
+        net.zero_grad()
+    else:
+        net.collect_params().zero_grad()
+
+
+def seed(number: int) -> None:
+    """Seed MXNet's random stream on every device."""
+    mx.random.seed(number)
+
+
+def compute_capabilities() -> tuple:
+    """The lowest and the highest compute capability that the installed MXNet has code for.
+
+    The wheels on PyPI (1.9.1 and 2.0.0b1) hold code for 5.0 to 8.6, which 8.9 runs as well, and no
+    PTX; the MXNet 2 builds made since for 8.0 to 12.0.
+    """
+    if mx.__version__ in ('1.9.1', '2.0.0b1', '2.0.0.beta1') or MXNET_MAJOR < 2:
+        return (5, 0), (8, 9)
+    return (8, 0), (12, 0)
+
+
+def cached_op(graph, names: list):
+    """An operator that runs a whole graph of symbols with memory laid out once a device.
+
+    Parameters
+    ----------
+    graph : mx.sym.np._Symbol
+        With one output.
+    names : list of str
+        The graph's variables in the order in which the operator is to take them.
+
+    Returns
+    -------
+    callable
+        Takes one array a name, all on the same device, and returns an array there; does not wait.
+    """
+    operator = mx.nd.CachedOp(graph, [('static_alloc', True), ('static_shape', True)])
+    order = [names.index(name) for name in graph.list_arguments()]
+    if MXNET_MAJOR >= 2:
+        return lambda *arrays: operator(*(arrays[i] for i in order), default_ctx=arrays[0].ctx)
+    return lambda *arrays: operator(*(arrays[i] for i in order))

@@ -1,0 +1,102 @@
+"""Pictures from recorded numbers. Matplotlib is loaded when the first one is drawn."""
+from __future__ import annotations
+
+import sys
+
+
+class Animator:
+    """A curve that grows while a program computes.
+
+    In a notebook the figure is drawn anew at each `add`; elsewhere the points are only kept, in `X`
+    and `Y`, one list a line.
+
+    Source: D2L 4.4 and 23.8, ``Animator``.
+    """
+
+    def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None, ylim=None, xscale='linear',
+                 yscale='linear', fmts=('-', 'm--', 'g-.', 'r:'), nrows=1, ncols=1, figsize=(3.5, 2.5)):
+        self.axes_settings = {'xlabel': xlabel, 'ylabel': ylabel, 'xlim': xlim, 'ylim': ylim,
+                              'xscale': xscale, 'yscale': yscale}
+        self.legend, self.fmts = legend, fmts
+        self.subplots = {'nrows': nrows, 'ncols': ncols, 'figsize': figsize}
+        self.X: list[list[float]] = []
+        self.Y: list[list[float]] = []
+        self.fig = None
+
+    def add(self, x, y) -> None:
+        """Add a point to each line.
+
+        Parameters
+        ----------
+        x : float or sequence of float
+            One for all lines, or one a line.
+        y : float or sequence of float or None
+            One a line; None adds no point to that line.
+        """
+        y = list(y) if hasattr(y, '__len__') else [y]
+        x = list(x) if hasattr(x, '__len__') else [x] * len(y)
+        while len(self.X) < len(y):
+            self.X.append([])
+            self.Y.append([])
+        for i, (a, b) in enumerate(zip(x, y)):
+            if a is not None and b is not None:
+                self.X[i].append(a)
+                self.Y[i].append(b)
+        if _in_notebook():
+            self.draw()
+
+    def draw(self) -> None:
+        """Draw the lines as they are now, and show them if this is a notebook."""
+        from matplotlib.figure import Figure
+        if self.fig is None:
+            # Not through pyplot, which would show the figure a second time when the cell ends
+            self.fig = Figure(figsize=self.subplots['figsize'], layout='tight')
+            self.axes = self.fig.subplots(self.subplots['nrows'], self.subplots['ncols'], squeeze=False).flatten()
+        axes = self.axes[0]
+        axes.cla()
+        for x, y, fmt in zip(self.X, self.Y, self.fmts):
+            axes.plot(x, y, fmt)
+        axes.set(**{name: value for name, value in self.axes_settings.items() if value is not None})
+        if self.legend:
+            axes.legend(self.legend)
+        axes.grid()
+        if _in_notebook():
+            from IPython import display
+            display.display(self.fig)
+            display.clear_output(wait=True)
+
+
+def accuracy_curve(history: list, path, title: str) -> None:
+    """Draw test accuracy and training loss over the epochs, as PNG.
+
+    Parameters
+    ----------
+    history : list of training_log.Epoch
+        At least one.
+    path : path-like
+        The file to write.
+    title : str
+        What was trained, on which data and devices.
+    """
+    from matplotlib.figure import Figure
+    epochs = [e.epoch for e in history]
+    fig = Figure(figsize=(6.4, 4.8), dpi=120, layout='tight')
+    axes, loss_axes = fig.subplots(2, 1, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
+    axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
+    axes.annotate(f'{history[-1].test_acc:.3f}', (epochs[-1], history[-1].test_acc), xytext=(0, -14),
+                  textcoords='offset points', ha='center', color='tab:blue')
+    axes.set(title=title, ylabel='test accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
+    loss_axes.plot(epochs, [e.loss for e in history], 'o-', color='tab:orange')
+    loss_axes.set(xlabel='epoch', ylabel='training loss (nats)')
+    loss_axes.set_ylim(bottom=0)
+    loss_axes.xaxis.get_major_locator().set_params(integer=True)
+    for a in (axes, loss_axes):
+        a.grid(alpha=0.4)
+    fig.savefig(path)
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get('IPython')
+    shell = ipython and ipython.get_ipython()
+    return bool(shell) and 'IPKernelApp' in shell.config

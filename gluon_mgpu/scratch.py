@@ -1,0 +1,236 @@
+"""Training on multiple devices from scratch: LeNet, its gradients summed by hand (D2L 13.5).
+
+    python -m gluon_mgpu.scratch                       # two devices, 10 epochs of Fashion-MNIST
+    python -m gluon_mgpu.scratch --devices gpu:0,gpu:1
+    python -m gluon_mgpu.scratch --num-gpus 1 --batch-size 256 --lr 0.2
+
+Each device holds a copy of the parameters and gets its part of every batch. It computes the gradient
+on that part; the gradients are summed over the devices; every device takes the same step.
+"""
+from __future__ import annotations
+
+import sys
+
+from . import cli
+from .compat import autograd, np, npx, seed as set_seed
+from .data import load_data_fashion_mnist
+from .devices import split_batch, try_gpu
+from .evaluate import evaluate_accuracy_gpus
+from .hybridize import hybridize
+from .plot import Animator
+from .training_log import Timer, TrainingLog
+
+
+def init_params(scale: float = 0.01) -> list:
+    """LeNet's parameters on the current device: weights normal, biases zero.
+
+    Source: D2L 13.5.3, "A Toy Network".
+
+    Parameters
+    ----------
+    scale : float
+        Standard deviation of the weights.
+
+    Returns
+    -------
+    list of np.ndarray, float32
+        W1 (20, 1, 3, 3), b1 (20,), W2 (50, 20, 5, 5), b2 (50,), W3 (800, 128), b3 (128,),
+        W4 (128, 10), b4 (10,).
+    """
+    W1 = np.random.normal(scale=scale, size=(20, 1, 3, 3))
+    b1 = np.zeros(20)
+    W2 = np.random.normal(scale=scale, size=(50, 20, 5, 5))
+    b2 = np.zeros(50)
+    W3 = np.random.normal(scale=scale, size=(800, 128))
+    b3 = np.zeros(128)
+    W4 = np.random.normal(scale=scale, size=(128, 10))
+    b4 = np.zeros(10)
+    return [W1, b1, W2, b2, W3, b3, W4, b4]
+
+
+@hybridize
+def lenet(X, params: list):
+    """Scores of the ten classes, on the device of `X` and `params`; does not wait.
+
+    Source: D2L 13.5.3, ``lenet``.
+
+    Parameters
+    ----------
+    X : np.ndarray, (n, 1, 28, 28), float32
+        Grey images.
+    params : list of np.ndarray
+        As from `init_params`.
+
+    Returns
+    -------
+    np.ndarray, (n, 10), float32
+    """
+    W1, b1, W2, b2, W3, b3, W4, b4 = params
+    h1_conv = npx.convolution(data=X, weight=W1, bias=b1, kernel=(3, 3), num_filter=20)   # (n, 20, 26, 26)
+    h1_activation = npx.relu(h1_conv)
+    h1 = npx.pooling(data=h1_activation, pool_type='avg', kernel=(2, 2), stride=(2, 2))   # (n, 20, 13, 13)
+    h2_conv = npx.convolution(data=h1, weight=W2, bias=b2, kernel=(5, 5), num_filter=50)  # (n, 50, 9, 9)
+    h2_activation = npx.relu(h2_conv)
+    h2 = npx.pooling(data=h2_activation, pool_type='avg', kernel=(2, 2), stride=(2, 2))   # (n, 50, 4, 4)
+    h2 = h2.reshape(-1, 800)                                                              # (n, 800)
+    h3_linear = np.dot(h2, W3) + b3                                                       # (n, 128)
+    h3 = npx.relu(h3_linear)
+    return np.dot(h3, W4) + b4                                                            # (n, 10)
+
+
+@hybridize
+def loss(y_hat, y):
+    """Softmax cross-entropy of every row: -log softmax(y_hat)[y]; does not wait.
+
+    Source: D2L 13.5.3, there ``gluon.loss.SoftmaxCrossEntropyLoss()``.
+
+    Parameters
+    ----------
+    y_hat : np.ndarray, (n, num_classes), float32
+        Scores.
+    y : np.ndarray, (n,)
+        Labels.
+
+    Returns
+    -------
+    np.ndarray, (n,), float32
+        In nats.
+    """
+    return -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1)
+
+
+def get_params(params: list, device) -> list:
+    """Copy parameters to a device and attach gradients there, all zero; does not wait.
+
+    Source: D2L 13.5.4, ``get_params``.
+    """
+    new_params = [p.copyto(device) for p in params]
+    for p in new_params:
+        p.attach_grad()
+    return new_params
+
+
+def allreduce(data: list) -> None:
+    """Sum arrays of one shape, one a device, and give every device the sum, in place; does not wait.
+
+    Source: D2L 13.5.4, ``allreduce``.
+    """
+    for i in range(1, len(data)):
+        data[0] += data[i].as_in_ctx(data[0].ctx)
+    for i in range(1, len(data)):
+        data[0].copyto(data[i])
+
+
+def sgd(params: list, lr: float, batch_size: int) -> None:
+    """One step of minibatch stochastic gradient descent, in place; does not wait.
+
+    Source: D2L 3.4 and 13.5.6, ``sgd``.
+
+    Parameters
+    ----------
+    params : list of np.ndarray
+        With gradients summed over the rows of the batch.
+    lr : float
+        Learning rate.
+    batch_size : int
+        The rows in the batch, over all devices.
+    """
+    for param in params:
+        # w <- w - lr / |B| * sum of the gradients over the rows of B
+        param -= lr / batch_size * param.grad
+
+
+def train_batch(X, y, device_params: list, devices: list, lr: float) -> list:
+    """Train on one batch, spread over the devices; does not wait.
+
+    Source: D2L 13.5.6, ``train_batch``. Here the batch may be of any size.
+
+    Parameters
+    ----------
+    X, y : np.ndarray, (n, 1, 28, 28) and (n,)
+        The batch.
+    device_params : list of list of np.ndarray
+        The parameters on each device, changed in place; equal on all of them before and after.
+    devices : list of mx.Context
+        The devices.
+    lr : float
+        Learning rate.
+
+    Returns
+    -------
+    list of np.ndarray
+        The loss of every row, an array for each device that got rows.
+    """
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():  # The loss is calculated separately on each device
+        ls = [loss(lenet(X_shard, params), y_shard)
+              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+    for l in ls:  # Backpropagation is performed separately on each device
+        l.backward()
+    for params in device_params[len(X_shards):]:  # A device without rows adds nothing to the gradient
+        for param in params:
+            param.grad[:] = 0
+    # Sum the gradients of all devices and give every device the sum
+    for i in range(len(device_params[0])):
+        allreduce([params[i].grad for params in device_params])
+    # The parameters are updated separately on each device
+    for params in device_params:
+        sgd(params, lr, X.shape[0])  # Divided by the rows of the whole batch
+    return ls
+
+
+def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
+          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0) -> None:
+    """Train LeNet on multiple devices; prints the accuracy, the time an epoch takes and the devices.
+
+    Source: D2L 13.5.6, ``train``. Here the accuracy is computed on all devices, and the program waits
+    once an epoch, not at every batch.
+
+    Parameters
+    ----------
+    num_gpus : int
+        How many devices, unless `devices` names them.
+    batch_size : int
+        Rows in a batch, over all devices.
+    lr : float
+        Learning rate.
+    num_epochs : int
+        Passes over the training rows.
+    devices : list of mx.Context, optional
+        By default ``[try_gpu(i) for i in range(num_gpus)]``.
+    data : (train_iter, test_iter), optional
+        By default Fashion-MNIST.
+    log : TrainingLog, optional
+        Keeps the record of the run.
+    seed : int
+        Decides the initial parameters.
+    """
+    train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
+    devices = devices or [try_gpu(i) for i in range(num_gpus)]
+    set_seed(seed)
+    params = init_params()
+    # Copy the model parameters to every device
+    device_params = [get_params(params, d) for d in devices]
+    params_on = dict(zip(devices, device_params))
+    log, timer = log or TrainingLog(num_epochs), Timer()
+    animator = Animator('epoch', 'test acc', xlim=[1, num_epochs])
+    for epoch in range(num_epochs):
+        timer.start()
+        for X, y in log.progress(train_iter):
+            # Perform multi-device training for a single minibatch
+            log.add(train_batch(X, y, device_params, devices, lr))
+        npx.waitall()
+        timer.stop()
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
+        animator.add(epoch + 1, (test_acc,))
+        log.end_epoch(timer.times[-1], test_acc)
+    print(f'test acc: {animator.Y[0][-1]:.2f}, {timer.avg():.1f} sec/epoch on {devices}')
+
+
+def main(argv: list | None = None) -> int:
+    """The command line: ``python -m gluon_mgpu.scratch --help``. Returns the exit status."""
+    return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""What a training run tells: the time it takes, its loss and accuracy, a progress bar, the record kept."""
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+
+class DivergenceError(ValueError):
+    """The loss is no longer a number: what follows would be worthless."""
+
+
+class Timer:
+    """Record multiple running times, in seconds.
+
+    Source: D2L 12.4, ``Timer``.
+    """
+
+    def __init__(self):
+        self.times: list[float] = []
+        self.start()
+
+    def start(self) -> None:
+        """Start the timer."""
+        self.started = time.perf_counter()
+
+    def stop(self) -> float:
+        """Stop the timer, record the time since `start` and return it. Does not wait for devices."""
+        self.times.append(time.perf_counter() - self.started)
+        return self.times[-1]
+
+    def avg(self) -> float:
+        """The average of the recorded times."""
+        return sum(self.times) / len(self.times)
+
+    def sum(self) -> float:
+        """The sum of the recorded times."""
+        return sum(self.times)
+
+    def cumsum(self) -> list[float]:
+        """The running sums of the recorded times."""
+        return list(accumulate(self.times))
+
+
+class Accumulator:
+    """Sums over `n` variables.
+
+    Source: D2L 4.4, ``Accumulator``.
+    """
+
+    def __init__(self, n: int):
+        self.data = [0.0] * n
+
+    def add(self, *args) -> None:
+        """Add one number to each of the sums; waits for those that are still being computed."""
+        self.data = [a + float(b) for a, b in zip(self.data, args)]
+
+    def reset(self) -> None:
+        """Set the sums to zero."""
+        self.data = [0.0] * len(self.data)
+
+    def __getitem__(self, idx: int) -> float:
+        return self.data[idx]
+
+
+class Epoch(NamedTuple):
+    """One line of a run's history."""
+
+    epoch: int  # from 1
+    seconds: float  # of training, without evaluation
+    loss: float  # mean over the rows, each taken before the update it led to
+    test_acc: float  # share of right predictions, 0 to 1
+    images_per_second: float  # in training
+
+
+class TrainingLog:
+    """The record of a run: shows progress while it goes on and keeps one `Epoch` an epoch.
+
+    Parameters
+    ----------
+    num_epochs : int
+        Epochs that the run is going to take, for the time left.
+    quiet : bool
+        Show nothing, only keep the record.
+    path : path-like, optional
+        A CSV file, written anew after every epoch.
+    """
+
+    def __init__(self, num_epochs: int, quiet: bool = False, path=None):
+        self.num_epochs = num_epochs
+        self.quiet = quiet
+        self.path = path and Path(path)
+        self.history: list[Epoch] = []
+        self._bar = None
+
+    def progress(self, train_iter: Iterable) -> Iterator:
+        """Yield the batches (X, y) of one epoch and show how far the run has come.
+
+        The bar counts batches that the devices have finished, and tells the time left for the
+        whole run. It appears on a terminal only.
+        """
+        if self._bar is None:
+            self._bar = tqdm(total=self.num_epochs * len(train_iter), unit='batch', leave=False, smoothing=0.05,
+                             disable=True if self.quiet else None, dynamic_ncols=True)
+        self._bar.set_description(f'epoch {len(self.history) + 1}/{self.num_epochs}', refresh=False)
+        self._loss, self._rows, self._in_flight = 0.0, 0, None
+        self._started = time.perf_counter()
+        yield from train_iter
+
+    def add(self, ls: list) -> None:
+        """Take the losses of the batch just started, one array (n,) a device.
+
+        Waits for the batch before it, not for this one: the devices always have work, and are
+        never more than two batches behind.
+
+        Raises
+        ------
+        DivergenceError
+            If the loss of the batch before is NaN or infinite.
+        """
+        started = [loss.sum() for loss in ls], sum(loss.size for loss in ls)
+        self._finish_batch()
+        self._in_flight = started
+
+    def _finish_batch(self) -> None:
+        if self._in_flight is None:
+            return
+        sums, rows = self._in_flight
+        self._in_flight = None
+        batch_loss = sum(float(s) for s in sums)
+        if not math.isfinite(batch_loss):
+            self.close()
+            raise DivergenceError(
+                f'the loss is {batch_loss} in epoch {len(self.history) + 1}, after {self._rows} rows: it must be '
+                'finite; use a smaller learning rate')
+        self._loss += batch_loss
+        self._rows += rows
+        if not self._bar.disable:
+            images_per_second = self._rows / (time.perf_counter() - self._started)
+            self._bar.set_postfix_str(f'loss {batch_loss / rows:.3f}, {images_per_second:,.0f} images/s',
+                                      refresh=False)
+        self._bar.update()
+
+    def end_epoch(self, seconds: float, test_acc: float) -> Epoch:
+        """Record the epoch whose batches have all been trained on: show a line, write the file.
+
+        Parameters
+        ----------
+        seconds : float
+            Time that training took.
+        test_acc : float
+            Accuracy on the test rows, 0 to 1.
+        """
+        self._finish_batch()
+        epoch = Epoch(len(self.history) + 1, seconds, self._loss / self._rows, test_acc, self._rows / seconds)
+        self.history.append(epoch)
+        if not self.quiet:
+            with tqdm.external_write_mode():
+                print(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
+                      f'{seconds:.1f} s, {epoch.images_per_second:,.0f} images/s', flush=True)
+        if self.path:
+            self.write(self.path)
+        if epoch.epoch == self.num_epochs:
+            self.close()
+        return epoch
+
+    def write(self, path) -> None:
+        """Write the history as CSV, with the field names of `Epoch` as its first line."""
+        with open(path, 'w', newline='') as file:
+            writer = csv.writer(file)
+            writer.writerow(Epoch._fields)
+            writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
+                              f'{e.images_per_second:.1f}') for e in self.history)
+
+    def close(self) -> None:
+        """Take the progress bar off the screen."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

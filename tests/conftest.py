@@ -1,0 +1,91 @@
+"""Options and fixtures of all tests.
+
+    pytest                           on two CPU contexts, quickest to have
+    pytest --devices gpu:0,gpu:1     the same tests on GPUs
+    pytest --seed 7                  other random numbers; a failing test prints the seed that it ran with
+"""
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+
+import numpy
+import pytest
+
+# Before any test module can import MXNet, so that the engine is set up
+from gluon_mgpu.devices import num_mxnet_gpus, parse_devices
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption('--devices', default='cpu:0,cpu:1', metavar='LIST',
+                     help='two or more devices for the tests that need several (default: %(default)s)')
+    parser.addoption('--seed', type=int, default=0, metavar='N',
+                     help='seed of every test (default: %(default)s)')
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # In the environment, and not in a fixture: processes that tests start obey it too
+    config.cache_home = tempfile.mkdtemp(prefix='gluon-mgpu-tests-')
+    os.environ['XDG_CACHE_HOME'] = config.cache_home   # never the user's own
+    os.environ.pop('GLUON_MGPU_DATA', None)
+    os.environ['MPLBACKEND'] = 'Agg'                   # pictures without a screen
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.cache_home, ignore_errors=True)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f'devices: {config.getoption("devices")}, seed: {config.getoption("seed")}'
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    report = (yield).get_result()
+    if report.failed:
+        report.sections.append(('Seed', f'again with: pytest --seed {item.config.getoption("seed")}'))
+
+
+@pytest.fixture(autouse=True)
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this test; Python, NumPy and MXNet are seeded with it before the test begins."""
+    from gluon_mgpu import compat
+    number = request.config.getoption('seed')
+    random.seed(number)
+    numpy.random.seed(number)
+    compat.seed(number)
+    return number
+
+
+@pytest.fixture(scope='session')
+def devices(request: pytest.FixtureRequest) -> list:
+    """The devices of `--devices`, at least two."""
+    try:
+        found = parse_devices(request.config.getoption('devices'))
+        if len(found) < 2:
+            raise ValueError(f'{found} is one device: name two or more')
+    except ValueError as error:
+        pytest.exit(f'--devices: {error}', returncode=pytest.ExitCode.USAGE_ERROR)
+    return found
+
+
+@pytest.fixture(scope='session')
+def device_list(devices: list) -> Callable[[int], list]:
+    """A function of k that returns k different devices of the kind that `--devices` begins with.
+
+    Those of `--devices` come first. A test that asks for more GPUs than there are is skipped.
+    """
+    from gluon_mgpu.compat import mx
+    kind = devices[0].device_type
+
+    def first(k: int) -> list:
+        if kind == 'gpu' and k > num_mxnet_gpus():
+            pytest.skip(f'needs {k} GPUs, MXNet sees {num_mxnet_gpus()}')
+        given = [device for device in devices if device.device_type == kind]
+        others = [getattr(mx, kind)(i) for i in range(k + len(given))]
+        return [*given, *(device for device in others if device not in given)][:k]
+
+    return first

@@ -1,0 +1,359 @@
+"""Devices and lists of them, on machines made up for the test; batches split over real ones."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy
+import pytest
+
+import gluon_mgpu.devices as room
+from gluon_mgpu import compat
+from gluon_mgpu.compat import autograd, mx, np, npx
+from gluon_mgpu.devices import (
+    check_devices,
+    devices_from,
+    num_cores,
+    num_mxnet_gpus,
+    parse_devices,
+    split_batch,
+    try_all_gpus,
+    try_gpu,
+    why_no_gpus,
+)
+from gluon_mgpu.nvidia_driver import Driver, Gpu
+
+WHEEL, REVIVED = ((5, 0), (8, 9)), ((8, 0), (12, 1))
+K80, V100, RTX4090, H200 = (Gpu(0, name, capability, 2**34) for name, capability in (
+    ('Tesla K80', (3, 7)), ('Tesla V100', (7, 0)), ('RTX 4090', (8, 9)), ('NVIDIA H200', (9, 0))))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A function that makes up a machine: its GPUs, how many MXNet sees, which ones MXNet has code for."""
+    def pretend(*gpus, seen=None, code_for=WHEEL, builds=('mxnet-cu112',)):
+        gpus = [gpu._replace(index=i) for i, gpu in enumerate(gpus)]
+        driver = Driver(gpus, (12, 4), '') if gpus else Driver([], None, 'no NVIDIA driver')
+        monkeypatch.setattr(room, 'ask_driver', lambda: driver)
+        monkeypatch.setattr(room, 'num_mxnet_gpus', lambda: len(gpus) if seen is None else seen)
+        monkeypatch.setattr(room, 'installed_builds', lambda: list(builds))
+        monkeypatch.setattr(compat, 'compute_capabilities', lambda: code_for)
+        monkeypatch.setattr(room, 'omp_threads', lambda: 1)
+    return pretend
+
+
+def cpus(*numbers):
+    return [mx.cpu(i) for i in numbers]
+
+
+def gpus(*numbers):
+    return [mx.gpu(i) for i in numbers]
+
+
+def refusal(function, *args):
+    """The line with which a call is refused."""
+    with pytest.raises(ValueError) as caught:
+        function(*args)
+    line = str(caught.value)
+    assert '\n' not in line
+    return line
+
+
+# One device, all devices, the first N
+
+def test_try_gpu_without_gpus(machine):
+    machine()
+    assert [try_gpu(), try_gpu(1), try_gpu(7)] == cpus(0, 1, 7)
+    assert try_all_gpus() == cpus(0, 1)
+
+
+def test_try_gpu_with_gpus(machine):
+    machine(V100, RTX4090)
+    assert [try_gpu(), try_gpu(1), try_gpu(2)] == [mx.gpu(0), mx.gpu(1), mx.cpu(2)]
+    assert try_all_gpus() == gpus(0, 1)
+
+
+def test_try_gpu_passes_over_a_gpu_without_code(machine):
+    machine(H200, V100)
+    assert [try_gpu(0), try_gpu(1)] == [mx.cpu(0), mx.gpu(1)]
+    assert try_all_gpus() == gpus(1)
+    machine(H200)
+    assert try_all_gpus() == cpus(0, 1)
+
+
+def test_try_gpu_refuses_a_negative_number():
+    assert refusal(try_gpu, -1).startswith('device number -1 is negative')
+
+
+def test_num_gpus_means_gpus_where_there_are_some(machine):
+    machine(V100, V100)
+    assert devices_from(1) == gpus(0)
+    assert devices_from(2) == gpus(0, 1)
+    assert refusal(devices_from, 3) == 'gpu(2) does not exist (MXNet sees 2): use gpu:0 to gpu:1'
+
+
+def test_num_gpus_means_cpu_contexts_where_there_are_none(machine):
+    machine()
+    assert devices_from(3) == cpus(0, 1, 2)
+    assert why_no_gpus() == 'no NVIDIA driver'
+
+
+def test_num_gpus_never_falls_back_from_a_gpu_without_code(machine):
+    machine(H200, H200)
+    assert refusal(devices_from, 2).startswith('gpu(0) is NVIDIA H200 (compute capability 9.0)')
+
+
+@pytest.mark.parametrize('number', [0, -2])
+def test_num_gpus_refuses_less_than_one(number):
+    assert refusal(devices_from, number) == f'the number of devices is {number}: it must be at least 1'
+
+
+# Lists as text
+
+@pytest.mark.parametrize(('text', 'expected'), [
+    ('cpu:0', [('cpu', 0)]),
+    ('cpu:1,cpu:0', [('cpu', 1), ('cpu', 0)]),
+    ('cpu:0-3', [('cpu', 0), ('cpu', 1), ('cpu', 2), ('cpu', 3)]),
+    ('cpu:2-2', [('cpu', 2)]),
+    (' cpu:0 , cpu:2-3 ', [('cpu', 0), ('cpu', 2), ('cpu', 3)]),
+    ('cpu:999', [('cpu', 999)]),
+    ('cpu:all', [('cpu', 0), ('cpu', 1), ('cpu', 2)]),
+    ('gpu:0,gpu:1', [('gpu', 0), ('gpu', 1)]),
+    ('gpu:0-1', [('gpu', 0), ('gpu', 1)]),
+    ('gpu:all', [('gpu', 0), ('gpu', 1)]),
+    ('gpu:1,cpu:0', [('gpu', 1), ('cpu', 0)]),
+])
+def test_lists(machine, monkeypatch, text, expected):
+    machine(V100, V100)
+    monkeypatch.setattr(room, 'num_cores', lambda: 3)
+    assert parse_devices(text) == [mx.Context(*pair) for pair in expected]
+
+
+@pytest.mark.parametrize('text', [
+    '', ' ', ',', 'cpu', 'gpu', 'cpu:', 'cpu:0,', 'cpu:-1', 'cpu:0-', 'cpu:0-all', 'cpu:x', 'cpu:0.5', 'cpu 0',
+    'cpu: 0', 'cpu(0)', 'CPU:0', 'tpu:0', 'cuda:0', 'cpu:0 cpu:1', 'cpu:0;cpu:1', 'cpu:\u0663', 'cpu:1000',
+    'cpu:0-999999999'])
+def test_text_that_is_no_list(text):
+    line = refusal(parse_devices, text)
+    assert line.endswith("names no device: write a list such as 'gpu:0,gpu:1', 'cpu:0-3' or 'gpu:all', "
+                         'with numbers up to 999')
+    assert repr(text.split(',')[-1].strip()) in line
+
+
+def test_a_range_that_runs_backwards():
+    assert refusal(parse_devices, 'cpu:3-1') == "'cpu:3-1' runs backwards: write 'cpu:1-3'"
+
+
+def test_all_gpus_of_a_machine_without(machine):
+    machine()
+    assert refusal(parse_devices, 'gpu:all') == "'gpu:all' names no device (no NVIDIA driver): use 'cpu:all'"
+
+
+def test_cores_are_those_that_the_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {1, 3, 5}, raising=False)
+    assert num_cores() == 3
+    monkeypatch.delattr(os, 'sched_getaffinity')
+    assert num_cores() == os.cpu_count()
+
+
+# Checks
+
+def test_checked_devices_are_a_new_list(devices):
+    assert check_devices(tuple(devices)) == devices
+    assert check_devices(devices) is not devices
+
+
+def test_no_devices():
+    assert refusal(check_devices, []) == "the list of devices is empty: name at least one, such as 'cpu:0'"
+
+
+@pytest.mark.parametrize('device', ['cpu:0', 0, None, mx.cpu_pinned(0)], ids=str)
+def test_what_is_no_device(device):
+    assert refusal(check_devices, [device]).startswith(f'{device!r} is no device to train on')
+
+
+def test_negative_number():
+    assert refusal(check_devices, cpus(0, -1)) == 'cpu(-1) has a negative number: devices are numbered from 0'
+
+
+@pytest.mark.parametrize(('text', 'twice'), [
+    ('cpu:0,cpu:0', 'cpu(0)'), ('cpu:0-2,cpu:1', 'cpu(1)'), ('gpu:1,cpu:1,gpu:1', 'gpu(1)'),
+    ('gpu:all,gpu:1', 'gpu(1)')])
+def test_duplicates(machine, text, twice):
+    machine(V100, V100)
+    assert refusal(parse_devices, text) == f'{twice} is listed twice: list each device once'
+
+
+def test_a_gpu_that_does_not_exist(machine):
+    machine(V100)
+    assert check_devices(gpus(0)) == gpus(0)
+    assert refusal(check_devices, gpus(0, 1)) == 'gpu(1) does not exist (MXNet sees 1): use gpu:0 to gpu:0'
+
+
+def test_a_gpu_without_a_driver(machine):
+    machine()
+    assert refusal(check_devices, gpus(0)) == (
+        'gpu(0) does not exist (no NVIDIA driver): use CPU contexts (cpu:0,cpu:1)')
+
+
+def test_a_gpu_with_the_cpu_build(machine):
+    machine(V100, RTX4090, seen=0, builds=['mxnet'])
+    found = 'MXNet cannot see Tesla V100 (compute capability 7.0), RTX 4090 (compute capability 8.9)'
+    assert refusal(check_devices, gpus(1)) == (
+        f'gpu(1) does not exist ({found}: its CPU build is installed, not mxnet-cu112): '
+        'use CPU contexts (cpu:0,cpu:1)')
+
+
+def test_a_gpu_with_a_driver_too_old(machine):
+    machine(V100, seen=0)
+    assert 'the driver, for CUDA 12.4, may be too old' in refusal(check_devices, gpus(0))
+
+
+@pytest.mark.parametrize('seen', [0, 2])   # with the CPU build or one with CUDA: the GPU is the matter
+def test_a_gpu_that_the_wheel_has_no_code_for(machine, seen):
+    machine(RTX4090, H200, seen=seen)
+    assert refusal(check_devices, gpus(1)) == (
+        'gpu(1) is NVIDIA H200 (compute capability 9.0), and this MXNet has code only for 5.0 to 8.9: '
+        'use the revived MXNet 2 (https://github.com/smolix/mxnet) or CPU contexts (cpu:0,cpu:1)')
+
+
+def test_a_gpu_that_the_revived_build_has_no_code_for(machine):
+    machine(V100, H200, code_for=REVIVED)
+    assert check_devices(gpus(1)) == gpus(1)
+    assert refusal(check_devices, gpus(0)) == (
+        'gpu(0) is Tesla V100 (compute capability 7.0), and this MXNet has code only for 8.0 to 12.1: '
+        'use mxnet-cu112 or CPU contexts (cpu:0,cpu:1)')
+
+
+def test_a_gpu_that_no_build_has_code_for(machine):
+    machine(K80)
+    assert refusal(check_devices, gpus(0)).endswith('5.0 to 8.9: use CPU contexts (cpu:0,cpu:1)')
+
+
+def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
+    machine(V100, V100)
+    monkeypatch.setattr(room, 'omp_threads', lambda: 2)
+    monkeypatch.setattr(compat, 'MXNET_MAJOR', 1)
+    assert refusal(check_devices, cpus(0, 1)) == (
+        "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1")
+    for fine in (cpus(0), gpus(0, 1), [*gpus(0, 1), mx.cpu(0)]):
+        assert check_devices(fine) == fine
+    monkeypatch.setattr(compat, 'MXNET_MAJOR', 2)
+    assert check_devices(cpus(0, 1)) == cpus(0, 1)
+
+
+@pytest.mark.skipif(compat.MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
+def test_omp_num_threads_set_by_the_user_is_refused():
+    code = 'from gluon_mgpu.devices import parse_devices; parse_devices("cpu:0-2")'
+    done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'OMP_NUM_THREADS': '3'},
+                          capture_output=True, text=True, timeout=120)
+    assert done.stderr.splitlines()[-1].startswith('ValueError: OMP_NUM_THREADS=3 with 3 CPU contexts hangs')
+
+
+def test_mxnet_that_fails_to_count_sees_no_gpu(monkeypatch):
+    def fail():
+        raise mx.base.MXNetError('CUDA driver version is insufficient for CUDA runtime version')
+    monkeypatch.setattr(npx, 'num_gpus', fail)
+    assert num_mxnet_gpus() == 0
+
+
+# Batches
+
+def check_shards(shards, whole, devices):
+    """`shards` are `whole`, cut, and each where it belongs."""
+    assert len(shards) == min(len(whole), len(devices))
+    # CPU contexts compute with each other's arrays without a word, so the place is looked at itself
+    assert [shard.ctx for shard in shards] == list(devices[:len(shards)])
+    numpy.testing.assert_array_equal(numpy.concatenate([s.asnumpy() for s in shards]), whole.asnumpy())
+    assert {shard.dtype for shard in shards} == {whole.dtype}
+
+
+@pytest.mark.parametrize('k', [1, 2, 3, 4])
+def test_shards_are_the_batch(device_list, k):
+    devices = device_list(k)
+    for rows in [*range(1, 14), 96, 255, 256]:
+        X, y = np.random.normal(size=(rows, 2, 3)), np.array(numpy.random.randint(0, 10, rows))
+        X_shards, y_shards = split_batch(X, y, devices)
+        check_shards(X_shards, X, devices)
+        check_shards(y_shards, y, devices)
+        sizes = [len(shard) for shard in X_shards]
+        assert sizes == [len(shard) for shard in y_shards] == sorted(sizes, reverse=True)
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(('rows', 'k', 'expected'), [
+    (7, 3, [3, 2, 2]), (8, 3, [3, 3, 2]), (1, 3, [1]), (2, 4, [1, 1]), (4, 4, [1, 1, 1, 1]), (96, 2, [48, 48])])
+def test_sizes_by_hand(device_list, rows, k, expected):
+    X_shards, y_shards = split_batch(np.zeros((rows, 2)), np.zeros(rows), device_list(k))
+    assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards] == expected
+
+
+def test_the_books_4_by_6_on_two(devices):
+    (a, b), _ = split_batch(np.arange(24).reshape(4, 6), np.arange(4), devices[:2])
+    assert a.asnumpy().tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert b.asnumpy().tolist() == [[12, 13, 14, 15, 16, 17], [18, 19, 20, 21, 22, 23]]
+
+
+def test_the_notebooks_4_by_5_on_four(device_list):
+    devices = device_list(4)
+    X_shards, _ = split_batch(np.arange(20).reshape(4, 5), np.arange(4), devices)
+    assert [shard.asnumpy().tolist() for shard in X_shards] == [
+        [[0, 1, 2, 3, 4]], [[5, 6, 7, 8, 9]], [[10, 11, 12, 13, 14]], [[15, 16, 17, 18, 19]]]
+    assert [shard.ctx for shard in X_shards] == devices
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64', 'uint8', 'int32', 'int64'])
+def test_numpy_arrays_keep_their_dtype_and_are_copied(devices, dtype):
+    X, y = numpy.arange(12, dtype=dtype).reshape(6, 2)[::-1], numpy.arange(6, dtype=dtype)
+    X_shards, y_shards = split_batch(X, y, devices)
+    expected = X.copy()
+    X[:] = 0
+    assert [shard.ctx for shard in X_shards] == devices
+    assert {shard.dtype for shard in X_shards + y_shards} == {numpy.dtype(dtype)}
+    numpy.testing.assert_array_equal(numpy.concatenate([s.asnumpy() for s in X_shards]), expected)
+    numpy.testing.assert_array_equal(numpy.concatenate([s.asnumpy() for s in y_shards]), y)
+
+
+def test_splitting_can_be_differentiated(devices):
+    X, y = np.arange(10).reshape(5, 2), np.arange(5)
+    X.attach_grad()
+    with autograd.record():
+        X_shards, _ = split_batch(X, y, devices)
+        losses = [(i + 1) * (shard ** 2).sum() for i, shard in enumerate(X_shards)]
+    autograd.backward(losses)
+    # d/dX of 1 * X^2 for the rows of device 0, of 2 * X^2 for those of device 1, and so on
+    factors = numpy.repeat(numpy.arange(1, len(losses) + 1), [len(shard) for shard in X_shards])
+    numpy.testing.assert_array_equal(X.grad.asnumpy(), 2 * factors[:, None] * X.asnumpy())
+
+
+@pytest.mark.parametrize('array', [np.array, numpy.array], ids=['MXNet', 'NumPy'])
+def test_splitting_does_not_wait(devices, array):
+    X, y = array(numpy.ones((256, 784), 'float32')), array(numpy.ones(256, 'float32'))
+    size = 1000 if devices[0].device_type == 'cpu' else 8000
+
+    def share_of_the_wait():
+        busy = [np.ones((size, size), ctx=device) for device in devices]
+        npx.waitall()
+        start = time.perf_counter()
+        for _ in range(15):
+            busy = [np.dot(a, a) / size for a in busy]
+        split_batch(X, y, devices)
+        returned = time.perf_counter() - start
+        npx.waitall()
+        return returned / (time.perf_counter() - start)
+
+    # A call that waits has a share of nearly 1; the best of 3, should the machine be busy
+    assert min(share_of_the_wait() for _ in range(3)) < 0.5
+
+
+def test_different_numbers_of_rows(devices):
+    line = refusal(split_batch, np.zeros((4, 2)), np.zeros(3), devices)
+    assert line == 'X has 4 rows and y has 3: they must have equally many'
+
+
+def test_nothing_to_split(devices):
+    for rows, on in ((0, devices), (4, [])):
+        line = refusal(split_batch, np.zeros((rows, 2)), np.zeros(rows), on)
+        assert line == f'cannot split {rows} rows over {len(on)} devices: both must be at least 1'

@@ -1,0 +1,196 @@
+"""The driver probe, against a fake library in Python and a real one made with the C compiler."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gluon_mgpu
+from gluon_mgpu import nvidia_driver
+from gluon_mgpu.nvidia_driver import LIBRARY, Gpu, ask_driver
+
+H200 = Gpu(0, 'NVIDIA H200', (9, 0), 150_754_820_096)   # more bytes than 32 bits can count
+V100 = Gpu(1, 'Tesla V100-SXM2-16GB', (7, 0), 16_945_512_448)
+RTX4090 = Gpu(2, 'NVIDIA GeForce RTX 4090', (8, 9), 25_757_220_864)
+GPUS = [H200, V100, RTX4090]
+
+
+class FakeCuda:
+    """libcuda.so.1 with GPUs of our choice, and functions that fail with codes of our choice."""
+
+    def __init__(self, gpus, **codes):
+        self.gpus = gpus
+        self.codes = codes
+
+    def __getattr__(self, name):
+        if name not in ANSWERS:
+            raise AttributeError(name)
+
+        def function(*args):
+            if name not in self.codes:
+                ANSWERS[name](self.gpus, *args)
+            return self.codes.get(name, 0)
+        return function
+
+
+def _put(pointer, value):
+    pointer._obj.value = value   # what C writes as *pointer = value
+
+
+ANSWERS = {
+    'cuDriverGetVersion': lambda gpus, out: _put(out, 12040),
+    'cuInit': lambda gpus, flags: None,
+    'cuDeviceGetCount': lambda gpus, out: _put(out, len(gpus)),
+    # Handles need not be the indices
+    'cuDeviceGet': lambda gpus, out, index: _put(out, 10 + index.value),
+    'cuDeviceGetName': lambda gpus, out, size, device: setattr(
+        out, 'value', gpus[device.value - 10].name.encode()[:size.value - 1]),
+    'cuDeviceGetAttribute': lambda gpus, out, attribute, device: _put(
+        out, gpus[device.value - 10].capability[{75: 0, 76: 1}[attribute.value]]),
+    'cuDeviceTotalMem_v2': lambda gpus, out, device: _put(out, gpus[device.value - 10].memory),
+}
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """A function that replaces the driver's library for this test."""
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+
+    def replace(library):
+        def load(name):
+            assert name == LIBRARY
+            if isinstance(library, Exception):
+                raise library
+            return library
+        monkeypatch.setattr(nvidia_driver.ctypes, 'CDLL', load)
+    return replace
+
+
+def test_gpus_are_described(install):
+    install(FakeCuda(GPUS))
+    assert ask_driver() == (GPUS, (12, 4), '')
+
+
+def test_no_driver(install):
+    install(OSError(f'{LIBRARY}: cannot open shared object file'))
+    assert ask_driver() == ([], None, f'no NVIDIA driver: {LIBRARY} cannot be loaded')
+
+
+@pytest.mark.parametrize(('code', 'meaning'), [
+    (3, 'not initialized'), (34, 'stub'), (100, 'no GPU'), (101, 'invalid device'), (802, 'fabric manager'),
+    (803, 'reboot'), (804, 'compatibility'), (999, 'unknown error'), (12345, 'CUresult')])
+def test_cuinit_fails(install, code, meaning):
+    install(FakeCuda(GPUS, cuInit=code))
+    gpus, version, reason = ask_driver()
+    assert (gpus, version) == ([], (12, 4))
+    assert f'cuInit failed with {code} (' in reason
+    assert meaning in reason
+    assert '\n' not in reason
+
+
+@pytest.mark.parametrize('name', [name for name in ANSWERS if name != 'cuInit'])
+def test_any_other_call_fails(install, name):
+    install(FakeCuda(GPUS, **{name: 999}))
+    gpus, _, reason = ask_driver()
+    assert gpus == []
+    assert f'{name} failed with 999 (unknown error' in reason
+
+
+@pytest.mark.parametrize('name', list(ANSWERS))
+def test_library_without_a_function(install, monkeypatch, name):
+    monkeypatch.delitem(ANSWERS, name)
+    install(FakeCuda(GPUS))
+    assert ask_driver().gpus == []
+    assert ask_driver().reason == f'the NVIDIA driver is unusable: {LIBRARY} has no {name}'
+
+
+def test_driver_with_no_gpu(install):
+    install(FakeCuda([]))
+    assert ask_driver() == ([], (12, 4), 'the NVIDIA driver has no GPU')
+
+
+@pytest.mark.parametrize('cuda', [FakeCuda([]), FakeCuda(GPUS, cuInit=100)], ids=['count 0', 'cuInit 100'])
+def test_hidden_gpus_are_hinted_at(install, monkeypatch, cuda):
+    install(cuda)
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
+    assert "CUDA_VISIBLE_DEVICES='-1'" in ask_driver().reason
+
+
+@pytest.mark.parametrize(('capability', 'wheel', 'revived'), [
+    ((3, 7), False, False), ((5, 0), True, False), ((7, 5), True, False), ((8, 0), True, True),
+    ((8, 9), True, True), ((9, 0), False, True), ((12, 0), False, True), ((12, 1), False, True),
+    ((13, 0), False, False)])
+def test_builds_with_code(capability, wheel, revived):
+    builds = Gpu(0, 'x', capability, 0).builds()
+    assert ('mxnet-cu112' in builds) is wheel
+    assert any('revived' in build for build in builds) is revived
+
+
+STUB = """
+#include <stdlib.h>
+#include <string.h>
+static const char *names[] = {%(names)s};
+static const int majors[] = {%(majors)s}, minors[] = {%(minors)s};
+static const size_t memories[] = {%(memories)s};
+int cuInit(unsigned flags) { const char *code = getenv("STUB_CUINIT"); return code ? atoi(code) : 0; }
+int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
+int cuDeviceGetCount(int *count) { *count = %(count)d; return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+int cuDeviceGetName(char *name, int size, int device) { strncpy(name, names[device], size); return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = attribute == 75 ? majors[device] : attribute == 76 ? minors[device] : -1;
+    return 0;
+}
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = memories[device]; return 0; }
+"""
+
+
+@pytest.fixture(scope='module')
+def probe(tmp_path_factory):
+    """A function that runs `python -m gluon_mgpu.devices` on a stub of the driver, with nothing installed."""
+    compiler = shutil.which('cc') or shutil.which('gcc')
+    if sys.platform != 'linux' or not compiler:
+        pytest.skip('needs Linux and a C compiler to make a stub of libcuda.so.1')
+    folder = tmp_path_factory.mktemp('stub')
+    (folder / 'stub.c').write_text(STUB % {
+        'names': ', '.join(f'"{gpu.name}"' for gpu in GPUS), 'count': len(GPUS),
+        'majors': ', '.join(str(gpu.capability[0]) for gpu in GPUS),
+        'minors': ', '.join(str(gpu.capability[1]) for gpu in GPUS),
+        'memories': ', '.join(str(gpu.memory) for gpu in GPUS)})
+    subprocess.run([compiler, '-shared', '-fPIC', '-o', 'libcuda.so.1', 'stub.c'], cwd=folder, check=True)
+    # A copy, since the folder of an installed package holds what else is installed
+    shutil.copytree(Path(gluon_mgpu.__file__).parent, folder / 'gluon_mgpu')
+
+    def run(**environment):
+        environment = {**os.environ, 'LD_LIBRARY_PATH': str(folder), **environment}
+        environment.pop('PYTHONPATH', None)
+        # -S: without site-packages
+        done = subprocess.run([sys.executable, '-S', '-m', 'gluon_mgpu.devices'], cwd=folder, env=environment,
+                              capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, '')
+        return done.stdout.splitlines()
+    return run
+
+
+def test_program_lists_gpus_and_who_can_use_them(probe):
+    version, h200, v100, rtx4090, cores, mxnet = probe()
+    revived = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
+    assert version == 'NVIDIA driver for CUDA up to 12.4'
+    assert h200 == ('gpu:0  NVIDIA H200 (compute capability 9.0), 140.4 GiB: '
+                    f'does not run with mxnet-cu112; runs with {revived}')
+    assert v100 == ('gpu:1  Tesla V100-SXM2-16GB (compute capability 7.0), 15.8 GiB: '
+                    f'runs with mxnet-cu112; does not run with {revived}')
+    assert rtx4090 == ('gpu:2  NVIDIA GeForce RTX 4090 (compute capability 8.9), 24.0 GiB: '
+                       f'runs with mxnet-cu112; runs with {revived}')
+    assert cores.startswith('cpu:0')
+    assert mxnet == 'MXNet installed: none'
+
+
+def test_program_says_why_there_is_none(probe):
+    reason = probe(STUB_CUINIT='803', CUDA_VISIBLE_DEVICES='')[1]
+    assert reason.startswith('no GPU (the NVIDIA driver is unusable: cuInit failed with 803 (')
+    assert reason.endswith("; CUDA_VISIBLE_DEVICES='' may hide some)")

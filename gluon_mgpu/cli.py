@@ -15,7 +15,7 @@ import numpy
 from . import __version__
 from .compat import mx
 from .data import DATASETS, load_data
-from .devices import devices_from, parse_devices, why_no_gpus
+from .devices import devices_from, num_mxnet_gpus, parse_devices, why_no_gpus
 from .plot import accuracy_curve
 from .runtime import ENVIRONMENT
 from .training_log import TrainingLog
@@ -45,45 +45,51 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
     """
     args = _parser(chapter, network, batch_size, lr).parse_args(argv)
     try:
-        return _run(train, chapter, network, args)
+        _run(train, chapter, network, args)
     except (ValueError, OSError) as error:
         print(f'{chapter}: {error}', file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f'{chapter}: interrupted', file=sys.stderr)
+        return INTERRUPTED
+    return 0
 
 
-def _run(train, chapter, network, args) -> int:
+def _run(train, chapter, network, args) -> None:
     say = (lambda line: None) if args.quiet else (lambda line: print(line, flush=True))
-    devices = parse_devices(args.devices) if args.devices else devices_from(args.num_gpus)
-    if not args.devices and devices[0].device_type == 'cpu':
-        say(f'no GPU is used: {why_no_gpus()}')
+    devices = _devices(args, say)
     train_iter, test_iter = load_data(args.dataset, args.batch_size, data_dir=args.data_dir,
-                                      train_size=args.train_size, seed=args.seed, say=say)
-    out_dir = _new_folder(args.out_dir or Path('runs') / f'{chapter}-{time.strftime("%Y%m%d-%H%M%S")}')
-    heading = f'{network} on {train_iter.dataset}, {_listed(devices)}'
+                                      train_size=args.train_size, seed=args.seed, say=say,
+                                      progress=not args.quiet)
+    heading = f'{network} on {train_iter.dataset}, {", ".join(map(str, devices))}'
     say(f'{heading}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
         f'batches of {args.batch_size}, learning rate {args.lr:g}')
-    config = {**vars(args), 'chapter': chapter, 'devices': [str(d) for d in devices], 'num_gpus': len(devices),
+
+    out_dir = _new_folder(args.out_dir or Path('runs') / f'{chapter}-{time.strftime("%Y%m%d-%H%M%S")}')
+    config = {'chapter': chapter, **vars(args), 'devices': [str(d) for d in devices], 'num_gpus': len(devices),
               'dataset': train_iter.dataset, 'train_size': train_iter.num_rows, 'out_dir': str(out_dir),
               **_versions()}
-    (out_dir / 'config.json').write_text(json.dumps(config, indent=2, default=str) + '\n')
+    (out_dir / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
     log = TrainingLog(args.num_epochs, quiet=args.quiet, path=out_dir / 'history.csv')
-    interrupted = False
     try:
         train(len(devices), args.batch_size, args.lr, num_epochs=args.num_epochs, devices=devices,
               data=(train_iter, test_iter), log=log, seed=args.seed)
-    except KeyboardInterrupt:
-        interrupted = True
-        print(f'{chapter}: interrupted after {len(log.history)} of {args.num_epochs} epochs', file=sys.stderr)
-    finally:
+    finally:  # also after an error or Ctrl-C: what was recorded until then
         log.close()
-        if log.history:
-            made = out_dir / 'history.csv'
-            if not args.no_plot:
-                made = out_dir / 'accuracy.png'
-                accuracy_curve(log.history, made, heading)
-            say(f'{"record" if args.no_plot else "curve"}: {made}')
-    return INTERRUPTED if interrupted else 0
+        if log.history and not args.no_plot:
+            accuracy_curve(log.history, out_dir / 'accuracy.png', heading)
+            say(f'curve: {out_dir / "accuracy.png"}')
+
+
+def _devices(args, say) -> list:
+    """The devices asked for; by default two, or the one GPU of a machine that has no more."""
+    if args.devices:
+        return parse_devices(args.devices)
+    num_gpus = num_mxnet_gpus()
+    if not num_gpus:
+        say(f'training on CPU contexts: {why_no_gpus()}')
+    return devices_from(args.num_gpus or min(num_gpus, 2) or 2)
 
 
 def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
@@ -91,9 +97,9 @@ def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
         prog=f'python -m gluon_mgpu.{chapter}',
         description=f'Train {network} on several devices and tell its accuracy on the test images.')
     where = parser.add_mutually_exclusive_group()
-    where.add_argument('--num-gpus', type=_positive(int), default=2, metavar='N',
+    where.add_argument('--num-gpus', type=_positive(int), metavar='N',
                        help='number of devices: GPUs, or CPU contexts on a machine with no GPU '
-                            '(default: %(default)s)')
+                            '(default: 2, or 1 on a machine with one GPU)')
     where.add_argument('--devices', metavar='LIST',
                        help="devices by name: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all', 'cpu:all' (one a core)")
     parser.add_argument('--batch-size', type=_positive(int), default=batch_size, metavar='ROWS',

@@ -4,6 +4,7 @@ Every room that computes takes MXNet from here, so that it is loaded once, well,
 semantics (``npx.set_np()``).
 """
 from . import runtime
+from .nvidia_driver import BUILDS
 
 mx = runtime.load_mxnet()
 
@@ -45,14 +46,9 @@ def seed(number: int) -> None:
 
 
 def compute_capabilities() -> tuple:
-    """The lowest and the highest compute capability that the installed MXNet has code for.
-
-    The wheels on PyPI (1.9.1 and 2.0.0b1) hold code for 5.0 to 8.6, which 8.9 runs as well, and no
-    PTX; the MXNet 2 builds made since for 8.0 to 12.0.
-    """
-    if mx.__version__ in ('1.9.1', '2.0.0b1', '2.0.0.beta1') or MXNET_MAJOR < 2:
-        return (5, 0), (8, 9)
-    return (8, 0), (12, 0)
+    """The lowest and the highest compute capability that the installed MXNet has code for."""
+    on_pypi, revived = BUILDS.values()
+    return on_pypi if MXNET_MAJOR < 2 or mx.__version__.startswith('2.0.0b') else revived
 
 
 def cached_op(graph, names: list):

@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .installation import installed_builds
 from .nvidia_driver import BUILDS, ask_driver
-from .runtime import installed_builds, omp_threads
+from .runtime import omp_threads
 
 if TYPE_CHECKING:
     from mxnet.context import Context
@@ -180,11 +181,12 @@ def num_mxnet_gpus() -> int:
 
 def why_no_gpus() -> str:
     """Return, for a machine where MXNet sees no GPU, the reason in one line."""
+    from .compat import mx
     gpus, cuda_version, reason = ask_driver()
     if not gpus:
         return reason
     found = f'MXNet cannot see {", ".join(map(str, gpus))}'
-    if any('-cu' in build for build in installed_builds()):
+    if mx.runtime.Features().is_enabled('CUDA'):
         return f'{found}: the driver, for CUDA {_dotted(cuda_version)}, may be too old'
     return f'{found}: its CPU build is installed, not {" or ".join(gpus[0].builds()) or "one with CUDA"}'
 

@@ -51,8 +51,8 @@ def installed_builds() -> list[str]:
 def obstacle() -> str:
     """Return what is known to stop MXNet or to break it later, in one line; '' for nothing."""
     if sys.version_info >= (3, 13):
-        return (f'Python {sys.version.split()[0]} cannot run MXNet, since it has no NumPy older than 2: '
-                'use Python 3.9 to 3.12')
+        return (f'Python {sys.version_info[0]}.{sys.version_info[1]} cannot run MXNet, since it has no NumPy '
+                'older than 2: use Python 3.9 to 3.12')
     builds = installed_builds()
     if len(builds) > 1:
         return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
@@ -83,12 +83,12 @@ def explain(error: Exception) -> str:
     cuda = [os.path.basename(path) for path in NVIDIA_LIBRARIES]
     if library[1] in (*cuda, 'libcuda.so.1'):
         if not loads('libcuda.so.1'):
-            return ('MXNet is built for CUDA, but there is no driver here (libcuda.so.1): install NVIDIA\'s, '
+            return ('MXNet is built for CUDA, but there is no NVIDIA driver here (libcuda.so.1): install it, '
                     f'or the CPU build: pip uninstall -y {" ".join(installed_builds())}, then {_pip("cpu")}')
         missing = ', '.join(name for name in cuda if not loads(name))
         return f'CUDA libraries that MXNet needs are missing ({missing}): {_pip("cu112")}'
-    return (f'The library {library[1]}, which MXNet needs, is missing: install it with the package manager of '
-            f'this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
+    return (f'The library {library[1]}, which MXNet needs, is missing: install it with the package manager '
+            f'of this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
 
 
 def _pip(extra: str) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -160,23 +161,28 @@ class TrainingLog:
         self._finish_batch()
         epoch = Epoch(len(self.history) + 1, seconds, self._loss / self._rows, test_acc, self._rows / seconds)
         self.history.append(epoch)
+        if self.path:
+            self.write(self.path)
         if not self.quiet:
             with tqdm.external_write_mode():
                 print(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
                       f'{seconds:.1f} s, {epoch.images_per_second:,.0f} images/s', flush=True)
-        if self.path:
-            self.write(self.path)
         if epoch.epoch == self.num_epochs:
             self.close()
         return epoch
 
     def write(self, path) -> None:
-        """Write the history as CSV, with the field names of `Epoch` as its first line."""
-        with open(path, 'w', newline='') as file:
+        """Write the history as CSV, with the field names of `Epoch` as its first line.
+
+        The file is whole at any time: an interrupted call leaves the one before.
+        """
+        unfinished = f'{path}.part'
+        with open(unfinished, 'w', newline='') as file:
             writer = csv.writer(file)
             writer.writerow(Epoch._fields)
             writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
                               f'{e.images_per_second:.1f}') for e in self.history)
+        os.replace(unfinished, path)
 
     def close(self) -> None:
         """Take the progress bar off the screen."""

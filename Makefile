@@ -1,0 +1,35 @@
+# The commands of this project; `make help` lists them.
+#
+# Each makes a virtual environment first if it is not there yet, from a Python 3.9 to 3.12 that it finds;
+# to name one: make test PYTHON=/path/to/python3.10. ARGS="..." is added to the command that is run.
+
+.PHONY: help demo test test-mxnet2 lint clean
+
+help:
+	@echo 'make demo         train LeNet on two devices and draw the accuracy curve (a few minutes)'
+	@echo 'make test         run the tests; make test ARGS="--devices gpu:0,gpu:1" runs them on GPUs'
+	@echo 'make test-mxnet2  run the tests on MXNet 2'
+	@echo 'make lint         check the code with Ruff'
+	@echo 'make clean        delete the environments and caches that these commands made'
+
+demo: .venv/installed
+	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 $(ARGS)
+
+test: .venv/installed
+	.venv/bin/python -m pytest $(ARGS)
+
+test-mxnet2: .venv-mxnet2/installed
+	.venv-mxnet2/bin/python -m pytest $(ARGS)
+
+lint: .venv/installed
+	.venv/bin/python -m ruff check $(ARGS)
+
+.venv/installed: pyproject.toml
+	@tools/make_venv.sh .venv cpu,test
+
+.venv-mxnet2/installed: pyproject.toml
+	@tools/make_venv.sh .venv-mxnet2 mxnet2,test
+
+clean:
+	rm -rf .venv .venv-mxnet2 .pytest_cache .ruff_cache
+	find gluon_mgpu tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

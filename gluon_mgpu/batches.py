@@ -1,0 +1,94 @@
+"""Batches cut from arrays in memory.
+
+    for X, y in BatchIterator(images, labels, 256, 'mnist'):  # (256, 1, 28, 28), (256,)
+        ...
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import numpy
+
+from .compat import mx, np
+
+
+class BatchIterator:
+    """The rows of a dataset, batch by batch; can be iterated any number of times.
+
+    Each iteration yields ``(X, y)``: float32 (b, 1, 28, 28) in [0, 1] and int32 (b,), arrays of their
+    own on ``cpu(0)``. The last batch may be smaller; nothing is dropped. Never waits for the devices,
+    so that batches can be computed while the next are cut.
+
+    Source: D2L 4.2, ``load_data_fashion_mnist``, which returns a DataLoader. Here the order of the
+    rows depends on nothing but the seed and the epoch, and no row is handled on its own.
+
+    Parameters
+    ----------
+    images, labels : numpy.ndarray
+        uint8 (n, 28, 28) and integers (n,).
+    batch_size : int
+        Rows in a batch.
+    dataset : str
+        The name of the dataset, for logs and pictures.
+    shuffle : bool
+        Whether each iteration takes the rows in a new order.
+    seed : int
+        Decides these orders, together with `epoch`; 0 or more.
+
+    Attributes
+    ----------
+    epoch : int
+        The number of iterations begun. Can be set: a resumed run sets it to the epochs already done.
+    num_rows, batch_size, dataset
+        As given.
+
+    Raises
+    ------
+    ValueError
+        If `batch_size` or `seed` is out of range.
+    """
+
+    def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,
+                 shuffle: bool = False, seed: int = 0) -> None:
+        self.batch_size = integer('batch_size', batch_size, 1)
+        self.dataset = dataset
+        self.num_rows = len(images)
+        self.epoch = 0
+        self._images, self._labels = images, labels.astype(numpy.int32)
+        self._shuffle, self._seed = shuffle, integer('seed', seed, 0)
+
+    def __len__(self) -> int:
+        return -(-self.num_rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        order = numpy.arange(self.num_rows)
+        if self._shuffle:
+            order = numpy.random.default_rng((self._seed, self.epoch)).permutation(order)
+        self.epoch += 1
+        return (self._batch(order[start:start + self.batch_size])
+                for start in range(0, self.num_rows, self.batch_size))
+
+    def _batch(self, rows: numpy.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        X = numpy.divide(self._images[rows, None], numpy.float32(255))  # (b, 1, 28, 28)
+        return _hand_over(X), _hand_over(self._labels[rows])
+
+
+def _hand_over(array: numpy.ndarray) -> np.ndarray:
+    """MXNet's array on the memory of `array`, which nobody else may hold; does not wait.
+
+    ``np.array(array)`` would copy, and wait for all work that is queued on ``cpu(0)``.
+    """
+    return mx.nd.from_numpy(array).as_np_ndarray()
+
+
+def integer(name: str, value: int, least: int, most: int | None = None) -> int:
+    """Return `value` as an int, checked; a ValueError says what was expected."""
+    rule = f'an integer of at least {least}' if most is None else f'an integer from {least} to {most}'
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f'{name} {value!r}: {rule} expected') from None
+    if number < least or (most is not None and number > most):
+        raise ValueError(f'{name} {number}: {rule} expected')
+    return number

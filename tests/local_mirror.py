@@ -1,0 +1,76 @@
+"""A web server on this machine that delivers files, or fails to in the ways that real ones do."""
+from __future__ import annotations
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from gluon_mgpu.download import Mirror
+
+
+class LocalMirror:
+    """Serves `files` (name -> bytes) until `close`.
+
+    `trouble` maps a file's name to what happens when it is fetched: 'missing', 'wrong bytes',
+    'truncated', 'stalls' (half of it, then nothing until the server closes). `meet`, a
+    threading.Barrier, keeps each transfer waiting until as many others have begun.
+    """
+
+    def __init__(self, files: dict, trouble: dict | None = None,
+                 meet: threading.Barrier | None = None) -> None:
+        self.files, self.trouble, self.meet = files, trouble or {}, meet
+        self.fetched = []                      # names, in the order in which they were asked for
+        self.stalled = threading.Event()       # set once a transfer has stalled
+        self.closing = threading.Event()
+        self.server = ThreadingHTTPServer(('127.0.0.1', 0), self._handler())
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    @property
+    def mirror(self) -> Mirror:
+        """What `MIRRORS` holds for this server, with the true checksums."""
+        sums = {name: 'md5:' + hashlib.md5(content).hexdigest() for name, content in self.files.items()}
+        return Mirror(f'http://127.0.0.1:{self.server.server_port}/data/', sums)
+
+    def close(self) -> None:
+        self.closing.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def _handler(self) -> type:
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                self._headers(self.path.rpartition('/')[2])
+
+            def do_GET(self):
+                name = self.path.rpartition('/')[2]
+                owner.fetched.append(name)
+                if owner.meet:
+                    owner.meet.wait(timeout=20)
+                trouble = owner.trouble.get(name)
+                if not self._headers(None if trouble == 'missing' else name):
+                    return
+                content = owner.files[name]
+                if trouble == 'wrong bytes':
+                    content = bytes(len(content))
+                if trouble in ('truncated', 'stalls'):
+                    content = content[:len(content) // 2]
+                self.wfile.write(content)
+                if trouble == 'stalls':
+                    owner.stalled.set()
+                    owner.closing.wait()
+
+            def _headers(self, name):
+                found = name in owner.files
+                self.send_response(200 if found else 404)
+                self.send_header('Content-Length', str(len(owner.files[name]) if found else 0))
+                self.end_headers()
+                return found
+
+            def log_message(self, *args):
+                pass
+
+        return Handler

@@ -1,0 +1,168 @@
+"""The command line of both chapters: what a run shows and leaves, and every refusal."""
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gluon_mgpu import concise, scratch
+
+SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
+
+
+@pytest.fixture
+def devices_flag(devices):
+    return ['--devices', ','.join(f'{d.device_type}:{d.device_id}' for d in devices)]
+
+
+@pytest.fixture
+def small_test_set(monkeypatch):
+    """Evaluate on 64 rows instead of 10,000."""
+    from gluon_mgpu import glyphs
+    load = glyphs.load
+
+    def load_small(*args, **kwargs):
+        train, (images, labels) = load(*args, **kwargs)
+        return train, (images[:64], labels[:64])
+
+    monkeypatch.setattr(glyphs, 'load', load_small)
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+def test_a_run_from_beginning_to_end(chapter, tmp_path, capsys, devices, devices_flag, small_test_set):
+    out = tmp_path / 'run'
+    assert chapter.main([*SMALL, *devices_flag, '--lr', '0.05', '--seed', '3', '--out-dir', str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith('96 training and 64 test images, batches of 40, learning rate 0.05')
+    assert 'on glyphs' in lines[0] and str(devices[1]) in lines[0]
+    assert re.fullmatch(r'epoch 2/2: loss \d+\.\d{3}, test acc [01]\.\d{3}, \d+\.\d s, [\d,]+ images/s', lines[2])
+    assert re.fullmatch(r'test acc: [01]\.\d\d, \d+\.\d sec/epoch on ' + re.escape(str(devices)), lines[3])
+    assert lines[4:] == [f'curve: {out / "accuracy.png"}']
+
+    config = json.loads((out / 'config.json').read_text())
+    expected = {'devices': [str(d) for d in devices], 'num_gpus': len(devices), 'batch_size': 40, 'lr': 0.05,
+                'num_epochs': 2, 'dataset': 'glyphs', 'train_size': 96, 'seed': 3}
+    assert {name: config[name] for name in expected} == expected
+    assert {'gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform', 'environment'} <= set(config)
+    with open(out / 'history.csv', newline='') as file:
+        history = list(csv.DictReader(file))
+    assert [row['epoch'] for row in history] == ['1', '2']
+    assert float(history[1]['test_acc']) == pytest.approx(float(lines[3][10:14]), abs=0.005)
+    assert (out / 'accuracy.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path, devices_flag, small_test_set):
+    losses = {}
+    for name, seed in (('a', '1'), ('b', '1'), ('c', '2')):
+        assert scratch.main([*SMALL, *devices_flag, '--seed', seed, '--quiet', '--no-plot',
+                             '--out-dir', str(tmp_path / name)]) == 0
+        with open(tmp_path / name / 'history.csv', newline='') as file:
+            losses[name] = [row['loss'] for row in csv.DictReader(file)]
+    assert losses['a'] == losses['b'] != losses['c']
+
+
+def test_quiet_and_no_plot(tmp_path, capsys, devices_flag, small_test_set):
+    out = tmp_path / 'run'
+    assert scratch.main([*SMALL, *devices_flag, '--quiet', '--no-plot', '--out-dir', str(out)]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 1 and captured.out.startswith('test acc: ')
+    assert captured.err == ''
+    assert sorted(p.name for p in out.iterdir()) == ['config.json', 'history.csv']
+
+
+@pytest.mark.parametrize(('flags', 'message'), [
+    (['--num-gpus', '0'], '0 is not a number above 0'),
+    (['--num-gpus', 'two'], "invalid int value: 'two'"),
+    (['--batch-size', '-1'], '-1 is not a number above 0'),
+    (['--lr', 'nan'], 'nan is not a number above 0'),
+    (['--lr', 'inf'], 'inf is not a number above 0'),
+    (['--num-epochs', '0'], '0 is not a number above 0'),
+    (['--train-size', '0'], '0 is not a number above 0'),
+    (['--seed', '-1'], '-1 is not between 0 and'),
+    (['--dataset', 'cifar'], 'invalid choice'),
+    (['--devices', 'cpu:0', '--num-gpus', '1'], 'not allowed with'),
+])
+def test_flags_out_of_range(flags, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        scratch.main(flags)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(('flags', 'message'), [
+    (['--devices', 'tpu:0'], "'tpu:0' names no device"),
+    (['--devices', 'cpu:0,cpu:0'], 'cpu(0) is listed twice'),
+    (['--devices', 'gpu:99'], 'gpu(99) does not exist'),
+    (['--dataset', 'fashion-mnist', '--data-dir', 'no-such-folder'], 'no-such-folder'),
+    (['--dataset', 'glyphs', '--train-size', '60001'], '60001'),
+])
+@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+def test_one_line_and_status_2(chapter, flags, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert chapter.main(flags) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 1 and message in err[0]
+    assert list(tmp_path.iterdir()) == []  # and no folder is left
+
+
+def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, devices_flag):
+    (tmp_path / 'history.csv').write_text('of another run')
+    assert scratch.main([*SMALL, *devices_flag, '--out-dir', str(tmp_path)]) == 2
+    assert 'is not an empty folder' in capsys.readouterr().err
+    assert (tmp_path / 'history.csv').read_text() == 'of another run'
+
+
+def test_the_number_of_devices(tmp_path, capsys, monkeypatch, small_test_set):
+    from gluon_mgpu import cli
+    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 0)
+    monkeypatch.setattr(cli, 'why_no_gpus', lambda: 'there is none')
+    asked = []
+    monkeypatch.setattr(cli, 'devices_from', lambda n: asked.append(n) or cli.parse_devices('cpu:0'))
+    for i, flags in enumerate([[], ['--num-gpus', '3']]):
+        assert scratch.main([*SMALL, *flags, '--no-plot', '--out-dir', str(tmp_path / str(i))]) == 0
+        assert capsys.readouterr().out.startswith('training on CPU contexts: there is none\n')
+    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 1)  # two by default, but not on such a machine
+    assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '2')]) == 0
+    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 8)
+    assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '3')]) == 0
+    assert asked == [2, 3, 1, 2]
+
+
+def test_divergence_keeps_what_was_recorded(tmp_path, capsys, devices_flag, small_test_set, monkeypatch):
+    """A learning rate far too large: one line, status 2, and the folder tells what happened before."""
+    out = tmp_path / 'run'
+    assert scratch.main([*SMALL, *devices_flag, '--lr', '1e30', '--num-epochs', '9', '--out-dir', str(out)]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r'scratch: the loss is \S+ in epoch \d+, after \d+ rows: it must be finite; '
+                        'use a smaller learning rate', err[-1])
+    assert (out / 'config.json').exists()
+
+
+def test_ctrl_c_keeps_what_was_recorded(tmp_path, devices_flag):
+    out = tmp_path / 'run'
+    program = [sys.executable, '-m', 'gluon_mgpu.scratch', '--dataset', 'glyphs', '--train-size', '512',
+               '--num-epochs', '1000', *devices_flag, '--out-dir', str(out)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith('epoch 2/'):
+                process.send_signal(signal.SIGINT)
+        err = process.stderr.read()
+    assert process.returncode == 130
+    assert re.search(r'^scratch: interrupted$', err, re.M)
+    assert 'Traceback' not in err
+    assert len((out / 'history.csv').read_text().splitlines()) >= 3
+    assert (out / 'accuracy.png').exists()
+
+
+@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+def test_help_gives_defaults_and_units(chapter):
+    program = [sys.executable, '-m', f'gluon_mgpu.{chapter}', '--help']
+    text = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    text = ' '.join(text.split())
+    for phrase in ('(default: 256)', '(default: 10)', '(default: 2, or 1', '(default: auto)', 'ROWS', 'learning rate',
+                   '--num-gpus', '--devices', '--data-dir', '--train-size', '--seed', '--out-dir', '--no-plot',
+                   '--quiet'):
+        assert phrase in text

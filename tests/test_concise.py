@@ -1,0 +1,109 @@
+"""The concise chapter against the chapter from scratch, and several devices against one."""
+import numpy
+import oracle
+import pytest
+from test_scratch import BATCHES, Batches, largest_difference, train_on
+
+from gluon_mgpu import concise
+from gluon_mgpu.compat import gluon, init, np
+from gluon_mgpu.training_log import TrainingLog
+
+
+@pytest.fixture
+def rng(seed):
+    return numpy.random.default_rng(seed)
+
+
+def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True):
+    """The parameters on each device after training on the batches, as the scratch chapter has them."""
+    net = oracle.gluon_lenet(params, devices)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    if hybridize:
+        net.hybridize(static_alloc=True, static_shape=True)
+        loss.hybridize(static_alloc=True, static_shape=True)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
+    for X, y in batches:
+        concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices)
+    return [oracle.gluon_lenet_params(net, device) for device in devices]
+
+
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_concise_equals_scratch(device_list, rng, k):
+    params = oracle.lenet_params(rng, dtype='float64')
+    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
+    by_hand = train_on(device_list(k), oracle.to_mx(params), batches)
+    by_trainer = train_gluon_lenet(device_list(k), params, batches)
+    # Gluon's SGD keeps the learning rate and 1 / rows in float32, also for float64 parameters
+    assert largest_difference(by_hand[0], by_trainer[0]) < 1e-8
+    assert largest_difference(by_hand[0], params) > 1e-3
+
+
+@pytest.mark.parametrize('hybridize', [True, False])
+@pytest.mark.parametrize('k', [2, 3, 4])
+def test_k_devices_equal_one(device_list, rng, k, hybridize):
+    params = oracle.lenet_params(rng, dtype='float64')
+    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
+    one, = train_gluon_lenet(device_list(1), params, batches)
+    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize)
+    for replica in replicas[1:]:
+        assert largest_difference(replica, replicas[0]) == 0
+    assert largest_difference(replicas[0], one) < 1e-13
+    assert largest_difference(one, params) > 1e-3
+
+
+def test_concise_equals_scratch_in_float32(devices, rng):
+    params = oracle.lenet_params(rng)
+    batches = [oracle.images(rng, 64) for _ in range(20)]
+    by_hand = train_on(devices, oracle.to_mx(params), batches)
+    by_trainer = train_gluon_lenet(devices, params, batches)
+    assert largest_difference(by_hand[0], by_trainer[0]) < 1e-6  # rounding of 20 steps
+
+
+def small_net():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(4, 5, strides=3, activation='relu'), gluon.nn.Dense(10))
+    return net
+
+
+def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
+    y = rng.integers(0, 2, 96).astype('int32')
+    X = 0.1 * rng.random((96, 1, 28, 28)).astype('float32')
+    X[y == 0, :, :14] += 0.9
+    X[y == 1, :, 14:] += 0.9
+    batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 96, 16))
+    log, net = TrainingLog(num_epochs=6, quiet=True), small_net()
+    concise.train(len(devices), 16, 0.5, num_epochs=6, devices=devices, data=(batches, batches), log=log, net=net)
+    assert log.history[-1].loss < log.history[0].loss / 2
+    assert log.history[-1].test_acc == 1
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == f'test acc: 1.00, {sum(e.seconds for e in log.history) / 6:.1f} sec/epoch on {devices}'
+    assert net[1].weight.list_ctx() == devices  # the caller's network is the one that was trained
+
+
+def test_train_starts_alike_on_any_number_of_devices(device_list):
+    """The same seed gives the same initial parameters."""
+    weights = []
+    for k in (1, 3):
+        net = small_net()
+        X, y = np.ones((4, 1, 28, 28)), np.zeros(4)
+        concise.train(k, 4, 1e-30, num_epochs=1, devices=device_list(k), data=(Batches([(X, y)]),) * 2, net=net,
+                      log=TrainingLog(1, quiet=True), seed=5)
+        weights += [net[1].weight.data(device).asnumpy() for device in device_list(k)]
+    assert len(weights) == 4
+    for weight in weights[1:]:
+        assert (weight == weights[0]).all()
+
+
+def test_initialize_takes_a_list_of_devices(devices):
+    """D2L 13.6.2: the parameters are on those devices, the same on each, and nowhere else."""
+    from gluon_mgpu.compat import mx
+    net = small_net()
+    net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
+    for device in devices:
+        net(np.zeros((1, 1, 28, 28), ctx=device))
+    weight = net[0].params.get('weight')
+    assert weight.list_ctx() == devices
+    first, *others = [weight.data(device) for device in devices]
+    assert all((first.asnumpy() == other.asnumpy()).all() for other in others)
+    with pytest.raises(RuntimeError):
+        weight.data(mx.cpu(99))

@@ -1,0 +1,248 @@
+"""Downloads, from web servers on this machine that fail in the ways that real ones do."""
+import errno
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from idx_files import dataset, file_contents
+from local_mirror import LocalMirror
+
+import gluon_mgpu
+from gluon_mgpu import download as room
+from gluon_mgpu.download import DownloadError, Mirror, download
+from gluon_mgpu.idx import FILES
+
+CONTENTS = file_contents(dataset())
+MIRRORS = room.MIRRORS  # the real ones
+REMEDY = '; put its files in a folder that --data-dir or GLUON_MGPU_DATA names, or take --dataset glyphs'
+
+
+@pytest.fixture(autouse=True)
+def local_only(monkeypatch):
+    """No mirror but those that a test sets up, no proxy, and less patience."""
+    monkeypatch.setattr(room, 'MIRRORS', {})
+    monkeypatch.setenv('NO_PROXY', '127.0.0.1,dead.test')
+    monkeypatch.setattr(room, 'ANSWER_TIMEOUT', 2)
+    monkeypatch.setattr(room, 'READ_TIMEOUT', 0.3)
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """A function that starts a mirror and puts it last in the list of them."""
+    servers = []
+
+    def start(trouble=None, meet=None, contents=CONTENTS):
+        servers.append(LocalMirror(contents, trouble, meet))
+        add(servers[-1].mirror)
+        return servers[-1]
+
+    def add(mirror):
+        room.MIRRORS['mnist'] = (*room.MIRRORS.get('mnist', ()), mirror)
+
+    start.add = add
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def dead():
+    """A mirror whose host refuses connections."""
+    with socket.socket() as taken:  # bound, and not listening
+        taken.bind(('127.0.0.1', 0))
+        yield Mirror(f'http://127.0.0.1:{taken.getsockname()[1]}/', dict.fromkeys(FILES, 'md5:0'))
+
+
+def holds(folder: Path) -> dict:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def host(mirror: Mirror) -> str:
+    return urlsplit(mirror.url).netloc
+
+
+def refusal(folder: Path) -> str:
+    """What `download` says when no mirror delivers: one line."""
+    with pytest.raises(DownloadError) as error:
+        download('mnist', folder, progress=False)
+    assert isinstance(error.value, ValueError)
+    assert '\n' not in str(error.value)
+    return str(error.value)
+
+
+def test_the_mirrors_of_both_datasets():
+    assert set(MIRRORS) == {'fashion-mnist', 'mnist'}
+    for listed in MIRRORS.values():
+        assert len(listed) >= 3
+        for mirror in listed:
+            assert re.fullmatch(r'https?://.+/', mirror.url)
+            assert tuple(mirror.checksums) == FILES
+            for checksum in mirror.checksums.values():
+                assert re.fullmatch(r'md5:[0-9a-f]{32}|sha1:[0-9a-f]{40}', checksum)
+
+
+def test_all_files(tmp_path, serve):
+    server = serve()
+    download('mnist', tmp_path / 'new' / 'mnist', progress=False)
+    assert holds(tmp_path / 'new' / 'mnist') == CONTENTS
+    assert server.fetched == list(FILES)
+
+
+def test_files_that_are_there_are_kept(tmp_path, serve):
+    server = serve()
+    (tmp_path / FILES[0]).write_bytes(b'mine')
+    (tmp_path / FILES[1][:-len('.gz')]).write_bytes(b'mine, not compressed')
+    download('mnist', tmp_path, progress=False)
+    assert server.fetched == list(FILES[2:])
+    assert (tmp_path / FILES[0]).read_bytes() == b'mine'
+    download('mnist', tmp_path, progress=False)
+    assert server.fetched == list(FILES[2:])
+
+
+def test_a_full_folder_needs_no_network(tmp_path, serve, dead):
+    serve.add(dead)
+    for name in FILES:
+        (tmp_path / name).touch()
+    download('mnist', tmp_path, progress=False)
+
+
+def test_the_second_mirror_serves_when_the_first_is_down(tmp_path, serve, dead):
+    serve.add(dead)
+    serve()
+    download('mnist', tmp_path, progress=False)
+    assert holds(tmp_path) == CONTENTS
+
+
+@pytest.mark.parametrize('trouble', ['missing', 'wrong bytes', 'truncated', 'stalls'])
+@pytest.mark.parametrize('bad', [0, 2])
+def test_the_second_mirror_serves_what_the_first_spoils(tmp_path, serve, trouble, bad):
+    first, second = serve({FILES[bad]: trouble}), serve()
+    download('mnist', tmp_path, progress=False)
+    assert holds(tmp_path) == CONTENTS
+    assert first.fetched == list(FILES[:bad + 1])
+    assert second.fetched == list(FILES[bad:])
+
+
+def test_each_mirror_has_checksums_of_its_own(tmp_path, serve):
+    other = {name: content + b' in other words' for name, content in CONTENTS.items()}
+    serve({FILES[1]: 'missing'})
+    serve(contents=other)
+    download('mnist', tmp_path, progress=False)
+    assert holds(tmp_path) == {**other, FILES[0]: CONTENTS[FILES[0]]}
+
+
+@pytest.mark.parametrize('trouble, said', [
+    ('missing', 'answers with HTTP status 404'), ('wrong bytes', 'delivers a file with another checksum'),
+    ('truncated', ''), ('stalls', 'broke off')])
+def test_nothing_is_left_of_a_spoilt_file(tmp_path, serve, trouble, said):
+    server = serve({FILES[0]: trouble})
+    start = time.monotonic()
+    message = refusal(tmp_path)
+    assert time.monotonic() - start < 10  # and not for ever, when the server stalls
+    assert message.startswith(f'mnist cannot be downloaded: {host(server.mirror)} {said}')
+    assert message.endswith(REMEDY)
+    assert holds(tmp_path) == {}
+    assert server.fetched == [FILES[0]]
+
+
+def test_all_mirrors_are_named(tmp_path, serve, dead):
+    serve.add(dead)
+    absent = serve(contents={})
+    wrong = serve({FILES[0]: 'wrong bytes'})
+    assert refusal(tmp_path) == (
+        f'mnist cannot be downloaded: {host(dead)} is unreachable, {host(absent.mirror)} does not have the '
+        f'files, {host(wrong.mirror)} delivers a file with another checksum{REMEDY}')
+    assert absent.fetched == []
+
+
+def test_without_network_the_refusal_is_quick(tmp_path, serve, monkeypatch):
+    """Looking up a name may hang for long, and nothing in Python interrupts it."""
+    released, asked = threading.Event(), []
+
+    def hang(host, *args, **kwargs):
+        asked.append(host)
+        released.wait(20)
+        raise socket.gaierror('no such host')
+
+    monkeypatch.setattr(room, 'ANSWER_TIMEOUT', 0.3)
+    monkeypatch.setattr(socket, 'getaddrinfo', hang)
+    for i in range(5):
+        serve.add(Mirror(f'http://{i}.dead.test/', {}))
+    start = time.monotonic()
+    try:
+        message = refusal(tmp_path)
+        assert time.monotonic() - start < 2
+        assert len(asked) == 5
+        assert all(f'{i}.dead.test is unreachable' in message for i in range(5))
+    finally:
+        released.set()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, serve):
+    server = serve()
+    (tmp_path / 'file').touch()
+    message = refusal(tmp_path / 'file' / 'mnist')
+    assert message == (f'mnist cannot be downloaded: {tmp_path}/file/mnist cannot be made (Not a directory); '
+                       'let XDG_CACHE_HOME name a folder that can be written')
+    assert server.fetched == []
+
+
+def test_a_full_disk(tmp_path, serve, monkeypatch):
+    serve()
+
+    def write(self, url, path, store, check_only=False):
+        if check_only:
+            return True
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(room.pooch.HTTPDownloader, '__call__', write)
+    assert f'delivers, but {tmp_path} cannot be written (No space left on device)' in refusal(tmp_path)
+    assert holds(tmp_path) == {}
+
+
+def test_the_screen(tmp_path, serve, capfd):
+    serve()
+    download('mnist', tmp_path / 'a', progress=False)
+    assert capfd.readouterr() == ('', '')
+    download('mnist', tmp_path / 'b')
+    out, err = capfd.readouterr()
+    assert out == ''
+    assert all(name in err for name in FILES)
+    assert 'mnist/' not in err and '127.0.0.1' not in err  # pooch's own log
+
+
+def start_download(server: LocalMirror, folder: Path) -> subprocess.Popen:
+    program = ('import sys; from gluon_mgpu import download as room\n'
+               'room.MIRRORS = {"mnist": (room.Mirror(sys.argv[1], dict(zip(room.FILES, sys.argv[3:]))),)}\n'
+               'room.download("mnist", sys.argv[2])')
+    args = [server.mirror.url, str(folder), *server.mirror.checksums.values()]
+    return subprocess.Popen([sys.executable, '-c', program, *args], stderr=subprocess.PIPE, text=True,
+                            cwd=Path(gluon_mgpu.__file__).parents[1])
+
+
+def test_two_processes_at_once(tmp_path, serve):
+    server = serve(meet=threading.Barrier(2))  # every transfer waits for the other process's
+    processes = [start_download(server, tmp_path) for _ in range(2)]
+    for process in processes:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    assert sorted(server.fetched) == sorted(2 * FILES)
+    assert holds(tmp_path) == CONTENTS
+
+
+def test_interrupted(tmp_path, serve):
+    server = serve({FILES[1]: 'stalls'})
+    process = start_download(server, tmp_path)
+    assert server.stalled.wait(30)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert 'KeyboardInterrupt' in err
+    assert holds(tmp_path) == {FILES[0]: CONTENTS[FILES[0]]}

@@ -1,0 +1,180 @@
+"""The embedded dataset: its images, its seed, its cache."""
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+import gluon_mgpu
+from gluon_mgpu import glyphs
+from gluon_mgpu.glyphs import CELL, LETTERS, NUM_TEST, NUM_TRAIN, PEN, TEST_FONTS, TRAIN_FONTS
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A dataset that is made at once."""
+    monkeypatch.setattr(glyphs, 'NUM_TRAIN', 200)
+    monkeypatch.setattr(glyphs, 'NUM_TEST', 50)
+    monkeypatch.setattr(glyphs, 'TRAIN_FONTS', ('DejaVuSans',))
+    monkeypatch.setattr(glyphs, 'TEST_FONTS', ('cmr10',))
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    return glyphs.load(tmp_path_factory.mktemp('cache'))
+
+
+def made(seed: int = 0, n: int = 100, fonts: tuple = TEST_FONTS):
+    return glyphs.make(numpy.random.default_rng(seed), fonts, n)
+
+
+def assert_same(a, b):
+    for (images_a, labels_a), (images_b, labels_b) in zip(a, b):
+        numpy.testing.assert_array_equal(images_a, images_b)
+        numpy.testing.assert_array_equal(labels_a, labels_b)
+
+
+def test_the_whole_dataset(whole):
+    for (images, labels), n in zip(whole, (NUM_TRAIN, NUM_TEST)):
+        assert (images.dtype, images.shape) == ('uint8', (n, 28, 28))
+        assert (labels.dtype, labels.shape) == ('int32', (n,))
+        assert numpy.bincount(labels).tolist() == [n // 10] * 10
+        assert numpy.mean(labels[1:] == labels[:-1]) < 0.2  # in random order
+        assert len(numpy.unique(images.reshape(n, -1), axis=0)) == n
+        assert 0.2 < images.mean() / 255 < 0.5 and images.min() == 0 and images.max() == 255
+    assert (NUM_TRAIN, NUM_TEST) == (60_000, 10_000)
+
+
+def test_neither_noise_nor_trivial(whole):
+    """The nearest class mean, fit on training fonts, tells many of the test fonts' letters and not all."""
+    (X, y), (X_test, y_test) = (((images / 255).reshape(len(images), -1), labels) for images, labels in whole)
+    means = numpy.stack([X[y == k].mean(0) for k in range(10)])
+    y_hat = ((means ** 2).sum(1) - 2 * X_test @ means.T).argmin(1)
+    accuracies = [numpy.mean(y_hat[y_test == k] == k) for k in range(10)]
+    assert 0.3 < numpy.mean(accuracies) < 0.8
+    assert min(accuracies) > 0.1  # no letter is like no other's or has a wrong label
+
+
+def test_test_fonts_are_not_trained_on():
+    assert not set(TRAIN_FONTS) & set(TEST_FONTS)
+    assert len(set(TRAIN_FONTS)) == len(TRAIN_FONTS) and len(set(TEST_FONTS)) == len(TEST_FONTS)
+
+
+@pytest.mark.parametrize('fonts', [TRAIN_FONTS, TEST_FONTS])
+def test_every_font_has_every_letter_whole(fonts):
+    ink = glyphs.draw_letters(fonts)
+    assert (ink.dtype, ink.shape) == ('float32', (len(fonts), len(LETTERS), CELL, CELL))
+    assert ink.min() == 0 and ink.max() == 1
+    assert (ink.mean((2, 3)) > 0.02).all()
+    # Wide enough a margin that neither the edge nor the neighbour shows, blurred as they are
+    margin = PEN // 2 + 1
+    inner = ink[..., margin:-margin, margin:-margin]
+    assert ink.sum() == pytest.approx(inner.sum())
+    different = numpy.unique(ink.reshape(len(fonts) * len(LETTERS), -1), axis=0)
+    assert len(different) == len(fonts) * len(LETTERS)
+    # Upright, and not mirrored
+    upper, lower = ink[:, :, :CELL // 2].sum((2, 3)), ink[:, :, CELL // 2:].sum((2, 3))
+    assert (upper[:, LETTERS.index('F')] > lower[:, LETTERS.index('F')]).all()
+    assert (upper[:, LETTERS.index('A')] < lower[:, LETTERS.index('A')]).all()
+    left, right = ink[..., :CELL // 2].sum((2, 3)), ink[..., CELL // 2:].sum((2, 3))
+    assert (left[:, LETTERS.index('E')] > right[:, LETTERS.index('E')]).all()
+
+
+def test_blur_by_hand():
+    ink = numpy.zeros((2, 5, 5), numpy.float32)
+    ink[1, 2, 3] = 9
+    expected = numpy.zeros_like(ink)
+    expected[1, 1:4, 2:5] = 1
+    numpy.testing.assert_allclose(glyphs.blur(ink, 3), expected, atol=1e-6)  # float32 thirds
+
+
+def test_poses_turn_and_scale_about_the_middle():
+    poses = glyphs.random_poses(numpy.random.default_rng(0), 2000).astype('float64')
+    area = numpy.linalg.det(poses[:, :, :2]) / glyphs.ZOOM ** 2
+    assert numpy.median(area) == pytest.approx(1, abs=0.05)  # sizes are as often above 1 as below
+    assert (area > 0).all()                                  # never mirrored
+    assert numpy.abs(poses.mean(0) / glyphs.ZOOM - [[1, 0, 0], [0, 1, 0]]).max() < 0.15
+
+
+def test_the_seed_decides():
+    (a, a_labels), (b, b_labels), (c, _) = made(0), made(0), made(1)
+    numpy.testing.assert_array_equal(a, b)
+    numpy.testing.assert_array_equal(a_labels, b_labels)
+    assert (a != c).mean() > 0.5
+
+
+def test_a_style_of_the_user_changes_nothing():
+    import matplotlib
+    plain = glyphs.draw_letters(TEST_FONTS[:1])
+    odd = {'figure.facecolor': 'red', 'path.sketch': (9, 9, 9), 'patch.antialiased': False}
+    with matplotlib.rc_context(odd):
+        numpy.testing.assert_array_equal(glyphs.draw_letters(TEST_FONTS[:1]), plain)
+
+
+def test_made_once_and_then_read(tmp_path, small, monkeypatch):
+    first = glyphs.load(tmp_path / 'new' / 'cache')
+    assert [len(images) for images, _ in first] == [200, 50]
+    assert [path.suffix for path in (tmp_path / 'new' / 'cache').iterdir()] == ['.npz']
+    monkeypatch.setattr(glyphs, 'make', None)
+    assert_same(glyphs.load(tmp_path / 'new' / 'cache'), first)
+
+
+def test_each_seed_and_format_has_a_file(tmp_path, small, monkeypatch):
+    zero, one = glyphs.load(tmp_path, seed=0), glyphs.load(tmp_path, seed=1)
+    assert (zero[0][0] != one[0][0]).any() and (zero[1][0] != one[1][0]).any()
+    monkeypatch.setattr(glyphs, 'FORMAT', glyphs.FORMAT + 1)
+    glyphs.load(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def damages(content: bytes) -> dict:
+    middle = len(content) // 2
+    return {'empty': b'', 'cut': content[:middle], 'other': b'something else',
+            'changed': content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1:]}
+
+
+@pytest.mark.parametrize('damage', ['empty', 'cut', 'other', 'changed', 'lacks an array'])
+def test_a_damaged_cache_is_made_anew(tmp_path, small, damage):
+    first = glyphs.load(tmp_path)
+    path, = tmp_path.iterdir()
+    content = path.read_bytes()
+    if damage == 'lacks an array':
+        numpy.savez(path, train_images=first[0][0])
+    else:
+        path.write_bytes(damages(content)[damage])
+    assert_same(glyphs.load(tmp_path), first)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_a_cache(tmp_path, small):
+    (tmp_path / 'file').touch()
+    assert_same(glyphs.load(tmp_path / 'file'), glyphs.load(tmp_path / 'cache'))
+
+
+def test_interrupted_while_writing(tmp_path, small, monkeypatch):
+    def savez(file, **arrays):
+        file.write(b'half')
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(numpy, 'savez', savez)
+    with pytest.raises(KeyboardInterrupt):
+        glyphs.load(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_at_once(tmp_path, small):
+    program = ('import sys; from pathlib import Path; from gluon_mgpu import glyphs\n'
+               'glyphs.NUM_TRAIN, glyphs.NUM_TEST = 200, 50\n'
+               'glyphs.TRAIN_FONTS, glyphs.TEST_FONTS = ("DejaVuSans",), ("cmr10",)\n'
+               'glyphs.load(Path(sys.argv[1]))')
+    processes = [subprocess.Popen([sys.executable, '-c', program, str(tmp_path)], stderr=subprocess.PIPE,
+                                  cwd=Path(gluon_mgpu.__file__).parents[1]) for _ in range(2)]
+    for process in processes:
+        assert process.communicate(timeout=60) == (None, b'')
+        assert process.returncode == 0
+    path, = tmp_path.iterdir()
+    written = path.read_bytes()
+    glyphs.load(tmp_path / 'other')
+    assert (tmp_path / 'other' / path.name).read_bytes() == written

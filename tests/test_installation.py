@@ -1,0 +1,149 @@
+"""Each way in which MXNet cannot be imported gives one line, with the remedy.
+
+Programs run in interpreters without site-packages (``-S``), where `mxnet` and `numpy` are small fakes.
+"""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gluon_mgpu import installation
+
+REPO = Path(__file__).parents[1]
+MXNET = 'class npx:\n    set_np = staticmethod(lambda: print("set_np was called"))\n'
+NUMPY = '__version__ = "1.26.4"\n'
+LOAD = 'from gluon_mgpu import runtime; runtime.load_mxnet()'
+CAUGHT = """
+from gluon_mgpu.runtime import MXNetImportError, load_mxnet
+try:
+    load_mxnet()
+except ImportError as error:
+    assert type(error) is MXNetImportError and isinstance(error, ValueError)
+    print(error)
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Return a function that puts fakes into a folder and runs Python with nothing else installed."""
+
+    def run(*arguments, mxnet=MXNET, numpy=NUMPY, dists=('mxnet-1.9.1',), **environment):
+        for name, source in (('mxnet', mxnet), ('numpy', numpy)):
+            if source is not None:
+                (tmp_path / name).mkdir()
+                if source:
+                    (tmp_path / name / '__init__.py').write_text(source)
+        for dist in dists:
+            (tmp_path / f'{dist}.dist-info').mkdir()
+        env = {name: value for name, value in os.environ.items() if name != 'OMP_NUM_THREADS'}
+        env.update(environment, PYTHONPATH=os.pathsep.join([str(tmp_path), str(REPO)]))
+        return subprocess.run([sys.executable, '-S', *arguments], cwd=tmp_path, env=env, text=True,
+                              capture_output=True, timeout=60)
+
+    return run
+
+
+def cannot_open(library):
+    return f'raise OSError("{library}: cannot open shared object file: No such file or directory")'
+
+
+def test_fakes_load(site):
+    result = site('-c', LOAD)
+    assert (result.returncode, result.stdout, result.stderr) == (0, 'set_np was called\n', '')
+
+
+@pytest.mark.parametrize(('fakes', 'reason', 'remedy'), [
+    ({'mxnet': None, 'dists': ()}, 'MXNet is not installed', "pip install 'gluon-mgpu[cpu]'"),
+    ({'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed', '[cu112] for NVIDIA GPUs'),
+    ({'mxnet': '', 'dists': ()}, 'MXNet cannot be imported (AttributeError', "pip install 'gluon-mgpu[cpu]'"),
+    ({'mxnet': 'raise RuntimeError("two\\nlines")'}, '(RuntimeError: two lines)', 'pip uninstall it'),
+    ({'numpy': None}, 'NumPy cannot be imported (ModuleNotFoundError', "'numpy>=1.22,<2'"),
+    ({'numpy': 'raise ImportError("\\n\\nbroken\\n")'}, 'NumPy cannot be imported (ImportError: broken)',
+     "pip install --force-reinstall 'numpy>=1.22,<2'"),
+    ({'numpy': '__version__ = "2.0.0"'}, 'NumPy 2.0.0 is installed', "pip install 'numpy>=1.22,<2'"),
+    ({'numpy': '__version__ = "10.1"'}, 'NumPy 10.1 is installed', "pip install 'numpy>=1.22,<2'"),
+    ({'dists': ('mxnet-1.9.1', 'mxnet_cu112-1.9.1')}, 'mxnet and mxnet-cu112 are both installed',
+     'pip uninstall -y mxnet mxnet-cu112, then pip install'),
+    ({'mxnet': 'import distutils_of_old'}, 'The module distutils_of_old', 'pip install distutils_of_old'),
+    ({'mxnet': 'raise ModuleNotFoundError("gone", name="distutils")'}, 'The module distutils',
+     'pip install setuptools'),
+    ({'mxnet': cannot_open('libgomp.so.1')}, 'The library libgomp.so.1', 'apt install libgomp1'),
+    ({'OMP_NUM_THREADS': 'abc'}, "OMP_NUM_THREADS='abc' is not a number of threads", 'unset it'),
+    ({'OMP_NUM_THREADS': '2,1'}, "OMP_NUM_THREADS='2,1' is not", 'unset it'),
+    ({'OMP_NUM_THREADS': '0'}, "OMP_NUM_THREADS='0' is not", 'set it to 1'),
+])
+def test_one_line_with_the_remedy(site, fakes, reason, remedy):
+    result = site('-c', CAUGHT, **fakes)
+    assert result.returncode == 0, result.stderr
+    assert reason in result.stdout
+    assert remedy in result.stdout
+    assert result.stdout.count('\n') == 1
+
+
+@pytest.mark.parametrize('text', [' 2 ', '+1', '08', ''])
+def test_a_number_of_threads_is_accepted(site, text):
+    assert site('-c', LOAD, OMP_NUM_THREADS=text).stdout == 'set_np was called\n'
+
+
+def test_python_too_new(site):
+    result = site('-c', "import sys; sys.version_info = (3, 13, 0, 'final', 0)" + CAUGHT)
+    assert result.stdout.startswith('Python 3.13 cannot run MXNet'), result.stderr
+    assert 'use Python 3.9 to 3.12' in result.stdout
+
+
+@pytest.mark.parametrize('library', ['libcuda.so.1', 'libcudnn.so.8'])
+def test_no_driver(library, monkeypatch):
+    # Without a driver the libraries of pip's wheels are not preloaded; the loader names the first it misses.
+    monkeypatch.setattr(installation, 'loads', lambda name: False)
+    monkeypatch.setattr(installation, 'installed_builds', lambda: ['mxnet-cu112'])
+    line = installation.explain(OSError(f'{library}: cannot open shared object file: No such file'))
+    assert 'no NVIDIA driver here' in line
+    assert "pip uninstall -y mxnet-cu112, then pip install 'gluon-mgpu[cpu]'" in line
+
+
+def test_missing_cuda_libraries_are_all_named(monkeypatch):
+    monkeypatch.setattr(installation, 'loads', lambda name: name not in ('libcudnn.so.8', 'libnccl.so.2'))
+    line = installation.explain(OSError('libcudnn.so.8: cannot open shared object file: No such file'))
+    assert '(libnccl.so.2, libcudnn.so.8)' in line
+    assert "pip install 'gluon-mgpu[cu112]'" in line
+
+
+def test_a_program_of_the_package_ends_with_the_line_and_status_2(site):
+    result = site('-m', 'gluon_mgpu.compat', mxnet=None, dists=())
+    assert result.returncode == 2
+    assert result.stdout == ''
+    assert result.stderr.startswith('MXNet is not installed: ')
+    assert result.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize('arguments', [('-c', 'import gluon_mgpu.compat'), ('-m', 'another')])
+def test_another_program_gets_the_exception(site, arguments, tmp_path):
+    (tmp_path / 'another.py').write_text('import gluon_mgpu.compat\n')
+    result = site(*arguments, mxnet=None, dists=())
+    assert result.returncode == 1
+    assert 'gluon_mgpu.installation.MXNetImportError: MXNet is not installed' in result.stderr
+
+
+@pytest.mark.parametrize(('folders', 'builds'), [
+    ([[]], []),
+    ([['mxnet-1.9.1.dist-info', 'mxnet', 'mxnet_model_server-1.0.dist-info']], ['mxnet']),
+    ([['mxnet-2.0.0+cu13.bw.20260614.dist-info']], ['mxnet']),
+    ([['mxnet_cu112-1.9.1.dist-info']], ['mxnet-cu112']),
+    ([['mxnet_cu101mkl-1.6.0.dist-info', 'mxnet-1.9.1.dist-info']], ['mxnet', 'mxnet-cu101mkl']),
+    ([[], ['mxnet_cu112-1.9.1.dist-info'], ['mxnet-1.9.1.dist-info']], ['mxnet-cu112']),
+])
+def test_installed_builds(folders, builds, tmp_path, monkeypatch):
+    for number, names in enumerate(folders):
+        (tmp_path / str(number)).mkdir()
+        for name in names:
+            (tmp_path / str(number) / name).mkdir()
+    monkeypatch.setattr(sys, 'path', [str(tmp_path / name) for name in ('missing.zip', '0', '1', '2')])
+    assert installation.installed_builds() == builds
+
+
+def test_loads():
+    assert not installation.loads('libthere-is-no-such-thing.so.1')
+    if sys.platform == 'linux':
+        assert installation.loads('libc.so.6')

@@ -1,0 +1,92 @@
+"""`import gluon_mgpu as d2l`: quick, without MXNet, and with the names that the chapters use."""
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import gluon_mgpu
+from gluon_mgpu import installation
+
+REPO = Path(__file__).parents[1]
+NAMES = [
+    'Accumulator', 'Animator', 'Residual', 'Timer', 'accuracy', 'evaluate_accuracy_gpu',
+    'evaluate_accuracy_gpus', 'load_data_fashion_mnist', 'resnet18', 'sgd', 'split_batch', 'try_all_gpus',
+    'try_gpu',
+]
+
+
+def run(code, *flags):
+    return subprocess.run([sys.executable, *flags, '-c', code], env={**os.environ, 'PYTHONPATH': str(REPO)},
+                          text=True, capture_output=True, timeout=120)
+
+
+def test_import_with_nothing_installed():
+    code = ('import gluon_mgpu, sys; print(gluon_mgpu.__version__, "numpy" in sys.modules, '
+            'sorted(set(gluon_mgpu.__all__) - set(dir(gluon_mgpu))))')
+    result = run(code, '-S')
+    assert (result.stdout, result.stderr) == (f'{gluon_mgpu.__version__} False []\n', '')
+
+
+def test_import_is_quick_and_loads_little():
+    code = ('import time; start = time.process_time(); import gluon_mgpu; '
+            'print(time.process_time() - start); import sys; '
+            'print([name for name in ("mxnet", "matplotlib", "tqdm", "pooch") if name in sys.modules])')
+    seconds = []
+    for _ in range(3):
+        first, second = run(code).stdout.splitlines()
+        seconds.append(float(first))
+        assert second == '[]'
+    assert min(seconds) < 0.3  # most of it NumPy's import; the least of three, for busy machines
+
+
+def test_public_names():
+    pytest.importorskip('mxnet')
+    assert gluon_mgpu.__all__ == NAMES
+    assert set(NAMES) <= set(dir(gluon_mgpu))
+    namespace = {}
+    exec('from gluon_mgpu import *', namespace)
+    for name in NAMES:
+        assert namespace[name] is getattr(gluon_mgpu, name)
+        assert namespace[name].__name__ == name
+        assert namespace[name].__module__.startswith('gluon_mgpu.')
+
+
+def test_unknown_name():
+    assert not hasattr(gluon_mgpu, 'no_such_name')
+    with pytest.raises(AttributeError, match="module 'gluon_mgpu' has no attribute 'no_such_name'"):
+        _ = gluon_mgpu.no_such_name
+
+
+def test_a_name_that_needs_mxnet_says_so_where_there_is_none():
+    result = run("import sys; sys.modules['mxnet'] = None\nfrom gluon_mgpu import accuracy")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(
+        'gluon_mgpu.installation.MXNetImportError: MXNet is not installed: pip install')
+
+
+def test_names_that_do_not_need_mxnet_work_where_there_is_none():
+    result = run("import sys; sys.modules['mxnet'] = None\nfrom gluon_mgpu import Accumulator, Timer")
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_cu112_extra_has_the_wheel_of_every_library_that_is_preloaded():
+    pins = re.findall(r"'nvidia-(\S+)-cu11==[\d.]+'", (REPO / 'pyproject.toml').read_text())
+    folders = {library.split('/')[0].replace('_', '-') for library in installation.NVIDIA_LIBRARIES}
+    assert sorted(pins) == sorted(folders)
+
+
+def test_installed_metadata():
+    try:
+        dist = metadata.distribution('gluon-mgpu')
+    except metadata.PackageNotFoundError:
+        pytest.skip('gluon-mgpu is run from the checkout, not installed')
+    assert dist.version == gluon_mgpu.__version__
+    assert {'cpu', 'cu112', 'mxnet2', 'test'} <= set(dist.metadata.get_all('Provides-Extra'))
+
+
+def test_typed():
+    assert (REPO / 'gluon_mgpu' / 'py.typed').exists()

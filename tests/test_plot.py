@@ -1,0 +1,76 @@
+"""Pictures: what is in them, and that a program without a notebook shows none."""
+import subprocess
+import sys
+import types
+
+import pytest
+
+from gluon_mgpu import plot
+from gluon_mgpu.plot import Animator, accuracy_curve
+from gluon_mgpu.training_log import Epoch
+
+HISTORY = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.1, 0.9, 0.7, 98.0)]
+
+
+def test_animator_keeps_the_points_and_stays_silent(capsys):
+    animator = Animator('epoch', 'test acc', xlim=[1, 10])
+    animator.add(1, (0.5,))
+    animator.add(2, (0.75,))
+    assert (animator.X, animator.Y) == ([[1, 2]], [[0.5, 0.75]])
+    assert animator.fig is None
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ''
+
+
+def test_animator_takes_several_lines_and_gaps():
+    animator = Animator(legend=['train', 'test'])
+    animator.add(1, (0.5, None))
+    animator.add(2, (0.6, 0.7))
+    animator.add(3, 0.65)
+    assert animator.X == [[1, 2, 3], [2]]
+    assert animator.Y == [[0.5, 0.6, 0.65], [0.7]]
+
+
+def test_animator_draws_live_in_a_notebook(monkeypatch):
+    shown, cleared = [], []
+    display = types.SimpleNamespace(display=shown.append, clear_output=lambda wait: cleared.append(wait))
+    shell = types.SimpleNamespace(config={'IPKernelApp': {}})
+    ipython = types.SimpleNamespace(display=display, get_ipython=lambda: shell, version_info=(9, 0))
+    monkeypatch.setitem(sys.modules, 'IPython', ipython)
+    animator = Animator('epoch', 'test acc', legend=['a'], xlim=[1, 10])
+    animator.add(1, (0.5,))
+    animator.add(2, (0.75,))
+    assert shown == [animator.fig] * 2 and cleared == [True, True]
+    axes = animator.axes[0]
+    assert axes.lines[0].get_xydata().tolist() == [[1, 0.5], [2, 0.75]]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim()) == ('epoch', 'test acc', (1, 10))
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ['a']
+
+
+def test_accuracy_curve(tmp_path, monkeypatch):
+    figures = []
+    from matplotlib.figure import Figure
+    monkeypatch.setattr('matplotlib.figure.Figure',
+                        lambda **options: figures.append(Figure(**options)) or figures[0])
+    accuracy_curve(HISTORY, tmp_path / 'accuracy.png', 'LeNet on glyphs')
+    assert (tmp_path / 'accuracy.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
+    above, below = figures[0].axes
+    assert above.get_title() == 'LeNet on glyphs'
+    assert above.lines[0].get_xydata().tolist() == [[1, 0.4], [2, 0.7]]
+    assert below.lines[0].get_xydata().tolist() == [[1, 1.5], [2, 0.9]]
+    assert (above.get_ylabel(), below.get_ylabel(), below.get_xlabel()) == (
+        'test accuracy (share)', 'training loss (nats)', 'epoch')
+
+
+@pytest.mark.parametrize('n', [1, 10, 60])
+def test_accuracy_curve_of_any_length(tmp_path, n):
+    history = [Epoch(i + 1, 1.0, 1.0, 0.5, 1.0) for i in range(n)]
+    accuracy_curve(history, tmp_path / 'accuracy.png', 'title')
+    assert (tmp_path / 'accuracy.png').stat().st_size > 5000
+
+
+def test_matplotlib_is_loaded_only_to_draw():
+    code = ('import sys; from gluon_mgpu.plot import Animator; Animator().add(1, 2); '
+            'sys.exit("matplotlib" in sys.modules)')
+    assert subprocess.run([sys.executable, '-c', code]).returncode == 0
+    assert plot._in_notebook() is False

@@ -1,0 +1,66 @@
+"""ResNet-18: its layers, its size, and what batch norm does on several devices."""
+import pytest
+
+from gluon_mgpu.compat import autograd, init, np
+from gluon_mgpu.resnet import Residual, resnet18
+
+
+def num_weights(net):
+    return sum(p.data().size for p in net.collect_params().values())
+
+
+def test_output_and_number_of_parameters(devices):
+    net = resnet18(10)
+    net.initialize(init=init.Normal(sigma=0.01), ctx=devices[0])
+    assert net(np.zeros((2, 1, 28, 28), ctx=devices[0])).shape == (2, 10)
+
+    def convolution(c_in, c_out, side):
+        return c_in * c_out * side * side + c_out
+
+    def residual(c_in, c_out):
+        norms = 2 * 4 * c_out  # scale, shift, running mean, running variance
+        return (convolution(c_in, c_out, 3) + convolution(c_out, c_out, 3) + norms
+                + (convolution(c_in, c_out, 1) if c_in != c_out else 0))
+
+    expected = convolution(1, 64, 3) + 4 * 64 + 512 * 10 + 10
+    for c_in, c_out in ((64, 64), (64, 128), (128, 256), (256, 512)):
+        expected += residual(c_in, c_out) + residual(c_out, c_out)
+    if devices[0].device_type == 'cpu':  # Parameter.data() means the current context, cpu(0)
+        assert num_weights(net) == expected
+
+
+@pytest.mark.parametrize(('strides', 'side'), [(1, 9), (2, 5)])
+def test_residual_shapes(devices, strides, side):
+    blk = Residual(8, use_1x1conv=True, strides=strides)
+    blk.initialize(ctx=devices[0])
+    assert blk(np.zeros((2, 3, 9, 9), ctx=devices[0])).shape == (2, 8, side, side)
+
+
+def test_residual_adds_its_input(devices):
+    """With both convolutions zero, the block is relu(X)."""
+    blk = Residual(3)
+    blk.initialize(init=init.Zero(), ctx=devices[0])
+    X = np.random.normal(size=(2, 3, 4, 4), ctx=devices[0])
+    assert (blk(X) == np.maximum(X, 0)).all()
+
+
+def test_hybridized_is_the_same(devices):
+    net = resnet18(10)
+    net.initialize(init=init.Xavier(), ctx=devices[0])
+    X = np.random.uniform(size=(2, 1, 28, 28), ctx=devices[0])
+    expected = net(X).asnumpy()
+    net.hybridize(static_alloc=True, static_shape=True)
+    difference = abs(net(X).asnumpy() - expected).max()
+    assert difference < 1e-5 * abs(expected).max()  # the same sums, laid out otherwise
+    assert abs(expected).max() > 0
+
+
+def test_each_device_keeps_its_own_batch_norm_statistics(devices):
+    blk = Residual(2)
+    blk.initialize(ctx=devices)
+    for i, device in enumerate(devices):
+        with autograd.record():
+            y = blk(np.random.normal(loc=10 * i, size=(8, 2, 4, 4), ctx=device))
+        y.backward()  # MXNet 2 updates them here, MXNet 1.9 in the forward pass
+    means = [blk.bn1.running_mean.data(device).asnumpy() for device in devices]
+    assert abs(means[0] - means[1]).max() > 0

@@ -1,0 +1,266 @@
+"""What `prepare` sets, what it leaves to the user, and what it says when it comes too late."""
+import ctypes
+import importlib
+import os
+import subprocess
+import sys
+import sysconfig
+import warnings
+from pathlib import Path
+
+import pytest
+
+import gluon_mgpu
+from gluon_mgpu import installation, runtime
+
+REPO = Path(__file__).parents[1]
+OURS = ('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY', 'MALLOC_', 'GLIBC_TUNABLES')
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+FAKE_MXNET = "import sys, types; sys.modules['mxnet'] = types.ModuleType('mxnet'); "
+linux = pytest.mark.skipif(sys.platform != 'linux', reason='glibc and libgomp are of Linux')
+
+
+def run(code, *flags, path=(), **environment):
+    """Run `code` in a new interpreter, without the settings that whoever runs the tests has."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    env.update(environment, PYTHONPATH=os.pathsep.join([str(REPO), *path]))
+    command = [sys.executable, *flags, '-c', code]
+    result = subprocess.run(command, env=env, text=True, capture_output=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+# The environment
+
+@pytest.mark.parametrize(('user', 'expected'), [
+    ({}, '1 256'),
+    ({'OMP_NUM_THREADS': '3'}, '3 256'),
+    ({'OMP_NUM_THREADS': '', 'MXNET_CPU_TEMP_COPY': ''}, '1 256'),
+    ({'OMP_NUM_THREADS': '2', 'MXNET_CPU_TEMP_COPY': '8'}, '2 8'),
+    ({'OMP_NUM_THREADS': 'abc'}, 'abc 256'),
+])
+def test_the_users_environment_wins(user, expected):
+    code = 'import gluon_mgpu, os; print(os.environ["OMP_NUM_THREADS"], os.environ["MXNET_CPU_TEMP_COPY"])'
+    assert run(code, '-S', **user) == expected
+
+
+@pytest.mark.parametrize(('text', 'expected'), [
+    (None, 1), ('', 1), ('1', 1), ('3', 3), (' 2 ', 2), ('08', 8),
+    ('abc', CORES), ('0', CORES), ('2,1', CORES),
+])
+def test_omp_threads(text, expected):
+    user = {} if text is None else {'OMP_NUM_THREADS': text}
+    assert run('from gluon_mgpu import runtime; print(runtime.omp_threads())', '-S', **user) == str(expected)
+
+
+@pytest.mark.parametrize('text', ['', '1', '3'])
+def test_omp_threads_is_what_mxnet_computes_with(text):
+    pytest.importorskip('mxnet')
+    code = ('from gluon_mgpu import runtime; mx = runtime.load_mxnet(); '
+            'print(runtime.omp_threads() == mx.base._LIB.omp_get_max_threads(), runtime.omp_threads())')
+    assert run(code, OMP_NUM_THREADS=text) == f'True {text or 1}'
+
+
+def test_omp_threads_is_what_was_found_at_first():
+    code = ('import os, gluon_mgpu; os.environ["OMP_NUM_THREADS"] = "7"; '
+            'from gluon_mgpu import runtime; print(runtime.omp_threads())')
+    assert run(code, '-S') == '1'
+
+
+@linux
+def test_omp_threads_where_openmp_was_loaded_before():
+    # OpenMP has then read its environment already, and what we set does not reach it.
+    code = ('import ctypes, os; ctypes.CDLL("libgomp.so.1"); from gluon_mgpu import runtime; '
+            'print(os.environ["OMP_NUM_THREADS"], runtime.omp_threads())')
+    assert run(code, '-S') == f'1 {CORES}'
+
+
+# MXNet imported first
+
+def test_a_warning_names_what_came_too_late():
+    code = FAKE_MXNET + """
+import os, warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    import gluon_mgpu
+from gluon_mgpu import runtime
+for warning in caught:
+    print(warning.filename, warning.message)
+print('OMP_NUM_THREADS' in os.environ, runtime.omp_threads())
+"""
+    warning, left = run(code, '-S').splitlines()
+    assert warning == ('<string> MXNet was imported before gluon_mgpu, which is too early to set '
+                       'OMP_NUM_THREADS=1, MXNET_CPU_TEMP_COPY=256, the memory allocator: '
+                       'CPU contexts may hardly run in parallel; import gluon_mgpu first')
+    assert left == f'False {max(CORES // 2, 1)}'  # MXNet's own default: half the cores
+    assert 'set MXNET_CPU_TEMP_COPY=256, the memory' in run(code, '-S', OMP_NUM_THREADS='1')
+    assert 'set the memory allocator:' in run(code, '-S', OMP_NUM_THREADS='1', MXNET_CPU_TEMP_COPY='64')
+
+
+def test_too_late_for_the_real_mxnet():
+    pytest.importorskip('mxnet')
+    code = """
+import numpy, warnings
+numpy.bool = bool
+warnings.simplefilter('ignore')
+import mxnet
+del numpy.bool
+import gluon_mgpu
+from gluon_mgpu import runtime
+print(numpy.bool is bool, runtime.omp_threads() == mxnet.base._LIB.omp_get_max_threads())
+print(runtime.load_mxnet() is mxnet, mxnet.util.is_np_array())
+"""
+    assert run(code) == 'True True\nTrue True'
+
+
+def test_no_warning_when_imported_first_nor_when_reloaded():
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        importlib.reload(gluon_mgpu)  # prepare ran when pytest started, long before MXNet is loaded
+    assert run('import gluon_mgpu, sys; print("mxnet" in sys.modules)', '-W', 'error') == 'False'
+
+
+# Names that MXNet misses
+
+def test_numpy_bool():
+    assert run('import gluon_mgpu, numpy; print(numpy.bool is bool)') == 'True'
+
+
+def test_numpy_2_keeps_its_own_bool(tmp_path):
+    (tmp_path / 'numpy.py').write_text('__version__ = "2.0.0"\nbool = "its own"\n')
+    assert run('import gluon_mgpu, numpy; print(numpy.bool)', '-S', path=[str(tmp_path)]) == 'its own'
+
+
+def test_a_broken_numpy_does_not_stop_the_import(tmp_path):
+    (tmp_path / 'numpy.py').write_text('1 / 0\n')
+    assert run('import gluon_mgpu; print(gluon_mgpu.__version__)', '-S', path=[str(tmp_path)]) == '0.1.0'
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason='distutils is part of Python before 3.12')
+def test_distutils_without_the_start_up_file_of_setuptools():
+    site = sysconfig.get_paths()['purelib']  # on the path, but with -S its .pth files are not read
+    code = 'from distutils.version import LooseVersion; print("there")'
+    assert run(f'import gluon_mgpu; {code}', '-S', path=[site]) == 'there'
+
+
+# The allocator
+
+HEAP = """
+import ctypes, gluon_mgpu
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+def heap():
+    line = next(line for line in open('/proc/self/maps') if '[heap]' in line)
+    return [int(end, 16) for end in line.split()[0].split('-')]
+block = libc.malloc(64 << 20)
+start, end = heap()
+inside = start <= block < end
+libc.free(ctypes.c_void_p(block))
+print(inside, end - start > 256 << 20, heap() == [start, end])
+"""
+
+
+@linux
+@pytest.mark.parametrize(('user', 'expected'), [
+    ({}, 'True True True'),  # a large block lies in the heap, which grew ahead and stays as it is
+    ({'MALLOC_MMAP_MAX_': '65536', 'MALLOC_TOP_PAD_': '131072'}, 'False False True'),
+    ({'GLIBC_TUNABLES': 'glibc.malloc.mmap_max=65536:glibc.malloc.top_pad=131072'}, 'False False True'),
+    ({'MALLOC_TRIM_THRESHOLD_': '131072', 'MALLOC_TOP_PAD_': '131072'}, 'True False False'),
+])
+def test_large_arrays_stay_in_the_heap(user, expected):
+    assert run(HEAP, '-S', **user) == expected
+
+
+@linux
+def test_the_allocator_is_left_alone_when_too_late():
+    assert run(FAKE_MXNET + HEAP, '-S', '-W', 'ignore') == 'False False True'
+
+
+@pytest.mark.parametrize(('user', 'numbers'), [
+    ({}, [-4, -1, -8, -2]),
+    ({'MALLOC_ARENA_MAX': '4'}, [-4, -1, -2]),
+    ({'MALLOC_MMAP_MAX_': '9', 'MALLOC_TRIM_THRESHOLD_': '9', 'MALLOC_TOP_PAD_': '9'}, [-8]),
+    ({'GLIBC_TUNABLES': 'glibc.malloc.arena_max=2:glibc.malloc.top_pad=1'}, [-4, -1]),
+])
+def test_each_allocator_setting_of_the_user_wins(user, numbers, monkeypatch):
+    class Libc:
+        gnu_get_libc_version = None
+
+        def mallopt(self, number, value):
+            called.append(number)
+
+    called = []
+    for name in os.environ:
+        if name.startswith(('MALLOC_', 'GLIBC_TUNABLES')):
+            monkeypatch.delenv(name)
+    for name, value in user.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, 'platform', 'linux')
+    monkeypatch.setattr(ctypes, 'CDLL', lambda name: Libc())
+    runtime._set_allocator()
+    assert called == numbers
+
+
+@pytest.mark.parametrize('platform', ['linux', 'darwin'])
+def test_another_c_library_is_left_alone(platform, monkeypatch):
+    monkeypatch.setattr(sys, 'platform', platform)
+    monkeypatch.setattr(ctypes, 'CDLL', lambda name: object())  # has no mallopt: calling it would raise
+    runtime._set_allocator()
+
+
+# NVIDIA's libraries
+
+@pytest.fixture
+def loaded(monkeypatch, tmp_path):
+    """Pretend that mxnet-cu112, a driver and three of NVIDIA's libraries are here; list what is loaded."""
+    for library in 'cudnn/lib/libcudnn.so.8', 'nccl/lib/libnccl.so.2', 'cublas/lib/libcublas.so.11':
+        file = tmp_path / 'site' / 'nvidia' / library
+        file.parent.mkdir(parents=True)
+        file.touch()
+    libraries = []
+    monkeypatch.setattr(sys, 'path', [str(tmp_path / 'empty'), str(tmp_path / 'site')])
+    monkeypatch.setattr(runtime, 'installed_builds', lambda: ['mxnet-cu112'])
+    monkeypatch.setattr(runtime, 'loads', lambda library: libraries.append(Path(library).name) or True)
+    return libraries
+
+
+def test_nvidia_libraries_are_loaded_dependencies_first(loaded):
+    runtime._preload_nvidia()
+    assert loaded == ['libcuda.so.1', 'libcublas.so.11', 'libnccl.so.2', 'libcudnn.so.8']
+
+
+@linux
+def test_nvidia_libraries_are_loaded_at_import(tmp_path):
+    for name in 'mxnet_cu112-1.9.1.dist-info', 'nvidia/cudnn/lib/libcudnn.so.8':
+        (tmp_path / name).mkdir(parents=True)
+    code = """
+import ctypes
+def load(name, mode=0):
+    if name:
+        print(name, mode == ctypes.RTLD_GLOBAL)
+ctypes.CDLL = load
+import gluon_mgpu
+"""
+    assert run(code, '-S', path=[str(tmp_path)]).splitlines()[:2] == [
+        'libcuda.so.1 True', f'{tmp_path}/nvidia/cudnn/lib/libcudnn.so.8 True']
+
+
+def test_nothing_is_loaded_without_a_driver(loaded, monkeypatch):
+    monkeypatch.setattr(runtime, 'loads', lambda library: bool(loaded.append(library)))
+    runtime._preload_nvidia()
+    assert loaded == ['libcuda.so.1']
+
+
+@pytest.mark.parametrize('builds', [[], ['mxnet']])
+def test_nothing_is_loaded_for_the_cpu_build(builds, loaded, monkeypatch):
+    monkeypatch.setattr(runtime, 'installed_builds', lambda: builds)
+    runtime._preload_nvidia()
+    assert loaded == []
+
+
+def test_dependencies_stand_first():
+    order = [Path(library).name.split('.so')[0] for library in installation.NVIDIA_LIBRARIES]
+    for library, needs in {'libcublas': ['libcublasLt'], 'libcusolver': ['libcublas', 'libcusparse'],
+                           'libcudnn': ['libcublas', 'libnvrtc'], 'libnccl': ['libcudart']}.items():
+        for need in needs:
+            assert order.index(need) < order.index(library)

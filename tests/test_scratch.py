@@ -1,0 +1,179 @@
+"""The chapter from scratch against NumPy, numbers done by hand, and one device."""
+import numpy
+import oracle
+import pytest
+
+from gluon_mgpu import scratch
+from gluon_mgpu.compat import autograd, np, npx
+from gluon_mgpu.training_log import TrainingLog
+
+BATCHES = [64, 63, 64, 7, 3, 2, 1, 64, 1, 64, 5, 64, 64, 33, 64, 2, 64, 64, 64, 31]  # rows; 20 steps
+
+
+@pytest.fixture
+def rng(seed):
+    return numpy.random.default_rng(seed)
+
+
+def train_on(devices, params, batches, lr=0.2):
+    """The parameters on each device after training on the batches, as NumPy arrays."""
+    device_params = [scratch.get_params(params, device) for device in devices]
+    for X, y in batches:
+        scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr)
+    return [[p.asnumpy() for p in params] for params in device_params]
+
+
+def largest_difference(params, others):
+    return max(abs(a - b).max() for a, b in zip(params, others))
+
+
+def test_init_params_are_the_books():
+    params = scratch.init_params()
+    assert [p.shape for p in params] == oracle.LENET_SHAPES
+    for W, b in zip(params[::2], params[1::2]):
+        assert abs(b).max() == 0
+        # The standard deviation of n normal numbers is within 4 / sqrt(2 n) of sigma, but for 1 in 10,000
+        assert float(W.std()) == pytest.approx(0.01, rel=4 / (2 * W.size) ** 0.5)
+
+
+def test_lenet_is_numpys(rng):
+    params = oracle.lenet_params(rng, scale=0.1)
+    X, _ = oracle.images(rng, 5)
+    y_hat = scratch.lenet(np.array(X), oracle.to_mx(params))
+    assert y_hat.shape == (5, 10)
+    # float32 sums of up to 800 products: relative errors of some 1e-7 each
+    numpy.testing.assert_allclose(y_hat.asnumpy(), oracle.numpy_lenet(X, params), rtol=1e-4, atol=1e-5)
+
+
+def test_loss_is_numpys(rng):
+    y_hat, y = rng.normal(size=(6, 10)).astype('float32'), numpy.arange(6, dtype='int32')
+    l = scratch.loss(np.array(y_hat), np.array(y))
+    assert l.shape == (6,)
+    # oneDNN's log_softmax in float32 was seen off by 1e-6
+    numpy.testing.assert_allclose(l.asnumpy(), oracle.numpy_loss(y_hat, y), rtol=1e-5)
+
+
+def test_gradient_is_the_slope_of_numpys_loss(rng):
+    params = oracle.lenet_params(rng, scale=0.1, dtype='float64')
+    X, y = oracle.images(rng, 3, dtype='float64')
+    device_params = scratch.get_params(oracle.to_mx(params), np.zeros(1).ctx)
+    with autograd.record():
+        l = scratch.loss(scratch.lenet(np.array(X, dtype='float64'), device_params), np.array(y))
+    l.backward()
+    step = 1e-6
+    for i, param in enumerate(params):
+        index = tuple(rng.integers(0, n) for n in param.shape)
+        ends = []
+        for sign in (1, -1):
+            moved = [p.copy() for p in params]
+            moved[i][index] += sign * step
+            ends.append(oracle.numpy_loss(oracle.numpy_lenet(X, moved), y).sum())
+        # A central difference with this step is right to about 1e-9
+        assert float(device_params[i].grad[index]) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7)
+
+
+def test_get_params_copies_to_the_device(devices):
+    params = [np.array([1.0, 2.0])]
+    copies = scratch.get_params(params, devices[1])
+    assert copies[0].ctx == devices[1] and copies[0].grad.ctx == devices[1]
+    assert copies[0].grad.tolist() == [0, 0]
+    copies[0][:] = 5
+    assert params[0].tolist() == [1, 2]
+
+
+def test_allreduce_of_the_book(devices):
+    data = [np.ones((1, 2), ctx=device) * (i + 1) for i, device in enumerate(devices[:2])]
+    scratch.allreduce(data)
+    assert [d.tolist() for d in data] == [[[3, 3]], [[3, 3]]]
+    assert [d.ctx for d in data] == devices[:2]
+
+
+@pytest.mark.parametrize('k', [1, 2, 3, 4])
+def test_allreduce_sums_in_place(device_list, rng, k):
+    arrays = rng.integers(-9, 9, (k, 3, 5)).astype('float32')  # whole numbers: sums are exact
+    data = [np.array(a, ctx=device) for a, device in zip(arrays, device_list(k))]
+    handles = list(data)
+    scratch.allreduce(data)
+    for d, handle, device in zip(data, handles, device_list(k)):
+        assert d is handle and d.ctx == device
+        assert (d.asnumpy() == arrays.sum(axis=0)).all()
+
+
+def test_sgd_by_hand():
+    param = np.array([1.0, 2.0])
+    param.attach_grad()
+    param.grad[:] = np.array([4.0, -8.0])
+    scratch.sgd([param], lr=0.5, batch_size=4)
+    assert param.tolist() == [0.5, 3.0]  # 1 - 0.5 * 4 / 4, 2 + 0.5 * 8 / 4
+
+
+@pytest.mark.parametrize('k', [2, 3, 4])
+def test_k_devices_equal_one(device_list, rng, k):
+    """In float64, where rounding cannot hide a fault; batches of all sizes, smaller than k among them."""
+    params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
+    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
+    one, = train_on(device_list(1), params, batches)
+    replicas = train_on(device_list(k), params, batches)
+    for replica in replicas[1:]:
+        assert largest_difference(replica, replicas[0]) == 0
+    # 20 sums of at most 64 rows in another order: a few units of 1e-16 each
+    assert largest_difference(replicas[0], one) < 1e-13
+    assert largest_difference(one, [p.asnumpy() for p in params]) > 1e-3  # and they did learn
+
+
+@pytest.mark.parametrize('k', [2, 3, 4])
+def test_k_devices_equal_one_in_float32(device_list, rng, k):
+    params = oracle.to_mx(oracle.lenet_params(rng))
+    batches = [oracle.images(rng, n) for n in BATCHES]
+    one, = train_on(device_list(1), params, batches)
+    replicas = train_on(device_list(k), params, batches)
+    for replica in replicas[1:]:
+        assert largest_difference(replica, replicas[0]) == 0
+    # Rounding, 20 steps of 1e-8. (Were an activation within rounding of zero, relu could also take it
+    # for positive on one device and for negative on the other: rare, and 1e-5.)
+    assert largest_difference(replicas[0], one) < 1e-6
+
+
+def test_train_batch_divides_by_the_rows_in_the_batch(devices, rng):
+    """One row counts as much as the same row four times."""
+    params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
+    X, y = oracle.images(rng, 1, dtype='float64')
+    once = train_on(devices, params, [(X, y)])
+    four_times = train_on(devices, params, [(X.repeat(4, axis=0), y.repeat(4))])
+    assert largest_difference(once[0], four_times[0]) < 1e-14
+    assert largest_difference(once[0], [p.asnumpy() for p in params]) > 1e-3
+
+
+def test_train_batch_returns_the_loss_of_every_row(device_list, rng):
+    params = oracle.lenet_params(rng)
+    X, y = oracle.images(rng, 4)
+    devices = device_list(3)
+    device_params = [scratch.get_params(oracle.to_mx(params), d) for d in devices]
+    ls = scratch.train_batch(np.array(X), np.array(y), device_params, devices, lr=0.1)
+    assert [l.ctx for l in ls] == devices and [l.size for l in ls] == [2, 1, 1]
+    expected = oracle.numpy_loss(oracle.numpy_lenet(X, params), y)  # before the update
+    numpy.testing.assert_allclose(numpy.concatenate([l.asnumpy() for l in ls]), expected, rtol=1e-4)
+
+
+class Batches(list):
+    """Batches as an iterator of `data` yields them."""
+
+    num_rows = property(lambda self: sum(len(y) for _, y in self))
+
+
+def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
+    """Two kinds of images, bright above and bright below, are told apart in 30 epochs."""
+    y = rng.integers(0, 2, 96).astype('int32')
+    X = 0.1 * rng.random((96, 1, 28, 28)).astype('float32')
+    X[y == 0, :, :14] += 0.9
+    X[y == 1, :, 14:] += 0.9
+    batches = Batches((np.array(X[i:i + 32]), np.array(y[i:i + 32])) for i in range(0, 96, 32))
+    log = TrainingLog(num_epochs=30, quiet=True)
+    scratch.train(len(devices), 32, 0.5, num_epochs=30, devices=devices, data=(batches, batches), log=log)
+    npx.waitall()
+    assert len(log.history) == 30
+    assert log.history[-1].loss < log.history[0].loss / 2
+    assert log.history[-1].test_acc == 1
+    line = capsys.readouterr().out.splitlines()[-1]
+    seconds = sum(e.seconds for e in log.history) / 30
+    assert line == f'test acc: 1.00, {seconds:.1f} sec/epoch on {devices}'

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# usage: tools/make_venv.sh FOLDER EXTRAS
+# Make the virtual environment FOLDER, if it is not there, and install this package with EXTRAS in it.
+# PYTHON=/path/to/python names the Python to make it from; else one of 3.9 to 3.12 is looked for.
+set -euo pipefail
+venv=$1
+extras=$2
+
+candidates() {
+  if [ -n "${PYTHON:-}" ]; then
+    type -p "$PYTHON" || echo "$PYTHON"
+    return
+  fi
+  for version in 3.11 3.12 3.10 3.9; do
+    type -ap "python$version" || true
+    ls -d "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python 2>/dev/null || true
+  done
+  type -ap python3 python || true
+}
+
+find_python() {
+  local python version found=()
+  while IFS= read -r python; do
+    # Run it: that a file is there says little (pyenv has one for each version that is not active).
+    version=$("$python" -c 'import sys; print(sys.version.split()[0])' 2>/dev/null) || version='does not run'
+    case $version in
+      3.9.* | 3.10.* | 3.11.* | 3.12.*)
+        if "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+          echo "$python"
+          return
+        fi
+        version="$version without venv, which is python${version%.*}-venv on Debian and Ubuntu" ;;
+    esac
+    found+=("$python ($version)")
+  done < <(candidates)
+  {
+    echo "No usable Python 3.9 to 3.12 was found, and MXNet runs on no other. Found:"
+    printf '  %s\n' "${found[@]:-no Python at all}"
+    echo "Install one, or name it: make ... PYTHON=/path/to/python3.11"
+  } >&2
+  return 1
+}
+
+if [ -e "$venv/unfinished" ]; then # interrupted last time
+  rm -rf "$venv"
+fi
+if [ ! -d "$venv" ]; then
+  python=$(find_python)
+  echo "Making $venv from $python and installing MXNet there; this takes a minute or two."
+  mkdir "$venv"
+  touch "$venv/unfinished"
+  "$python" -m venv "$venv"
+fi
+if compgen -G "$venv/lib/python3*/site-packages/mxnet_cu*" >/dev/null; then
+  extras=test # the owner has chosen the CUDA build, and the CPU build would overwrite it
+fi
+if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"; then
+  echo "pip could not install the package into $venv: see its message above." >&2
+  echo "If it found no mxnet for this machine ($(uname -sm)), the README says what there is." >&2
+  exit 1
+fi
+rm -f "$venv/unfinished"
+touch "$venv/installed"

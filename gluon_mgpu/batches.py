@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy
 
-from .compat import mx, np
+from .compat import empty_with_view, np
 
 
 class BatchIterator:
@@ -55,7 +55,7 @@ class BatchIterator:
         self.dataset = dataset
         self.num_rows = len(images)
         self.epoch = 0
-        self._images, self._labels = images, labels.astype(numpy.int32)
+        self._images, self._labels = images, labels
         self._shuffle, self._seed = shuffle, integer('seed', seed, 0)
 
     def __len__(self) -> int:
@@ -70,16 +70,11 @@ class BatchIterator:
                 for start in range(0, self.num_rows, self.batch_size))
 
     def _batch(self, rows: numpy.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        X = numpy.divide(self._images[rows, None], numpy.float32(255))  # (b, 1, 28, 28)
-        return _hand_over(X), _hand_over(self._labels[rows])
-
-
-def _hand_over(array: numpy.ndarray) -> np.ndarray:
-    """MXNet's array on the memory of `array`, which nobody else may hold; does not wait.
-
-    ``np.array(array)`` would copy, and wait for all work that is queued on ``cpu(0)``.
-    """
-    return mx.nd.from_numpy(array).as_np_ndarray()
+        X, X_view = empty_with_view((len(rows), 1, *self._images.shape[1:]), 'float32')
+        y, y_view = empty_with_view((len(rows),), 'int32')
+        numpy.divide(self._images[rows, None], numpy.float32(255), out=X_view)
+        y_view[:] = self._labels[rows]
+        return X, y
 
 
 def integer(name: str, value: int, least: int, most: int | None = None) -> int:

@@ -150,7 +150,7 @@ _seed.__name__ = 'int'
 def _new_folder(path) -> Path:
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f'{path} is not an empty folder: a run leaves nothing overwritten; give another --out-dir')
+        raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
     path.mkdir(parents=True, exist_ok=True)
     return path
 

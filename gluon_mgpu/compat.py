@@ -3,6 +3,11 @@
 Every room that computes takes MXNet from here, so that it is loaded once, well, and with NumPy
 semantics (``npx.set_np()``).
 """
+import ctypes
+import math
+
+import numpy
+
 from . import runtime
 from .nvidia_driver import BUILDS
 
@@ -10,8 +15,8 @@ mx = runtime.load_mxnet()
 
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
-__all__ = ['MXNET_MAJOR', 'HybridBlock', 'autograd', 'compute_capabilities', 'gluon', 'init', 'mx', 'np', 'npx',
-           'seed', 'zero_grad']
+__all__ = ['MXNET_MAJOR', 'HybridBlock', 'autograd', 'cached_op', 'compute_capabilities', 'empty_with_view',
+           'gluon', 'init', 'mx', 'np', 'npx', 'seed', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
 
@@ -49,6 +54,34 @@ def compute_capabilities() -> tuple:
     """The lowest and the highest compute capability that the installed MXNet has code for."""
     on_pypi, revived = BUILDS.values()
     return on_pypi if MXNET_MAJOR < 2 or mx.__version__.startswith('2.0.0b') else revived
+
+
+def empty_with_view(shape: tuple, dtype) -> tuple:
+    """A new array on ``cpu(0)`` and NumPy's view of its memory, to be filled before the array is used.
+
+    It does not wait, as ``np.array(data)`` does: for all work that is queued on ``cpu(0)``. And the memory
+    is MXNet's own: that of ``from_numpy`` is freed by Python, on a thread of the engine, for which a
+    process that forks may wait for ever.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        With no 0 in it.
+    dtype : data-type
+        The same for both.
+
+    Returns
+    -------
+    array : np.ndarray
+    view : numpy.ndarray
+        Valid as long as the array.
+    """
+    array = np.empty(shape, dtype=dtype, ctx=mx.cpu(0))
+    address = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    size = math.prod(shape) * numpy.dtype(dtype).itemsize
+    memory = (ctypes.c_char * size).from_address(address.value)
+    return array, numpy.frombuffer(memory, dtype).reshape(shape)
 
 
 def cached_op(graph, names: list):

@@ -221,11 +221,12 @@ def _check_gpus(numbers: list[int]) -> None:
 
 
 def _from_numpy(array: Any) -> Any:
-    from .compat import mx
+    from .compat import empty_with_view, mx
     if isinstance(array, mx.nd.NDArray):
         return array
-    # np.array(array) would wait for what cpu(0) is doing; a copy that MXNet takes over does not
-    return mx.nd.from_numpy(array.copy()).as_np_ndarray()
+    copy, view = empty_with_view(array.shape, array.dtype)
+    view[:] = array
+    return copy
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -23,8 +23,11 @@ ENVIRONMENT = {
     # One thread a CPU context: k contexts then keep k cores busy. With 2 or more, matrix products
     # on two CPU contexts at the same time hang for ever in MXNet 1.9.1.
     'OMP_NUM_THREADS': '1',
-    # All CPU contexts share this many scratch areas (MXNet's default: 4) and wait for a free one.
-    'MXNET_CPU_TEMP_COPY': '256',
+    # All CPU contexts take their scratch areas in turn from one ring, and operations that got the
+    # same one wait for each other. A hybridized network keeps those it got when it was laid out: with
+    # a ring too short (MXNet's default is 4; 256 was seen to be, after a few networks) two devices may
+    # share one for good, and take turns. Areas that are not used take no memory.
+    'MXNET_CPU_TEMP_COPY': '4096',
 }
 
 # glibc's mallopt: name, number, value. By default it maps large arrays anew at every allocation, some

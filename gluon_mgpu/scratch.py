@@ -16,6 +16,7 @@ from .compat import autograd, np, npx, seed as set_seed
 from .data import load_data_fashion_mnist
 from .devices import split_batch, try_gpu
 from .evaluate import evaluate_accuracy_gpus
+from .flat import FlatParams
 from .hybridize import hybridize
 from .plot import Animator
 from .training_log import Timer, TrainingLog
@@ -99,15 +100,13 @@ def loss(y_hat, y):
     return -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1)
 
 
-def get_params(params: list, device) -> list:
+def get_params(params: list, device) -> FlatParams:
     """Copy parameters to a device and attach gradients there, all zero; does not wait.
 
-    Source: D2L 13.5.4, ``get_params``.
+    Source: D2L 13.5.4, ``get_params``. Here the copies lie side by side in one array, ``.flat``, so that
+    one sum and one update do for all of them.
     """
-    new_params = [p.copyto(device) for p in params]
-    for p in new_params:
-        p.attach_grad()
-    return new_params
+    return FlatParams(params, device)
 
 
 def allreduce(data: list) -> None:
@@ -149,8 +148,9 @@ def train_batch(X, y, device_params: list, devices: list, lr: float) -> list:
     ----------
     X, y : np.ndarray, (n, 1, 28, 28) and (n,)
         The batch.
-    device_params : list of list of np.ndarray
-        The parameters on each device, changed in place; equal on all of them before and after.
+    device_params : list of FlatParams
+        The parameters on each device, from `get_params`, changed in place; equal on all of them before
+        and after.
     devices : list of mx.Context
         The devices.
     lr : float
@@ -168,14 +168,12 @@ def train_batch(X, y, device_params: list, devices: list, lr: float) -> list:
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
     for params in device_params[len(X_shards):]:  # A device without rows adds nothing to the gradient
-        for param in params:
-            param.grad[:] = 0
+        params.flat.grad[:] = 0
     # Sum the gradients of all devices and give every device the sum
-    for i in range(len(device_params[0])):
-        allreduce([params[i].grad for params in device_params])
+    allreduce([params.flat.grad for params in device_params])
     # The parameters are updated separately on each device
     for params in device_params:
-        sgd(params, lr, X.shape[0])  # Divided by the rows of the whole batch
+        sgd([params.flat], lr, X.shape[0])  # Divided by the rows of the whole batch
     return ls
 
 

@@ -110,7 +110,7 @@ class TrainingLog:
             self._bar = tqdm(total=self.num_epochs * len(train_iter), unit='batch', leave=False, smoothing=0.05,
                              disable=True if self.quiet else None, dynamic_ncols=True)
         self._bar.set_description(f'epoch {len(self.history) + 1}/{self.num_epochs}', refresh=False)
-        self._loss, self._rows, self._in_flight = 0.0, 0, None
+        self._loss, self._rows, self._in_flight = 0.0, 0, []
         self._started = time.perf_counter()
         yield from train_iter
 
@@ -125,16 +125,16 @@ class TrainingLog:
         DivergenceError
             If the loss of the batch before is NaN or infinite.
         """
-        started = [loss.sum() for loss in ls], sum(loss.size for loss in ls)
         self._finish_batch()
-        self._in_flight = started
+        self._in_flight = ls
 
     def _finish_batch(self) -> None:
-        if self._in_flight is None:
+        """Wait for the batch in flight, if there is one, and count it."""
+        ls, self._in_flight = self._in_flight, []
+        rows = sum(l.size for l in ls)
+        if rows == 0:
             return
-        sums, rows = self._in_flight
-        self._in_flight = None
-        batch_loss = sum(float(s) for s in sums)
+        batch_loss = sum(float(l.asnumpy().sum()) for l in ls)
         if not math.isfinite(batch_loss):
             self.close()
             raise DivergenceError(

@@ -162,7 +162,7 @@ def test_help_gives_defaults_and_units(chapter):
     program = [sys.executable, '-m', f'gluon_mgpu.{chapter}', '--help']
     text = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     text = ' '.join(text.split())
-    for phrase in ('(default: 256)', '(default: 10)', '(default: 2, or 1', '(default: auto)', 'ROWS', 'learning rate',
-                   '--num-gpus', '--devices', '--data-dir', '--train-size', '--seed', '--out-dir', '--no-plot',
+    for phrase in ('(default: 256)', '(default: 10)', '(default: 2, or 1', '(default: auto)', 'ROWS', '--num-gpus',
+                   'learning rate', '--devices', '--data-dir', '--train-size', '--seed', '--out-dir', '--no-plot',
                    '--quiet'):
         assert phrase in text

@@ -8,8 +8,7 @@ import pytest
 from idx_files import dataset, file_contents, idx_bytes, write
 from local_mirror import LocalMirror
 
-from gluon_mgpu import download as download_room
-from gluon_mgpu import glyphs
+from gluon_mgpu import download as download_room, glyphs
 from gluon_mgpu.batches import BatchIterator
 from gluon_mgpu.compat import autograd, mx, np, npx
 from gluon_mgpu.data import DATASETS, cache_dir, load_data, load_data_fashion_mnist

@@ -16,6 +16,7 @@ from gluon_mgpu import installation, runtime
 REPO = Path(__file__).parents[1]
 OURS = ('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY', 'MALLOC_', 'GLIBC_TUNABLES')
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+TEMP_COPY = runtime.ENVIRONMENT['MXNET_CPU_TEMP_COPY']
 FAKE_MXNET = "import sys, types; sys.modules['mxnet'] = types.ModuleType('mxnet'); "
 linux = pytest.mark.skipif(sys.platform != 'linux', reason='glibc and libgomp are of Linux')
 
@@ -33,11 +34,11 @@ def run(code, *flags, path=(), **environment):
 # The environment
 
 @pytest.mark.parametrize(('user', 'expected'), [
-    ({}, '1 256'),
-    ({'OMP_NUM_THREADS': '3'}, '3 256'),
-    ({'OMP_NUM_THREADS': '', 'MXNET_CPU_TEMP_COPY': ''}, '1 256'),
+    ({}, f'1 {TEMP_COPY}'),
+    ({'OMP_NUM_THREADS': '3'}, f'3 {TEMP_COPY}'),
+    ({'OMP_NUM_THREADS': '', 'MXNET_CPU_TEMP_COPY': ''}, f'1 {TEMP_COPY}'),
     ({'OMP_NUM_THREADS': '2', 'MXNET_CPU_TEMP_COPY': '8'}, '2 8'),
-    ({'OMP_NUM_THREADS': 'abc'}, 'abc 256'),
+    ({'OMP_NUM_THREADS': 'abc'}, f'abc {TEMP_COPY}'),
 ])
 def test_the_users_environment_wins(user, expected):
     code = 'import gluon_mgpu, os; print(os.environ["OMP_NUM_THREADS"], os.environ["MXNET_CPU_TEMP_COPY"])'
@@ -90,10 +91,10 @@ print('OMP_NUM_THREADS' in os.environ, runtime.omp_threads())
 """
     warning, left = run(code, '-S').splitlines()
     assert warning == ('<string> MXNet was imported before gluon_mgpu, which is too early to set '
-                       'OMP_NUM_THREADS=1, MXNET_CPU_TEMP_COPY=256, the memory allocator: '
+                       f'OMP_NUM_THREADS=1, MXNET_CPU_TEMP_COPY={TEMP_COPY}, the memory allocator: '
                        'CPU contexts may hardly run in parallel; import gluon_mgpu first')
     assert left == f'False {max(CORES // 2, 1)}'  # MXNet's own default: half the cores
-    assert 'set MXNET_CPU_TEMP_COPY=256, the memory' in run(code, '-S', OMP_NUM_THREADS='1')
+    assert f'set MXNET_CPU_TEMP_COPY={TEMP_COPY}, the memory' in run(code, '-S', OMP_NUM_THREADS='1')
     assert 'set the memory allocator:' in run(code, '-S', OMP_NUM_THREADS='1', MXNET_CPU_TEMP_COPY='64')
 
 

@@ -1,0 +1,73 @@
+"""Are two devices twice as fast as one? Both chapters' `train`, on one device and on two, in turn.
+
+    python benchmarks/two_devices.py                                 # two CPU contexts, about 5 minutes
+    python benchmarks/two_devices.py --devices gpu:0,gpu:1 --rounds 9
+
+Each round trains a fresh network for two epochs on the first device, then for two on both, and keeps
+the time of the second epoch: loading the data counts, compiling does not. The other programs of the
+machine share its cores: run this when there are none.
+"""
+import argparse
+import contextlib
+import os
+import statistics
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data import load_data
+from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.training_log import TrainingLog
+
+WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
+    'scratch': (scratch.train, 60 * 256, 256, 0.2),
+    'concise': (concise.train, 4 * 256, 256, 0.1),
+}
+
+
+class FirstBatch:
+    """A test set of one batch: accuracy is not what is measured."""
+
+    def __init__(self, batches):
+        self.batch = next(iter(batches))
+
+    def __iter__(self):
+        yield self.batch
+
+
+def epoch_seconds(train, devices, rows, batch_size, lr, dataset, data_dir):
+    """Seconds that the second epoch takes."""
+    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
+    log = TrainingLog(num_epochs=2, quiet=True)
+    with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
+        train(len(devices), batch_size, lr, num_epochs=2, devices=devices, log=log,
+              data=(train_iter, FirstBatch(test_iter)))
+    return log.history[1].seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--devices', default='cpu:0,cpu:1', help='two devices (default: %(default)s)')
+    parser.add_argument('--rounds', type=int, default=5, help='of each chapter (default: %(default)s)')
+    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
+    parser.add_argument('--data-dir', help='where fashion-mnist/ is')
+    args = parser.parse_args()
+    devices = parse_devices(args.devices)
+    if len(devices) != 2:
+        parser.error(f'{args.devices} is not two devices')
+    for chapter, (train, rows, batch_size, lr) in WORK.items():
+        seconds = {1: [], 2: []}
+        for number in range(args.rounds):
+            for k in seconds:
+                seconds[k].append(epoch_seconds(train, devices[:k], rows, batch_size, lr, args.dataset,
+                                                args.data_dir))
+            one, two = (seconds[k][-1] for k in (1, 2))
+            print(f'{chapter}, round {number + 1}: {rows / one:,.0f} and {rows / two:,.0f} images/s, '
+                  f'{one / two:.2f} times as fast', flush=True)
+        one, two = (statistics.median(seconds[k]) for k in (1, 2))
+        ratios = [a / b for a, b in zip(seconds[1], seconds[2])]
+        print(f'{chapter}, medians: {rows / one:,.0f} images/s on {devices[0]}, {rows / two:,.0f} on both; '
+              f'two devices are {statistics.median(ratios):.2f} times as fast as one '
+              f'(from {min(ratios):.2f} to {max(ratios):.2f})', flush=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -219,7 +219,9 @@ def test_the_screen(tmp_path, serve, capfd):
 
 
 def start_download(server: LocalMirror, folder: Path) -> subprocess.Popen:
-    program = ('import sys; from gluon_mgpu import download as room\n'
+    # Where the tests run in the background of a script, Ctrl-C is ignored, also by what they start
+    program = ('import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
+               'from gluon_mgpu import download as room\n'
                'room.MIRRORS = {"mnist": (room.Mirror(sys.argv[1], dict(zip(room.FILES, sys.argv[3:]))),)}\n'
                'room.download("mnist", sys.argv[2])')
     args = [server.mirror.url, str(folder), *server.mirror.checksums.values()]

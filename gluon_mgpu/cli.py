@@ -23,7 +23,8 @@ from .training_log import TrainingLog
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
 
 
-def run(train: Callable, chapter: str, network: str, argv: list | None, batch_size: int, lr: float) -> int:
+def run(train: Callable, chapter: str, network: str, argv: list | None, batch_size: int, lr: float,
+        own_flags: dict | None = None) -> int:
     """Run a chapter's `train` as a program.
 
     Parameters
@@ -36,6 +37,8 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
         The arguments; None means those of this process.
     batch_size, lr : int, float
         The chapter's defaults.
+    own_flags : dict, optional
+        Flags of this chapter alone, with what argparse is to know of them; `train` takes them by name.
 
     Returns
     -------
@@ -43,9 +46,13 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
         The exit status: 0, 2 for bad input (with one line on stderr that says what and why), 130 after
         Ctrl-C. What was recorded until then is in the output folder in any case.
     """
-    args = _parser(chapter, network, batch_size, lr).parse_args(argv)
+    own_flags = own_flags or {}
+    parser = _parser(chapter, network, batch_size, lr)
+    for flag, settings in own_flags.items():
+        parser.add_argument(flag, **settings)
+    args = parser.parse_args(argv)
     try:
-        _run(train, chapter, network, args)
+        _run(train, chapter, network, args, [flag.strip('-') for flag in own_flags])
     except (ValueError, OSError) as error:
         print(f'{chapter}: {error}', file=sys.stderr)
         return 2
@@ -55,7 +62,7 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
     return 0
 
 
-def _run(train, chapter, network, args) -> None:
+def _run(train, chapter, network, args, own) -> None:
     say = (lambda line: None) if args.quiet else (lambda line: print(line, flush=True))
     devices = _devices(args, say)
     train_iter, test_iter = load_data(args.dataset, args.batch_size, data_dir=args.data_dir,
@@ -74,7 +81,7 @@ def _run(train, chapter, network, args) -> None:
     log = TrainingLog(args.num_epochs, quiet=args.quiet, path=out_dir / 'history.csv')
     try:
         train(len(devices), args.batch_size, args.lr, num_epochs=args.num_epochs, devices=devices,
-              data=(train_iter, test_iter), log=log, seed=args.seed)
+              data=(train_iter, test_iter), log=log, seed=args.seed, **{name: getattr(args, name) for name in own})
     finally:  # also after an error or Ctrl-C: what was recorded until then
         log.close()
         if log.history and not args.no_plot:

@@ -16,7 +16,7 @@ mx = runtime.load_mxnet()
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
 __all__ = ['MXNET_MAJOR', 'HybridBlock', 'autograd', 'cached_op', 'compute_capabilities', 'empty_with_view',
-           'gluon', 'init', 'mx', 'np', 'npx', 'seed', 'zero_grad']
+           'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
 
@@ -54,6 +54,14 @@ def compute_capabilities() -> tuple:
     """The lowest and the highest compute capability that the installed MXNet has code for."""
     on_pypi, revived = BUILDS.values()
     return on_pypi if MXNET_MAJOR < 2 or mx.__version__.startswith('2.0.0b') else revived
+
+
+def low_precision_type(name: str):
+    """MXNet's name for a floating-point type in a cast: NumPy has no bfloat16."""
+    if name == 'bfloat16':
+        from mxnet.contrib.amp.amp import bfloat16
+        return bfloat16
+    return name
 
 
 def empty_with_view(shape: tuple, dtype) -> tuple:

@@ -16,6 +16,7 @@ from .data import load_data_fashion_mnist
 from .devices import split_batch, try_gpu
 from .evaluate import evaluate_accuracy_gpus
 from .plot import Animator
+from .precision import DTYPES, check_dtype
 from .resnet import resnet18
 from .training_log import Timer, TrainingLog
 
@@ -56,7 +57,8 @@ def train_batch(X, y, net, loss, trainer, devices: list) -> list:
 
 
 def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
-          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0, net=None) -> None:
+          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0, net=None,
+          dtype: str = 'float32') -> None:
     """Train ResNet-18 on multiple devices; prints the accuracy, the time an epoch takes and the devices.
 
     Source: D2L 13.6.3, ``train``.
@@ -80,12 +82,15 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     seed : int
         Decides the initial parameters.
     net : gluon.HybridBlock, optional
-        By default ``resnet18(10)``. Initialized anew, hybridized and trained in place.
+        By default ``resnet18(10, dtype)``. Initialized anew, hybridized and trained in place.
+    dtype : str
+        The precision that ResNet-18 computes in: float32, bfloat16 (CPUs that have it) or float16 (GPUs).
     """
     train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
     devices = devices or [try_gpu(i) for i in range(num_gpus)]
+    check_dtype(dtype, devices)
     set_seed(seed)
-    net = net or resnet18(10)
+    net = net or resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     net.hybridize(static_alloc=True, static_shape=True)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
@@ -107,7 +112,9 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
 
 def main(argv: list | None = None) -> int:
     """The command line: ``python -m gluon_mgpu.concise --help``. Returns the exit status."""
-    return cli.run(train, 'concise', 'ResNet-18', argv, batch_size=256, lr=0.1)
+    own_flags = {'--dtype': {'choices': DTYPES, 'default': 'float32',
+                             'help': 'precision of the convolutions (default: %(default)s)'}}
+    return cli.run(train, 'concise', 'ResNet-18', argv, batch_size=256, lr=0.1, own_flags=own_flags)
 
 
 if __name__ == '__main__':

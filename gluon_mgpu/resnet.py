@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from .compat import HybridBlock, gluon
+from .precision import Cast, conv2d
 
 nn = gluon.nn
 
@@ -19,16 +20,20 @@ class Residual(HybridBlock):
         Whether a 1x1 convolution brings the input to the output's channels and size.
     strides : int
         Stride of the first convolution and of the 1x1 convolution.
+    dtype : str
+        The precision that it computes in; see `precision`.
     """
 
-    def __init__(self, num_channels: int, use_1x1conv: bool = False, strides: int = 1, **kwargs):
-        super().__init__(**kwargs)
-        self.conv1 = nn.Conv2D(num_channels, kernel_size=3, padding=1, strides=strides)
+    def __init__(self, num_channels: int, use_1x1conv: bool = False, strides: int = 1, dtype: str = 'float32'):
+        super().__init__()
+        self.conv1 = conv2d(num_channels, kernel_size=3, padding=1, strides=strides, dtype=dtype)
         self.bn1 = nn.BatchNorm()
         self.relu1 = nn.Activation('relu')
-        self.conv2 = nn.Conv2D(num_channels, kernel_size=3, padding=1)
+        self.conv2 = conv2d(num_channels, kernel_size=3, padding=1, dtype=dtype)
         self.bn2 = nn.BatchNorm()
-        self.conv3 = nn.Conv2D(num_channels, kernel_size=1, strides=strides) if use_1x1conv else None
+        self.conv3 = None
+        if use_1x1conv:
+            self.conv3 = conv2d(num_channels, kernel_size=1, strides=strides, dtype=dtype)
         self.relu2 = nn.Activation('relu')
 
     def forward(self, X):
@@ -40,7 +45,7 @@ class Residual(HybridBlock):
         return self.relu2(Y + X)
 
 
-def resnet18(num_classes: int) -> gluon.nn.HybridSequential:
+def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequential:
     """A slightly modified ResNet-18, neither initialized nor on any device yet.
 
     Source: D2L 13.6.1, ``resnet18``; here every part can be hybridized. Batch norm takes its mean
@@ -51,6 +56,9 @@ def resnet18(num_classes: int) -> gluon.nn.HybridSequential:
     ----------
     num_classes : int
         Length of the output's rows.
+    dtype : str
+        The precision that it computes in, all but the last layer; parameters are float32. Other than
+        float32 only when hybridized.
 
     Returns
     -------
@@ -61,18 +69,23 @@ def resnet18(num_classes: int) -> gluon.nn.HybridSequential:
         blk = nn.HybridSequential()
         for i in range(num_residuals):
             if i == 0 and not first_block:
-                blk.add(Residual(num_channels, use_1x1conv=True, strides=2))
+                blk.add(Residual(num_channels, use_1x1conv=True, strides=2, dtype=dtype))
             else:
-                blk.add(Residual(num_channels))
+                blk.add(Residual(num_channels, dtype=dtype))
         return blk
 
     net = nn.HybridSequential()
+    if dtype != 'float32':
+        net.add(Cast(dtype))
     # A smaller convolution, stride and padding than in the original, and no max pooling
-    net.add(nn.Conv2D(64, kernel_size=3, strides=1, padding=1),  # (n, 1, 28, 28) -> (n, 64, 28, 28)
+    net.add(conv2d(64, kernel_size=3, strides=1, padding=1, dtype=dtype),  # (n, 1, 28, 28) -> (n, 64, 28, 28)
             nn.BatchNorm(), nn.Activation('relu'))
     net.add(resnet_block(64, 2, first_block=True),               # (n, 64, 28, 28)
             resnet_block(128, 2),                                # (n, 128, 14, 14)
             resnet_block(256, 2),                                # (n, 256, 7, 7)
             resnet_block(512, 2))                                # (n, 512, 4, 4)
-    net.add(nn.GlobalAvgPool2D(), nn.Dense(num_classes))         # (n, 512, 1, 1) -> (n, num_classes)
+    net.add(nn.GlobalAvgPool2D())                                # (n, 512, 1, 1)
+    if dtype != 'float32':
+        net.add(Cast('float32'))
+    net.add(nn.Dense(num_classes))                               # (n, num_classes)
     return net

@@ -1,0 +1,96 @@
+"""bfloat16: who may ask for it, what of the network stays float32, how far it is from float32."""
+import numpy
+import pytest
+
+from gluon_mgpu import concise, precision
+from gluon_mgpu.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, seed
+from gluon_mgpu.precision import Cast, check_dtype, conv2d
+from gluon_mgpu.resnet import Residual
+
+needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in precision._cpu_flags(),
+                                    reason='needs MXNet 1.9 and a CPU with avx512_bf16')
+
+
+@pytest.mark.parametrize(('dtype', 'devices', 'message'), [
+    ('float64', [mx.cpu(0)], "dtype 'float64': one of float32, bfloat16, float16 expected"),
+    ('float16', [mx.gpu(0), mx.cpu(0)], r'dtype float16 on cpu\(0\): it is for GPUs; use float32, or bfloat16'),
+    ('bfloat16', [mx.gpu(0)], r'dtype bfloat16 on gpu\(0\): it is for CPUs; use float32, or float16'),
+    ('bfloat16', [mx.cpu(0)], 'this CPU has no avx512_bf16'),
+])
+def test_refusals(dtype, devices, message, monkeypatch):
+    monkeypatch.setattr(precision, 'MXNET_MAJOR', 1)
+    monkeypatch.setattr(precision, '_cpu_flags', lambda: ['avx2'])
+    with pytest.raises(ValueError, match=message):
+        check_dtype(dtype, devices)
+
+
+def test_mxnet_2_refuses_all_but_float32(monkeypatch):
+    monkeypatch.setattr(precision, 'MXNET_MAJOR', 2)
+    check_dtype('float32', [mx.cpu(0)])
+    with pytest.raises(ValueError, match=r'needs MXNet 1\.9, this is MXNet 2; use float32'):
+        check_dtype('bfloat16', [mx.cpu(0)])
+
+
+def test_allowed(monkeypatch):
+    monkeypatch.setattr(precision, 'MXNET_MAJOR', 1)
+    monkeypatch.setattr(precision, '_cpu_flags', lambda: ['avx512_bf16'])
+    assert check_dtype('bfloat16', [mx.cpu(0), mx.cpu(1)]) is None
+    assert check_dtype('float16', [mx.gpu(0)]) is None
+
+
+def test_float32_is_gluons_own_layer():
+    assert type(conv2d(4, kernel_size=3)) is gluon.nn.Conv2D
+
+
+def small_net(dtype):
+    """Convolutions, batch norm, a sum: all that ResNet-18 has."""
+    net = gluon.nn.HybridSequential()
+    if dtype != 'float32':
+        net.add(Cast(dtype))
+    net.add(Residual(16, use_1x1conv=True, strides=2, dtype=dtype), Residual(16, dtype=dtype),
+            gluon.nn.GlobalAvgPool2D())
+    if dtype != 'float32':
+        net.add(Cast('float32'))
+    net.add(gluon.nn.Dense(10))
+    return net
+
+
+def train(dtype, X, y, steps=8):
+    """The loss of each step, and the network."""
+    seed(1)
+    net = small_net(dtype)
+    net.initialize(init=init.Xavier())
+    net.hybridize(static_alloc=True, static_shape=True)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+    losses = []
+    for _ in range(steps):
+        with autograd.record():
+            l = loss(net(X), y)
+        l.backward()
+        trainer.step(len(y))
+        losses.append(float(l.mean()))
+    return losses, net
+
+
+@needs_bfloat16
+def test_bfloat16_trains_as_float32_does():
+    X = np.random.uniform(size=(16, 3, 12, 12))
+    y = np.arange(16) % 10
+    losses, net = train('bfloat16', X, y)
+    expected, float32_net = train('float32', X, y)
+    assert losses != expected  # it does compute otherwise
+    # bfloat16 keeps 8 bits: each of some ten layers is off by up to 2 ** -9 of its values
+    assert losses[0] == pytest.approx(expected[0], rel=0.02)
+    assert expected[-1] < 0.9 * expected[0]
+    assert losses[-1] == pytest.approx(expected[-1], rel=0.05)
+    assert net(X).dtype == np.float32
+    assert {numpy.dtype(p.dtype).name for p in net.collect_params().values()} == {'float32'}
+    assert {p.shape for p in net.collect_params().values()} == {
+        p.shape for p in float32_net.collect_params().values()}
+
+
+def test_the_chapter_refuses_before_it_trains(monkeypatch):
+    monkeypatch.setattr(precision, '_cpu_flags', lambda: [])
+    with pytest.raises(ValueError, match='dtype bfloat16'):
+        concise.train(1, 4, 0.1, devices=[mx.cpu(0)], data=((), ()), dtype='bfloat16')

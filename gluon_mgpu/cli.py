@@ -51,13 +51,25 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
     for flag, settings in own_flags.items():
         parser.add_argument(flag, **settings)
     args = parser.parse_args(argv)
+    own = [flag.strip('-') for flag in own_flags]
+    return exit_status(chapter, lambda: _run(train, chapter, network, args, own))
+
+
+def exit_status(program: str, work: Callable) -> int:
+    """Call `work` and tell how it ended, as the command line does.
+
+    Returns
+    -------
+    int
+        0; 2 after a ValueError or OSError and 130 after Ctrl-C, with one line on stderr.
+    """
     try:
-        _run(train, chapter, network, args, [flag.strip('-') for flag in own_flags])
+        work()
     except (ValueError, OSError) as error:
-        print(f'{chapter}: {error}', file=sys.stderr)
+        print(f'{program}: {error}', file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f'{chapter}: interrupted', file=sys.stderr)
+        print(f'{program}: interrupted', file=sys.stderr)
         return INTERRUPTED
     return 0
 
@@ -72,10 +84,10 @@ def _run(train, chapter, network, args, own) -> None:
     say(f'{heading}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
         f'batches of {args.batch_size}, learning rate {args.lr:g}')
 
-    out_dir = _new_folder(args.out_dir or Path('runs') / f'{chapter}-{time.strftime("%Y%m%d-%H%M%S")}')
+    out_dir = new_folder(args.out_dir, chapter)
     config = {'chapter': chapter, **vars(args), 'devices': [str(d) for d in devices], 'num_gpus': len(devices),
               'dataset': train_iter.dataset, 'train_size': train_iter.num_rows, 'out_dir': str(out_dir),
-              **_versions()}
+              **versions()}
     (out_dir / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
     log = TrainingLog(args.num_epochs, quiet=args.quiet, path=out_dir / 'history.csv')
@@ -104,16 +116,16 @@ def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
         prog=f'python -m gluon_mgpu.{chapter}',
         description=f'Train {network} on several devices and tell its accuracy on the test images.')
     where = parser.add_mutually_exclusive_group()
-    where.add_argument('--num-gpus', type=_positive(int), metavar='N',
+    where.add_argument('--num-gpus', type=positive(int), metavar='N',
                        help='number of devices: GPUs, or CPU contexts on a machine with no GPU '
                             '(default: 2, or 1 on a machine with one GPU)')
     where.add_argument('--devices', metavar='LIST',
                        help="devices by name: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all', 'cpu:all' (one a core)")
-    parser.add_argument('--batch-size', type=_positive(int), default=batch_size, metavar='ROWS',
+    parser.add_argument('--batch-size', type=positive(int), default=batch_size, metavar='ROWS',
                         help='images in a batch, over all devices (default: %(default)s)')
-    parser.add_argument('--lr', type=_positive(float), default=lr, metavar='RATE',
+    parser.add_argument('--lr', type=positive(float), default=lr, metavar='RATE',
                         help='learning rate (default: %(default)s)')
-    parser.add_argument('--num-epochs', type=_positive(int), default=10, metavar='N',
+    parser.add_argument('--num-epochs', type=positive(int), default=10, metavar='N',
                         help='passes over the training images (default: %(default)s)')
     parser.add_argument('--dataset', choices=DATASETS, default='auto',
                         help='auto is fashion-mnist if it is there or can be downloaded, else glyphs '
@@ -121,7 +133,7 @@ def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
     parser.add_argument('--data-dir', metavar='DIR',
                         help='folder that holds fashion-mnist/ and mnist/ '
                              '(default: $GLUON_MGPU_DATA, else the cache folder)')
-    parser.add_argument('--train-size', type=_positive(int), metavar='N',
+    parser.add_argument('--train-size', type=positive(int), metavar='N',
                         help='use the first N training images only (default: all)')
     parser.add_argument('--seed', type=_seed, default=0, metavar='N',
                         help='decides the initial parameters and the order of the images (default: %(default)s)')
@@ -133,7 +145,7 @@ def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(number: type) -> Callable:
+def positive(number: type) -> Callable:
     """A converter of text to a finite number above zero."""
     def convert(text):
         value = number(text)
@@ -154,8 +166,15 @@ def _seed(text: str) -> int:
 _seed.__name__ = 'int'
 
 
-def _new_folder(path) -> Path:
-    path = Path(path)
+def new_folder(path, program: str) -> Path:
+    """Make the folder for what a program leaves: `path`, or by default one in ``runs/`` named by the time.
+
+    Raises
+    ------
+    ValueError
+        If there is something in it already.
+    """
+    path = Path(path or f'runs/{program}-{time.strftime("%Y%m%d-%H%M%S")}')
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
     path.mkdir(parents=True, exist_ok=True)
@@ -166,7 +185,8 @@ def _listed(devices) -> str:
     return ', '.join(map(str, devices))
 
 
-def _versions() -> dict:
+def versions() -> dict:
+    """What a record of numbers needs to be understood later."""
     return {'gluon_mgpu': __version__, 'mxnet': mx.__version__, 'numpy': numpy.__version__,
             'python': platform.python_version(), 'platform': platform.platform(),
             'environment': {name: os.environ.get(name) for name in ENVIRONMENT}}

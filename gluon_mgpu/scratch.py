@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 
 from . import cli
+from .allreduce import kvstore, ring, tree
 from .compat import autograd, np, npx, seed as set_seed
 from .data import load_data_fashion_mnist
 from .devices import split_batch, try_gpu
@@ -120,6 +121,10 @@ def allreduce(data: list) -> None:
         data[0].copyto(data[i])
 
 
+# The function above and three that do the same in other ways; see `allreduce.py`
+ALGORITHMS = {'star': allreduce, 'ring': ring, 'tree': tree, 'kvstore': kvstore}
+
+
 def sgd(params: list, lr: float, batch_size: int) -> None:
     """One step of minibatch stochastic gradient descent, in place; does not wait.
 
@@ -139,7 +144,7 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
         param -= lr / batch_size * param.grad
 
 
-def train_batch(X, y, device_params: list, devices: list, lr: float) -> list:
+def train_batch(X, y, device_params: list, devices: list, lr: float, allreduce=allreduce) -> list:
     """Train on one batch, spread over the devices; does not wait.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may be of any size.
@@ -155,6 +160,8 @@ def train_batch(X, y, device_params: list, devices: list, lr: float) -> list:
         The devices.
     lr : float
         Learning rate.
+    allreduce : callable
+        Sums a list of arrays, one a device, in place.
 
     Returns
     -------
@@ -178,7 +185,8 @@ def train_batch(X, y, device_params: list, devices: list, lr: float) -> list:
 
 
 def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
-          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0) -> None:
+          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0,
+          allreduce: str = 'star') -> None:
     """Train LeNet on multiple devices; prints the accuracy, the time an epoch takes and the devices.
 
     Source: D2L 13.5.6, ``train``. Here the accuracy is computed on all devices, and the program waits
@@ -202,6 +210,8 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
         Keeps the record of the run.
     seed : int
         Decides the initial parameters.
+    allreduce : str
+        One of `ALGORITHMS`.
     """
     train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
     devices = devices or [try_gpu(i) for i in range(num_gpus)]
@@ -216,7 +226,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
         timer.start()
         for X, y in log.progress(train_iter):
             # Perform multi-device training for a single minibatch
-            log.add(train_batch(X, y, device_params, devices, lr))
+            log.add(train_batch(X, y, device_params, devices, lr, ALGORITHMS[allreduce]))
         npx.waitall()
         timer.stop()
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
@@ -227,7 +237,9 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
 
 def main(argv: list | None = None) -> int:
     """The command line: ``python -m gluon_mgpu.scratch --help``. Returns the exit status."""
-    return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2)
+    own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'default': 'star',
+                                 'help': 'how the gradients are summed over the devices (default: %(default)s)'}}
+    return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2, own_flags=own_flags)
 
 
 if __name__ == '__main__':

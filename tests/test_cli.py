@@ -108,6 +108,13 @@ def test_one_line_and_status_2(chapter, flags, message, capsys, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []  # and no folder is left
 
 
+@pytest.mark.parametrize('algorithm', ['ring', 'tree', 'kvstore'])
+def test_allreduce_by_name(algorithm, tmp_path, devices_flag, small_test_set):
+    out = tmp_path / algorithm
+    assert scratch.main([*SMALL, *devices_flag, '--allreduce', algorithm, '--no-plot', '--out-dir', str(out)]) == 0
+    assert json.loads((out / 'config.json').read_text())['allreduce'] == algorithm
+
+
 def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, devices_flag):
     (tmp_path / 'history.csv').write_text('of another run')
     assert scratch.main([*SMALL, *devices_flag, '--out-dir', str(tmp_path)]) == 2

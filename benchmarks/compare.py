@@ -1,0 +1,186 @@
+"""Ours, the book's code and PyTorch on the chapters' own work, side by side on this machine's cores.
+
+    python benchmarks/compare.py --quick                                   # 10 minutes on 2 cores
+    python benchmarks/compare.py --data-dir DIR --json compare.json --png compare.png
+    python benchmarks/compare.py --work scratch --only ours torch-compile --rounds 7
+
+Each contender is a process of its own and has the machine to itself: started in turn, A B C A B C. What else
+runs on the machine shares its cores: run this when nothing does. The environments of the peers are made on the
+first run, in .venv-compare; one that can't be had is left out. What is measured: benchmarks/README.md.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import environments
+from contenders import process, results, rows
+
+HERE = Path(__file__).resolve().parent
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+OURS = 'ours'  # what the others are compared with
+
+
+class Work(NamedTuple):
+    """What one table is about."""
+
+    title: str
+    chapter: str
+    dtype: str
+    batch_size: int
+    lr: float
+    rows: int  # in an epoch
+    quick_rows: int
+
+
+class Contender(NamedTuple):
+    """A row of the tables."""
+
+    program: str  # in contenders/
+    environment: str | None  # None: the Python that runs this
+    options: dict  # of its job
+    works: tuple
+
+
+WORKS = {
+    'scratch': Work('LeNet from scratch, float32', 'scratch', 'float32', 256, 0.2, 60_000, 60 * 256),
+    'concise': Work('ResNet-18, float32', 'concise', 'float32', 256, 0.1, 2048, 512),
+    'concise-bfloat16': Work('ResNet-18, bfloat16', 'concise', 'bfloat16', 256, 0.1, 2048, 512),
+}
+FLOAT32 = ('scratch', 'concise')
+CONTENDERS = {
+    OURS: Contender('ours.py', None, {'devices': CORES}, tuple(WORKS)),
+    'ours-one-device': Contender('ours.py', None, {'devices': 1}, tuple(WORKS)),
+    'd2l': Contender('book.py', 'd2l', {'devices': CORES}, FLOAT32),
+    'd2l-one-device': Contender('book.py', 'd2l', {'devices': 1}, FLOAT32),
+    'torch-eager': Contender('pytorch.py', 'torch', {'mode': 'eager'}, tuple(WORKS)),
+    'torch-compile': Contender('pytorch.py', 'torch', {'mode': 'compile'}, tuple(WORKS)),
+    'torch-ddp': Contender('pytorch.py', 'torch', {'mode': 'ddp'}, tuple(WORKS)),
+}
+
+
+def main(argv: list | None = None) -> int:
+    """The command line; returns the exit status."""
+    args = parse_arguments(argv)
+    try:
+        compare(args)
+    except (ValueError, OSError) as error:
+        print(f'compare: {error}', file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print('compare: interrupted', file=sys.stderr)
+        return 130
+    return 0
+
+
+def parse_arguments(argv: list | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--quick', action='store_true', help='fewer rows, 2 epochs, 2 rounds')
+    parser.add_argument('--rounds', type=int, metavar='N', help='how often each contender runs (default: 5)')
+    parser.add_argument('--epochs', type=int, metavar='N', help='in each run, 2 or more (default: 3)')
+    parser.add_argument('--work', default=','.join(WORKS), metavar='LIST', help='of %(default)s (default: all)')
+    parser.add_argument('--only', nargs='+', choices=CONTENDERS, metavar='NAME',
+                        help=f'of {", ".join(CONTENDERS)} (default: all)')
+    parser.add_argument('--batch-size', type=int, metavar='ROWS', help="default: the chapters', 256")
+    parser.add_argument('--data-dir', metavar='DIR', help='holds fashion-mnist/ (default: glyphs, made here)')
+    parser.add_argument('--env-dir', type=Path, default=HERE.parent / '.venv-compare', metavar='DIR',
+                        help="the peers' environments (default: .venv-compare in the checkout)")
+    parser.add_argument('--timeout', type=float, default=900, metavar='SECONDS', help='of one run (default: 900)')
+    parser.add_argument('--json', type=Path, metavar='FILE', help='write every number there')
+    parser.add_argument('--png', type=Path, metavar='FILE', help='draw the speeds as bars')
+    args = parser.parse_args(argv)
+    args.rounds = args.rounds or (2 if args.quick else 5)
+    args.epochs = args.epochs or (2 if args.quick else 3)
+    args.work = args.work.split(',')
+    unknown = [name for name in args.work if name not in WORKS]
+    if unknown:
+        parser.error(f'--work {",".join(unknown)}: of {", ".join(WORKS)}')
+    for path in filter(None, (args.json, args.png)):
+        if not path.absolute().parent.is_dir():
+            parser.error(f'{path}: there is no folder {path.parent}')
+    if args.rounds < 1 or args.epochs < 2 or (args.batch_size or 1) < 1:
+        parser.error('--rounds and --batch-size: 1 or more; --epochs: 2 or more, the first one is not counted')
+    return args
+
+
+def compare(args) -> None:
+    """All of it: environments, rounds, tables, files."""
+    record, tables = [], {}
+    with tempfile.TemporaryDirectory(prefix='compare-data-') as folder:
+        dataset, arrays = rows.load(args.data_dir, folder)
+        pythons = find_pythons(args)
+        machine = {'cpu': environments.cpu_model(), 'cores': CORES, 'platform': platform.platform(),
+                   'versions': {name: environments.versions(python) for name, python in pythons.items()}}
+        print(f'{machine["cpu"]}, {CORES} cores')
+        for name, found in machine['versions'].items():
+            print(f'{name}: ' + ', '.join(f'{package} {version}' for package, version in found.items()))
+        for name in args.work:
+            work = WORKS[name]
+            data, num_rows = rows.write(arrays, work.quick_rows if args.quick else work.rows, folder)
+            scaled = '' if num_rows == results.FULL_EPOCH else f'; s/epoch scaled to {results.FULL_EPOCH:,}'
+            title = (f'{work.title}, batch {args.batch_size or work.batch_size}, {num_rows:,} rows of {dataset}'
+                     f'{scaled}')
+            runs_of = run_rounds(name, args, pythons, data)
+            tables[title] = results.compare(runs_of, OURS)
+            print('\n' + results.table(title, tables[title]) + '\n', flush=True)
+            record.append({'work': name, 'title': title, 'rows': num_rows, 'summaries': tables[title],
+                           'runs': runs_of})
+    if args.json:
+        whole = {'machine': machine, 'dataset': dataset, 'works': record}
+        args.json.write_text(json.dumps(whole, indent=2) + '\n')
+    if args.png and any(tables.values()):
+        results.chart(tables, args.png, f'{machine["cpu"]}, {CORES} cores, {dataset}')
+
+
+def run_rounds(name: str, args, pythons: dict, data: Path) -> dict:
+    """Run the contenders of one work in turn; those that fail are told and run no more. Runs by name."""
+    work = WORKS[name]
+    runs_of = {contender: [] for contender in args.only or CONTENDERS
+               if name in CONTENDERS[contender].works and (CONTENDERS[contender].environment or OURS) in pythons}
+    for number in range(args.rounds):
+        for contender in list(runs_of):
+            c = CONTENDERS[contender]
+            job = {'name': contender, 'work': work.chapter, 'dtype': work.dtype, 'data': str(data), 'lr': work.lr,
+                   'batch_size': args.batch_size or work.batch_size, 'epochs': args.epochs, 'cores': CORES,
+                   **c.options}
+            try:
+                run = process.run(pythons[c.environment or OURS], HERE / 'contenders' / c.program, job,
+                                  args.timeout)
+            except process.ContenderError as error:
+                say(f'{name}: {contender} is left out: {error}')
+                del runs_of[contender]
+                continue
+            runs_of[contender].append(run)
+            say(f'{name}, round {number + 1} of {args.rounds}: {contender}, epochs of '
+                f'{", ".join(f"{s:.2f}" for s in run["epoch_seconds"])} s')
+    return runs_of
+
+
+def find_pythons(args) -> dict:
+    """The interpreters of the environments that the chosen contenders need; a missing one is told."""
+    wanted = {CONTENDERS[name].environment for name in args.only or CONTENDERS
+              if any(work in CONTENDERS[name].works for work in args.work)}
+    pythons = {OURS: Path(sys.executable)}
+    for name in sorted(wanted - {None}):
+        try:
+            pythons[name] = environments.make(name, args.env_dir, say)
+        except environments.MissingEnvironmentError as error:
+            say(f'{name} is left out: {error}')
+    return pythons
+
+
+def say(line: str) -> None:
+    """Tell how it goes: on stderr, so that the tables can be kept by themselves."""
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == '__main__':
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception: the contender is ended as well
+    sys.exit(main())

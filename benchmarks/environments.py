@@ -1,0 +1,92 @@
+"""What the contenders run in: the peers' environments, made where they are missing, and the machine."""
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+# Name: what pip is called with, in this order.
+RECIPES = {
+    # d2l pins packages that no longer install, so it comes without them. Its MXNet needs numpy.bool, which
+    # NumPy has up to 1.23; pandas 2.2 wants a newer NumPy.
+    'd2l': (['mxnet==1.9.1', 'numpy<1.24', 'pandas<2.2', 'matplotlib', 'matplotlib-inline', 'ipython', 'requests'],
+            ['--no-deps', 'd2l==1.0.3']),
+    # The index of PyTorch has a build without CUDA; PyPI's brings several GB of it
+    'torch': (['numpy'],
+              ['torch==2.13.0', '--extra-index-url', 'https://download.pytorch.org/whl/cpu']),
+}
+# Importing is the proof that it works, with the names that the contenders need.
+PROOF = {
+    'd2l': 'from d2l.mxnet import split_batch, resnet18, evaluate_accuracy_gpus, load_data_fashion_mnist',
+    'torch': 'import torch.distributed',
+}
+VERSIONS = ('mxnet', 'd2l', 'torch', 'numpy')
+
+
+class MissingEnvironmentError(ValueError):
+    """An environment is not there and can't be made; the message says why, in a line."""
+
+
+def python_of(folder: Path) -> Path:
+    """The interpreter of the environment in `folder`."""
+    return folder / ('Scripts/python.exe' if sys.platform == 'win32' else 'bin/python')
+
+
+def make(name: str, env_dir: Path, say=print) -> Path:
+    """Make one of `RECIPES` in ``env_dir/name``, unless it is there, and return its interpreter.
+
+    Raises
+    ------
+    MissingEnvironmentError
+        If it can't be made, or what is there does not work. What was made halfway is deleted.
+    """
+    folder = Path(env_dir).absolute() / name
+    python = python_of(folder)
+    if not python.exists():
+        say(f'making {folder}, which takes a minute or more')
+        try:
+            _call([sys.executable, '-m', 'venv', '--clear', folder])
+            for arguments in RECIPES[name]:
+                _call([python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *arguments])
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    try:
+        _call([python, '-W', 'ignore', '-c', PROOF[name]])
+    except MissingEnvironmentError as error:
+        raise MissingEnvironmentError(f'{error} (delete {folder} to have it made anew)') from None
+    return python
+
+
+def versions(python) -> dict:
+    """The versions of Python and of `VERSIONS`, as far as the interpreter's environment has them."""
+    code = ('import importlib.metadata as m, json, platform\n'
+            'found = {d.metadata["Name"]: d.version for d in m.distributions()}\n'
+            f'wanted = {{n: found[n] for n in {VERSIONS!r} if n in found}}\n'
+            'print(json.dumps({"python": platform.python_version(), **wanted}))')
+    return json.loads(_call([python, '-c', code]))
+
+
+def cpu_model() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path('/proc/cpuinfo').read_text().splitlines()
+        return next(line.partition(':')[2].strip() for line in lines if line.startswith('model name'))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _call(command: list) -> str:
+    """Run a command and return its output; an error becomes one line."""
+    try:
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise MissingEnvironmentError(str(error)) from None
+    if done.returncode:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if 'error' in line.lower()] or lines or ['it said nothing']
+        raise MissingEnvironmentError(errors[-1].strip()[:200])
+    return done.stdout

@@ -1,0 +1,204 @@
+"""Every allreduce against NumPy's sums, bytes counted by hand, and the bytes that are really copied."""
+import numpy
+import oracle
+import pytest
+
+from gluon_mgpu import scratch
+from gluon_mgpu.allreduce import ALGORITHMS, Traffic, kvstore, ring, star, tree
+from gluon_mgpu.compat import autograd, mx, np, npx
+
+SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # fewer elements than devices among them
+DTYPES = ['float32', 'float64', 'float16', 'int32']
+
+every_algorithm = pytest.mark.parametrize('allreduce', ALGORITHMS.values(), ids=ALGORITHMS)
+
+
+@pytest.fixture
+def rng(seed):
+    return numpy.random.default_rng(seed)
+
+
+def on_devices(arrays, devices):
+    return [np.array(a, dtype=a.dtype, ctx=device) for a, device in zip(arrays, devices)]
+
+
+def sent_and_received(allreduce, shape, dtype, devices):
+    traffic = allreduce([np.zeros(shape, dtype=dtype, ctx=device) for device in devices])
+    assert list(traffic.sent) == list(traffic.received) == devices
+    return list(traffic.sent.values()), list(traffic.received.values())
+
+
+@every_algorithm
+@pytest.mark.parametrize('k', [1, 2, 3, 4, 5])
+def test_every_device_gets_the_sum_in_place(allreduce, k, device_list, rng):
+    devices = device_list(k)
+    for shape in SHAPES:
+        for dtype in DTYPES:
+            arrays = rng.integers(-9, 9, (k, *shape)).astype(dtype)  # whole numbers: sums are exact
+            data = on_devices(arrays, devices)
+            handles = list(data)
+            allreduce(data)
+            for array, handle, device in zip(data, handles, devices):
+                assert array is handle and array.ctx == device
+                assert array.shape == shape and array.dtype == numpy.dtype(dtype)
+                assert (array.asnumpy() == arrays.sum(axis=0)).all(), (shape, dtype)
+
+
+@every_algorithm
+@pytest.mark.parametrize('k', [2, 3, 4, 5])
+def test_replicas_are_equal_to_the_bit(allreduce, k, device_list, rng):
+    arrays = rng.normal(size=(k, 1003)).astype('float32')
+    data = on_devices(arrays, device_list(k))
+    allreduce(data)
+    replicas = [array.asnumpy() for array in data]
+    for replica in replicas[1:]:
+        assert replica.tobytes() == replicas[0].tobytes()
+    # k - 1 additions, each right to half a unit in the last place of a partial sum
+    bound = (k - 1) * numpy.finfo('float32').eps * abs(arrays.astype('float64')).sum(axis=0)
+    assert (abs(replicas[0] - arrays.sum(axis=0, dtype='float64')) <= bound).all()
+
+
+@every_algorithm
+def test_devices_in_any_order_twice_and_parts_of_other_arrays(allreduce, device_list):
+    devices = device_list(3)[::-1]
+    whole = [np.zeros((4, 2), ctx=device) for device in devices]
+    data = [array[1:3] for array in whole]  # views
+    for i, array in enumerate(data):
+        array[:] = i + 1
+    allreduce(data)
+    allreduce(data)
+    for array, device in zip(whole, devices):
+        assert array.ctx == device and array.tolist() == [[0, 0], [18, 18], [18, 18], [0, 0]]  # 3 (1 + 2 + 3)
+
+
+@every_algorithm
+def test_gradients(allreduce, devices):
+    """The case that matters: arrays attached as gradients."""
+    data = [np.ones(3, ctx=device) for device in devices]
+    for i, array in enumerate(data):
+        array.attach_grad()
+        with autograd.record():
+            y = (array * (i + 1)).sum()
+        y.backward()
+    allreduce([array.grad for array in data])
+    for array in data:
+        assert array.grad.tolist() == [sum(range(1, len(devices) + 1))] * 3
+
+
+@every_algorithm
+def test_does_not_wait(allreduce, device_list, monkeypatch):
+    data = [np.ones(5, ctx=device) for device in device_list(3)]
+    allreduce(data)
+
+    def wait(*args):
+        raise AssertionError('waited')
+
+    with monkeypatch.context() as patch:
+        for name in ('wait_to_read', 'asnumpy', 'asscalar'):
+            patch.setattr(mx.nd.NDArray, name, wait)
+        for module in (mx.nd, npx):
+            patch.setattr(module, 'waitall', wait)
+        allreduce(data)
+    assert data[2].tolist() == [9] * 5
+
+
+@pytest.mark.parametrize('allreduce', [star, kvstore])
+def test_bytes_of_a_star(allreduce, device_list):
+    # 24 bytes an array, 3 arrays to the hub and 3 from it
+    assert sent_and_received(allreduce, (2, 3), 'float32', device_list(4)) == ([72, 24, 24, 24], [72, 24, 24, 24])
+    assert sent_and_received(allreduce, (), 'float16', device_list(2)) == ([2, 2], [2, 2])
+
+
+def test_bytes_of_a_ring(device_list):
+    # 32 bytes in 4 chunks of 8: each device sends 2 * 3 of them
+    assert sent_and_received(ring, (8,), 'float32', device_list(4)) == ([48] * 4, [48] * 4)
+    # 7 elements in chunks of 3, 2 and 2. Device 0 sends chunks 0, 2, then 1, 0: 3 + 2 + 2 + 3 = 10 elements of 8
+    # bytes; device 1 chunks 1, 0, then 2, 1: 9; device 2 chunks 2, 1, then 0, 2: 9
+    assert sent_and_received(ring, (7,), 'float64', device_list(3)) == ([80, 72, 72], [72, 80, 72])
+    # One chunk: from 0 to 1, 2, 3, and as the sum on to 0, 1, 2
+    assert sent_and_received(ring, (), 'int32', device_list(4)) == ([8, 8, 4, 4], [4, 8, 8, 4])
+
+
+def test_bytes_of_a_tree(device_list):
+    # 0 is above 1 and 2; 1 above 3 and 4; 2 above 5
+    assert sent_and_received(tree, (1,), 'int32', device_list(6)) == ([8, 12, 8, 4, 4, 4], [8, 12, 8, 4, 4, 4])
+    assert sent_and_received(tree, (3,), 'float64', device_list(2)) == ([24, 24], [24, 24])
+
+
+@every_algorithm
+def test_one_device_sends_nothing(allreduce, device_list):
+    data = [np.array([1.0, 2.0], ctx=device_list(1)[0])]
+    traffic = allreduce(data)
+    assert list(traffic.sent.values()) == list(traffic.received.values()) == [0]
+    assert data[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize('allreduce', [star, ring, tree])
+@pytest.mark.parametrize('k', [2, 3, 5])
+def test_what_is_counted_is_what_is_copied(allreduce, k, device_list, monkeypatch):
+    devices = device_list(k)
+    sent, received = dict.fromkeys(devices, 0), dict.fromkeys(devices, 0)
+    copyto = np.ndarray.copyto
+
+    def counting_copyto(array, other):
+        target = getattr(other, 'ctx', other)  # an array or a device
+        if target != array.ctx:
+            sent[array.ctx] += 4 * array.size
+            received[target] += 4 * array.size
+        return copyto(array, other)
+
+    data = on_devices(numpy.ones((k, 17), 'float32'), devices)
+    monkeypatch.setattr(np.ndarray, 'copyto', counting_copyto)
+    traffic = allreduce(data)
+    assert (traffic.sent, traffic.received) == (sent, received)
+    assert sum(sent.values()) == 4 * 17 * 2 * (k - 1)  # each of them moves as many bytes in all
+
+
+@every_algorithm
+def test_refusals(allreduce, devices):
+    one, two = devices[:2]
+    with pytest.raises(ValueError, match='^the list of arrays is empty'):
+        allreduce([])
+    with pytest.raises(ValueError, match=r'^array 1 is float32 \(3,\) and array 0 is float32 \(2,\): all must'):
+        allreduce([np.ones(2, ctx=one), np.ones(3, ctx=two)])
+    with pytest.raises(ValueError, match=r'^array 1 is float64 \(2,\) and array 0 is float32 \(2,\): all must'):
+        allreduce([np.ones(2, ctx=one), np.ones(2, dtype='float64', ctx=two)])
+    with pytest.raises(ValueError, match=r'^array 2 is on .pu\(\d+\), and so is array 0: give one array'):
+        allreduce([np.ones(2, ctx=one), np.ones(2, ctx=two), np.ones(2, ctx=one)])
+
+
+def test_traffic_counts_what_it_sends(devices):
+    one, two = devices[:2]
+    data = [np.array([1.0, 2.0], ctx=one), np.zeros(2, ctx=two)]
+    traffic = Traffic(data)
+    copy = traffic.send(data[0], two)
+    assert copy.ctx == two and copy.tolist() == [1, 2]
+    traffic.copy(data[0], data[1])
+    assert data[1].ctx == two and data[1].tolist() == [1, 2]
+    assert (traffic.sent, traffic.received) == ({one: 16, two: 0}, {one: 0, two: 16})
+
+
+@pytest.mark.parametrize('name', ['ring', 'tree', 'kvstore'])
+@pytest.mark.parametrize('k', [2, 3])
+def test_training_is_that_of_the_star(name, k, device_list, rng):
+    """In float64, on batches of which some leave a device without rows."""
+    params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
+    batches = [oracle.images(rng, n, dtype='float64') for n in (8, 7, 1, 2)]
+    devices = device_list(k)
+
+    def trained(allreduce):
+        calls = []
+        device_params = [scratch.get_params(params, device) for device in devices]
+        for X, y in batches:
+            scratch.train_batch(*oracle.to_mx([X, y]), device_params, devices, 0.2,
+                                allreduce=lambda data: calls.append(allreduce(data)))
+        assert len(calls) == len(batches)
+        replicas = [p.flat.asnumpy() for p in device_params]
+        assert all((replica == replicas[0]).all() for replica in replicas)
+        return replicas[0]
+
+    expected = trained(scratch.allreduce)
+    # 4 steps, sums of at most 3 gradients in another order: some 1e-16 each
+    assert abs(trained(ALGORITHMS[name]) - expected).max() < 1e-14
+    assert (trained(star) == expected).all()  # the chapter's, counted
+    assert abs(expected - numpy.concatenate([p.asnumpy().ravel() for p in params])).max() > 1e-3

@@ -1,0 +1,159 @@
+"""The scaling benchmark: its arithmetic by hand, that it measures what the chapters do, its files and refusals."""
+import json
+from itertools import islice
+
+import numpy
+import pytest
+
+from gluon_mgpu import benchmark, scaling_plot, scratch
+from gluon_mgpu.batches import BatchIterator
+from gluon_mgpu.benchmark import MODES, Case, LeNet, ResNet18, Sample, device_counts, measure, scaling, summary
+from gluon_mgpu.compat import np, npx, seed as set_seed
+
+PARTS = ['loading', 'split', 'forward+backward', 'allreduce', 'update']
+
+
+def sample(step, waiting=0.5):
+    return Sample(step, {'loading': 0.1 * step, 'dispatch': (0.9 - waiting) * step, 'waiting': waiting * step},
+                  {'loading': 0.25, 'split': 0.0, 'forward+backward': 1.0, 'allreduce': 0.25, 'update': 0.5})
+
+
+@pytest.fixture
+def batches():
+    rng = numpy.random.default_rng(0)
+    images = rng.integers(0, 256, (64, 28, 28), dtype='uint8')
+    return BatchIterator(images, rng.integers(0, 10, 64), 8, 'noise', shuffle=True)
+
+
+@pytest.fixture
+def devices_flag(devices):
+    return ['--devices', ','.join(f'{d.device_type}:{d.device_id}' for d in devices[:2])]
+
+
+@pytest.mark.parametrize(('k', 'counts'), [
+    (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 3, 4]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8]),
+    (9, [1, 2, 4, 8, 9]), (64, [1, 2, 4, 8, 16, 32, 64]),
+])
+def test_device_counts(k, counts):
+    assert device_counts(k) == counts
+
+
+def test_speed_up_and_efficiency_by_hand():
+    # On one device 100 rows take 2, 4 and 2 s: 50, 25, 50 images/s. On four, 400 rows take 4, 4 and 2 s:
+    # 100, 100, 200 images/s. The ratios in each round are 2, 4 and 4.
+    line = summary(Case('lenet', 4, 400), MODES[1], [sample(4), sample(4), sample(2)],
+                   100, [sample(2), sample(4), sample(2)])
+    assert (line['images_per_second'], line['images_per_second_range']) == (100, [100, 200])
+    assert (line['speed_up'], line['speed_up_range'], line['efficiency']) == (4, [2, 4], 1.0)
+    assert line['ms_per_step'] == 4000
+    assert line['parts_ms'] == dict(zip(PARTS, [250, 0, 1000, 250, 500]))
+    assert line['overlap_ms'] == 2000 - 4000
+    assert line['as_trained_ms'] == pytest.approx({'loading': 400, 'dispatch': 1600, 'waiting': 2000})
+    assert (line['network'], line['mode'], line['num_devices'], line['rows']) == ('lenet', MODES[1], 4, 400)
+
+
+@pytest.mark.parametrize('network', [LeNet, ResNet18])
+def test_the_parts_of_a_step_do_what_train_batch_does(network, devices, batches):
+    # From equal parameters, two steps each, with odd rows: then the scores of the two are equal
+    scores = []
+    for in_parts in (False, True):
+        set_seed(3)
+        job = network(devices[:2])
+        for X, y in islice(batches, 2):
+            if in_parts:
+                assert list(job.parts(X[:7], y[:7])) == PARTS[1:]
+            else:
+                job.train_batch(X[:7], y[:7])
+        batches.epoch = 0
+        X = np.ones((2, 1, 28, 28), ctx=devices[1])
+        y_hat = job.net(X) if network is ResNet18 else scratch.lenet(X, job.device_params[1])
+        scores.append(y_hat.asnumpy())
+    npx.waitall()
+    assert numpy.isfinite(scores[0]).all()
+    # The key-value store may sum and update in another order: rounding of float32
+    numpy.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-6)
+
+
+def test_a_measurement(devices, batches):
+    found = measure(LeNet(devices[:2]), benchmark._endless(batches, 10), warm_up=1, steps=3, part_steps=2)
+    assert list(found.as_trained) == ['loading', 'dispatch', 'waiting'] and list(found.parts) == PARTS
+    assert found.step == pytest.approx(sum(found.as_trained.values()))
+    assert min(*found.as_trained.values(), *found.parts.values()) > 0
+
+
+def test_endless_batches_are_all_full(batches):
+    assert [len(X) for X, _ in islice(benchmark._endless(batches, 24), 5)] == [24] * 5
+    assert batches.batch_size == 8
+
+
+def test_one_device_is_measured_once_for_both_modes(devices, batches, monkeypatch):
+    measured = []
+    monkeypatch.setattr(benchmark, 'measure',
+                        lambda job, batches, *steps: measured.append(
+                            (len(job.devices), len(next(batches)[0]))) or sample(1.0))
+    lines = scaling(['lenet'], devices[:2], {'lenet': 8}, batches, rounds=2, steps={'lenet': 1},
+                    say=lambda line: None)
+    assert measured == [(1, 8), (2, 8), (2, 16), (2, 16), (2, 8), (1, 8)]  # the second round goes backwards
+    assert [(r['mode'], r['num_devices'], r['speed_up'], r['efficiency']) for r in lines] == [
+        (MODES[0], 1, 1, 1), (MODES[0], 2, 1, 0.5), (MODES[1], 1, 1, 1), (MODES[1], 2, 2, 1)]
+
+
+def test_a_run_from_beginning_to_end(tmp_path, capsys, devices, devices_flag):
+    out = tmp_path / 'run'
+    assert benchmark.main([*devices_flag, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds',
+                           '2', '--out-dir', str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert 'efficiency' in shown and 'forward+backward' in shown and shown.count('LeNet') == 3 * 4
+    record = json.loads((out / 'scaling.json').read_text())
+    assert (record['devices'], record['dataset'], record['batch_sizes']) == (
+        [str(d) for d in devices[:2]], 'glyphs', {'lenet': 16})
+    assert [(r['mode'], r['num_devices'], r['rows']) for r in record['results']] == [
+        (MODES[0], 1, 16), (MODES[0], 2, 16), (MODES[1], 1, 16), (MODES[1], 2, 32)]
+    assert [len(r['rounds']) for r in record['results']] == [2] * 4
+    assert record['results'][0]['speed_up'] == record['results'][0]['efficiency'] == 1
+    assert 'MXNet' in record['machine'] and 'dispatch' not in record
+    assert (out / 'scaling.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_dispatch():
+    lines = benchmark.measure_dispatch('lenet', counts=(1, 3), steps=2)
+    assert [(line['network'], line['devices']) for line in lines] == [('lenet', 1), ('lenet', 3)]
+    assert min(line[clock] for line in lines for clock in ('wall_ms', 'cpu_ms')) > 0
+    assert 'LeNet' in scaling_plot.dispatch_table(lines)[2]
+
+
+def test_the_picture(tmp_path, monkeypatch):
+    figures = []
+    from matplotlib.figure import Figure
+    monkeypatch.setattr('matplotlib.figure.Figure',
+                        lambda **options: figures.append(Figure(**options)) or figures[0])
+    lines = [{'network': 'lenet', 'mode': mode, 'num_devices': k, 'speed_up': 0.9 * k,
+              'speed_up_range': [0.8 * k, k]} for mode in MODES for k in (1, 2, 4)]
+    scaling_plot.scaling_curves(lines, tmp_path / 'scaling.png', 'a machine')
+    axes, = figures[0].axes
+    assert axes.get_title() == 'a machine' and 'speed-up' in axes.get_ylabel() and axes.get_xlabel() == 'devices'
+    assert axes.lines[0].get_xydata().tolist() == [[1, 1], [4, 4]]  # ideal
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == [
+        'ideal', 'LeNet, fixed total: 3.60 on 4', 'LeNet, fixed per device: 3.60 on 4']
+
+
+@pytest.mark.parametrize(('flags', 'message'), [
+    (['--steps', '0'], 'steps 0: an integer of at least 1 expected'),
+    (['--rounds', '-1'], 'rounds -1: an integer of at least 1 expected'),
+    (['--batch-size', '0'], 'batch_size 0: an integer of at least 1 expected'),
+    (['--batch-size', '1'], 'rows in a batch on 2 devices: 1: an integer from 2 to 60000 expected'),
+    (['--batch-size', '30001'], 'rows in a batch on 2 devices: 60002: an integer from 2 to 60000 expected'),
+    (['--devices', 'tpu:0'], "'tpu:0' names no device"),
+    (['--dataset', 'mnist', '--data-dir', 'nowhere'], 'missing'),
+])
+def test_refusals(flags, message, tmp_path, capsys, devices_flag):
+    assert benchmark.main([*devices_flag, '--out-dir', str(tmp_path / 'run'), *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith('benchmark: ') and message in error and error.count('\n') == 1
+    assert not (tmp_path / 'run' / 'scaling.json').exists()
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path, capsys, devices_flag):
+    (tmp_path / 'mine').write_text('')
+    assert benchmark.main([*devices_flag, '--out-dir', str(tmp_path)]) == 2
+    assert 'overwrites nothing' in capsys.readouterr().err

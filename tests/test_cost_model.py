@@ -1,0 +1,101 @@
+"""The cost model against numbers by hand, a simulation, counted bytes; its command from beginning to end."""
+import json
+
+import pytest
+
+from gluon_mgpu import cost_model
+from gluon_mgpu.allreduce import ALGORITHMS
+from gluon_mgpu.compat import np
+
+SIZES = {'LeNet': 6, 'ResNet-18': 11}
+
+
+def flag(devices):
+    return ['--devices', ','.join(f'{d.device_type}:{d.device_id}' for d in devices)]
+
+
+def test_times_by_hand():
+    # alpha 5 s, beta 2 s a byte
+    assert cost_model.star_time(4, 12, 5, 2) == 6 * (5 + 24)
+    assert cost_model.ring_time(4, 12, 5, 2) == 6 * (5 + 6)
+    assert cost_model.tree_time(4, 12, 5, 2) == 4 * (5 + 24)
+    for time in cost_model.TIMES.values():
+        assert time(1, 12, 5, 2) == 0
+        assert time(2, 12, 1, 0) == 2  # there and back
+    assert cost_model.TIMES.keys() == ALGORITHMS.keys()
+
+
+@pytest.mark.parametrize('k', [*range(1, 40), 1000, 1023, 1024])
+def test_tree_time_is_that_of_a_simulation(k):
+    def down(device):  # messages until the last device below has the sum: the left child is served first
+        children = [child for child in (2 * device + 1, 2 * device + 2) if child < k]
+        return max((turn + down(child) for turn, child in enumerate(children, start=1)), default=0)
+
+    assert cost_model.tree_time(k, 0, 1, 0) == 2 * down(0)
+
+
+def test_which_is_quickest_depends_on_what_is_sent():
+    def quickest(k, num_bytes):
+        return min(('star', 'ring', 'tree'), key=lambda name: cost_model.TIMES[name](k, num_bytes, 1e-5, 1e-10))
+
+    assert quickest(64, 4) == 'tree'     # latency decides: fewest messages
+    assert quickest(64, 10**9) == 'ring'  # bytes decide
+
+
+@pytest.mark.parametrize('algorithm', ALGORITHMS)
+@pytest.mark.parametrize('k', [2, 3, 4, 5, 6])
+def test_busiest_bytes_are_those_counted(algorithm, k, device_list):
+    devices = device_list(k)
+    traffic = ALGORITHMS[algorithm]([np.zeros(60, ctx=device) for device in devices])
+    counted = max(traffic.sent[device] + traffic.received[device] for device in devices)
+    assert cost_model.busiest_bytes(algorithm, k, 240) == counted
+    assert cost_model.busiest_bytes(algorithm, 1, 240) == 0
+
+
+def test_gradient_sizes_by_hand():
+    # W1 180, b1 20, W2 25,000, b2 50, W3 102,400, b3 128, W4 1,280, b4 10
+    lenet = 129_068
+    # A stage's 3x3 convolutions c -> d, d -> d, d -> d, d -> d with biases and batch norm (2 d), its 1x1 with bias
+    stages = sum(9 * c * d + 27 * d * d + 4 * 3 * d + (c * d + d if c < d else 0)
+                 for c, d in [(64, 64), (64, 128), (128, 256), (256, 512)])
+    resnet18 = 9 * 64 + 64 + 2 * 64 + stages + 512 * 10 + 10
+    assert cost_model.gradient_sizes() == {'LeNet': lenet, 'ResNet-18': resnet18}
+
+
+def test_measure_link_is_positive(devices, monkeypatch):
+    monkeypatch.setattr(cost_model, 'LARGE', 2**18)
+    alpha, beta = cost_model.measure_link(*devices[:2], rounds=3)
+    assert 0 < alpha < 0.1
+    assert 0 <= beta < 1e-6
+
+
+def test_the_command(tmp_path, capsys, device_list, monkeypatch):
+    monkeypatch.setattr(cost_model, 'LARGE', 2**12)
+    monkeypatch.setattr(cost_model, 'gradient_sizes', lambda: SIZES)
+    devices, out = device_list(3), tmp_path / 'costs'
+    assert cost_model.main([*flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith('alpha ') and lines[0].endswith(f'between {devices[0]} and {devices[1]}')
+    assert len(lines) == 2 + 2 * 2 * 4 + 1  # networks, numbers of devices, algorithms
+    costs = json.loads((out / 'costs.json').read_text())
+    assert costs['devices'] == [str(d) for d in devices]
+    assert costs['gradient_bytes'] == {'LeNet': 24, 'ResNet-18': 44}
+    assert [(r['network'], r['devices'], r['algorithm']) for r in costs['measured']] == [
+        (network, k, algorithm) for network in SIZES for k in (2, 3) for algorithm in ALGORITHMS]
+    star = costs['measured'][4]
+    assert star['busiest_bytes'] == 4 * 24 and star['seconds'] > 0
+    assert star['model_seconds'] == pytest.approx(4 * (costs['alpha'] + 24 * costs['beta']))
+    for name in ('allreduce.png', 'bytes.png'):
+        assert (out / name).read_bytes()[:4] == b'\x89PNG'
+
+
+def test_refusals_are_one_line(tmp_path, capsys, devices):
+    (tmp_path / 'full').mkdir()
+    (tmp_path / 'full' / 'costs.json').write_text('{}')
+    for argv, complaint in [(flag(devices[:1]), 'is one device: an allreduce needs two or more'),
+                            (['--devices', 'tpu:0'], "'tpu:0' names no device"),
+                            ([*flag(devices), '--out-dir', str(tmp_path / 'full')], 'is not an empty folder')]:
+        assert cost_model.main(argv) == 2
+        captured = capsys.readouterr()
+        assert captured.out == '' and captured.err.count('\n') == 1
+        assert captured.err.startswith('cost_model: ') and complaint in captured.err

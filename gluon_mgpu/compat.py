@@ -15,7 +15,7 @@ mx = runtime.load_mxnet()
 
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
-__all__ = ['MXNET_MAJOR', 'HybridBlock', 'autograd', 'cached_op', 'compute_capabilities', 'empty_with_view',
+__all__ = ['MXNET_MAJOR', 'HybridBlock', 'add', 'autograd', 'cached_op', 'compute_capabilities', 'empty_with_view',
            'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
@@ -54,6 +54,15 @@ def compute_capabilities() -> tuple:
     """The lowest and the highest compute capability that the installed MXNet has code for."""
     on_pypi, revived = BUILDS.values()
     return on_pypi if MXNET_MAJOR < 2 or mx.__version__.startswith('2.0.0b') else revived
+
+
+def add(a, b):
+    """a + b for arrays or symbols of one shape, by oneDNN where it can: in any precision, in its own layouts.
+
+    ``a + b`` of NumPy's kind first lays out anew what oneDNN's convolutions have computed.
+    """
+    package = mx.sym if isinstance(a, mx.sym.Symbol) else mx.nd
+    return package.elemwise_add(a.as_nd_ndarray(), b.as_nd_ndarray()).as_np_ndarray()
 
 
 def low_precision_type(name: str):

@@ -1,7 +1,7 @@
 """The network of the concise chapter: ResNet-18 for small images (D2L 13.6.1)."""
 from __future__ import annotations
 
-from .compat import HybridBlock, gluon
+from .compat import HybridBlock, add, gluon
 from .precision import Cast, conv2d
 
 nn = gluon.nn
@@ -42,7 +42,7 @@ class Residual(HybridBlock):
         Y = self.bn2(self.conv2(Y))
         if self.conv3 is not None:
             X = self.conv3(X)
-        return self.relu2(Y + X)
+        return self.relu2(add(Y, X))
 
 
 def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequential:

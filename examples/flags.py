@@ -1,0 +1,44 @@
+"""The flags of all examples: `--devices LIST`, and a number or a text by its default."""
+from __future__ import annotations
+
+import argparse
+
+from gluon_mgpu.devices import parse_devices
+
+
+def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **defaults):
+    """Return the flags as attributes, `devices` as a list; a bad one ends the program with status 2.
+
+    So does ``args.refuse('why')``.
+
+    Parameters
+    ----------
+    doc : str
+        The example's docstring; its first line is shown by ``--help``.
+    argv : list of str or None
+        The arguments; None means those of this process.
+    devices : str
+        The devices used by default, as `gluon_mgpu.devices.parse_devices` reads them.
+    at_least : int
+        How many devices the example needs.
+    **defaults
+        Name and default of every other flag: an int of at least 1, a float, or a str.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument('--devices', default=devices, metavar='LIST',
+                        help="such as 'gpu:0,gpu:1', 'gpu:all' or 'cpu:0-3' (default: %(default)s)")
+    for name, default in defaults.items():
+        parser.add_argument('--' + name.replace('_', '-'), type=type(default), default=default,
+                            metavar=type(default).__name__.upper(), help='(default: %(default)s)')
+    args = parser.parse_args(argv)
+    args.refuse = parser.error
+    try:
+        args.devices = parse_devices(args.devices)
+    except ValueError as error:
+        parser.error(str(error))
+    if len(args.devices) < at_least:
+        parser.error(f'{args.devices} is one device: name {at_least} or more')
+    for name, default in defaults.items():
+        if isinstance(default, int) and getattr(args, name) < 1:
+            parser.error(f'--{name.replace("_", "-")} {getattr(args, name)}: at least 1 expected')
+    return args

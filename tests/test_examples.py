@@ -1,0 +1,318 @@
+"""The examples: each run as a program, and what each claims held against one device or NumPy."""
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+from oracle import images, lenet_params, numpy_lenet, to_mx
+
+from gluon_mgpu.batches import BatchIterator
+from gluon_mgpu.compat import MXNET_MAJOR, autograd, gluon, np, seed as set_seed
+from gluon_mgpu.devices import split_batch
+from gluon_mgpu.scratch import init_params, lenet, loss
+
+FOLDER = Path(__file__).parent.parent / 'examples'
+
+# Small, and such that as many lines are printed as with the defaults. The devices of each docstring: 2 or 4.
+PROGRAMS = {
+    'async_dispatch': (2, ['--size', '64']),
+    'book_tryouts': (2, []),
+    'copy_overlap': (2, ['--size', '64', '--times', '5']),
+    'data_parallel': (4, ['--batch-size', '16']),
+    'layer_partition': (2, ['--batch-size', '8']),
+    'minerva_style': (2, ['--size', '64']),
+    'network_partition': (2, ['--width', '16', '--batch-size', '32']),
+    'straight_dope': (4, ['--dataset', 'glyphs', '--train-size', '300']),
+}
+
+
+@pytest.fixture
+def example(request, monkeypatch):
+    """The module of the example that the test is named after: test_NAME__what."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module(request.function.__name__[5:].split('__')[0])
+
+
+def shape_of(lines):
+    """Lines without what may vary: numbers, and the blanks that they need."""
+    lines = [re.sub(r'~?-?\d+(\.\d*)?(e[-+]\d+)?', '#', line) for line in lines]
+    return [re.sub(r' *([\[\]]) *', r'\1', re.sub(r' +', ' ', line)).strip() for line in lines]
+
+
+def expected_output(name):
+    """The indented lines that follow the paragraph 'Prints ...' of the docstring."""
+    docstring = (FOLDER / f'{name}.py').read_text().split('"""')[1]
+    block = re.search(r'(?s:Prints.*?\n\n)((?:    .*\n)+)', docstring)
+    return block[1].splitlines()
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_program_prints_what_its_docstring_says(name, device_list):
+    num_devices, flags = PROGRAMS[name]
+    devices = device_list(num_devices)
+    program = [sys.executable, str(FOLDER / f'{name}.py'), *flags, '--devices',
+               ','.join(f'{d.device_type}:{d.device_id}' for d in devices)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, cwd=FOLDER.parent)
+    complaints = [line for line in done.stderr.splitlines() if 'storage.cc' not in line]  # MXNet 2 logs its pools
+    assert (done.returncode, complaints) == (0, [])
+    if devices[0].device_type == 'cpu':  # the docstrings are of a machine without GPUs
+        assert shape_of(done.stdout.splitlines()) == shape_of(expected_output(name))
+
+
+def test_all_programs_are_run_and_in_the_readme():
+    programs = {path.stem for path in FOLDER.glob('*.py')} - {'flags'}
+    assert programs == PROGRAMS.keys() == set(re.findall(r'\((\w+)\.py\)', (FOLDER / 'README.md').read_text()))
+
+
+@pytest.mark.parametrize('argv, line', [
+    (['--devices', 'cpu:0'], 'name 2 or more'),
+    (['--devices', 'tpu:0,cpu:0'], "'tpu:0' names no device"),
+    (['--width', '0'], '--width 0: at least 1 expected'),
+])
+def test_network_partition__refuses_bad_flags(example, argv, line, capsys):
+    with pytest.raises(SystemExit) as end:
+        example.main(argv)
+    assert end.value.code == 2
+    assert line in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_async_dispatch__the_same_sum_either_way(example, devices):
+    X = numpy.random.randint(0, 2, size=(64, 64)).astype('float32')
+    Xs = [np.array(X, ctx=device) for device in devices]
+    _, sum_each = example.wait_for_each(Xs, times=3)
+    _, sum_once = example.wait_once(Xs, times=3)
+    assert sum_each == sum_once == 3 * len(devices) * (X @ X).sum()  # whole numbers below 2^24: exact
+
+
+def test_async_dispatch__returns_before_the_work_is_done(example, devices):
+    X = np.ones((600, 600), ctx=devices[0])
+    example.dispatch_and_completion(X, 2)
+    dispatched, done = example.dispatch_and_completion(X, 50)
+    if devices[0].device_type == 'cpu':  # some 150 ms of work; on a GPU it would be too little
+        assert dispatched < done / 2
+
+
+def test_copy_overlap__results_are_numpys_either_way(example, devices):
+    rng = numpy.random.default_rng(0)
+    X, W = rng.random((30, 7), 'float32'), rng.random((7, 30), 'float32')
+    Xs = [np.array(X * (i + 1), ctx=device) for i, device in enumerate(devices)]
+    Ws = [np.array(W, ctx=device) for device in devices]
+    after, _, _ = example.copy_after(Xs, Ws, times=3)
+    meanwhile, _ = example.copy_meanwhile(Xs, Ws, times=3)
+    wanted = [(i + 1) * X @ W for _ in range(3) for i in range(len(devices))]
+    for host in (after, meanwhile):
+        assert all(type(Y) is numpy.ndarray for Y in host)
+        numpy.testing.assert_allclose(host, wanted, rtol=1e-5)  # float32, sums of 7 terms
+
+
+def numpy_mlp_gradients(X, y, params):
+    """The gradients of the summed cross-entropy of Z = X; Z <- tanh(Z) W for each W, by hand."""
+    inputs, Z = [], X
+    for W in params:
+        inputs.append(numpy.tanh(Z))
+        Z = inputs[-1] @ W
+    P = numpy.exp(Z - Z.max(axis=1, keepdims=True))
+    P /= P.sum(axis=1, keepdims=True)
+    P[numpy.arange(len(y)), y] -= 1
+    grads = []
+    for W, H in zip(params[::-1], inputs[::-1]):
+        grads.insert(0, H.T @ P)
+        P = (P @ W.T) * (1 - H**2)
+    return grads
+
+
+@pytest.mark.parametrize('num_devices', [1, 2, 3])
+@pytest.mark.parametrize('num_micro', [1, 3])
+def test_network_partition__step_is_numpys(example, device_list, num_devices, num_micro):
+    devices = device_list(num_devices)
+    params = example.init_params(num_layers=4, width=12)
+    X, y = numpy.random.rand(10, 12).astype('float32'), numpy.random.randint(0, 10, 10)  # 10 rows: 4, 3 and 3
+    X_mx, y_mx = np.array(X, ctx=devices[0]), np.array(y, ctx=devices[0])
+    stages = example.cut(params, devices)
+    assert [len(stage) for stage in stages] == {1: [5], 2: [2, 3], 3: [1, 2, 2]}[num_devices]
+    wanted = [W.asnumpy().astype('float64') for W in params]
+    for _ in range(2):  # the second time, old gradients must not be added to
+        example.train_batch(X_mx, y_mx, stages, devices, num_micro, lr=0.5)
+        wanted = [W - 0.5 / 10 * grad for W, grad in zip(wanted, numpy_mlp_gradients(X, y, wanted))]
+    for device, stage in zip(devices, stages):
+        assert all(W.ctx == W.grad.ctx == device for W in stage)
+    for W, W_wanted, W_before in zip(example.weights(stages), wanted, params):
+        numpy.testing.assert_allclose(W.asnumpy(), W_wanted, atol=1e-5)  # float32 against float64
+        assert abs(W - W_before.as_in_ctx(W.ctx)).max() > 1e-4
+
+
+@pytest.mark.parametrize('num_devices', [2, 3, 4])
+def test_layer_partition__equals_one_device(example, device_list, num_devices):
+    devices = device_list(num_devices)
+    rng = numpy.random.default_rng(0)
+    arrays = lenet_params(rng, scale=0.1)
+    params, (X, y) = to_mx(arrays), images(rng, 6)
+    X_mx, y_mx = np.array(X, ctx=devices[0]), np.array(y, ctx=devices[0])
+
+    device_params = example.cut(params, devices)
+    for device, parts in zip(devices, device_params):  # a part of each on every device
+        assert all(part.ctx == device and 0 < part.size < param.size for part, param in zip(parts, params))
+    scores = example.split_lenet(X_mx, device_params, devices, [])
+    assert scores.ctx == devices[0]
+    numpy.testing.assert_allclose(scores.asnumpy(), numpy_lenet(X, arrays), atol=1e-4)  # scores are about 1
+
+    grads, moved = example.gradients(X_mx, y_mx, params, devices)
+    whole = [param.as_in_ctx(devices[0]) for param in params]
+    for param in whole:
+        param.attach_grad()
+    with autograd.record():
+        l = loss(lenet(X_mx, whole), y_mx)
+    l.backward()
+    for grad, param in zip(grads, whole):
+        assert grad.shape == param.shape
+        of_one = param.grad.asnumpy()
+        assert abs(grad - of_one).max() < 1e-5 * abs(of_one).max()  # sums in another order
+    assert moved == example.bytes_by_way(6, num_devices)['layer-wise partitioning']
+
+
+def test_layer_partition__bytes_by_hand(example):
+    assert example.bytes_by_way(256, 2) == {
+        'network partitioning': 2 * 256 * 800 * 4,  # after pooling, 50 channels of 4x4
+        'layer-wise partitioning': 2 * 256 * (3380 + 800 + 128 + 5) * 4,
+        'data parallelism': 2 * (180 + 20 + 25000 + 50 + 102400 + 128 + 1280 + 10) * 4}
+    assert example.bytes_by_way(1, 4)['network partitioning'] == 2 * (3380 + 800 + 128) * 4
+
+
+def test_data_parallel__rows_are_scattered(example, device_list):
+    devices = device_list(4)
+    shards = example.scatter(devices)
+    assert [shard.ctx for shard in shards] == devices
+    assert [shard.asnumpy().tolist() for shard in shards] == [[list(range(5 * i, 5 * i + 5))] for i in range(4)]
+
+
+def test_data_parallel__step_is_that_of_one_device(example, device_list):
+    devices = device_list(4)
+    params, (X, y) = init_params(0.1), images(numpy.random.default_rng(0), 10)
+    ls, device_params = example.step(X, y, params, devices, lr=0.2)
+    assert [len(l) for l in ls] == [3, 3, 2, 2]
+    for others in device_params[1:]:
+        assert example.largest_difference(device_params[0], others) == 0
+    _, alone = example.step(X, y, params, devices[:1], lr=0.2)
+    assert example.largest_difference(device_params[0], alone[0]) < 1e-6  # float32, sums in another order
+    assert example.largest_difference(params, alone[0]) > 1e-3
+
+
+def test_minerva_style__operands_move_to_the_current_device(example, devices):
+    owl = example.Owl(devices)
+    a = owl.array([[1, 2], [3, 4]])
+    owl.set_device(1)
+    b = owl.array([[1, 0], [2, 1]])
+    for result, wanted in ((a + b, [[2, 2], [5, 5]]), (a - b, [[0, 2], [1, 3]]), (a * b, [[1, 0], [6, 4]]),
+                           (a @ b, [[5, 2], [11, 4]]), (a * 2, [[2, 4], [6, 8]])):
+        assert result.data.ctx == devices[1]
+        assert result.data.asnumpy().tolist() == wanted
+    assert (a.data.ctx, b.data.ctx) == (devices[0], devices[1])
+    owl.set_device(0)
+    assert (a + b).data.ctx == devices[0]
+
+
+def test_minerva_style__independent_results(example, devices):
+    owl = example.Owl(devices)
+    matrices = [owl.array(numpy.full((8, 8), 1 / 8))] * len(devices)
+    for together in (False, True):
+        seconds, results = example.powers(owl, matrices, together)
+        assert seconds > 0
+        assert [result.data.ctx for result in results] == devices
+        for result in results:  # a matrix of 1/n is its own square
+            numpy.testing.assert_allclose(result.data.asnumpy(), numpy.full((8, 8), 1 / 8), rtol=1e-6)
+
+
+@pytest.mark.parametrize('num_rows, small_batches', [(70, [[16, 16], [16, 16], [6]]), (60, [[16, 16], [16, 12]]),
+                                                     (5, [[5]]), (64, [[16, 16], [16, 16]])])
+def test_minerva_style__an_epoch_is_numpys_and_uses_every_row(example, devices, num_rows, small_batches):
+    rng = numpy.random.default_rng(0)
+    X, y = rng.normal(size=(num_rows, 6)), rng.integers(0, 4, num_rows)
+    Y, W = numpy.eye(4)[y], rng.normal(size=(6, 4))
+    owl = example.Owl(devices[:2])
+    W_mx, rows = example.train_epoch(owl, X, Y, owl.array(W), batch_size=32, lr=0.5)
+    assert rows == small_batches
+    for start in range(0, num_rows, 32):
+        X_batch, Y_batch = X[start:start + 32], Y[start:start + 32]
+        P = numpy.exp(X_batch @ W)
+        P /= P.sum(axis=1, keepdims=True)
+        W = W - 0.5 / len(X_batch) * X_batch.T @ (P - Y_batch)
+    assert W_mx.data.ctx == devices[0]
+    numpy.testing.assert_allclose(W_mx.data.asnumpy(), W, atol=1e-5)  # float32 against float64
+
+
+def test_straight_dope__weights_are_equal_and_gradients_are_not(example, device_list, seed):
+    devices = device_list(4)
+    X, y = images(numpy.random.default_rng(seed), 11)  # shards of 3, 3, 3 and 2 rows
+    net, one = example.make_net(devices), example.make_net(devices[:1])
+    X_shards, y_shards = split_batch(X, y, devices)
+    scores = [net(X_shard) for X_shard in X_shards]
+    assert [(s.ctx, s.shape) for s in scores] == [(d, (n, 10)) for d, n in zip(devices, (3, 3, 3, 2))]
+    one(np.array(X, ctx=devices[0]))
+    for p, q in zip(one.collect_params().values(), net.collect_params().values()):
+        p.set_data(q.data(devices[0]))
+    if MXNET_MAJOR < 2:
+        assert all(name.startswith('cnn_') for name in net.collect_params())
+
+    example.forward_backward(net, X_shards, y_shards)
+    example.forward_backward(one, [np.array(X, ctx=devices[0])], [np.array(y, ctx=devices[0])])
+    for p, of_one in zip(net.collect_params().values(), one.collect_params().values()):
+        weights, grads = ([a.asnumpy() for a in arrays] for arrays in (p.list_data(), p.list_grad()))
+        assert all((w == weights[0]).all() for w in weights)
+        assert all(abs(g - grads[0]).max() > 0 for g in grads[1:])
+        of_one = of_one.grad(devices[0]).asnumpy()
+        assert abs(sum(grads) - of_one).max() < 1e-4 * abs(of_one).max()  # sums in another order
+
+
+@pytest.mark.parametrize('num_rows', [2, 10])
+def test_straight_dope__training_and_validation_are_those_of_one_device(example, device_list, num_rows):
+    devices = device_list(4)
+    X, y = to_mx(images(numpy.random.default_rng(0), num_rows))
+    results = []
+    for where in (devices, devices[:1]):
+        set_seed(0)
+        net = example.make_net(where)
+        for device in where:
+            net(np.zeros((1, 1, 28, 28), ctx=device))
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+        for _ in range(2):  # the second time, the gradients of the first must not count
+            example.train_batch(X, y, where, net, trainer)
+        predictions = net(X.as_in_ctx(where[0])).asnumpy().argmax(axis=1)
+        assert example.valid_batch(X, y, where, net) == (predictions == y.asnumpy()).sum()
+        results.append([p.data(where[0]).asnumpy() for p in net.collect_params().values()])
+    for several, one in zip(*results):
+        assert abs(several - one).max() < 1e-5  # float32, sums in another order
+
+
+def test_straight_dope__every_validation_image_counts_once(example, devices, monkeypatch, capsys):
+    rng = numpy.random.default_rng(0)
+    train_iter, valid_iter = (BatchIterator(rng.integers(0, 256, (n, 28, 28)).astype('uint8'),
+                                            rng.integers(0, 10, n), 8, 'noise') for n in (17, 21))
+    counted = []
+    monkeypatch.setattr(example, 'valid_batch', lambda X, y, devices, net: counted.append(len(y)) or len(y) / 2)
+    accuracies = example.run(2, 8, 0.1, devices, (train_iter, valid_iter), num_epochs=2)
+    assert counted == [8, 8, 5] * 2
+    assert accuracies == [0.5, 0.5]
+    assert capsys.readouterr().out.startswith('run(2, 8, 0.1): 0.5000 0.5000, ')
+
+
+def test_book_tryouts__what_the_chapters_show(example, devices):
+    for device in devices[:2]:
+        b1, grad = example.first_bias(device)
+        assert b1.ctx == grad.ctx == device
+        assert b1.asnumpy().tolist() == grad.asnumpy().tolist() == [0] * 20
+    data = example.two_vectors(devices)
+    assert [d.asnumpy().tolist() for d in data] == [[[1, 1]], [[2, 2]]]
+    example.allreduce(data)
+    assert [(d.asnumpy().tolist(), d.ctx) for d in data] == [([[3, 3]], device) for device in devices[:2]]
+    _, shards = example.split_array(devices)
+    assert [shard.ctx for shard in shards] == devices[:2]
+    assert [shard.asnumpy().tolist() for shard in shards] == numpy.arange(24).reshape(2, 2, 6).tolist()
+
+
+def test_book_tryouts__parameters_exist_on_their_devices_only(example, device_list):
+    *devices, elsewhere = device_list(3)
+    weight = example.initialized(devices)[0].weight
+    assert [example.exists_on(weight, device) for device in (*devices, elsewhere)] == [True, True, False]

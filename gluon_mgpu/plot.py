@@ -1,7 +1,14 @@
-"""Pictures from recorded numbers. Matplotlib is loaded when the first one is drawn."""
+"""Pictures from recorded numbers. Matplotlib is loaded when the first one is drawn.
+
+    python -m gluon_mgpu.plot runs/ONE runs/TWO --out accuracy.png     # several runs in one picture
+"""
 from __future__ import annotations
 
+import argparse
+import csv
+import json
 import sys
+from pathlib import Path
 
 
 class Animator:
@@ -95,8 +102,71 @@ def accuracy_curve(history: list, path, title: str) -> None:
     fig.savefig(path)
 
 
+def compare_runs(folders: list, path) -> None:
+    """Draw the test accuracy of several runs over the epochs, as PNG.
+
+    Parameters
+    ----------
+    folders : list of path-like
+        Output folders of `gluon_mgpu.scratch` or `gluon_mgpu.concise`.
+    path : path-like
+        The file to write.
+
+    Raises
+    ------
+    ValueError
+        If one of them is no such folder.
+    """
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(6.4, 3.6), dpi=120, layout='tight')
+    axes = fig.subplots()
+    datasets = set()
+    for folder in folders:
+        config, history = _read_run(Path(folder))
+        datasets.add(config['dataset'])
+        seconds = sum(float(e['seconds']) for e in history) / len(history)
+        axes.plot([int(e['epoch']) for e in history], [float(e['test_acc']) for e in history], 'o-', alpha=0.8,
+                  label=f'{config["chapter"]}, {", ".join(config["devices"])}: {seconds:.1f} s an epoch')
+    axes.set(title=f'Test accuracy on {", ".join(sorted(datasets))}', xlabel='epoch',
+             ylabel='test accuracy (share)', ylim=(0, 1))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.4)
+    axes.legend(loc='lower right')
+    fig.savefig(path)
+
+
+def _read_run(folder: Path) -> tuple[dict, list]:
+    try:
+        config = json.loads((folder / 'config.json').read_text())
+        with open(folder / 'history.csv', newline='') as file:
+            return config, list(csv.DictReader(file))
+    except (OSError, ValueError) as error:
+        raise ValueError(f'{folder} is not the folder of a run ({error}): it must hold config.json and '
+                         'history.csv; name one that --out-dir made') from None
+
+
+def main(argv: list | None = None) -> int:
+    """The command line: ``python -m gluon_mgpu.plot --help``. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog='python -m gluon_mgpu.plot',
+                                     description='Draw the test accuracy of several runs in one picture.')
+    parser.add_argument('folders', nargs='+', metavar='RUN', help='a folder that a run has left')
+    parser.add_argument('--out', default='accuracy.png', metavar='PNG', help='(default: %(default)s)')
+    args = parser.parse_args(argv)
+    try:
+        compare_runs(args.folders, args.out)
+    except (ValueError, OSError) as error:
+        print(f'plot: {error}', file=sys.stderr)
+        return 2
+    print(args.out)
+    return 0
+
+
 def _in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get('IPython')
     shell = ipython and ipython.get_ipython()
     return bool(shell) and 'IPKernelApp' in shell.config
+
+
+if __name__ == '__main__':
+    sys.exit(main())

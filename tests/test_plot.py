@@ -1,4 +1,5 @@
 """Pictures: what is in them, and that a program without a notebook shows none."""
+import json
 import subprocess
 import sys
 import types
@@ -7,7 +8,7 @@ import pytest
 
 from gluon_mgpu import plot
 from gluon_mgpu.plot import Animator, accuracy_curve
-from gluon_mgpu.training_log import Epoch
+from gluon_mgpu.training_log import Epoch, TrainingLog
 
 HISTORY = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.1, 0.9, 0.7, 98.0)]
 
@@ -67,6 +68,40 @@ def test_accuracy_curve_of_any_length(tmp_path, n):
     history = [Epoch(i + 1, 1.0, 1.0, 0.5, 1.0) for i in range(n)]
     accuracy_curve(history, tmp_path / 'accuracy.png', 'title')
     assert (tmp_path / 'accuracy.png').stat().st_size > 5000
+
+
+def run_folder(folder, devices, accuracies):
+    folder.mkdir()
+    config = {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': devices}
+    (folder / 'config.json').write_text(json.dumps(config))
+    log = TrainingLog(len(accuracies), quiet=True)
+    log.history = [Epoch(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
+    log.write(folder / 'history.csv')
+    return str(folder)
+
+
+def test_compare_runs(tmp_path, monkeypatch, capsys):
+    figures = []
+    from matplotlib.figure import Figure
+    monkeypatch.setattr('matplotlib.figure.Figure',
+                        lambda **options: figures.append(Figure(**options)) or figures[0])
+    runs = [run_folder(tmp_path / 'one', ['cpu(0)'], [0.1, 0.6, 0.7]),
+            run_folder(tmp_path / 'two', ['cpu(0)', 'cpu(1)'], [0.2, 0.5])]
+    out = tmp_path / 'both.png'
+    assert plot.main([*runs, '--out', str(out)]) == 0
+    assert out.read_bytes()[:4] == b'\x89PNG' and capsys.readouterr().out == f'{out}\n'
+    axes, = figures[0].axes
+    assert [line.get_xydata().tolist() for line in axes.lines] == [
+        [[1, 0.1], [2, 0.6], [3, 0.7]], [[1, 0.2], [2, 0.5]]]
+    assert [line.get_label() for line in axes.lines] == ['scratch, cpu(0): 3.0 s an epoch',
+                                                         'scratch, cpu(0), cpu(1): 2.5 s an epoch']
+
+
+def test_compare_runs_refuses_other_folders(tmp_path, capsys):
+    assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
+    err = capsys.readouterr().err
+    assert 'is not the folder of a run' in err and len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_matplotlib_is_loaded_only_to_draw():

@@ -15,10 +15,11 @@ mx = runtime.load_mxnet()
 
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
-__all__ = ['MXNET_MAJOR', 'HybridBlock', 'add', 'autograd', 'cached_op', 'compute_capabilities', 'empty_with_view',
-           'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'zero_grad']
+__all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'autograd', 'cached_op', 'compute_capabilities',
+           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
+Context = type(mx.cpu())  # named Device in MXNet 2
 
 
 if MXNET_MAJOR >= 2:

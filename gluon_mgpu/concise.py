@@ -9,9 +9,10 @@ its Trainer sums the gradients and updates the parameters.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from . import cli
-from .compat import autograd, gluon, init, npx, seed as set_seed, zero_grad
+from .compat import autograd, gluon, init, np, npx, seed as set_seed, zero_grad
 from .data import load_data_fashion_mnist
 from .devices import split_batch, try_gpu
 from .evaluate import evaluate_accuracy_gpus
@@ -21,7 +22,8 @@ from .resnet import resnet18
 from .training_log import Timer, TrainingLog
 
 
-def train_batch(X, y, net, loss, trainer, devices: list) -> list:
+def train_batch(X: np.ndarray, y: np.ndarray, net: gluon.Block, loss: Callable, trainer: gluon.Trainer,
+                devices: list) -> list:
     """Train on one batch, spread over the devices; does not wait.
 
     Source: D2L 13.6.3, the body of ``train``. Here the update is divided by the rows in the batch,
@@ -57,8 +59,8 @@ def train_batch(X, y, net, loss, trainer, devices: list) -> list:
 
 
 def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
-          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0, net=None,
-          dtype: str = 'float32') -> None:
+          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0,
+          net: gluon.HybridBlock | None = None, dtype: str = 'float32') -> None:
     """Train ResNet-18 on multiple devices; prints the accuracy, the time an epoch takes and the devices.
 
     Source: D2L 13.6.3, ``train``.

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .compat import np
+from .compat import Context, np
 from .devices import split_batch
 
 
@@ -14,7 +14,7 @@ def _num_correct(y_hat, y):
     return (y_hat.astype(y.dtype) == y).astype('float32').sum()
 
 
-def accuracy(y_hat, y) -> float:
+def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
     """The number of correct predictions.
 
     Source: D2L 4.4, ``accuracy`` (a number of rows, not a share).
@@ -34,7 +34,7 @@ def accuracy(y_hat, y) -> float:
     return float(_num_correct(y_hat, y))
 
 
-def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device=None) -> float:
+def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | None = None) -> float:
     """The share of right predictions over a dataset, computed on one device.
 
     Source: D2L 7.6.2, ``evaluate_accuracy_gpu``.

@@ -5,7 +5,7 @@ by one, takes eight small operations where one does the same; and it is Python t
 """
 from __future__ import annotations
 
-from .compat import autograd, np
+from .compat import Context, autograd, np
 
 
 class FlatParams(list):
@@ -24,7 +24,7 @@ class FlatParams(list):
         The memory of all parameters: changing it changes them. ``flat.grad`` is that of all gradients.
     """
 
-    def __init__(self, params: list, device):
+    def __init__(self, params: list, device: Context):
         self.flat = np.concatenate([p.as_in_ctx(device).reshape(-1) for p in params])
         self.flat.attach_grad()
         super().__init__(_views(self.flat, params))

@@ -10,10 +10,11 @@ on that part; the gradients are summed over the devices; every device takes the 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from . import cli
 from .allreduce import kvstore, ring, tree
-from .compat import autograd, np, npx, seed as set_seed
+from .compat import Context, autograd, np, npx, seed as set_seed
 from .data import load_data_fashion_mnist
 from .devices import split_batch, try_gpu
 from .evaluate import evaluate_accuracy_gpus
@@ -51,7 +52,7 @@ def init_params(scale: float = 0.01) -> list:
 
 
 @hybridize
-def lenet(X, params: list):
+def lenet(X: np.ndarray, params: list) -> np.ndarray:
     """Scores of the ten classes, on the device of `X` and `params`; does not wait.
 
     Source: D2L 13.5.3, ``lenet``.
@@ -81,7 +82,7 @@ def lenet(X, params: list):
 
 
 @hybridize
-def loss(y_hat, y):
+def loss(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Softmax cross-entropy of every row: -log softmax(y_hat)[y]; does not wait.
 
     Source: D2L 13.5.3, there ``gluon.loss.SoftmaxCrossEntropyLoss()``.
@@ -101,7 +102,7 @@ def loss(y_hat, y):
     return -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1)
 
 
-def get_params(params: list, device) -> FlatParams:
+def get_params(params: list, device: Context) -> FlatParams:
     """Copy parameters to a device and attach gradients there, all zero; does not wait.
 
     Source: D2L 13.5.4, ``get_params``. Here the copies lie side by side in one array, ``.flat``, so that
@@ -144,7 +145,8 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
         param -= lr / batch_size * param.grad
 
 
-def train_batch(X, y, device_params: list, devices: list, lr: float, allreduce=allreduce) -> list:
+def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float,
+                allreduce: Callable = allreduce) -> list:
     """Train on one batch, spread over the devices; does not wait.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may be of any size.

@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,8 +36,8 @@ COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'allreduce': 'tab:red
 LANE = re.compile(r'(cpu|gpu)(/\d+| pinned/| shared/)$')  # the profiler's processes that are devices
 BRACES = re.compile(r'\{[^}]*\}?|\]')                     # operator{name=...;...}: MXNet 2 adds attributes
 # What means something else before backward, where it brings the batch or is part of the network
-ALLREDUCE = re.compile(r'Copy|_npi_add$|_plus|_npx__?add|ElementwiseSum|add_n$|KVStore|_npi_true_divide_scalar$')
-UPDATE = re.compile(r'_npi_subtract$|_npi_multiply_scalar$|_mul_scalar$')
+ALLREDUCE = re.compile(r'Copy|_npi_add$|_plus|ElementwiseSum$|add_n$|KVStore')
+UPDATE = re.compile(r'_npi_subtract$|_npi_multiply_scalar$')
 
 
 class Event(NamedTuple):
@@ -85,14 +88,42 @@ def record(step: Callable[[], None], path) -> list[Event]:
 @contextlib.contextmanager
 def _profiled(path) -> Iterator[None]:
     npx.waitall()
-    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=str(path))
-    mx.profiler.set_state('run')
-    try:
-        yield
-        npx.waitall()
-    finally:
+    head = _head()
+    with tempfile.TemporaryDirectory() as folder:
+        _profile_to(f'{folder}/events')
+        mx.profiler.set_state('run')
+        try:
+            yield
+            npx.waitall()
+        finally:
+            mx.profiler.set_state('stop')
+            events = _dumped(f'{folder}/events')
+    Path(path).write_text(f'{head}{events}\n    ],\n    "displayTimeUnit": "ms"\n}}\n')
+
+
+@functools.cache
+def _head() -> str:
+    """The beginning of a trace: the devices by name, which MXNet writes at the first dump of a process only."""
+    with tempfile.TemporaryDirectory() as folder:
+        _profile_to(f'{folder}/head')
+        mx.profiler.set_state('run')
         mx.profiler.set_state('stop')
-        mx.profiler.dump()
+        return _dumped(f'{folder}/head')
+
+
+def _profile_to(path) -> None:
+    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=str(path))
+
+
+def _dumped(path) -> str:
+    """What MXNet recorded since the dump before.
+
+    A finished dump would be the last one of the process. Of unfinished ones each goes on where the one
+    before ended, and the end of it all is written when the process ends: to nowhere.
+    """
+    mx.profiler.dump(finished=False)
+    _profile_to(os.devnull)
+    return Path(path).read_text()
 
 
 class TimelineLog(TrainingLog):
@@ -155,9 +186,9 @@ def _pieces(records) -> Iterator[tuple]:
         if r['ph'] in ('B', 'E') and r['name'] != 'DeleteVariable':
             starts = begun.setdefault((r['pid'], r['tid'], r['name']), [])
             if r['ph'] == 'B':
-                starts.append(r['ts'])
+                starts.append(float(r['ts']))
             elif starts:
-                yield starts.pop(), r['ts'], r['pid'], r['tid'], r['name']
+                yield starts.pop(), float(r['ts']), r['pid'], r['tid'], r['name']
 
 
 def classify(name: str, state: str) -> tuple:
@@ -170,7 +201,7 @@ def classify(name: str, state: str) -> tuple:
     state : str
         'backward' from the first backward operators on, until a forward one follows.
     """
-    operators = [operator for operator in BRACES.sub('', name).split(',') if operator]
+    operators = BRACES.sub('', name).split(',')
     if 'backward' in name:
         return 'backward', 'backward'
     if name == 'ImperativeBulk':
@@ -215,7 +246,7 @@ def draw(events: list[Event], path, title: str) -> None:
     end = max(e.start + e.duration for e in events) or 1e-3
     fig = Figure(figsize=(9, max(3, 1.2 + 0.6 * len(shares))), dpi=120, layout='constrained')
     axes = fig.subplots()
-    for phase in [p for p in ('other', *COLORS) if any(e.phase == p for e in events)]:
+    for phase in [p for p in COLORS if any(e.phase == p for e in events)]:
         bars = [(e, list(shares).index(e.device)) for e in events if e.phase == phase]
         axes.barh([lane for _, lane in bars], [max(e.duration, end / 800) for e, _ in bars],
                   left=[e.start for e, _ in bars], color=COLORS[phase], label=phase)

@@ -18,6 +18,7 @@ from .data import DATASETS, load_data
 from .devices import devices_from, num_mxnet_gpus, parse_devices, why_no_gpus
 from .plot import accuracy_curve
 from .runtime import ENVIRONMENT
+from .timeline import TimelineLog, check_devices, draw, read
 from .training_log import TrainingLog
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
@@ -77,6 +78,8 @@ def exit_status(program: str, work: Callable) -> int:
 def _run(train, chapter, network, args, own) -> None:
     say = (lambda line: None) if args.quiet else (lambda line: print(line, flush=True))
     devices = _devices(args, say)
+    if args.timeline:
+        check_devices(devices)
     train_iter, test_iter = load_data(args.dataset, args.batch_size, data_dir=args.data_dir,
                                       train_size=args.train_size, seed=args.seed, say=say,
                                       progress=not args.quiet)
@@ -90,7 +93,9 @@ def _run(train, chapter, network, args, own) -> None:
               **versions()}
     (out_dir / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
 
-    log = TrainingLog(args.num_epochs, quiet=args.quiet, path=out_dir / 'history.csv')
+    settings = {'quiet': args.quiet, 'path': out_dir / 'history.csv'}
+    log = (TimelineLog(args.num_epochs, trace=out_dir / 'trace.json', **settings) if args.timeline
+           else TrainingLog(args.num_epochs, **settings))
     try:
         train(len(devices), args.batch_size, args.lr, num_epochs=args.num_epochs, devices=devices,
               data=(train_iter, test_iter), log=log, seed=args.seed, **{name: getattr(args, name) for name in own})
@@ -99,6 +104,16 @@ def _run(train, chapter, network, args, own) -> None:
         if log.history and not args.no_plot:
             accuracy_curve(log.history, out_dir / 'accuracy.png', heading)
             say(f'curve: {out_dir / "accuracy.png"}')
+        if args.timeline:
+            _draw_timeline(log.trace, out_dir, heading, say)
+
+
+def _draw_timeline(trace, out_dir, heading, say) -> None:
+    if trace.exists():
+        draw(read(trace), out_dir / 'timeline.png', f'One step of {heading}')
+        say(f'timeline: {out_dir / "timeline.png"}')
+    else:
+        say('timeline: none, the run ended before its sixth batch')
 
 
 def _devices(args, say) -> list:
@@ -140,6 +155,8 @@ def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
     parser.add_argument('--out-dir', metavar='DIR',
                         help='new folder for config.json, history.csv and accuracy.png '
                              f'(default: runs/{chapter}-DATE-TIME)')
+    parser.add_argument('--timeline', action='store_true',
+                        help='profile one step of training: trace.json and timeline.png')
     parser.add_argument('--no-plot', action='store_true', help='draw no accuracy.png')
     parser.add_argument('--quiet', action='store_true', help='show the last line only')
     return parser

@@ -5,7 +5,7 @@
 
 The trace is a Chrome trace: chrome://tracing and ui.perfetto.dev show it, too. An event is what the engine
 ran as one piece on a device, and it has no phase, only the names of its operators: the phase is told from
-them and from their order on the device, which is right but for a few microseconds:
+them and from their order on the device, which is right but for a small part of a step:
 
 - ``backward`` in a name is backward, an ``sgd_update`` update; ones are what backward begins with.
 - Copies are allreduce once backward has begun on the device, also those that bring new weights; before,
@@ -249,7 +249,8 @@ def draw(events: list[Event], path, title: str) -> None:
     for phase in [p for p in COLORS if any(e.phase == p for e in events)]:
         bars = [(e, list(shares).index(e.device)) for e in events if e.phase == phase]
         axes.barh([lane for _, lane in bars], [max(e.duration, end / 800) for e, _ in bars],
-                  left=[e.start for e, _ in bars], color=COLORS[phase], label=phase)
+                  left=[e.start for e, _ in bars], color=COLORS[phase], label=phase,
+                  zorder=2 if phase == 'allreduce' else 1)  # often too short to be seen beside the update
     for lane, share in enumerate(shares.values()):
         axes.annotate(f'{share:.0%} busy', (1, lane), xycoords=('axes fraction', 'data'), xytext=(6, 0),
                       textcoords='offset points', va='center')

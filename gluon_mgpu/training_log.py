@@ -134,7 +134,7 @@ class TrainingLog:
         rows = sum(l.size for l in ls)
         if rows == 0:
             return
-        batch_loss = sum(float(l.asnumpy().sum()) for l in ls)
+        batch_loss = sum(float(l.asnumpy().sum(dtype='float64')) for l in ls)
         if not math.isfinite(batch_loss):
             self.close()
             raise DivergenceError(

@@ -115,6 +115,22 @@ def test_allreduce_by_name(algorithm, tmp_path, devices_flag, small_test_set):
     assert json.loads((out / 'config.json').read_text())['allreduce'] == algorithm
 
 
+@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+def test_timeline(chapter, tmp_path, capsys, devices_flag, small_test_set):
+    out = tmp_path / 'run'
+    flags = [*SMALL, *devices_flag, '--batch-size', '16', '--no-plot', '--timeline', '--out-dir', str(out)]
+    assert chapter.main(flags) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f'timeline: {out / "timeline.png"}'
+    assert (out / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
+    assert json.loads((out / 'trace.json').read_text())
+
+
+def test_timeline_of_too_few_batches(tmp_path, capsys, devices_flag, small_test_set):
+    flags = [*SMALL, *devices_flag, '--num-epochs', '1', '--no-plot', '--timeline']
+    assert scratch.main([*flags, '--out-dir', str(tmp_path / 'a')]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == 'timeline: none, the run ended before its sixth batch'
+
+
 def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, devices_flag):
     (tmp_path / 'history.csv').write_text('of another run')
     assert scratch.main([*SMALL, *devices_flag, '--out-dir', str(tmp_path)]) == 2
@@ -141,7 +157,7 @@ def test_the_number_of_devices(tmp_path, capsys, monkeypatch, small_test_set):
 def test_divergence_keeps_what_was_recorded(tmp_path, capsys, devices_flag, small_test_set, monkeypatch):
     """A learning rate far too large: one line, status 2, and the folder tells what happened before."""
     out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *devices_flag, '--lr', '1e30', '--num-epochs', '9', '--out-dir', str(out)]) == 2
+    assert scratch.main([*SMALL, *devices_flag, '--lr', '3e38', '--num-epochs', '9', '--out-dir', str(out)]) == 2
     err = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r'scratch: the loss is \S+ in epoch \d+, after \d+ rows: it must be finite; '
                         'use a smaller learning rate', err[-1])

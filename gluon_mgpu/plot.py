@@ -30,6 +30,7 @@ class Animator:
         self.X: list[list[float]] = []
         self.Y: list[list[float]] = []
         self.fig = None
+        self._shown = None  # in a notebook, the output that holds the figure
 
     def add(self, x, y) -> None:
         """Add a point to each line.
@@ -70,8 +71,15 @@ class Animator:
         axes.grid()
         if _in_notebook():
             from IPython import display
-            display.display(self.fig)
-            display.clear_output(wait=True)
+            # As PNG: without pyplot, IPython knows no picture of a Figure. Updated in place, and not cleared:
+            # a pending clear_output would take the last curve away as soon as the cell prints something.
+            png = io.BytesIO()
+            self.fig.savefig(png, format='png')
+            image = display.Image(png.getvalue())
+            if self._shown is None:
+                self._shown = display.display(image, display_id=True)
+            else:
+                self._shown.update(image)
 
 
 def accuracy_curve(history: list, path, title: str) -> None:

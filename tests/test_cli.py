@@ -157,7 +157,7 @@ def test_the_number_of_devices(tmp_path, capsys, monkeypatch, small_test_set):
 def test_divergence_keeps_what_was_recorded(tmp_path, capsys, devices_flag, small_test_set, monkeypatch):
     """A learning rate far too large: one line, status 2, and the folder tells what happened before."""
     out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *devices_flag, '--lr', '3e38', '--num-epochs', '9', '--out-dir', str(out)]) == 2
+    assert scratch.main([*SMALL, *devices_flag, '--lr', '1e300', '--num-epochs', '9', '--out-dir', str(out)]) == 2
     err = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r'scratch: the loss is \S+ in epoch \d+, after \d+ rows: it must be finite; '
                         'use a smaller learning rate', err[-1])

@@ -33,15 +33,17 @@ def test_animator_takes_several_lines_and_gaps():
 
 
 def test_animator_draws_live_in_a_notebook(monkeypatch):
-    shown, cleared = [], []
-    display = types.SimpleNamespace(display=shown.append, clear_output=lambda wait: cleared.append(wait))
+    shown, updated = [], []
+    handle = types.SimpleNamespace(update=updated.append)
+    display = types.SimpleNamespace(Image=bytes, display=lambda image, display_id: shown.append(image) or handle)
     shell = types.SimpleNamespace(config={'IPKernelApp': {}})
     ipython = types.SimpleNamespace(display=display, get_ipython=lambda: shell, version_info=(9, 0))
     monkeypatch.setitem(sys.modules, 'IPython', ipython)
     animator = Animator('epoch', 'test acc', legend=['a'], xlim=[1, 10])
     animator.add(1, (0.5,))
     animator.add(2, (0.75,))
-    assert shown == [animator.fig] * 2 and cleared == [True, True]
+    assert len(shown) == len(updated) == 1 and shown != updated
+    assert all(image.startswith(b'\x89PNG\r\n') for image in shown + updated)
     axes = animator.axes[0]
     assert axes.lines[0].get_xydata().tolist() == [[1, 0.5], [2, 0.75]]
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim()) == ('epoch', 'test acc', (1, 10))

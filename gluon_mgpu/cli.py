@@ -17,8 +17,9 @@ from .compat import mx
 from .data import DATASETS, load_data
 from .devices import devices_from, num_mxnet_gpus, parse_devices, why_no_gpus
 from .plot import accuracy_curve
+from .profiling import TimelineLog, check_devices
 from .runtime import ENVIRONMENT
-from .timeline import TimelineLog, check_devices, draw, read
+from .timeline import draw, read
 from .training_log import TrainingLog
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C

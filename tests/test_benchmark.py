@@ -5,10 +5,10 @@ from itertools import islice
 import numpy
 import pytest
 
-from gluon_mgpu import benchmark, scaling_plot, scratch
+from gluon_mgpu import benchmark, scaling as scaling_room, scaling_plot, scratch
 from gluon_mgpu.batches import BatchIterator
-from gluon_mgpu.benchmark import MODES, Case, LeNet, ResNet18, Sample, device_counts, measure, scaling, summary
 from gluon_mgpu.compat import np, npx, seed as set_seed
+from gluon_mgpu.scaling import MODES, Case, LeNet, ResNet18, Sample, device_counts, measure, scaling, summary
 
 PARTS = ['loading', 'split', 'forward+backward', 'allreduce', 'update']
 
@@ -75,14 +75,14 @@ def test_the_parts_of_a_step_do_what_train_batch_does(network, devices, batches)
 
 
 def test_a_measurement(devices, batches):
-    found = measure(LeNet(devices[:2]), benchmark._endless(batches, 10), warm_up=1, steps=3, part_steps=2)
+    found = measure(LeNet(devices[:2]), scaling_room._endless(batches, 10), warm_up=1, steps=3, part_steps=2)
     assert list(found.as_trained) == ['loading', 'dispatch', 'waiting'] and list(found.parts) == PARTS
     assert found.step == pytest.approx(sum(found.as_trained.values()))
     assert min(*found.as_trained.values(), *found.parts.values()) > 0
 
 
 def test_endless_batches_are_all_full(batches):
-    assert [len(X) for X, _ in islice(benchmark._endless(batches, 24), 5)] == [24] * 5
+    assert [len(X) for X, _ in islice(scaling_room._endless(batches, 24), 5)] == [24] * 5
     assert batches.batch_size == 8
 
 

@@ -8,9 +8,10 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from gluon_mgpu import timeline
+from gluon_mgpu import profiling, timeline
 from gluon_mgpu.compat import autograd, mx, np, npx
-from gluon_mgpu.timeline import COLORS, Event, TimelineLog, busy_shares, check_devices, classify, draw, record
+from gluon_mgpu.profiling import TimelineLog, check_devices, record
+from gluon_mgpu.timeline import COLORS, Event, busy_shares, classify, draw
 
 CPU0, CPU1, PINNED, OPERATOR = range(4)
 LANES = {CPU0: 'cpu/0', CPU1: 'cpu/1', PINNED: 'cpu pinned/', OPERATOR: 'operator'}
@@ -180,7 +181,7 @@ def test_a_run_of_few_batches_leaves_no_trace(tmp_path):
 
 
 def test_more_cpu_contexts_than_the_profiler_can_record_are_refused(monkeypatch):
-    monkeypatch.setattr(timeline, 'num_cores', lambda: 2)
+    monkeypatch.setattr(profiling, 'num_cores', lambda: 2)
     check_devices([mx.cpu(0), mx.cpu(1), mx.gpu(7)])
     with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond .*: with 2 cores a timeline takes cpu:0 to cpu:1$'):
         check_devices([mx.cpu(0), mx.cpu(2)])

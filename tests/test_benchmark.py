@@ -88,7 +88,7 @@ def test_endless_batches_are_all_full(batches):
 
 def test_one_device_is_measured_once_for_both_modes(devices, batches, monkeypatch):
     measured = []
-    monkeypatch.setattr(benchmark, 'measure',
+    monkeypatch.setattr(scaling_room, 'measure',
                         lambda job, batches, *steps: measured.append(
                             (len(job.devices), len(next(batches)[0]))) or sample(1.0))
     lines = scaling(['lenet'], devices[:2], {'lenet': 8}, batches, rounds=2, steps={'lenet': 1},

@@ -79,7 +79,9 @@ def check_training(nb, num_lists=(1, 2)):
 
 
 def check_from_scratch(nb):
-    assert re.findall(r'\[\[.*?\]\]', after(nb, 'data = ')) == ['[[1. 1.]]', '[[2. 2.]]', '[[3. 3.]]', '[[3. 3.]]']
+    # MXNet 1.9 prints 1., MXNet 2 prints 1
+    vectors = re.findall(r'\[\[(\d)\.? (\d)\.?\]\]', after(nb, 'data = '))
+    assert vectors == [('1', '1'), ('2', '2'), ('3', '3'), ('3', '3')]
     assert all(2.25 < float(number) < 2.35 for number in re.findall(r'\d\.\d+', after(nb, 'loss(')))
     b1, grad = after(nb, 'b1 = ').splitlines()
     assert b1.count('0.') == grad.count('0.') == 20

@@ -24,10 +24,11 @@ ENVIRONMENT = {
     # on two CPU contexts at the same time hang for ever in MXNet 1.9.1.
     'OMP_NUM_THREADS': '1',
     # All CPU contexts take their scratch areas in turn from one ring, and operations that got the
-    # same one wait for each other. A hybridized network keeps those it got when it was laid out: with
-    # a ring too short (MXNet's default is 4; 256 was seen to be, after a few networks) two devices may
-    # share one for good, and take turns. Areas that are not used take no memory.
-    'MXNET_CPU_TEMP_COPY': '4096',
+    # same one wait for each other. A hybridized network keeps those it got when it was laid out; with
+    # MXNet's default of 4 two devices share some for good, and take turns. Each network that is laid
+    # out, also for a last and smaller batch, takes new ones, until all are in use: 4096 of them were
+    # 55 GB of addresses, though little of it memory.
+    'MXNET_CPU_TEMP_COPY': str(max(512, 128 * (os.cpu_count() or 1))),
 }
 
 # glibc's mallopt: name, number, value. By default it maps large arrays anew at every allocation, some

@@ -49,6 +49,7 @@ def epoch_seconds(chapter, devices, dataset, data_dir):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--devices', default='cpu:0,cpu:1', help='two devices (default: %(default)s)')
+    parser.add_argument('--work', nargs='+', choices=WORK, default=list(WORK), help='chapters (default: both)')
     parser.add_argument('--rounds', type=int, default=5, help='of each chapter (default: %(default)s)')
     parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
     parser.add_argument('--data-dir', help='where fashion-mnist/ is')
@@ -56,7 +57,8 @@ def main():
     devices = [f'{d.device_type}:{d.device_id}' for d in parse_devices(args.devices)]
     if len(devices) != 2:
         parser.error(f'{args.devices} is not two devices')
-    for chapter, (_, rows, _, _) in WORK.items():
+    for chapter in args.work:
+        rows = WORK[chapter][1]
         seconds = {1: [], 2: []}
         for number in range(args.rounds):
             for k in seconds:

@@ -3,7 +3,8 @@
 Called as written, `lenet` hands ten operators a device and a direction to the engine, each from
 Python and each with freshly allocated results. Hybridized, it is traced once, as a graph of symbols,
 and handed over whole; the graph's memory is laid out on each device at the first call and used again
-at every later one. The mathematics is the same.
+at every later one. Pixels that the function never looks at are cut off first (`used_pixels`). The
+mathematics is the same.
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import types
 from collections.abc import Callable
 
 from .compat import cached_op, mx
+from .used_pixels import used_size
 
 
 def hybridize(function: Callable) -> Callable:
@@ -20,9 +22,10 @@ def hybridize(function: Callable) -> Callable:
     Parameters
     ----------
     function : callable
-        Takes arrays and lists of arrays, returns one array; its body calls nothing but functions of
+        Takes an array, then arrays and lists of arrays, returns one array; its body calls nothing but functions of
         ``np``, ``npx`` and methods of arrays. It asks no array for its shape (``-1`` stands for the
-        number of rows in a reshape) and is called with lists of the same length each time.
+        number of rows in a reshape) and is called with lists of the same length each time. Its first
+        argument may have any number of rows; it is traced once for each shape of a row.
 
     Returns
     -------
@@ -30,14 +33,14 @@ def hybridize(function: Callable) -> Callable:
         With the same arguments, differentiable in each of them. It does not wait. All arrays must
         be on one device.
     """
-    operator = None
+    operators = {}
 
     @functools.wraps(function)
     def hybridized(*args):
-        nonlocal operator
-        if operator is None:
-            operator = _trace(function, args)
-        return operator(*_flatten(args))
+        shape = args[0].shape[1:]  # of a row
+        if shape not in operators:
+            operators[shape] = _trace(function, args)
+        return operators[shape](*_flatten(args))
 
     return hybridized
 
@@ -49,8 +52,19 @@ def _trace(function, args):
                                   function.__defaults__, function.__closure__)
     symbols = [[_variable(i, j) for j in range(len(arg))] if isinstance(arg, list) else _variable(i)
                for i, arg in enumerate(args)]
+    names = [s.name for s in _flatten(symbols)]
     graph = symbolic(*symbols)
-    return cached_op(graph, [s.name for s in _flatten(symbols)])
+    size = args[0].shape[2:]
+    used = used_size(graph, names[0], size) if len(size) == 2 else size
+    if used != size:
+        graph = symbolic(_top_left(symbols[0], *used), *symbols[1:])
+    return cached_op(graph, names)
+
+
+def _top_left(images, rows: int, columns: int):
+    """The first rows and columns of symbolic images (n, channels, rows, columns)."""
+    part = mx.sym.slice(images.as_nd_ndarray(), begin=(None, None, 0, 0), end=(None, None, rows, columns))
+    return part.as_np_ndarray()
 
 
 class SymbolicNpx:

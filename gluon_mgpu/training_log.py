@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+# Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores
+SECONDS_BETWEEN_READS, MOST_UNREAD = 0.15, 8
+
 
 class DivergenceError(ValueError):
     """The loss is no longer a number: what follows would be worthless."""
@@ -110,27 +113,38 @@ class TrainingLog:
             self._bar = tqdm(total=self.num_epochs * len(train_iter), unit='batch', leave=False, smoothing=0.05,
                              disable=True if self.quiet else None, dynamic_ncols=True)
         self._bar.set_description(f'epoch {len(self.history) + 1}/{self.num_epochs}', refresh=False)
-        self._loss, self._rows, self._in_flight = 0.0, 0, []
-        self._started = time.perf_counter()
+        self._loss, self._rows, self._unread = 0.0, 0, []
+        self._batches_a_read = 1
+        self._started = self._read_at = time.perf_counter()
         yield from train_iter
 
     def add(self, ls: list) -> None:
         """Take the losses of the batch just started, one array (n,) a device.
 
-        Waits for the batch before it, not for this one: the devices always have work, and are
-        never more than two batches behind.
+        Some seven times a second, and at every 8th batch at the latest, it waits for the batches before
+        this one, to read their losses; otherwise it doesn't wait. So the devices always have work.
 
         Raises
         ------
         DivergenceError
-            If the loss of the batch before is NaN or infinite.
+            If one of the losses read is NaN or infinite.
         """
-        self._finish_batch()
-        self._in_flight = ls
+        self._unread.append(ls)
+        if len(self._unread) > self._batches_a_read:
+            self._read(self._batches_a_read)
 
-    def _finish_batch(self) -> None:
-        """Wait for the batch in flight, if there is one, and count it."""
-        ls, self._in_flight = self._in_flight, []
+    def _read(self, count: int) -> None:
+        """Wait for the first `count` of the batches that have not been read, and count them."""
+        batches, self._unread = self._unread[:count], self._unread[count:]
+        for ls in batches:
+            self._count(ls)
+        now = time.perf_counter()
+        seconds_a_batch = (now - self._read_at) / max(count, 1)
+        self._read_at = now
+        self._batches_a_read = min(MOST_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_a_batch, 1e-6)) or 1)
+
+    def _count(self, ls: list) -> None:
+        """Add the losses of a batch to the epoch's; waits for them."""
         rows = sum(l.size for l in ls)
         if rows == 0:
             return
@@ -158,7 +172,7 @@ class TrainingLog:
         test_acc : float
             Accuracy on the test rows, 0 to 1.
         """
-        self._finish_batch()
+        self._read(len(self._unread))
         epoch = Epoch(len(self.history) + 1, seconds, self._loss / self._rows, test_acc, self._rows / seconds)
         self.history.append(epoch)
         if self.path:

@@ -1,6 +1,7 @@
 """The timer, the sums, and the record of a run, with a clock and losses given by hand."""
 import csv
 
+import numpy
 import pytest
 
 from gluon_mgpu import training_log
@@ -80,7 +81,7 @@ def test_quiet_shows_nothing(capsys):
     assert captured.out == captured.err == ''
 
 
-def test_the_bar_counts_finished_batches_of_the_whole_run(monkeypatch, capsys):
+def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, capsys):
     bars = []
 
     class Bar(training_log.tqdm):
@@ -92,22 +93,51 @@ def test_the_bar_counts_finished_batches_of_the_whole_run(monkeypatch, capsys):
     log = TrainingLog(num_epochs=2)
     counts = []
     for _ in log.progress([None] * 3):
+        clock[0] += 1
         log.add([np.array([0.5])])
         counts.append(bars[0].n)
     assert (bars[0].total, counts) == (6, [0, 1, 2])  # the batch just started is not finished
     log.end_epoch(1.0, 0.5)
     assert bars[0].n == 3
-    feed(log, [[[1.0]]] * 3)
+    for _ in log.progress([None] * 3):
+        clock[0] += 1
+        log.add([np.array([1.0])])
     log.end_epoch(1.0, 0.5)
     assert len(bars) == 1
     assert 'loss 0.500' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('seconds, most', [(0.001, 8), (0.05, 3), (0.08, 1), (2, 1)])
+def test_waits_seven_times_a_second_or_every_eighth_batch(clock, seconds, most):
+    """How many batches are started without waiting for one."""
+    log = TrainingLog(num_epochs=1, quiet=True)
+    started, read = [], []
+
+    class Loss:
+        size = 2
+
+        def asnumpy(self):
+            read.append(len(started))
+            return numpy.ones(self.size)
+
+    for batch in log.progress(range(50)):
+        clock[0] += seconds
+        started.append(batch)
+        log.add([Loss()])
+    log.end_epoch(1.0, 0.5)
+    assert len(read) == 50
+    read_at = sorted(set(read))
+    assert {b - a for a, b in zip(read_at[1:], read_at[2:-1])} == {most}
+
+
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
-def test_a_loss_that_is_no_number_ends_the_run(bad):
+@pytest.mark.parametrize('batches_after', [1, 20])
+def test_a_loss_that_is_no_number_ends_the_run(bad, batches_after):
     log = TrainingLog(num_epochs=1, quiet=True)
     with pytest.raises(DivergenceError, match=r'the loss is (nan|inf) in epoch 1, after 2 rows.*learning rate'):
-        feed(log, [[[1.0, 1.0]], [[bad]], [[1.0]]])
+        feed(log, [[[1.0, 1.0]], [[bad]], *[[[1.0]]] * batches_after])
+        assert batches_after == 1
+        log.end_epoch(1.0, 0.5)
 
 
 def test_a_last_batch_that_is_no_number_is_found_too():

@@ -34,6 +34,7 @@ from gluon_mgpu.compat import MXNET_MAJOR, autograd, gluon, init, npx, zero_grad
 from gluon_mgpu.data import load_data
 from gluon_mgpu.download import DownloadError
 from gluon_mgpu.evaluate import accuracy
+from gluon_mgpu.hybridize import hybridize_block
 
 nn = gluon.nn
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -49,7 +50,7 @@ def make_net(devices: list):
                 nn.Flatten(), nn.Dense(128, activation='relu'),           # (n, 800) -> (n, 128)
                 nn.Dense(10))                                             # (n, 10)
     net.initialize(init=init.Xavier(magnitude=2), ctx=devices)
-    net.hybridize(static_alloc=True, static_shape=True)
+    hybridize_block(net)
     return net
 
 

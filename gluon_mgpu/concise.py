@@ -16,6 +16,7 @@ from .compat import autograd, gluon, init, np, npx, seed as set_seed, zero_grad
 from .data import load_data_fashion_mnist
 from .devices import split_batch, try_gpu
 from .evaluate import evaluate_accuracy_gpus
+from .hybridize import hybridize_block
 from .plot import Animator
 from .precision import DTYPES, check_dtype
 from .resnet import resnet18
@@ -94,10 +95,10 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     set_seed(seed)
     net = net or resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    net.hybridize(static_alloc=True, static_shape=True)
+    hybridize_block(net)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    loss.hybridize(static_alloc=True, static_shape=True)
+    hybridize_block(loss)
     log, timer = log or TrainingLog(num_epochs), Timer()
     animator = Animator('epoch', 'test acc', xlim=[1, num_epochs])
     for epoch in range(num_epochs):

@@ -9,10 +9,13 @@ mathematics is the same.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import types
 from collections.abc import Callable
 
-from .compat import cached_op, mx
+from .compat import autograd, cached_op, gluon, identity, mx
+from .flat import FlatParams
 from .used_pixels import used_size
 
 
@@ -24,25 +27,67 @@ def hybridize(function: Callable) -> Callable:
     function : callable
         Takes an array, then arrays and lists of arrays, returns one array; its body calls nothing but functions of
         ``np``, ``npx`` and methods of arrays. It asks no array for its shape (``-1`` stands for the
-        number of rows in a reshape) and is called with lists of the same length each time. Its first
-        argument may have any number of rows; it is traced once for each shape of a row.
+        number of rows in a reshape) and is called with lists of the same length each time. `FlatParams`
+        are lists; they go in as the one array that they are.
 
     Returns
     -------
     callable
         With the same arguments, differentiable in each of them. It does not wait. All arrays must
-        be on one device.
+        be on one device. Each shape of the first argument has an operator of its own.
     """
     operators = {}
 
     @functools.wraps(function)
     def hybridized(*args):
-        shape = args[0].shape[1:]  # of a row
-        if shape not in operators:
-            operators[shape] = _trace(function, args)
-        return operators[shape](*_flatten(args))
+        key = _layout(*args)
+        if key not in operators:
+            operators[key] = _trace(function, args)
+        return operators[key](*_leaves(args))
 
     return hybridized
+
+
+def hybridize_block(net: gluon.HybridBlock) -> None:
+    """Hybridize a block in place, with memory that is laid out once for each shape of its input; does not wait.
+
+    ``net.hybridize(static_alloc=True, static_shape=True)`` alone lays it out anew whenever the number of rows
+    changes, and between training and evaluation; the scratch areas of before stay with the engine, 200 MB an
+    epoch of ResNet-18.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock
+        Takes one array, or several, of which the first has the rows.
+    """
+    net.hybridize(static_alloc=True, static_shape=True)
+    operators = {}
+
+    def get_graph(*args):
+        inputs, output = type(net)._get_graph(net, *args)
+        return inputs, _fence(output, {i.name: identity(i) for i in inputs})
+
+    def call_cached_op(*args):
+        key = _layout(*args)
+        net._cached_op = operators.get(key)  # None: the block makes one
+        result = type(net)._call_cached_op(net, *args)
+        operators[key] = net._cached_op
+        return result
+
+    net._get_graph, net._call_cached_op = get_graph, call_cached_op
+
+
+def _layout(*args) -> tuple:
+    """What decides how the memory of an operator is laid out on a device."""
+    return args[0].shape, autograd.is_recording(), *(arg.shapes for arg in args if isinstance(arg, FlatParams))
+
+
+def _leaves(args) -> list:
+    """[X, [W, b], y] -> [X, W, b, y]; of FlatParams, their one array."""
+    leaves = []
+    for arg in args:
+        leaves += [arg.flat] if isinstance(arg, FlatParams) else arg if isinstance(arg, list) else [arg]
+    return leaves
 
 
 def _trace(function, args):
@@ -50,21 +95,26 @@ def _trace(function, args):
     symbolic_globals = {**function.__globals__, 'np': mx.sym.np, 'npx': SymbolicNpx()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
-    symbols = [[_variable(i, j) for j in range(len(arg))] if isinstance(arg, list) else _variable(i)
-               for i, arg in enumerate(args)]
-    names = [s.name for s in _flatten(symbols)]
-    graph = symbolic(*symbols)
+    variables = [[_variable(i, j) for j in range(len(arg))] if type(arg) is list else _variable(i)
+                 for i, arg in enumerate(args)]
+    graph = symbolic(*(_split(v, arg.shapes) if isinstance(arg, FlatParams) else v
+                       for v, arg in zip(variables, args)))
+    names = [v.name for v in _leaves(variables)]
+    inputs = {v.name: identity(v) for v in _leaves(variables)}
     size = args[0].shape[2:]
     used = used_size(graph, names[0], size) if len(size) == 2 else size
     if used != size:
-        graph = symbolic(_top_left(symbols[0], *used), *symbols[1:])
-    return cached_op(graph, names)
+        inputs[names[0]] = _top_left(variables[0], *used)
+    return cached_op(_fence(graph, inputs), names)
 
 
-def _top_left(images, rows: int, columns: int):
-    """The first rows and columns of symbolic images (n, channels, rows, columns)."""
-    part = mx.sym.slice(images.as_nd_ndarray(), begin=(None, None, 0, 0), end=(None, None, rows, columns))
-    return part.as_np_ndarray()
+def _fence(graph, inputs: dict):
+    """A graph in which operators that copy stand between the others and the arrays that come in and go out.
+
+    Those are others at every call. The engine prepares an operator that touches one anew each time, and gives
+    it another scratch area.
+    """
+    return identity(graph(**inputs))
 
 
 class SymbolicNpx:
@@ -82,6 +132,14 @@ def _variable(*position):
     return mx.sym.var('arg_' + '_'.join(map(str, position))).as_np_ndarray()
 
 
-def _flatten(args) -> list:
-    """[X, [W, b], y] -> [X, W, b, y]"""
-    return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
+def _split(flat, shapes: tuple) -> list:
+    """Symbols in these shapes, one after the other in the symbol `flat`."""
+    ends = tuple(itertools.accumulate(math.prod(shape) for shape in shapes))
+    parts = mx.sym.split_v2(flat.as_nd_ndarray(), ends[:-1], axis=0)
+    return [part.reshape(shape).as_np_ndarray() for part, shape in zip(parts, shapes)]
+
+
+def _top_left(images, rows: int, columns: int):
+    """The first rows and columns of symbolic images (n, channels, rows, columns)."""
+    part = mx.sym.slice(images.as_nd_ndarray(), begin=(None, None, 0, 0), end=(None, None, rows, columns))
+    return part.as_np_ndarray()

@@ -12,6 +12,7 @@ from . import concise, scratch
 from .batches import BatchIterator, integer
 from .compat import autograd, gluon, init, mx, np, npx, seed
 from .devices import check_devices, split_batch
+from .hybridize import hybridize_block
 from .resnet import resnet18
 
 MODES = ('fixed total', 'fixed per device')
@@ -59,9 +60,9 @@ class ResNet18:
     def __init__(self, devices: list):
         self.devices, self.net = devices, resnet18(10)
         self.net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-        self.net.hybridize(static_alloc=True, static_shape=True)
+        hybridize_block(self.net)
         self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
-        self.loss.hybridize(static_alloc=True, static_shape=True)
+        hybridize_block(self.loss)
         self.trainer, self.parts_trainer = self._trainer(), None
 
     def _trainer(self, **options):

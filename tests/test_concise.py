@@ -6,6 +6,7 @@ from test_scratch import BATCHES, Batches, largest_difference, train_on
 
 from gluon_mgpu import concise
 from gluon_mgpu.compat import gluon, init, np
+from gluon_mgpu.hybridize import hybridize_block
 from gluon_mgpu.training_log import TrainingLog
 
 
@@ -19,8 +20,8 @@ def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True):
     net = oracle.gluon_lenet(params, devices)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     if hybridize:
-        net.hybridize(static_alloc=True, static_shape=True)
-        loss.hybridize(static_alloc=True, static_shape=True)
+        hybridize_block(net)
+        hybridize_block(loss)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
     for X, y in batches:
         concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices)

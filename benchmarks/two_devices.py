@@ -12,6 +12,7 @@ import contextlib
 import multiprocessing
 import os
 import statistics
+from concurrent.futures import ProcessPoolExecutor
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data import load_data
@@ -63,9 +64,9 @@ def main():
         for number in range(args.rounds):
             for k in seconds:
                 # A process each: MXNet keeps much of the memory of networks that are no longer used
-                with multiprocessing.get_context('spawn').Pool(1) as process:
-                    seconds[k].append(process.apply(epoch_seconds, (chapter, ','.join(devices[:k]), args.dataset,
-                                                                    args.data_dir)))
+                with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as process:
+                    seconds[k].append(process.submit(epoch_seconds, chapter, ','.join(devices[:k]), args.dataset,
+                                                     args.data_dir).result())
             one, two = (seconds[k][-1] for k in (1, 2))
             print(f'{chapter}, round {number + 1}: {rows / one:,.0f} and {rows / two:,.0f} images/s, '
                   f'{one / two:.2f} times as fast', flush=True)

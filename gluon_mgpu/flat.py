@@ -22,14 +22,11 @@ class FlatParams(list):
     ----------
     flat : np.ndarray, (number of all elements,)
         The memory of all parameters: changing it changes them. ``flat.grad`` is that of all gradients.
-    shapes : tuple of tuple of int
-        Those of the parameters.
     """
 
     def __init__(self, params: list, device: Context):
         self.flat = np.concatenate([p.as_in_ctx(device).reshape(-1) for p in params])
         self.flat.attach_grad()
-        self.shapes = tuple(p.shape for p in params)
         super().__init__(_views(self.flat, params))
         autograd.mark_variables(self, _views(self.flat.grad, params))
 

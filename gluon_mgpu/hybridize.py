@@ -9,13 +9,10 @@ mathematics is the same.
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 import types
 from collections.abc import Callable
 
 from .compat import autograd, cached_op, gluon, identity, mx
-from .flat import FlatParams
 from .used_pixels import used_size
 
 
@@ -25,10 +22,9 @@ def hybridize(function: Callable) -> Callable:
     Parameters
     ----------
     function : callable
-        Takes an array, then arrays and lists of arrays, returns one array; its body calls nothing but functions of
-        ``np``, ``npx`` and methods of arrays. It asks no array for its shape (``-1`` stands for the
-        number of rows in a reshape) and is called with lists of the same length each time. `FlatParams`
-        are lists; they go in as the one array that they are.
+        Takes an array, then arrays and lists of arrays, returns one array; its body calls nothing but
+        functions of ``np``, ``npx`` and methods of arrays. It asks no array for its shape (``-1`` stands
+        for the number of rows in a reshape) and is called with lists of the same length each time.
 
     Returns
     -------
@@ -40,10 +36,10 @@ def hybridize(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def hybridized(*args):
-        key = _layout(*args)
+        key = _layout(args[0])
         if key not in operators:
             operators[key] = _trace(function, args)
-        return operators[key](*_leaves(args))
+        return operators[key](*_flatten(args))
 
     return hybridized
 
@@ -68,7 +64,7 @@ def hybridize_block(net: gluon.HybridBlock) -> None:
         return inputs, _fence(output, {i.name: identity(i) for i in inputs})
 
     def call_cached_op(*args):
-        key = _layout(*args)
+        key = _layout(args[0])
         net._cached_op = operators.get(key)  # None: the block makes one
         result = type(net)._call_cached_op(net, *args)
         operators[key] = net._cached_op
@@ -77,17 +73,9 @@ def hybridize_block(net: gluon.HybridBlock) -> None:
     net._get_graph, net._call_cached_op = get_graph, call_cached_op
 
 
-def _layout(*args) -> tuple:
-    """What decides how the memory of an operator is laid out on a device."""
-    return args[0].shape, autograd.is_recording(), *(arg.shapes for arg in args if isinstance(arg, FlatParams))
-
-
-def _leaves(args) -> list:
-    """[X, [W, b], y] -> [X, W, b, y]; of FlatParams, their one array."""
-    leaves = []
-    for arg in args:
-        leaves += [arg.flat] if isinstance(arg, FlatParams) else arg if isinstance(arg, list) else [arg]
-    return leaves
+def _layout(array) -> tuple:
+    """What decides how the memory of an operator that gets this array is laid out on a device."""
+    return array.shape, autograd.is_recording()
 
 
 def _trace(function, args):
@@ -95,16 +83,15 @@ def _trace(function, args):
     symbolic_globals = {**function.__globals__, 'np': mx.sym.np, 'npx': SymbolicNpx()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
-    variables = [[_variable(i, j) for j in range(len(arg))] if type(arg) is list else _variable(i)
-                 for i, arg in enumerate(args)]
-    graph = symbolic(*(_split(v, arg.shapes) if isinstance(arg, FlatParams) else v
-                       for v, arg in zip(variables, args)))
-    names = [v.name for v in _leaves(variables)]
-    inputs = {v.name: identity(v) for v in _leaves(variables)}
+    symbols = [[_variable(i, j) for j in range(len(arg))] if isinstance(arg, list) else _variable(i)
+               for i, arg in enumerate(args)]
+    graph = symbolic(*symbols)
+    names = [s.name for s in _flatten(symbols)]
+    inputs = {s.name: identity(s) for s in _flatten(symbols) if s.name in graph.list_arguments()}
     size = args[0].shape[2:]
     used = used_size(graph, names[0], size) if len(size) == 2 else size
     if used != size:
-        inputs[names[0]] = _top_left(variables[0], *used)
+        inputs[names[0]] = _top_left(symbols[0], *used)
     return cached_op(_fence(graph, inputs), names)
 
 
@@ -132,11 +119,9 @@ def _variable(*position):
     return mx.sym.var('arg_' + '_'.join(map(str, position))).as_np_ndarray()
 
 
-def _split(flat, shapes: tuple) -> list:
-    """Symbols in these shapes, one after the other in the symbol `flat`."""
-    ends = tuple(itertools.accumulate(math.prod(shape) for shape in shapes))
-    parts = mx.sym.split_v2(flat.as_nd_ndarray(), ends[:-1], axis=0)
-    return [part.reshape(shape).as_np_ndarray() for part, shape in zip(parts, shapes)]
+def _flatten(args) -> list:
+    """[X, [W, b], y] -> [X, W, b, y]"""
+    return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
 
 
 def _top_left(images, rows: int, columns: int):

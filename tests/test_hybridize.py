@@ -1,8 +1,8 @@
 """A hybridized function computes what it computes as written, on any device, for any number of rows."""
 import pytest
 
-from gluon_mgpu.compat import autograd, np, npx
-from gluon_mgpu.hybridize import hybridize
+from gluon_mgpu.compat import autograd, gluon, init, np, npx
+from gluon_mgpu.hybridize import hybridize, hybridize_block
 
 
 @hybridize
@@ -66,6 +66,74 @@ def test_arguments_are_told_apart_by_position(devices):
 
     a, b = np.array([5.0], ctx=devices[0]), np.array([2.0], ctx=devices[0])
     assert subtract_second_used_first(a, b).tolist() == [3.0]
+
+
+def test_an_argument_that_is_not_used(devices):
+    @hybridize
+    def first(a, b, params):
+        return a * params[1]
+
+    a = np.array([5.0], ctx=devices[0])
+    assert first(a, a, [a, np.array([2.0], ctx=devices[0])]).tolist() == [10.0]
+
+
+def test_other_parameters_on_the_same_device(devices):
+    """They get gradients of their own, and the first ones keep theirs."""
+    kept = []
+    for _ in range(2):
+        X, params, scale = arrays(4, devices[0])
+        gradients = []
+        for function in (dense.__wrapped__, dense):
+            with autograd.record():
+                out = function(X, params, scale)
+            out.backward()
+            gradients.append(params[0].grad.asnumpy())
+        assert abs(gradients[1] - gradients[0]).max() < 1e-6
+        assert gradients[1].any()
+        kept.append((params[0].grad, gradients[1]))
+    for gradient, as_it_was in kept:
+        assert (gradient.asnumpy() == as_it_was).all()
+
+
+def hybrid_net(devices):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(3, activation='relu'), gluon.nn.BatchNorm(), gluon.nn.Dense(2))
+    net.initialize(init.Normal(1), ctx=devices)
+    return net
+
+
+def test_a_block_is_the_same_function_for_any_rows_recorded_or_not(devices):
+    net = hybrid_net(devices)
+    X = {n: np.random.normal(size=(n, 4), ctx=devices[0]) for n in (5, 2)}
+    results = []
+    for hybridized in (False, True, True):
+        if hybridized:
+            hybridize_block(net)  # the second time over the first
+        results.append([])
+        for n in (5, 2, 5):
+            results[-1].append(net(X[n]))
+            with autograd.record(train_mode=False):
+                out = net(X[n])
+            out.backward()
+            results[-1] += [out, net[0].weight.grad(devices[0]).copy()]
+    for by_blocks, *by_graphs in zip(*results):
+        assert abs(by_blocks.asnumpy()).max() > 0
+        for by_graph in by_graphs:
+            assert abs((by_graph - by_blocks).asnumpy()).max() < 1e-5
+
+
+def test_a_block_that_is_initialized_and_hybridized_again_trains_its_new_parameters(devices):
+    net, X = hybrid_net(devices), np.random.normal(size=(5, 4), ctx=devices[0])
+    gradients = []
+    for _ in range(2):
+        net.initialize(init.Normal(1), ctx=devices, force_reinit=True)
+        hybridize_block(net)
+        with autograd.record():
+            out = net(X)
+        out.backward()
+        gradients.append(net[2].weight.grad(devices[0]).asnumpy())
+        assert gradients[-1].any()
+    assert (gradients[0] != gradients[1]).any()
 
 
 def test_keeps_name_and_docstring():

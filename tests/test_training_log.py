@@ -107,8 +107,8 @@ def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, ca
     assert 'loss 0.500' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('seconds, most', [(0.001, 8), (0.05, 3), (0.08, 1), (2, 1)])
-def test_waits_seven_times_a_second_or_every_eighth_batch(clock, seconds, most):
+@pytest.mark.parametrize('seconds, most', [(0.001, 16), (0.05, 5), (0.2, 1), (2, 1)])
+def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most):
     """How many batches are started without waiting for one."""
     log = TrainingLog(num_epochs=1, quiet=True)
     started, read = [], []

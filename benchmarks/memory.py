@@ -1,0 +1,70 @@
+"""How much memory training takes: whether it grows over the epochs, and how with the number of devices.
+
+    python benchmarks/memory.py                                      # about 10 minutes on 2 cores
+    python benchmarks/memory.py --dataset fashion-mnist --data-dir DIR --epochs 20
+
+Both chapters' `train` on two CPU contexts for 20 epochs, each with a smaller last batch, and evaluated; then LeNet
+for 2 epochs on 1 to 16 CPU contexts. A process of its own for each; Linux only, from /proc.
+"""
+import argparse
+import contextlib
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.compat import mx
+from gluon_mgpu.data import load_data
+from gluon_mgpu.training_log import TrainingLog
+
+WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
+    'scratch': (scratch.train, 60_000, 256, 0.2),
+    'concise': (concise.train, 700, 256, 0.1),
+}
+PAGE = os.sysconf('SC_PAGESIZE')
+SHOWN = (1, 2, 5, 10, 20, 50, 100)
+
+
+class MemoryLog(TrainingLog):
+    """Notes after every epoch how many MB of memory the process holds, and of addresses."""
+
+    def __init__(self, num_epochs):
+        super().__init__(num_epochs, quiet=True)
+        self.sizes = []
+
+    def end_epoch(self, seconds, test_acc):
+        super().end_epoch(seconds, test_acc)
+        with open('/proc/self/statm') as file:
+            addresses, memory = (int(pages) * PAGE / 2**20 for pages in file.read().split()[:2])
+        self.sizes.append((memory, addresses))
+
+
+def sizes(chapter, num_devices, num_epochs, dataset, data_dir):
+    """(MB of memory, MB of addresses) after each epoch."""
+    train, rows, batch_size, lr = WORK[chapter]
+    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
+    test_batches = [batch for batch, _ in zip(test_iter, range(-(-rows // 6 // batch_size)))]
+    log = MemoryLog(num_epochs)
+    with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
+        train(num_devices, batch_size, lr, num_epochs, [mx.cpu(i) for i in range(num_devices)],
+              data=(train_iter, test_batches), log=log)
+    return log.sizes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--epochs', type=int, default=20, help='on two devices (default: %(default)s)')
+    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
+    parser.add_argument('--data-dir', help='where fashion-mnist/ is')
+    args = parser.parse_args()
+    cases = [(chapter, 2, args.epochs) for chapter in WORK] + [('scratch', k, 2) for k in (1, 2, 4, 8, 16)]
+    for chapter, num_devices, num_epochs in cases:
+        with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as process:
+            after = process.submit(sizes, chapter, num_devices, num_epochs, args.dataset, args.data_dir).result()
+        shown = sorted({n for n in SHOWN if n < num_epochs} | {num_epochs})
+        memory = ', '.join(f'{n}: {after[n - 1][0]:,.0f}' for n in shown)
+        print(f'{chapter} on {num_devices}: MB after epoch {memory}; {after[-1][1]:,.0f} of addresses', flush=True)
+
+
+if __name__ == '__main__':
+    main()

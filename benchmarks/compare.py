@@ -38,6 +38,7 @@ class Work(NamedTuple):
     lr: float
     rows: int  # in an epoch
     quick_rows: int
+    mflop: float  # million operations an image: convolutions and dense layers as written, forward and backward
 
 
 class Contender(NamedTuple):
@@ -50,9 +51,9 @@ class Contender(NamedTuple):
 
 
 WORKS = {
-    'scratch': Work('LeNet from scratch, float32', 'scratch', 'float32', 256, 0.2, 60_000, 60 * 256),
-    'concise': Work('ResNet-18, float32', 'concise', 'float32', 256, 0.1, 2048, 512),
-    'concise-bfloat16': Work('ResNet-18, bfloat16', 'concise', 'bfloat16', 256, 0.1, 2048, 512),
+    'scratch': Work('LeNet from scratch, float32', 'scratch', 'float32', 256, 0.2, 60_000, 60 * 256, 13.26),
+    'concise': Work('ResNet-18, float32', 'concise', 'float32', 256, 0.1, 2048, 512, 2734),
+    'concise-bfloat16': Work('ResNet-18, bfloat16', 'concise', 'bfloat16', 256, 0.1, 2048, 512, 2734),
 }
 FLOAT32 = ('scratch', 'concise')
 CONTENDERS = {
@@ -127,11 +128,14 @@ def compare(args) -> None:
             scaled = '' if num_rows == results.FULL_EPOCH else f'; s/epoch scaled to {results.FULL_EPOCH:,}'
             title = (f'{work.title}, batch {args.batch_size or work.batch_size}, {num_rows:,} rows of {dataset}'
                      f'{scaled}')
+            ceiling = process.ceiling(pythons[OURS], CORES)
             runs_of = run_rounds(name, args, pythons, data)
-            tables[title] = results.compare(runs_of, OURS)
-            print('\n' + results.table(title, tables[title]) + '\n', flush=True)
+            tables[title] = results.compare(runs_of, OURS, work.mflop)
+            print('\n' + results.table(title, tables[title]))
+            print('at most, GFLOP/s: ' + '; '.join(f'{what}: {rate:.0f}' for what, rate in ceiling.items()) + '\n',
+                  flush=True)
             record.append({'work': name, 'title': title, 'rows': num_rows, 'summaries': tables[title],
-                           'runs': runs_of})
+                           'ceiling_gflops': ceiling, 'runs': runs_of})
     if args.json:
         whole = {'machine': machine, 'dataset': dataset, 'works': record}
         args.json.write_text(json.dumps(whole, indent=2) + '\n')

@@ -10,12 +10,27 @@ from pathlib import Path
 import numpy
 import pytest
 
+from gluon_mgpu import resnet
+from gluon_mgpu.compat import gluon, np
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'benchmarks'
 sys.path.insert(0, str(BENCHMARKS))
 
 import compare  # noqa: E402
 import environments  # noqa: E402
 from contenders import process, results, rows  # noqa: E402
+
+
+def lenet():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(20, 3), gluon.nn.AvgPool2D(2), gluon.nn.Conv2D(50, 5), gluon.nn.AvgPool2D(2),
+            gluon.nn.Dense(128), gluon.nn.Dense(10))
+    return net
+
+
+def resnet18():
+    return resnet.resnet18(10)
+
 
 LINE = {'name': 'fake', 'epoch_seconds': [9.0, 2.0, 1.0], 'cores_busy': 1.5, 'rows': 30_000, 'loss': 0.5,
         'test_acc': 0.75}
@@ -61,13 +76,50 @@ def test_without_the_reference_there_is_no_ratio():
     assert ' - ' in results.table('title', summaries)
 
 
+def test_rates_are_images_times_operations():
+    summary, = results.compare({'a': [run_of(epoch_seconds=[1, 3])]}, 'ours', mflop=200).values()
+    assert summary['images_per_second'] == 10_000
+    assert summary['gflops'] == 2000
+
+
+@pytest.mark.parametrize('work, net', [('scratch', lenet), ('concise', resnet18)])
+def test_operations_of_an_image(work, net):
+    """Two for each weight at each position, forward and for the gradients of weights and of the layer's input."""
+    operations = []
+
+    def count(layer, _, out):
+        positions = out.shape[2] * out.shape[3] if out.ndim == 4 else 1
+        directions = 3 if operations else 2  # nobody asks for the gradient of the images
+        operations.append(directions * 2 * layer.weight.data().size * positions)
+
+    net = net()
+    net.initialize()
+    net(np.zeros((1, 1, 28, 28)))
+    net.apply(lambda layer: layer.register_forward_hook(count) if hasattr(layer, 'weight') else None)
+    net(np.zeros((1, 1, 28, 28)))
+    assert sum(operations) == pytest.approx(compare.WORKS[work].mflop * 1e6, rel=1e-3)
+
+
+def test_the_ceiling_is_measured():
+    rates = process.ceiling(sys.executable, 1)
+    assert len(rates) in (3, 4)
+    assert all(0 < rate < 1e5 for rate in rates.values())
+
+
+def test_without_a_ceiling_there_is_none(tmp_path):
+    broken = tmp_path / 'python'
+    broken.write_text('#!/bin/sh\nexit 1\n')
+    broken.chmod(0o755)
+    assert process.ceiling(broken, 1) == {}
+
+
 def test_a_table_has_a_line_a_contender_and_aligned_columns():
     text = results.table('title', results.compare({'ours': [run_of()], 'other-one': [run_of()]}, 'ours'))
     title, *lines = text.splitlines()
     assert title == 'title'
     assert [line.split()[0] for line in lines[1:]] == ['ours', 'other-one']
     assert len({len(line) for line in lines}) == 1
-    assert lines[1].split()[1:5] == ['3.00', '2.00-4.00', '20,000', '1.00']
+    assert lines[1].split()[1:6] == ['3.00', '2.00-4.00', '20,000', '-', '1.00']
 
 
 def test_a_chart_is_drawn(tmp_path):

@@ -49,8 +49,7 @@ def run(python, program, job: dict, timeout: float) -> dict:
     with tempfile.TemporaryDirectory(prefix='compare-') as folder:
         out, err = Path(folder, 'out'), Path(folder, 'err')
         # torch.compile keeps what it compiled: a new cache each time, since the whole job is to count it
-        env = {**{name: value for name, value in os.environ.items() if not DROPPED.match(name)},
-               'TORCHINDUCTOR_CACHE_DIR': str(Path(folder, 'inductor'))}
+        env = {**_environment(), 'TORCHINDUCTOR_CACHE_DIR': str(Path(folder, 'inductor'))}
         started = time.perf_counter()
         with out.open('w') as stdout, err.open('w') as stderr:
             try:
@@ -71,6 +70,14 @@ def run(python, program, job: dict, timeout: float) -> dict:
         return {**parse(out.read_text(errors='replace')), 'job_seconds': seconds, 'peak_mb': peak_mb}
 
 
+def ceiling(python, num_cores: int) -> dict:
+    """Run `ceiling.py`; name -> GFLOP/s. Empty if that fails: the contenders can be compared without."""
+    program = Path(__file__).with_name('ceiling.py')
+    done = subprocess.run([str(python), str(program), str(num_cores)], capture_output=True, text=True,
+                          env=_environment(), check=False)
+    return {} if done.returncode else json.loads(done.stdout.splitlines()[-1])
+
+
 def parse(output: str) -> dict:
     """The contender's line, the last of its output; a ContenderError if there is none or it lacks something."""
     lines = output.strip().splitlines()
@@ -83,6 +90,11 @@ def parse(output: str) -> dict:
     if missing:
         raise ContenderError(f'{", ".join(missing)} missing in its last line')
     return line
+
+
+def _environment() -> dict:
+    """This shell's variables, but for those that are settings."""
+    return {name: value for name, value in os.environ.items() if not DROPPED.match(name)}
 
 
 def _watch(process, deadline: float) -> float:

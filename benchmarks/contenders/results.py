@@ -8,6 +8,7 @@ COLUMNS = (  # heading, how a summary is put there
     ('s/epoch', lambda s: f'{s["epoch_seconds"]:.2f}'),
     ('from-to', lambda s: f'{s["fastest"]:.2f}-{s["slowest"]:.2f}'),
     ('images/s', lambda s: f'{s["images_per_second"]:,.0f}'),
+    ('GFLOP/s', lambda s: '-' if s['gflops'] is None else f'{s["gflops"]:.0f}'),
     ('x ours', lambda s: '-' if s['ratio'] is None else f'{s["ratio"]:.2f}'),
     ('1st epoch', lambda s: f'{s["first_epoch_seconds"]:.1f}'),
     ('whole job', lambda s: f'{s["job_seconds"]:.1f}'),
@@ -42,14 +43,16 @@ def summarize(runs: list) -> dict:
             'first_epoch_seconds': statistics.median(run['epoch_seconds'][0] for run in runs)}
 
 
-def compare(runs_of: dict, reference: str) -> dict:
+def compare(runs_of: dict, reference: str, mflop: float | None = None) -> dict:
     """Summaries by name, in the order given, with ``ratio``: median seconds an epoch over the reference's.
 
-    Contenders without runs are left out. Without the reference, every ratio is None.
+    And with ``gflops``, from the millions of operations that an image takes. Contenders without runs are left
+    out. Without the reference, every ratio is None, without `mflop`, every rate.
     """
     summaries = {name: summarize(runs) for name, runs in runs_of.items() if runs}
     ours = summaries.get(reference)
     for summary in summaries.values():
+        summary['gflops'] = summary['images_per_second'] * mflop / 1000 if mflop else None
         summary['ratio'] = summary['epoch_seconds'] / ours['epoch_seconds'] if ours else None
     return summaries
 

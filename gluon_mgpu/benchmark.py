@@ -33,9 +33,11 @@ from . import cli
 from .batches import integer
 from .compat import mx
 from .data import DATASETS, load_data
-from .devices import check_devices, num_mxnet_gpus, parse_devices, why_no_gpus
-from .scaling import DISPATCH_COUNTS, NETWORKS, measure_dispatch, scaling
+from .devices import check_devices, parse_devices
+from .gpus import num_mxnet_gpus, why_no_gpus
+from .scaling import DISPATCH_COUNTS, measure_dispatch, scaling
 from .scaling_plot import dispatch_table, machine, scaling_curves, scaling_table, shares_table
+from .workloads import NETWORKS
 
 
 def main(argv: list | None = None) -> int:

@@ -15,7 +15,8 @@ import numpy
 from . import __version__
 from .compat import mx
 from .data import DATASETS, load_data
-from .devices import devices_from, num_mxnet_gpus, parse_devices, why_no_gpus
+from .devices import devices_from, parse_devices
+from .gpus import num_mxnet_gpus, why_no_gpus
 from .plot import accuracy_curve
 from .profiling import TimelineLog, check_devices
 from .runtime import ENVIRONMENT

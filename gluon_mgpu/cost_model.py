@@ -3,10 +3,8 @@
     python -m gluon_mgpu.cost_model                                    # all GPUs, or four CPU contexts
     python -m gluon_mgpu.cost_model --devices cpu:0-3 --out-dir costs
 
-A message of n bytes takes alpha + beta n seconds: alpha is its latency, beta the time of a byte. A device
-sends one message and receives one at a time; additions cost nothing; all pairs of devices are alike. The
-program measures alpha and beta between two devices, then the algorithms on the devices given, and leaves
-costs.json, allreduce.png (the time) and bytes.png (what the busiest device sends and receives).
+The program measures alpha and beta (see `alpha_beta`) between two devices, then the algorithms on the devices
+given, and leaves costs.json, allreduce.png (the time) and bytes.png (what the busiest device sends and receives).
 
 CPU contexts are no machine of that kind: they share cores and memory, so that with more contexts than cores
 messages that the model takes to be simultaneous are not, and starting many small ones keeps Python busy.
@@ -21,52 +19,16 @@ import time
 
 from . import cli
 from .allreduce import ALGORITHMS
+from .alpha_beta import TIMES
 from .compat import mx, np, npx
-from .devices import num_mxnet_gpus, parse_devices
+from .cost_plot import draw_bytes, draw_times
+from .devices import parse_devices
+from .gpus import num_mxnet_gpus
 from .resnet import resnet18
 from .scratch import init_params
 
 HOPS = 20            # messages to and fro in one measurement: one alone would time Python and the waiting
 LARGE = 4 * 2**20    # float32 elements of a large message, 16 MiB: more than fits into a core's cache
-COLORS = {'star': 'tab:blue', 'ring': 'tab:orange', 'tree': 'tab:green', 'kvstore': 'tab:red'}
-MARKERS = {'star': 'o', 'ring': 's', 'tree': '^', 'kvstore': 'D'}  # hollow: they may lie on one another
-
-
-def star_time(k: int, num_bytes: float, alpha: float, beta: float) -> float:
-    """Seconds of `allreduce.star` by the model: the hub receives k - 1 messages, then sends k - 1."""
-    # 2 (k - 1) (alpha + beta N)
-    return 2 * (k - 1) * (alpha + beta * num_bytes)
-
-
-def ring_time(k: int, num_bytes: float, alpha: float, beta: float) -> float:
-    """Seconds of `allreduce.ring` by the model: 2 (k - 1) steps, in each a chunk from every device to the next."""
-    # 2 (k - 1) (alpha + beta N / k)
-    return 2 * (k - 1) * (alpha + beta * num_bytes / k)
-
-
-def tree_time(k: int, num_bytes: float, alpha: float, beta: float) -> float:
-    """Seconds of `allreduce.tree` by the model: the slowest path from the root to a device, up and down.
-
-    A parent serves its left child in one message's time and its right child in two, as that waits for the
-    left one. Counted from 1, device n has the children 2 n and 2 n + 1: each binary digit of n after the first
-    is a level, and each that is 1 a turn to the right. So it is reached after (digits of n - 1) +
-    (ones of n - 1) messages.
-    """
-    # 2 max(digits(n) + ones(n) - 2 for n <= k) (alpha + beta N)
-    messages = max(n.bit_length() + bin(n).count('1') - 2 for n in range(1, k + 1))
-    return 2 * messages * (alpha + beta * num_bytes)
-
-
-TIMES = {'star': star_time, 'ring': ring_time, 'tree': tree_time, 'kvstore': star_time}
-
-
-def busiest_bytes(algorithm: str, k: int, num_bytes: float) -> float:
-    """Bytes that the busiest of k devices sends and receives, both together, by the formulas of `allreduce`."""
-    if algorithm == 'ring':
-        return 4 * (k - 1) / k * num_bytes
-    # In the tree, the most neighbours of a device: one of 2 devices, two of 3 and 4, three of more
-    neighbours = min(3, (k + 1) // 2) if algorithm == 'tree' else k - 1
-    return 2 * neighbours * num_bytes if k > 1 else 0
 
 
 def measure_link(source, target, rounds: int = 9) -> tuple:
@@ -151,53 +113,6 @@ def measure(devices: list, rounds: int = 9, say=print) -> dict:
                     f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')
     return {'alpha': alpha, 'beta': beta, 'devices': [str(d) for d in devices],
             'gradient_bytes': {network: 4 * size for network, size in sizes.items()}, 'measured': measured}
-
-
-def draw_times(costs: dict, path) -> None:
-    """Draw seconds over devices as PNG: lines are the model, dots what was measured. `costs` as from `measure`."""
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(8, 4), dpi=110, layout='tight')
-    ks = [2**i for i in range(1, 11)]
-    for axes, (network, num_bytes) in zip(fig.subplots(1, 2, sharey=True), costs['gradient_bytes'].items()):
-        for algorithm in ('star', 'tree', 'ring'):
-            axes.plot(ks, [TIMES[algorithm](k, num_bytes, costs['alpha'], costs['beta']) * 1e3 for k in ks],
-                      color=COLORS[algorithm], label=f'{algorithm}, model')
-        for algorithm in ALGORITHMS:
-            rows = [r for r in costs['measured'] if (r['network'], r['algorithm']) == (network, algorithm)]
-            axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], MARKERS[algorithm],
-                      color=COLORS[algorithm], markerfacecolor='none', label=f'{algorithm}, measured')
-        axes.set_xscale('log', base=2)
-        axes.set_yscale('log')
-        axes.set_xticks([2, 4, 16, 64, 256, 1024], ['2', '4', '16', '64', '256', '1024'])
-        axes.set(title=f'{network}, {num_bytes / 1e6:.1f} MB of gradients', xlabel='devices')
-        axes.grid(alpha=0.4)
-    fig.axes[0].set_ylabel('one allreduce (ms)')
-    fig.axes[0].legend(fontsize=8)
-    fig.savefig(path)
-
-
-def draw_bytes(costs: dict, path) -> None:
-    """Draw the busiest device's bytes over devices as PNG: lines are formulas, dots were counted."""
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(6.4, 4), dpi=110, layout='tight')
-    axes = fig.subplots()
-    network, num_bytes = list(costs['gradient_bytes'].items())[-1]
-    ks = range(2, 17)
-    for algorithm, label in (('star', 'star and kvstore'), ('tree', 'tree'), ('ring', 'ring')):
-        axes.plot(ks, [busiest_bytes(algorithm, k, num_bytes) / 1e6 for k in ks], color=COLORS[algorithm],
-                  label=label)
-        rows = [r for r in costs['measured'] if (r['network'], r['algorithm']) == (network, algorithm)
-                and r['devices'] in ks]
-        axes.plot([r['devices'] for r in rows], [r['busiest_bytes'] / 1e6 for r in rows], 'o',
-                  color=COLORS[algorithm])
-    axes.set(title=f'One allreduce of {network}: bytes at the busiest device',
-             xlabel='devices (dots: counted here)', ylabel='sent and received (MB)', xticks=range(2, 17, 2))
-    axes.set_ylim(bottom=0)
-    axes.secondary_yaxis('right', functions=(lambda mb: mb * 1e6 / num_bytes, lambda n: n * num_bytes / 1e6)
-                         ).set_ylabel(f'in gradients of {num_bytes / 1e6:.1f} MB')
-    axes.grid(alpha=0.4)
-    axes.legend()
-    fig.savefig(path)
 
 
 def main(argv: list | None = None) -> int:

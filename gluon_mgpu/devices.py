@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .gpus import check_gpus, dotted, num_mxnet_gpus, usable_gpus, why_no_gpus
 from .installation import installed_builds
 from .nvidia_driver import BUILDS, ask_driver
 from .runtime import omp_threads
@@ -31,7 +32,7 @@ def try_gpu(i: int = 0) -> Context:
     from .compat import mx
     if i < 0:
         raise ValueError(f'device number {i} is negative: devices are numbered from 0')
-    return mx.gpu(i) if i in _usable_gpus() else mx.cpu(i)
+    return mx.gpu(i) if i in usable_gpus() else mx.cpu(i)
 
 
 def try_all_gpus() -> list[Context]:
@@ -40,7 +41,7 @@ def try_all_gpus() -> list[Context]:
     Source: d2l, "GPUs", `try_all_gpus`, which gives an empty list when there is no GPU.
     """
     from .compat import mx
-    return [mx.gpu(i) for i in _usable_gpus()] or [mx.cpu(0), mx.cpu(1)]
+    return [mx.gpu(i) for i in usable_gpus()] or [mx.cpu(0), mx.cpu(1)]
 
 
 def devices_from(num_gpus: int) -> list[Context]:
@@ -116,7 +117,7 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
             raise ValueError(f'{device} has a negative number: devices are numbered from 0')
         if device in devices[:n]:
             raise ValueError(f'{device} is listed twice: list each device once')
-    _check_gpus([d.device_id for d in devices if d.device_type == 'gpu'])
+    check_gpus([d.device_id for d in devices if d.device_type == 'gpu'])
 
     num_cpus, threads = sum(d.device_type == 'cpu' for d in devices), omp_threads()
     if MXNET_MAJOR < 2 and num_cpus > 1 and threads > 1:
@@ -170,56 +171,6 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def num_mxnet_gpus() -> int:
-    """Return how many GPUs MXNet sees, including those that it has no code for."""
-    from .compat import mx, npx
-    try:
-        return npx.num_gpus()
-    except mx.base.MXNetError:   # a CUDA build, and a driver that is missing or too old for it
-        return 0
-
-
-def why_no_gpus() -> str:
-    """Return, for a machine where MXNet sees no GPU, the reason in one line."""
-    from .compat import mx
-    gpus, cuda_version, reason = ask_driver()
-    if not gpus:
-        return reason
-    found = f'MXNet cannot see {", ".join(map(str, gpus))}'
-    if mx.runtime.Features().is_enabled('CUDA'):
-        return f'{found}: the driver, for CUDA {_dotted(cuda_version)}, may be too old'
-    return f'{found}: its CPU build is installed, not {" or ".join(gpus[0].builds()) or "one with CUDA"}'
-
-
-def _no_code_for() -> dict[int, str]:
-    """Return the GPUs that this MXNet has no code for: number -> the line that refuses it."""
-    from .compat import compute_capabilities
-    lowest, highest = compute_capabilities()
-    return {gpu.index: f'gpu({gpu.index}) is {gpu}, and this MXNet has code only for {_dotted(lowest)} to '
-                       f'{_dotted(highest)}: use {" or ".join([*gpu.builds(), "CPU contexts (cpu:0,cpu:1)"])}'
-            for gpu in ask_driver().gpus if not lowest <= gpu.capability <= highest}
-
-
-def _usable_gpus() -> list[int]:
-    numbers = range(num_mxnet_gpus())
-    no_code = _no_code_for() if numbers else {}
-    return [i for i in numbers if i not in no_code]
-
-
-def _check_gpus(numbers: list[int]) -> None:
-    if not numbers:
-        return
-    seen, no_code = num_mxnet_gpus(), _no_code_for()
-    for i in numbers:
-        # First, since no installation of this MXNet would make such a GPU visible
-        if i in no_code:
-            raise ValueError(no_code[i])
-        if not seen:
-            raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use CPU contexts (cpu:0,cpu:1)')
-        if i >= seen:
-            raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}): use gpu:0 to gpu:{seen - 1}')
-
-
 def _from_numpy(array: Any) -> Any:
     from .compat import empty_with_view, mx
     if isinstance(array, mx.nd.NDArray):
@@ -229,15 +180,11 @@ def _from_numpy(array: Any) -> Any:
     return copy
 
 
-def _dotted(version: tuple[int, int]) -> str:
-    return '.'.join(map(str, version))
-
-
 def main() -> None:
     """Print the GPUs, the builds of MXNet that have code for them, and the CPU contexts. Loads no MXNet."""
     gpus, cuda_version, reason = ask_driver()
     if cuda_version:
-        print(f'NVIDIA driver for CUDA up to {_dotted(cuda_version)}')
+        print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')
     for gpu in gpus:
         verdicts = (f'{"runs" if name in gpu.builds() else "does not run"} with {name}' for name in BUILDS)
         print(f'gpu:{gpu.index}  {gpu}, {gpu.memory / 2**30:.1f} GiB: {"; ".join(verdicts)}')

@@ -16,7 +16,8 @@ import numpy
 import pytest
 
 # Before any test module can import MXNet, so that the engine is set up
-from gluon_mgpu.devices import num_mxnet_gpus, parse_devices
+from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.gpus import num_mxnet_gpus
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

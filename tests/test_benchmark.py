@@ -8,7 +8,8 @@ import pytest
 from gluon_mgpu import benchmark, scaling as scaling_room, scaling_plot, scratch
 from gluon_mgpu.batches import BatchIterator
 from gluon_mgpu.compat import np, npx, seed as set_seed
-from gluon_mgpu.scaling import MODES, Case, LeNet, ResNet18, Sample, device_counts, measure, scaling, summary
+from gluon_mgpu.scaling import MODES, Case, Sample, device_counts, measure, scaling, summary
+from gluon_mgpu.workloads import LeNet, ResNet18
 
 PARTS = ['loading', 'split', 'forward+backward', 'allreduce', 'update']
 

@@ -5,7 +5,7 @@ from idx_files import dataset, write
 
 import gluon_mgpu as d2l
 from gluon_mgpu.compat import MXNET_MAJOR, autograd, gluon, init, np, npx
-from gluon_mgpu.devices import num_mxnet_gpus
+from gluon_mgpu.gpus import num_mxnet_gpus
 
 
 @pytest.fixture

@@ -10,19 +10,18 @@ import numpy
 import pytest
 
 import gluon_mgpu.devices as room
-from gluon_mgpu import compat
+from gluon_mgpu import compat, gpus as gpu_room
 from gluon_mgpu.compat import autograd, mx, np, npx
 from gluon_mgpu.devices import (
     check_devices,
     devices_from,
     num_cores,
-    num_mxnet_gpus,
     parse_devices,
     split_batch,
     try_all_gpus,
     try_gpu,
-    why_no_gpus,
 )
+from gluon_mgpu.gpus import num_mxnet_gpus, why_no_gpus
 from gluon_mgpu.nvidia_driver import Driver, Gpu
 
 WHEEL, REVIVED = ((5, 0), (8, 9)), ((8, 0), (12, 1))
@@ -36,8 +35,9 @@ def machine(monkeypatch):
     def pretend(*gpus, seen=None, code_for=WHEEL, cuda=True):
         gpus = [gpu._replace(index=i) for i, gpu in enumerate(gpus)]
         driver = Driver(gpus, (12, 4), '') if gpus else Driver([], None, 'no NVIDIA driver')
-        monkeypatch.setattr(room, 'ask_driver', lambda: driver)
-        monkeypatch.setattr(room, 'num_mxnet_gpus', lambda: len(gpus) if seen is None else seen)
+        monkeypatch.setattr(gpu_room, 'ask_driver', lambda: driver)
+        for r in (room, gpu_room):
+            monkeypatch.setattr(r, 'num_mxnet_gpus', lambda: len(gpus) if seen is None else seen)
         monkeypatch.setattr(mx.runtime.Features, 'is_enabled', lambda self, feature: cuda)
         monkeypatch.setattr(compat, 'compute_capabilities', lambda: code_for)
         monkeypatch.setattr(room, 'omp_threads', lambda: 1)

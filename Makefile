@@ -31,5 +31,5 @@ lint: .venv/installed
 	@tools/make_venv.sh .venv-mxnet2 mxnet2,test
 
 clean:
-	rm -rf .venv .venv-mxnet2 .pytest_cache .ruff_cache
+	rm -rf .venv .venv-mxnet2 .venv-compare .pytest_cache .ruff_cache
 	find gluon_mgpu tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -16,7 +16,7 @@ runtime.prepare()
 _NAMES_OF = {  # module -> its public names
     'devices': ('try_gpu', 'try_all_gpus', 'split_batch'),
     'data': ('load_data_fashion_mnist',),
-    'training_log': ('Timer', 'Accumulator'),
+    'timer': ('Timer', 'Accumulator'),
     'plot': ('Animator',),
     'evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
     'resnet': ('Residual', 'resnet18'),

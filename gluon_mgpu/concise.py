@@ -20,7 +20,8 @@ from .hybridize import hybridize_block
 from .plot import Animator
 from .precision import DTYPES, check_dtype
 from .resnet import resnet18
-from .training_log import Timer, TrainingLog
+from .timer import Timer
+from .training_log import TrainingLog
 
 
 def train_batch(X: np.ndarray, y: np.ndarray, net: gluon.Block, loss: Callable, trainer: gluon.Trainer,

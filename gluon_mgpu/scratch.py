@@ -21,7 +21,8 @@ from .evaluate import evaluate_accuracy_gpus
 from .flat import FlatParams
 from .hybridize import hybridize
 from .plot import Animator
-from .training_log import Timer, TrainingLog
+from .timer import Timer
+from .training_log import TrainingLog
 
 
 def init_params(scale: float = 0.01) -> list:

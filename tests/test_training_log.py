@@ -6,7 +6,8 @@ import pytest
 
 from gluon_mgpu import training_log
 from gluon_mgpu.compat import np
-from gluon_mgpu.training_log import Accumulator, DivergenceError, Timer, TrainingLog
+from gluon_mgpu.timer import Accumulator, Timer
+from gluon_mgpu.training_log import DivergenceError, TrainingLog
 
 
 @pytest.fixture

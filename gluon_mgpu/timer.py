@@ -1,0 +1,58 @@
+"""What the book measures with: a timer, and sums."""
+from __future__ import annotations
+
+import time
+from itertools import accumulate
+
+
+class Timer:
+    """Record multiple running times, in seconds.
+
+    Source: D2L 12.4, ``Timer``.
+    """
+
+    def __init__(self):
+        self.times: list[float] = []
+        self.start()
+
+    def start(self) -> None:
+        """Start the timer."""
+        self.started = time.perf_counter()
+
+    def stop(self) -> float:
+        """Stop the timer, record the time since `start` and return it. Does not wait for devices."""
+        self.times.append(time.perf_counter() - self.started)
+        return self.times[-1]
+
+    def avg(self) -> float:
+        """The average of the recorded times."""
+        return sum(self.times) / len(self.times)
+
+    def sum(self) -> float:
+        """The sum of the recorded times."""
+        return sum(self.times)
+
+    def cumsum(self) -> list[float]:
+        """The running sums of the recorded times."""
+        return list(accumulate(self.times))
+
+
+class Accumulator:
+    """Sums over `n` variables.
+
+    Source: D2L 4.4, ``Accumulator``.
+    """
+
+    def __init__(self, n: int):
+        self.data = [0.0] * n
+
+    def add(self, *args) -> None:
+        """Add one number to each of the sums; waits for those that are still being computed."""
+        self.data = [a + float(b) for a, b in zip(self.data, args)]
+
+    def reset(self) -> None:
+        """Set the sums to zero."""
+        self.data = [0.0] * len(self.data)
+
+    def __getitem__(self, idx: int) -> float:
+        return self.data[idx]

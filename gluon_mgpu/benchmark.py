@@ -13,7 +13,7 @@ goes backwards. Told are the medians of the rounds and, in brackets, the least a
 Where the time of a step goes is told twice, since devices compute while Python goes on:
 
 - *As trained*, by Python's clock: loading the batch, dispatching (the call of `train_batch`, which queues the
-  work), and waiting, for the devices to finish the batch before. The three are the step. Much waiting is good:
+  work), and waiting, for the devices to finish earlier batches. The three are the step. Much waiting is good:
   it means that the devices, not Python, set the pace.
 - *One part after the other*: the same step with a wait (``npx.waitall``) after each of its parts. The parts
   overlap in training, so that their sum is more than the step as trained: the difference is the *overlap*.

@@ -24,10 +24,10 @@ ENVIRONMENT = {
     # on two CPU contexts at the same time hang for ever in MXNet 1.9.1.
     'OMP_NUM_THREADS': '1',
     # All CPU contexts take their scratch areas in turn from one ring, and operations that got the
-    # same one wait for each other. A hybridized network keeps those it got when it was laid out; with
-    # MXNet's default of 4 two devices share some for good, and take turns. Each network that is laid
-    # out, also for a last and smaller batch, takes new ones, until all are in use: 4096 of them were
-    # 55 GB of addresses, though little of it memory.
+    # same one wait for each other. A hybridized network keeps those it got when it was laid out: with
+    # MXNet's default of 4, two devices share some for good, and take turns. Operators called one by
+    # one take new ones each time, until all are in use: 4096 were 55 GB of addresses, though little of
+    # it memory.
     'MXNET_CPU_TEMP_COPY': str(max(512, 128 * (os.cpu_count() or 1))),
 }
 

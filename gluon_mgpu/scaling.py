@@ -11,6 +11,7 @@ from typing import NamedTuple
 from .batches import BatchIterator, integer
 from .compat import mx, np, npx, seed
 from .devices import check_devices
+from .training_log import TrainingLog
 from .workloads import NETWORKS
 
 MODES = ('fixed total', 'fixed per device')
@@ -44,20 +45,30 @@ def measure(job, batches: Iterator, warm_up: int, steps: int, part_steps: int) -
 
 
 def _as_trained(job, batches, steps) -> dict:
-    """Seconds a step, from idle devices to idle devices, with the chapters' waiting: for the batch before."""
-    clock, in_flight = _Clock(), []
-    for _ in range(steps):
-        X, y = next(batches)
+    """Seconds a step, from idle devices to idle devices, with the chapters' log, which waits now and then."""
+    clock, log = _Clock(), TrainingLog(1, quiet=True)
+    for X, y in log.progress(_Steps(batches, steps)):
         clock.lap('loading')
         ls = job.train_batch(X, y)
         clock.lap('dispatch')
-        for l in in_flight:
-            l.wait_to_read()
-        in_flight = ls
+        log.add(ls)
         clock.lap('waiting')
     npx.waitall()
     clock.lap('waiting')
     return {name: seconds / steps for name, seconds in clock.laps.items()}
+
+
+class _Steps:
+    """So many of the batches, as a `train_iter`."""
+
+    def __init__(self, batches: Iterator, steps: int):
+        self.batches, self.steps = batches, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator:
+        return islice(self.batches, self.steps)
 
 
 def _part_by_part(job, batches, steps) -> dict:

@@ -10,8 +10,8 @@ them and from their order on the device, which is right but for a small part of 
 - ``backward`` in a name is backward, an ``sgd_update`` update; ones are what backward begins with.
 - Copies are allreduce once backward has begun on the device, also those that bring new weights; before,
   they bring the batch: other. Sums are allreduce, products and differences update, in the same way.
-- ImperativeBulk is several operators without their names (convolutions, dense layers): it counts with what
-  was seen before it on the device. So the loss's and the last layer's first backward steps count as forward.
+- ImperativeBulk is operators without their names: the copies at both ends of a hybridized network, the layers of
+  one that is not. It counts with what was seen before it on the device.
 """
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ class TrainingLog:
     def _read(self, count: int) -> None:
         """Wait for the first `count` of the batches that have not been read, and count them."""
         batches, self._unread = self._unread[:count], self._unread[count:]
-        batches = [[l.asnumpy() for l in ls] for ls in batches]
+        # The last one first, so that it is waited for once, and Python wakes up once
+        batches = [[l.asnumpy() for l in ls] for ls in batches[::-1]][::-1]
         losses = numpy.concatenate([numpy.empty(0), *(l for ls in batches for l in ls)])  # in float64
         if not numpy.isfinite(losses).all():
             self._refuse(batches)

@@ -246,11 +246,12 @@ def test_missing_data_is_one_line(tmp_path, capsys):
 
 
 def test_rows_are_cut_to_what_is_asked_for(tmp_path):
-    arrays = (numpy.ones((20, 28, 28), 'uint8'), numpy.arange(20)) * 2
-    path, num_rows = rows.write(arrays, 12, tmp_path)
-    with numpy.load(path) as data:
-        assert num_rows == 12 and {k: len(data[k]) for k in data} == {
-            'images': 12, 'labels': 12, 'test_images': 2, 'test_labels': 2}
+    arrays = (numpy.ones((300, 28, 28), 'uint8'), numpy.arange(300)) * 2
+    for asked, num_train, num_test in ((250, 250, 32), (6, 6, 16), (1000, 300, 48)):
+        path, num_rows = rows.write(arrays, asked, tmp_path)
+        with numpy.load(path) as data:
+            assert num_rows == num_train and {k: len(data[k]) for k in data} == {
+                'images': num_train, 'labels': num_train, 'test_images': num_test, 'test_labels': num_test}
 
 
 # --- environments ---

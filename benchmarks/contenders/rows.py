@@ -42,10 +42,12 @@ def load(data_dir: str | None, folder: str) -> tuple:
 def write(arrays: tuple, num_rows: int, folder: str) -> tuple[Path, int]:
     """Write the first `num_rows` training rows, and a sixth of that to test on, as in all of Fashion-MNIST.
 
-    Returns the file and the number of training rows, which is smaller if there are no more.
+    A multiple of 16 to test on, since `d2l` can't split the last batch over its devices otherwise. Returns the
+    file and the number of training rows, which is smaller if there are no more.
     """
     num_rows = min(num_rows, len(arrays[0]))
-    sizes = (num_rows, num_rows, max(num_rows // 6, 1), max(num_rows // 6, 1))
+    num_test_rows = max(num_rows // 6 // 16, 1) * 16
+    sizes = (num_rows, num_rows, num_test_rows, num_test_rows)
     path = Path(folder, f'{num_rows}.npz')
     numpy.savez(path, **{name: a[:size] for name, a, size in zip(NAMES, arrays, sizes)})
     return path, num_rows

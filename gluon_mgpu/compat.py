@@ -16,8 +16,7 @@ mx = runtime.load_mxnet()
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
 __all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'autograd', 'cached_op', 'compute_capabilities',
-           'empty_with_view', 'gluon', 'identity', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed',
-           'zero_grad']
+           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
 Context = type(mx.cpu())  # named Device in MXNet 2
@@ -65,11 +64,6 @@ def add(a, b):
     """
     package = mx.sym if isinstance(a, mx.sym.Symbol) else mx.nd
     return package.elemwise_add(a.as_nd_ndarray(), b.as_nd_ndarray()).as_np_ndarray()
-
-
-def identity(symbol):
-    """The same as `symbol`, from an operator of its own."""
-    return mx.sym.identity(symbol.as_nd_ndarray()).as_np_ndarray()
 
 
 def low_precision_type(name: str):

@@ -12,7 +12,7 @@ import functools
 import types
 from collections.abc import Callable
 
-from .compat import autograd, cached_op, gluon, identity, mx
+from .compat import autograd, cached_op, gluon, mx
 from .used_pixels import used_size
 
 
@@ -64,7 +64,7 @@ def hybridize_block(net: gluon.HybridBlock) -> None:
 
     def get_graph(*args):
         inputs, output = type(net)._get_graph(net, *args)
-        return inputs, _fence(output, {i.name: identity(i) for i in inputs})
+        return inputs, _fence(output, {i.name: _copy(i) for i in inputs})
 
     def call_cached_op(*args):
         key = _layout(args[0])
@@ -90,7 +90,7 @@ def _trace(function, args):
                for i, arg in enumerate(args)]
     graph = symbolic(*symbols)
     names = [s.name for s in _flatten(symbols)]
-    inputs = {s.name: identity(s) for s in _flatten(symbols) if s.name in graph.list_arguments()}
+    inputs = {s.name: _copy(s) for s in _flatten(symbols) if s.name in graph.list_arguments()}
     size = args[0].shape[2:]
     used = used_size(graph, names[0], size) if len(size) == 2 else size
     if used != size:
@@ -104,7 +104,11 @@ def _fence(graph, inputs: dict):
     Those are others at every call. The engine prepares an operator that touches one anew each time, and gives
     it another scratch area.
     """
-    return identity(graph(**inputs))
+    return _copy(graph(**inputs))
+
+
+def _copy(symbol):
+    return mx.sym.identity(symbol.as_nd_ndarray()).as_np_ndarray()
 
 
 class SymbolicNpx:

@@ -122,16 +122,17 @@ def test_k_devices_equal_one(device_list, rng, k):
 
 
 @pytest.mark.parametrize('k', [2, 3, 4])
-def test_k_devices_equal_one_in_float32(device_list, rng, k):
+def test_k_devices_equal_one_in_float32(device_list, seed, k):
+    rng = numpy.random.default_rng(seed + 1)  # 0 has a tie, see below, on MXNet 2: 8e-10 in the second convolution
     params = oracle.to_mx(oracle.lenet_params(rng))
     batches = [oracle.images(rng, n) for n in BATCHES]
     one, = train_on(device_list(1), params, batches)
     replicas = train_on(device_list(k), params, batches)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
-    # Rounding, 20 steps of 1e-8; but an activation within rounding of zero may be positive on one device and
-    # negative on the other, for relu, which is rare, and 1e-5. What hides in that, float64 above would show.
-    assert largest_difference(replicas[0], one) < 3e-5
+    # Rounding, 20 steps of 1e-8. (Were an activation within rounding of zero, relu could also take it
+    # for positive on one device and for negative on the other: rare, and 1e-5.)
+    assert largest_difference(replicas[0], one) < 1e-6
 
 
 def test_train_batch_divides_by_the_rows_in_the_batch(devices, rng):

@@ -45,7 +45,7 @@ def convolution(channels_in: int, channels: int, kernel: int, padding: int, size
     """Forward and both directions backward."""
     devices = [mx.cpu(i) for i in range(num_devices)]
     net = gluon.nn.HybridSequential()
-    layer = conv2d(channels, kernel, padding=padding, in_channels=channels_in, use_bias=True, dtype=dtype)
+    layer = conv2d(channels, kernel, padding=padding, in_channels=channels_in, dtype=dtype)
     net.add(*([layer] if dtype == 'float32' else [Cast(dtype), layer, Cast('float32')]))
     net.initialize(ctx=devices)
     hybridize_block(net)

@@ -1,6 +1,6 @@
 """Ours, the book's code and PyTorch on the chapters' own work, side by side on this machine's cores.
 
-    python benchmarks/compare.py --quick                                   # 10 minutes on 2 cores
+    python benchmarks/compare.py --quick                                   # 10 to 15 minutes on 2 cores
     python benchmarks/compare.py --data-dir DIR --json compare.json --png compare.png
     python benchmarks/compare.py --work scratch --only ours torch-compile --rounds 7
 

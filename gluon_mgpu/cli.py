@@ -27,7 +27,7 @@ INTERRUPTED = 130  # the shell's exit status for Ctrl-C
 
 
 def run(train: Callable, chapter: str, network: str, argv: list | None, batch_size: int, lr: float,
-        own_flags: dict | None = None) -> int:
+        own_flags: dict | None = None, check: Callable | None = None) -> int:
     """Run a chapter's `train` as a program.
 
     Parameters
@@ -42,6 +42,9 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
         The chapter's defaults.
     own_flags : dict, optional
         Flags of this chapter alone, with what argparse is to know of them; `train` takes them by name.
+    check : callable, optional
+        Takes `devices` and these flags by name, raises ValueError where they don't fit: before anything is
+        loaded or written.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
         parser.add_argument(flag, **settings)
     args = parser.parse_args(argv)
     own = [flag.strip('-') for flag in own_flags]
-    return exit_status(chapter, lambda: _run(train, chapter, network, args, own))
+    return exit_status(chapter, lambda: _run(train, chapter, network, args, own, check))
 
 
 def exit_status(program: str, work: Callable) -> int:
@@ -77,11 +80,14 @@ def exit_status(program: str, work: Callable) -> int:
     return 0
 
 
-def _run(train, chapter, network, args, own) -> None:
+def _run(train, chapter, network, args, own, check) -> None:
     say = (lambda line: None) if args.quiet else (lambda line: print(line, flush=True))
     devices = _devices(args, say)
     if args.timeline:
         check_devices(devices)
+    own = {name: getattr(args, name) for name in own}
+    if check:
+        check(devices=devices, **own)
     train_iter, test_iter = load_data(args.dataset, args.batch_size, data_dir=args.data_dir,
                                       train_size=args.train_size, seed=args.seed, say=say,
                                       progress=not args.quiet)
@@ -100,7 +106,7 @@ def _run(train, chapter, network, args, own) -> None:
            else TrainingLog(args.num_epochs, **settings))
     try:
         train(len(devices), args.batch_size, args.lr, num_epochs=args.num_epochs, devices=devices,
-              data=(train_iter, test_iter), log=log, seed=args.seed, **{name: getattr(args, name) for name in own})
+              data=(train_iter, test_iter), log=log, seed=args.seed, **own)
     finally:  # also after an error or Ctrl-C: what was recorded until then
         log.close()
         if log.history and not args.no_plot:

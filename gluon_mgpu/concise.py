@@ -118,7 +118,8 @@ def main(argv: list | None = None) -> int:
     """The command line: ``python -m gluon_mgpu.concise --help``. Returns the exit status."""
     own_flags = {'--dtype': {'choices': DTYPES, 'default': 'float32',
                              'help': 'precision of the convolutions (default: %(default)s)'}}
-    return cli.run(train, 'concise', 'ResNet-18', argv, batch_size=256, lr=0.1, own_flags=own_flags)
+    return cli.run(train, 'concise', 'ResNet-18', argv, batch_size=256, lr=0.1, own_flags=own_flags,
+                   check=check_dtype)
 
 
 if __name__ == '__main__':

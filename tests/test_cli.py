@@ -108,6 +108,16 @@ def test_one_line_and_status_2(chapter, flags, message, capsys, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []  # and no folder is left
 
 
+def test_a_precision_that_does_not_fit_is_refused_before_anything_is_made(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert concise.main(['--devices', 'cpu:0', '--dtype', 'float16', '--dataset', 'glyphs']) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ''
+    line, = captured.err.splitlines()
+    assert line.startswith('concise: dtype float16')
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize('algorithm', ['ring', 'tree', 'kvstore'])
 def test_allreduce_by_name(algorithm, tmp_path, devices_flag, small_test_set):
     out = tmp_path / algorithm

@@ -11,13 +11,13 @@ import statistics
 import time
 
 from gluon_mgpu import concise
-from gluon_mgpu.compat import gluon, init, npx, seed
 from gluon_mgpu.data import load_data
-from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.evaluate import evaluate_accuracy_gpus
-from gluon_mgpu.hybridize import hybridize_block
-from gluon_mgpu.resnet import resnet18
-from gluon_mgpu.training_log import TrainingLog
+from gluon_mgpu.devices.lists import parse_devices
+from gluon_mgpu.mxnet_setup.compat import gluon, init, npx, seed
+from gluon_mgpu.networks.hybridize import hybridize_block
+from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
+from gluon_mgpu.training.run import TrainingLog
 
 DTYPES = ('float32', 'bfloat16')
 

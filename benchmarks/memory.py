@@ -13,9 +13,9 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.compat import mx
 from gluon_mgpu.data import load_data
-from gluon_mgpu.training_log import TrainingLog
+from gluon_mgpu.mxnet_setup.compat import mx
+from gluon_mgpu.training.run import TrainingLog
 
 WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
     'scratch': (scratch.train, 60_000, 256, 0.2),

@@ -16,8 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data import load_data
-from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.training_log import TrainingLog
+from gluon_mgpu.devices.lists import parse_devices
+from gluon_mgpu.training.run import TrainingLog
 
 WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
     'scratch': (scratch.train, 60 * 256, 256, 0.2),

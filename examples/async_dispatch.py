@@ -22,7 +22,7 @@ from __future__ import annotations
 from flags import read_flags
 
 from gluon_mgpu import Timer
-from gluon_mgpu.compat import np, npx
+from gluon_mgpu.mxnet_setup.compat import np, npx
 
 
 def run(X, times: int) -> list:

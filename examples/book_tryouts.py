@@ -30,8 +30,8 @@ from __future__ import annotations
 from flags import read_flags
 
 from gluon_mgpu import resnet18, split_batch, try_all_gpus, try_gpu
-from gluon_mgpu.compat import init, mx, np
-from gluon_mgpu.gpus import num_mxnet_gpus
+from gluon_mgpu.devices.gpus import num_mxnet_gpus
+from gluon_mgpu.mxnet_setup.compat import init, mx, np
 from gluon_mgpu.scratch import allreduce, get_params, init_params
 
 

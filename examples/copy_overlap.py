@@ -30,8 +30,8 @@ from __future__ import annotations
 from flags import read_flags
 
 from gluon_mgpu import Timer
-from gluon_mgpu.compat import np, npx
-from gluon_mgpu.devices import num_cores
+from gluon_mgpu.devices.lists import num_cores
+from gluon_mgpu.mxnet_setup.compat import np, npx
 
 
 def run(Xs: list, Ws: list, times: int) -> list:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from flags import read_flags
 
 from gluon_mgpu import split_batch
-from gluon_mgpu.compat import np
+from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.scratch import get_params, init_params, train_batch
 
 

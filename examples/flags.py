@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import argparse
 
-from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.devices.lists import parse_devices
 
 
 def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **defaults):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy
 from flags import read_flags
 
-from gluon_mgpu.compat import autograd, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
 from gluon_mgpu.scratch import init_params, loss
 
 FLOAT = 4  # bytes

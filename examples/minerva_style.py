@@ -24,7 +24,7 @@ import numpy
 from flags import read_flags
 
 from gluon_mgpu import Timer
-from gluon_mgpu.compat import np, npx
+from gluon_mgpu.mxnet_setup.compat import np, npx
 
 
 class Owl:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from flags import read_flags
 
 from gluon_mgpu import Timer, split_batch
-from gluon_mgpu.compat import autograd, gluon, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np, npx
 
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
 

@@ -30,11 +30,11 @@ from contextlib import nullcontext
 from flags import read_flags
 
 from gluon_mgpu import Timer, split_batch
-from gluon_mgpu.compat import MXNET_MAJOR, autograd, gluon, init, npx, zero_grad
 from gluon_mgpu.data import load_data
-from gluon_mgpu.download import DownloadError
-from gluon_mgpu.evaluate import accuracy
-from gluon_mgpu.hybridize import hybridize_block
+from gluon_mgpu.data.download import DownloadError
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx, zero_grad
+from gluon_mgpu.networks.hybridize import hybridize_block
+from gluon_mgpu.training.evaluate import accuracy
 
 nn = gluon.nn
 loss = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import importlib
 
-from gluon_mgpu import runtime
+from gluon_mgpu.mxnet_setup import runtime
 
 __version__ = '0.1.0'
 
 runtime.prepare()
 
 _NAMES_OF = {  # module -> its public names
-    'devices': ('try_gpu', 'try_all_gpus', 'split_batch'),
+    'devices.lists': ('try_gpu', 'try_all_gpus'),
+    'parallel.split': ('split_and_load', 'split_batch'),
     'data': ('load_data_fashion_mnist',),
-    'timer': ('Timer', 'Accumulator'),
+    'training.timer': ('Timer', 'Accumulator'),
     'plot': ('Animator',),
-    'evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
-    'resnet': ('Residual', 'resnet18'),
+    'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
+    'networks.resnet': ('Residual', 'resnet18'),
     'scratch': ('sgd',),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

@@ -11,20 +11,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from . import cli
-from .compat import autograd, gluon, init, np, npx, seed as set_seed, zero_grad
+from .checks import positive
 from .data import load_data_fashion_mnist
-from .devices import split_batch, try_gpu
-from .evaluate import evaluate_accuracy_gpus
-from .hybridize import hybridize_block
+from .devices import check_devices, try_gpu
+from .mxnet_setup.compat import autograd, gluon, init, np, seed as set_seed, zero_grad
+from .networks.hybridize import hybridized
+from .networks.precision import DTYPES, check_dtype
+from .networks.resnet import resnet18
+from .parallel.split import split_batch
 from .plot import Animator
-from .precision import DTYPES, check_dtype
-from .resnet import resnet18
-from .timer import Timer
-from .training_log import TrainingLog
+from .training.evaluate import evaluate_accuracy_gpus
+from .training.run import Run
 
 
-def train_batch(X: np.ndarray, y: np.ndarray, net: gluon.Block, loss: Callable, trainer: gluon.Trainer,
+def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, trainer: gluon.Trainer,
                 devices: list) -> list:
     """Train on one batch, spread over the devices; does not wait.
 
@@ -35,7 +35,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: gluon.Block, loss: Callable, 
     ----------
     X, y : np.ndarray, (n, ...) and (n,)
         The batch.
-    net : gluon.Block
+    net : gluon.Block or what `hybridized` makes of one
         Initialized on `devices`; its parameters are changed in place.
     loss : callable
         (y_hat, y) -> the loss of every row, (n,).
@@ -48,24 +48,28 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: gluon.Block, loss: Callable, 
     -------
     list of np.ndarray
         The loss of every row, an array for each device that got rows.
+
+    Raises
+    ------
+    ValueError
+        If `X` and `y` differ in rows, or have none.
     """
     X_shards, y_shards = split_batch(X, y, devices)
-    if len(X_shards) < len(devices):  # A device without rows adds nothing to the gradient
-        zero_grad(net)
     with autograd.record():
         ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     for l in ls:
         l.backward()
-    trainer.step(X.shape[0], ignore_stale_grad=True)
+    zero_grad(net, devices[len(X_shards):])  # A device without rows adds nothing to the gradient
+    trainer.step(X.shape[0])
     return ls
 
 
 def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
-          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0,
+          data: tuple | None = None, run: Run | None = None, seed: int = 0,
           net: gluon.HybridBlock | None = None, dtype: str = 'float32') -> None:
-    """Train ResNet-18 on multiple devices; prints the accuracy, the time an epoch takes and the devices.
+    """Train ResNet-18 on multiple devices; prints the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``.
+    Source: D2L 13.6.3, ``train``. Here the program waits once per epoch, not at every batch.
 
     Parameters
     ----------
@@ -76,46 +80,50 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     lr : float
         Learning rate.
     num_epochs : int
-        Passes over the training rows.
+        Passes over the training rows, unless `run` says it.
     devices : list of mx.Context, optional
         By default ``[try_gpu(i) for i in range(num_gpus)]``.
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
-    log : TrainingLog, optional
+    run : Run, optional
         Keeps the record of the run.
     seed : int
         Decides the initial parameters.
     net : gluon.HybridBlock, optional
-        By default ``resnet18(10, dtype)``. Initialized anew, hybridized and trained in place.
+        By default ``resnet18(10, dtype)``. Initialized anew and trained in place, otherwise left as it is.
     dtype : str
         The precision that ResNet-18 computes in: float32, bfloat16 (CPUs that have it) or float16 (GPUs).
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, the devices cannot be trained on or not in that precision, or the
+        data cannot be had; and `DivergenceError`, which is one, when the loss or a parameter is no longer finite.
     """
-    train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
-    devices = devices or [try_gpu(i) for i in range(num_gpus)]
+    lr = positive('lr', lr)
+    devices = check_devices([try_gpu(i) for i in range(num_gpus)] if devices is None else devices)
     check_dtype(dtype, devices)
+    run = run or Run(num_epochs)
+    train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
     set_seed(seed)
     net = net or resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    hybridize_block(net)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    hybridize_block(loss)
-    log, timer = log or TrainingLog(num_epochs), Timer()
-    animator = Animator('epoch', 'test acc', xlim=[1, num_epochs])
-    for epoch in range(num_epochs):
-        timer.start()
-        for X, y in log.progress(train_iter):
-            log.add(train_batch(X, y, net, loss, trainer, devices))
-        npx.waitall()
-        timer.stop()
+    net, loss = hybridized(net), hybridized(loss)  # for speed: the same functions, each as one operator
+    animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
+    for epoch in run.epochs(net):
+        for X, y in run.batches(train_iter):
+            run.add(train_batch(X, y, net, loss, trainer, devices))
         test_acc = evaluate_accuracy_gpus(net, test_iter)
-        animator.add(epoch + 1, (test_acc,))
-        log.end_epoch(timer.times[-1], test_acc)
-    print(f'test acc: {animator.Y[0][-1]:.2f}, {timer.avg():.1f} sec/epoch on {devices}')
+        animator.add(epoch, (test_acc,))
+        run.end_epoch(test_acc)
+    print(run.summary(devices))
 
 
 def main(argv: list | None = None) -> int:
     """The command line: ``python -m gluon_mgpu.concise --help``. Returns the exit status."""
+    from . import cli
     own_flags = {'--dtype': {'choices': DTYPES, 'default': 'float32',
                              'help': 'precision of the convolutions (default: %(default)s)'}}
     return cli.run(train, 'concise', 'ResNet-18', argv, batch_size=256, lr=0.1, own_flags=own_flags,

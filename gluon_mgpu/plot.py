@@ -4,21 +4,46 @@
 """
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
 import sys
+from itertools import cycle
 from pathlib import Path
+from typing import Any
+
+from .program import Parser, exit_status, text
+from .training.run import Hook, Run
 
 
 class Animator:
     """A curve that grows while a program computes.
 
-    In a notebook the figure is drawn anew at each `add`; elsewhere the points are only kept, in `X`
-    and `Y`, one list a line.
+    In a notebook the figure is drawn anew at each `add`; elsewhere the points are only kept.
 
-    Source: D2L 4.4 and 23.8, ``Animator``.
+    Source: D2L 23.7, ``Animator``.
+
+    Parameters
+    ----------
+    xlabel, ylabel : str, optional
+        What the axes show.
+    legend : list of str, optional
+        The names of the lines.
+    xlim, ylim : (float, float), optional
+        The ends of the axes.
+    xscale, yscale : str
+        'linear' or 'log'.
+    fmts : sequence of str
+        Matplotlib's short form of colour and style, one for each line; with more lines they repeat.
+    nrows, ncols : int
+        As in the book; the lines are drawn in the first of these axes.
+    figsize : (float, float)
+        Inches.
+
+    Attributes
+    ----------
+    X, Y : list of lists of float
+        The points: X[i] and Y[i], of equal length, are those of line i.
     """
 
     def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None, ylim=None, xscale='linear',
@@ -29,8 +54,8 @@ class Animator:
         self.subplots = {'nrows': nrows, 'ncols': ncols, 'figsize': figsize}
         self.X: list[list[float]] = []
         self.Y: list[list[float]] = []
-        self.fig = None
-        self._shown = None  # in a notebook, the output that holds the figure
+        self.fig: Any = None
+        self._shown: Any = None  # in a notebook, the output that holds the figure
 
     def add(self, x, y) -> None:
         """Add a point to each line.
@@ -38,9 +63,9 @@ class Animator:
         Parameters
         ----------
         x : float or sequence of float
-            One for all lines, or one a line.
+            One for all lines, or one per line.
         y : float or sequence of float or None
-            One a line; None adds no point to that line.
+            One per line; None adds no point to that line.
         """
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
@@ -63,7 +88,7 @@ class Animator:
             self.axes = self.fig.subplots(self.subplots['nrows'], self.subplots['ncols'], squeeze=False).flatten()
         axes = self.axes[0]
         axes.cla()
-        for x, y, fmt in zip(self.X, self.Y, self.fmts):
+        for x, y, fmt in zip(self.X, self.Y, cycle(self.fmts)):
             axes.plot(x, y, fmt)
         axes.set(**{name: value for name, value in self.axes_settings.items() if value is not None})
         if self.legend:
@@ -82,12 +107,25 @@ class Animator:
                 self._shown.update(image)
 
 
+class AccuracyCurve(Hook):
+    """Draws the curve of a run when it ends, if there is one: see `accuracy_curve`."""
+
+    def __init__(self, path, title: str):
+        self.path, self.title = path, title
+
+    def ended(self, run: Run) -> None:
+        """Draw the epochs that there are, and say so."""
+        if run.history:
+            accuracy_curve(run.history, self.path, self.title)
+            run.say(f'curve: {self.path}')
+
+
 def accuracy_curve(history: list, path, title: str) -> None:
     """Draw test accuracy and training loss over the epochs, as PNG.
 
     Parameters
     ----------
-    history : list of training_log.Epoch
+    history : list of training.run.Epoch
         At least one.
     path : path-like
         The file to write.
@@ -135,7 +173,7 @@ def compare_runs(folders: list, path) -> None:
         datasets.add(config['dataset'])
         seconds = sum(float(e['seconds']) for e in history) / len(history)
         axes.plot([int(e['epoch']) for e in history], [float(e['test_acc']) for e in history], 'o-', alpha=0.8,
-                  label=f'{config["chapter"]}, {", ".join(config["devices"])}: {seconds:.1f} s an epoch')
+                  label=f'{config["chapter"]}, {", ".join(config["devices"])}: {seconds:.1f} s per epoch')
     axes.set(title=f'Test accuracy on {", ".join(sorted(datasets))}', xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -156,18 +194,17 @@ def _read_run(folder: Path) -> tuple[dict, list]:
 
 def main(argv: list | None = None) -> int:
     """The command line: ``python -m gluon_mgpu.plot --help``. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog='python -m gluon_mgpu.plot',
-                                     description='Draw the test accuracy of several runs in one picture.')
+    parser = Parser(prog='python -m gluon_mgpu.plot',
+                    description='Draw the test accuracy of several runs in one picture.')
     parser.add_argument('folders', nargs='+', metavar='RUN', help='a folder that a run has left')
-    parser.add_argument('--out', default='accuracy.png', metavar='PNG', help='(default: %(default)s)')
+    parser.add_argument('--out', type=text, default='accuracy.png', metavar='PNG', help='(default: %(default)s)')
     args = parser.parse_args(argv)
-    try:
+
+    def draw():
         compare_runs(args.folders, args.out)
-    except (ValueError, OSError) as error:
-        print(f'plot: {error}', file=sys.stderr)
-        return 2
-    print(args.out)
-    return 0
+        print(args.out)
+
+    return exit_status('plot', draw)
 
 
 def _in_notebook() -> bool:

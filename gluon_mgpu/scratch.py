@@ -6,23 +6,27 @@
 
 Each device holds a copy of the parameters and gets its part of every batch. It computes the gradient
 on that part; the gradients are summed over the devices; every device takes the same step.
+
+Three things are here for speed only, and can be deleted without changing a number: ``@hybridized`` above
+`lenet` and `loss`, which runs each as one operator; `FlatParams` in `get_params`, where the book makes a list
+of copies; and `in_one_piece` in `train_batch`, which lets the loops see the eight parameters as one.
 """
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 
-from . import cli
-from .allreduce import kvstore, ring, tree
-from .compat import Context, autograd, np, npx, seed as set_seed
+from .checks import positive
 from .data import load_data_fashion_mnist
-from .devices import split_batch, try_gpu
-from .evaluate import evaluate_accuracy_gpus
-from .flat import FlatParams
-from .hybridize import hybridize
+from .devices import check_devices, try_gpu
+from .mxnet_setup.compat import Context, autograd, np, npx, seed as set_seed
+from .networks.hybridize import hybridized
+from .parallel.allreduce import ALGORITHMS, by_name
+from .parallel.flat import FlatParams, in_one_piece
+from .parallel.split import split_and_load
 from .plot import Animator
-from .timer import Timer
-from .training_log import TrainingLog
+from .training.evaluate import evaluate_accuracy_gpus
+from .training.run import Run
 
 
 def init_params(scale: float = 0.01) -> list:
@@ -52,7 +56,7 @@ def init_params(scale: float = 0.01) -> list:
     return [W1, b1, W2, b2, W3, b3, W4, b4]
 
 
-@hybridize
+@hybridized
 def lenet(X: np.ndarray, params: list) -> np.ndarray:
     """Scores of the ten classes, on the device of `X` and `params`; does not wait.
 
@@ -82,7 +86,7 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     return np.dot(h3, W4) + b4                                                            # (n, 10)
 
 
-@hybridize
+@hybridized
 def loss(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Softmax cross-entropy of every row: -log softmax(y_hat)[y]; does not wait.
 
@@ -108,14 +112,31 @@ def get_params(params: list, device: Context) -> FlatParams:
 
     Source: D2L 13.5.4, ``get_params``. Here the copies lie side by side in one array, ``.flat``, so that
     one sum and one update do for all of them.
+
+    Parameters
+    ----------
+    params : list of np.ndarray
+        Of any shapes, of one dtype; they stay as they are.
+    device : mx.Context
+        Where the copies are to be.
+
+    Returns
+    -------
+    FlatParams
+        A list of arrays of the same shapes, each with its gradient in ``.grad``.
     """
     return FlatParams(params, device)
 
 
 def allreduce(data: list) -> None:
-    """Sum arrays of one shape, one a device, and give every device the sum, in place; does not wait.
+    """Sum arrays and give every device the sum, in place; does not wait.
 
-    Source: D2L 13.5.4, ``allreduce``.
+    Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce.py` has others that do the same.
+
+    Parameters
+    ----------
+    data : list of np.ndarray
+        One array per device, of one shape and dtype. Afterwards each is the sum.
     """
     for i in range(1, len(data)):
         data[0] += data[i].as_in_ctx(data[0].ctx)
@@ -123,14 +144,32 @@ def allreduce(data: list) -> None:
         data[0].copyto(data[i])
 
 
-# The function above and three that do the same in other ways; see `allreduce.py`
-ALGORITHMS = {'star': allreduce, 'ring': ring, 'tree': tree, 'kvstore': kvstore}
+def split_batch(X: np.ndarray, y: np.ndarray, devices: list) -> tuple:
+    """Split a batch over the devices, as evenly as possible; does not wait.
+
+    Source: D2L 13.5.5, ``split_batch``, which takes only batches that divide by the number of devices.
+
+    Parameters
+    ----------
+    X, y : np.ndarray, (n, ...) and (n, ...)
+        The batch.
+    devices : list of mx.Context
+        The devices.
+
+    Returns
+    -------
+    X_shards, y_shards : lists of np.ndarray
+        One per device; with fewer rows than devices, one per row.
+    """
+    if X.shape[0] != y.shape[0]:
+        raise ValueError(f'X has {X.shape[0]} rows and y has {y.shape[0]}: they must have equally many')
+    return split_and_load(X, devices), split_and_load(y, devices)
 
 
 def sgd(params: list, lr: float, batch_size: int) -> None:
     """One step of minibatch stochastic gradient descent, in place; does not wait.
 
-    Source: D2L 3.4 and 13.5.6, ``sgd``.
+    Source: D2L 23.7, ``sgd``; called in 13.5.6.
 
     Parameters
     ----------
@@ -156,7 +195,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     ----------
     X, y : np.ndarray, (n, 1, 28, 28) and (n,)
         The batch.
-    device_params : list of FlatParams
+    device_params : list of lists of np.ndarray
         The parameters on each device, from `get_params`, changed in place; equal on all of them before
         and after.
     devices : list of mx.Context
@@ -164,12 +203,17 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     lr : float
         Learning rate.
     allreduce : callable
-        Sums a list of arrays, one a device, in place.
+        Sums a list of arrays, one per device, in place.
 
     Returns
     -------
     list of np.ndarray
         The loss of every row, an array for each device that got rows.
+
+    Raises
+    ------
+    ValueError
+        If `X` and `y` differ in rows, or have none.
     """
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():  # The loss is calculated separately on each device
@@ -177,23 +221,26 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
               for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
+    device_params = [in_one_piece(params) for params in device_params]
     for params in device_params[len(X_shards):]:  # A device without rows adds nothing to the gradient
-        params.flat.grad[:] = 0
+        for param in params:
+            param.grad[:] = 0
     # Sum the gradients of all devices and give every device the sum
-    allreduce([params.flat.grad for params in device_params])
+    for i in range(len(device_params[0])):
+        allreduce([params[i].grad for params in device_params])
     # The parameters are updated separately on each device
     for params in device_params:
-        sgd([params.flat], lr, X.shape[0])  # Divided by the rows of the whole batch
+        sgd(params, lr, X.shape[0])  # Divided by the rows of the whole batch
     return ls
 
 
 def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
-          data: tuple | None = None, log: TrainingLog | None = None, seed: int = 0,
-          allreduce: str = 'star') -> None:
-    """Train LeNet on multiple devices; prints the accuracy, the time an epoch takes and the devices.
+          data: tuple | None = None, run: Run | None = None, seed: int = 0,
+          allreduce: Callable | str = allreduce) -> None:
+    """Train LeNet on multiple devices; prints the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.5.6, ``train``. Here the accuracy is computed on all devices, and the program waits
-    once an epoch, not at every batch.
+    once per epoch, not at every batch.
 
     Parameters
     ----------
@@ -204,44 +251,50 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     lr : float
         Learning rate.
     num_epochs : int
-        Passes over the training rows.
+        Passes over the training rows, unless `run` says it.
     devices : list of mx.Context, optional
         By default ``[try_gpu(i) for i in range(num_gpus)]``.
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
-    log : TrainingLog, optional
+    run : Run, optional
         Keeps the record of the run.
     seed : int
         Decides the initial parameters.
-    allreduce : str
-        One of `ALGORITHMS`.
+    allreduce : callable or str
+        Sums a list of arrays, one per device, in place: this chapter's, another one, or one of
+        `parallel.allreduce.ALGORITHMS` by its name.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, the devices cannot be trained on, or the data cannot be had; and
+        `DivergenceError`, which is one, when the loss or a parameter is no longer finite.
     """
+    lr, allreduce = positive('lr', lr), by_name(allreduce)
+    devices = check_devices([try_gpu(i) for i in range(num_gpus)] if devices is None else devices)
+    run = run or Run(num_epochs)
     train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
-    devices = devices or [try_gpu(i) for i in range(num_gpus)]
     set_seed(seed)
     params = init_params()
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
-    log, timer = log or TrainingLog(num_epochs), Timer()
-    animator = Animator('epoch', 'test acc', xlim=[1, num_epochs])
-    for epoch in range(num_epochs):
-        timer.start()
-        for X, y in log.progress(train_iter):
+    animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
+    for epoch in run.epochs(device_params):
+        for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            log.add(train_batch(X, y, device_params, devices, lr, ALGORITHMS[allreduce]))
-        npx.waitall()
-        timer.stop()
+            run.add(train_batch(X, y, device_params, devices, lr, allreduce))
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
-        animator.add(epoch + 1, (test_acc,))
-        log.end_epoch(timer.times[-1], test_acc)
-    print(f'test acc: {animator.Y[0][-1]:.2f}, {timer.avg():.1f} sec/epoch on {devices}')
+        animator.add(epoch, (test_acc,))
+        run.end_epoch(test_acc)
+    print(run.summary(devices))
 
 
 def main(argv: list | None = None) -> int:
     """The command line: ``python -m gluon_mgpu.scratch --help``. Returns the exit status."""
-    own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'default': 'star',
-                                 'help': 'how the gradients are summed over the devices (default: %(default)s)'}}
+    from . import cli
+    own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
+                                 'help': "sum the gradients by another algorithm than the chapter's own, a star"}}
     return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2, own_flags=own_flags)
 
 

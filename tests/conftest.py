@@ -15,9 +15,10 @@ from collections.abc import Callable
 import numpy
 import pytest
 
+from gluon_mgpu.devices.gpus import num_mxnet_gpus
+
 # Before any test module can import MXNet, so that the engine is set up
-from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.gpus import num_mxnet_gpus
+from gluon_mgpu.devices.lists import parse_devices
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +54,7 @@ def pytest_runtest_makereport(item: pytest.Item):
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
     """The seed of this test; Python, NumPy and MXNet are seeded with it before the test begins."""
-    from gluon_mgpu import compat
+    from gluon_mgpu.mxnet_setup import compat
     number = request.config.getoption('seed')
     random.seed(number)
     numpy.random.seed(number)
@@ -79,7 +80,7 @@ def device_list(devices: list) -> Callable[[int], list]:
 
     Those of `--devices` come first. A test that asks for more GPUs than there are is skipped.
     """
-    from gluon_mgpu.compat import mx
+    from gluon_mgpu.mxnet_setup.compat import mx
     kind = devices[0].device_type
 
     def first(k: int) -> list:

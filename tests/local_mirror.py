@@ -5,7 +5,7 @@ import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from gluon_mgpu.download import Mirror
+from gluon_mgpu.data.download import Mirror
 
 
 class LocalMirror:

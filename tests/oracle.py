@@ -2,7 +2,7 @@
 import numpy
 from numpy.lib.stride_tricks import sliding_window_view
 
-from gluon_mgpu.compat import gluon, np
+from gluon_mgpu.mxnet_setup.compat import gluon, np
 
 LENET_SHAPES = [(20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (800, 128), (128,), (128, 10), (10,)]
 

@@ -4,8 +4,8 @@ import oracle
 import pytest
 
 from gluon_mgpu import scratch
-from gluon_mgpu.allreduce import ALGORITHMS, Traffic, kvstore, ring, star, tree
-from gluon_mgpu.compat import autograd, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, kvstore, ring, star, tree
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # fewer elements than devices among them
 DTYPES = ['float32', 'float64', 'float16', 'int32']

@@ -6,10 +6,10 @@ import numpy
 import pytest
 
 from gluon_mgpu import benchmark, scaling as scaling_room, scaling_plot, scratch
-from gluon_mgpu.batches import BatchIterator
-from gluon_mgpu.compat import np, npx, seed as set_seed
-from gluon_mgpu.scaling import MODES, Case, Sample, device_counts, measure, scaling, summary
-from gluon_mgpu.workloads import LeNet, ResNet18
+from gluon_mgpu.benchmark.scaling import MODES, Case, Sample, device_counts, measure, scaling, summary
+from gluon_mgpu.benchmark.workloads import LeNet, ResNet18
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.mxnet_setup.compat import np, npx, seed as set_seed
 
 PARTS = ['loading', 'split', 'forward+backward', 'allreduce', 'update']
 

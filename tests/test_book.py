@@ -4,8 +4,8 @@ import pytest
 from idx_files import dataset, write
 
 import gluon_mgpu as d2l
-from gluon_mgpu.compat import MXNET_MAJOR, autograd, gluon, init, np, npx
-from gluon_mgpu.gpus import num_mxnet_gpus
+from gluon_mgpu.devices.gpus import num_mxnet_gpus
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, np, npx
 
 
 @pytest.fixture

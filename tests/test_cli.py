@@ -21,7 +21,7 @@ def devices_flag(devices):
 @pytest.fixture
 def small_test_set(monkeypatch):
     """Evaluate on 64 rows instead of 10,000."""
-    from gluon_mgpu import glyphs
+    from gluon_mgpu.data import glyphs
     load = glyphs.load
 
     def load_small(*args, **kwargs):

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from gluon_mgpu import resnet
-from gluon_mgpu.compat import gluon, np
+from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.networks import resnet
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'benchmarks'
 sys.path.insert(0, str(BENCHMARKS))

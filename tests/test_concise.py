@@ -5,9 +5,9 @@ import pytest
 from test_scratch import BATCHES, Batches, largest_difference, train_on
 
 from gluon_mgpu import concise
-from gluon_mgpu.compat import gluon, init, np
-from gluon_mgpu.hybridize import hybridize_block
-from gluon_mgpu.training_log import TrainingLog
+from gluon_mgpu.mxnet_setup.compat import gluon, init, np
+from gluon_mgpu.networks.hybridize import hybridize_block
+from gluon_mgpu.training.run import TrainingLog
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_train_starts_alike_on_any_number_of_devices(device_list):
 
 def test_initialize_takes_a_list_of_devices(devices):
     """D2L 13.6.2: the parameters are on those devices, the same on each, and nowhere else."""
-    from gluon_mgpu.compat import mx
+    from gluon_mgpu.mxnet_setup.compat import mx
     net = small_net()
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
     for device in devices:

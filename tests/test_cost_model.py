@@ -3,9 +3,9 @@ import json
 
 import pytest
 
-from gluon_mgpu import alpha_beta, cost_model
-from gluon_mgpu.allreduce import ALGORITHMS
-from gluon_mgpu.compat import np
+from gluon_mgpu.cost_model import formulas as alpha_beta, measure as cost_model
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.parallel.allreduce import ALGORITHMS
 
 SIZES = {'LeNet': 6, 'ResNet-18': 11}
 

@@ -8,12 +8,17 @@ import pytest
 from idx_files import dataset, file_contents, idx_bytes, write
 from local_mirror import LocalMirror
 
-from gluon_mgpu import download as download_room, glyphs
-from gluon_mgpu.batches import BatchIterator
-from gluon_mgpu.compat import autograd, mx, np, npx
-from gluon_mgpu.data import DATASETS, cache_dir, load_data, load_data_fashion_mnist
-from gluon_mgpu.download import DownloadError, Mirror
-from gluon_mgpu.idx import FILES
+from gluon_mgpu.data import (
+    DATASETS,
+    cache_dir,
+    glyphs,
+    load_data,
+    load_data_fashion_mnist,
+)
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.data.download import DownloadError, Mirror
+from gluon_mgpu.data.idx import FILES
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
 
 ARRAYS = {name: dataset(seed=i) for i, name in enumerate(('fashion-mnist', 'mnist'))}
 
@@ -27,7 +32,7 @@ def nowhere(tmp_path, monkeypatch):
     with socket.socket() as taken:  # bound, and not listening: connections are refused
         taken.bind(('127.0.0.1', 0))
         down = Mirror(f'http://127.0.0.1:{taken.getsockname()[1]}/', dict.fromkeys(FILES, 'md5:0'))
-        monkeypatch.setattr(download_room, 'MIRRORS', dict.fromkeys(ARRAYS, (down,)))
+        monkeypatch.setattr(download_module, 'MIRRORS', dict.fromkeys(ARRAYS, (down,)))
         yield
 
 
@@ -119,7 +124,7 @@ def test_in_the_cache_folder(tmp_path):
 def test_downloaded_once_to_the_cache_folder(tmp_path, monkeypatch):
     server = LocalMirror(file_contents(ARRAYS['fashion-mnist']))
     try:
-        monkeypatch.setitem(download_room.MIRRORS, 'fashion-mnist', (server.mirror,))
+        monkeypatch.setitem(download_module.MIRRORS, 'fashion-mnist', (server.mirror,))
         for _ in range(2):
             iters = load_data('auto', 32, say=fail, progress=False)
             assert_holds(iters, ARRAYS['fashion-mnist'], 'fashion-mnist')

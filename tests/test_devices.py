@@ -9,10 +9,8 @@ import time
 import numpy
 import pytest
 
-import gluon_mgpu.devices as room
-from gluon_mgpu import compat, gpus as gpu_room
-from gluon_mgpu.compat import autograd, mx, np, npx
-from gluon_mgpu.devices import (
+from gluon_mgpu.devices.gpus import num_mxnet_gpus, why_no_gpus
+from gluon_mgpu.devices.lists import (
     check_devices,
     devices_from,
     num_cores,
@@ -21,8 +19,9 @@ from gluon_mgpu.devices import (
     try_all_gpus,
     try_gpu,
 )
-from gluon_mgpu.gpus import num_mxnet_gpus, why_no_gpus
-from gluon_mgpu.nvidia_driver import Driver, Gpu
+from gluon_mgpu.devices.nvidia_driver import Driver, Gpu
+from gluon_mgpu.mxnet_setup import compat
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
 
 WHEEL, REVIVED = ((5, 0), (8, 9)), ((8, 0), (12, 1))
 K80, V100, RTX4090, H200 = (Gpu(0, name, capability, 2**34) for name, capability in (
@@ -35,12 +34,12 @@ def machine(monkeypatch):
     def pretend(*gpus, seen=None, code_for=WHEEL, cuda=True):
         gpus = [gpu._replace(index=i) for i, gpu in enumerate(gpus)]
         driver = Driver(gpus, (12, 4), '') if gpus else Driver([], None, 'no NVIDIA driver')
-        monkeypatch.setattr(gpu_room, 'ask_driver', lambda: driver)
-        for r in (room, gpu_room):
+        monkeypatch.setattr(gpu_module, 'ask_driver', lambda: driver)
+        for r in (module, gpu_module):
             monkeypatch.setattr(r, 'num_mxnet_gpus', lambda: len(gpus) if seen is None else seen)
         monkeypatch.setattr(mx.runtime.Features, 'is_enabled', lambda self, feature: cuda)
         monkeypatch.setattr(compat, 'compute_capabilities', lambda: code_for)
-        monkeypatch.setattr(room, 'omp_threads', lambda: 1)
+        monkeypatch.setattr(module, 'omp_threads', lambda: 1)
     return pretend
 
 
@@ -127,7 +126,7 @@ def test_num_gpus_refuses_less_than_one(number):
 ])
 def test_lists(machine, monkeypatch, text, expected):
     machine(V100, V100)
-    monkeypatch.setattr(room, 'num_cores', lambda: 3)
+    monkeypatch.setattr(module, 'num_cores', lambda: 3)
     assert parse_devices(text) == [mx.Context(*pair) for pair in expected]
 
 
@@ -234,7 +233,7 @@ def test_a_gpu_that_no_build_has_code_for(machine):
 
 def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
     machine(V100, V100)
-    monkeypatch.setattr(room, 'omp_threads', lambda: 2)
+    monkeypatch.setattr(module, 'omp_threads', lambda: 2)
     monkeypatch.setattr(compat, 'MXNET_MAJOR', 1)
     assert refusal(check_devices, cpus(0, 1)) == (
         "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1")
@@ -246,7 +245,7 @@ def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
 
 @pytest.mark.skipif(compat.MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
 def test_omp_num_threads_set_by_the_user_is_refused():
-    code = 'from gluon_mgpu.devices import parse_devices; parse_devices("cpu:0-2")'
+    code = 'from gluon_mgpu.devices.lists import parse_devices; parse_devices("cpu:0-2")'
     done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'OMP_NUM_THREADS': '3'},
                           capture_output=True, text=True, timeout=120)
     assert done.stderr.splitlines()[-1].startswith('ValueError: OMP_NUM_THREADS=3 with 3 CPU contexts hangs')

@@ -15,22 +15,21 @@ from idx_files import dataset, file_contents
 from local_mirror import LocalMirror
 
 import gluon_mgpu
-from gluon_mgpu import download as room
-from gluon_mgpu.download import DownloadError, Mirror, download
-from gluon_mgpu.idx import FILES
+from gluon_mgpu.data.download import DownloadError, Mirror, download
+from gluon_mgpu.data.idx import FILES
 
 CONTENTS = file_contents(dataset())
-MIRRORS = room.MIRRORS  # the real ones
+MIRRORS = module.MIRRORS  # the real ones
 REMEDY = '; put its files in a folder that --data-dir or GLUON_MGPU_DATA names, or take --dataset glyphs'
 
 
 @pytest.fixture(autouse=True)
 def local_only(monkeypatch):
     """No mirror but those that a test sets up, no proxy, and less patience."""
-    monkeypatch.setattr(room, 'MIRRORS', {})
+    monkeypatch.setattr(module, 'MIRRORS', {})
     monkeypatch.setenv('NO_PROXY', '127.0.0.1,dead.test')
-    monkeypatch.setattr(room, 'ANSWER_TIMEOUT', 2)
-    monkeypatch.setattr(room, 'READ_TIMEOUT', 0.3)
+    monkeypatch.setattr(module, 'ANSWER_TIMEOUT', 2)
+    monkeypatch.setattr(module, 'READ_TIMEOUT', 0.3)
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def serve(monkeypatch):
         return servers[-1]
 
     def add(mirror):
-        room.MIRRORS['mnist'] = (*room.MIRRORS.get('mnist', ()), mirror)
+        module.MIRRORS['mnist'] = (*module.MIRRORS.get('mnist', ()), mirror)
 
     start.add = add
     yield start
@@ -172,7 +171,7 @@ def test_without_network_the_refusal_is_quick(tmp_path, serve, monkeypatch):
         released.wait(20)
         raise socket.gaierror('no such host')
 
-    monkeypatch.setattr(room, 'ANSWER_TIMEOUT', 0.3)
+    monkeypatch.setattr(module, 'ANSWER_TIMEOUT', 0.3)
     monkeypatch.setattr(socket, 'getaddrinfo', hang)
     for i in range(5):
         serve.add(Mirror(f'http://{i}.dead.test/', {}))
@@ -203,7 +202,7 @@ def test_a_full_disk(tmp_path, serve, monkeypatch):
             return True
         raise OSError(errno.ENOSPC, 'No space left on device')
 
-    monkeypatch.setattr(room.pooch.HTTPDownloader, '__call__', write)
+    monkeypatch.setattr(module.pooch.HTTPDownloader, '__call__', write)
     assert f'delivers, but {tmp_path} cannot be written (No space left on device)' in refusal(tmp_path)
     assert holds(tmp_path) == {}
 
@@ -222,9 +221,9 @@ def test_the_screen(tmp_path, serve, capfd):
 def start_download(server: LocalMirror, folder: Path) -> subprocess.Popen:
     # Where the tests run in the background of a script, Ctrl-C is ignored, also by what they start
     program = ('import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
-               'from gluon_mgpu import download as room\n'
-               'room.MIRRORS = {"mnist": (room.Mirror(sys.argv[1], dict(zip(room.FILES, sys.argv[3:]))),)}\n'
-               'room.download("mnist", sys.argv[2])')
+               'from gluon_mgpu.data import download as module\n'
+               'module.MIRRORS = {"mnist": (module.Mirror(sys.argv[1], dict(zip(module.FILES, sys.argv[3:]))),)}\n'
+               'module.download("mnist", sys.argv[2])')
     args = [server.mirror.url, str(folder), *server.mirror.checksums.values()]
     return subprocess.Popen([sys.executable, '-c', program, *args], stderr=subprocess.PIPE, text=True,
                             cwd=Path(gluon_mgpu.__file__).parents[1])

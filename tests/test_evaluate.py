@@ -1,8 +1,8 @@
 """Accuracy: numbers done by hand, every row counted once on any number of devices."""
 import pytest
 
-from gluon_mgpu.compat import gluon, np
-from gluon_mgpu.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
+from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.training.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
 
 SCORES = [[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.5, 0.6]]
 LABELS = [1, 0, 0, 1, 1]  # rows 0, 1 and 4 are right

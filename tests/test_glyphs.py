@@ -7,8 +7,8 @@ import numpy
 import pytest
 
 import gluon_mgpu
-from gluon_mgpu import glyphs
-from gluon_mgpu.glyphs import CELL, LETTERS, NUM_TEST, NUM_TRAIN, PEN, TEST_FONTS, TRAIN_FONTS
+from gluon_mgpu.data import glyphs
+from gluon_mgpu.data.glyphs import CELL, LETTERS, NUM_TEST, NUM_TRAIN, PEN, TEST_FONTS, TRAIN_FONTS
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_interrupted_while_writing(tmp_path, small, monkeypatch):
 
 
 def test_two_processes_at_once(tmp_path, small):
-    program = ('import sys; from pathlib import Path; from gluon_mgpu import glyphs\n'
+    program = ('import sys; from pathlib import Path; from gluon_mgpu.data import glyphs\n'
                'glyphs.NUM_TRAIN, glyphs.NUM_TEST = 200, 50\n'
                'glyphs.TRAIN_FONTS, glyphs.TEST_FONTS = ("DejaVuSans",), ("cmr10",)\n'
                'glyphs.load(Path(sys.argv[1]))')

@@ -1,8 +1,8 @@
 """A hybridized function computes what it computes as written, on any device, for any number of rows."""
 import pytest
 
-from gluon_mgpu.compat import autograd, gluon, init, np, npx
-from gluon_mgpu.hybridize import hybridize, hybridize_block
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
+from gluon_mgpu.networks.hybridize import hybridize, hybridize_block
 
 
 @hybridize

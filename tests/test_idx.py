@@ -7,7 +7,7 @@ import numpy
 import pytest
 from idx_files import dataset, idx_bytes
 
-from gluon_mgpu import idx
+from gluon_mgpu.data import idx
 
 IMAGES, LABELS = idx.FILES[:2]
 ARRAYS = dataset(num_train=7)

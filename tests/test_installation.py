@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gluon_mgpu import installation
+from gluon_mgpu.mxnet_setup import installation
 
 REPO = Path(__file__).parents[1]
 MXNET = 'class npx:\n    set_np = staticmethod(lambda: print("set_np was called"))\n'
 NUMPY = '__version__ = "1.26.4"\n'
-LOAD = 'from gluon_mgpu import runtime; runtime.load_mxnet()'
+LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.load_mxnet()'
 CAUGHT = """
-from gluon_mgpu.runtime import MXNetImportError, load_mxnet
+from gluon_mgpu.mxnet_setup.runtime import MXNetImportError, load_mxnet
 try:
     load_mxnet()
 except ImportError as error:
@@ -111,19 +111,19 @@ def test_missing_cuda_libraries_are_all_named(monkeypatch):
 
 
 def test_a_program_of_the_package_ends_with_the_line_and_status_2(site):
-    result = site('-m', 'gluon_mgpu.compat', mxnet=None, dists=())
+    result = site('-m', 'gluon_mgpu.mxnet_setup.compat', mxnet=None, dists=())
     assert result.returncode == 2
     assert result.stdout == ''
     assert result.stderr.startswith('MXNet is not installed: ')
     assert result.stderr.count('\n') == 1
 
 
-@pytest.mark.parametrize('arguments', [('-c', 'import gluon_mgpu.compat'), ('-m', 'another')])
+@pytest.mark.parametrize('arguments', [('-c', 'import gluon_mgpu.mxnet_setup.compat'), ('-m', 'another')])
 def test_another_program_gets_the_exception(site, arguments, tmp_path):
-    (tmp_path / 'another.py').write_text('import gluon_mgpu.compat\n')
+    (tmp_path / 'another.py').write_text('import gluon_mgpu.mxnet_setup.compat\n')
     result = site(*arguments, mxnet=None, dists=())
     assert result.returncode == 1
-    assert 'gluon_mgpu.installation.MXNetImportError: MXNet is not installed' in result.stderr
+    assert 'gluon_mgpu.mxnet_setup.installation.MXNetImportError: MXNet is not installed' in result.stderr
 
 
 @pytest.mark.parametrize(('folders', 'builds'), [

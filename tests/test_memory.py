@@ -7,10 +7,11 @@ import pytest
 
 TRAIN = """
 import sys
-from gluon_mgpu import concise, scratch
-from gluon_mgpu.batches import BatchIterator
-from gluon_mgpu.compat import mx
-from gluon_mgpu.training_log import TrainingLog
+from gluon_mgpu import concise
+from gluon_mgpu import scratch
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.mxnet_setup.compat import mx
+from gluon_mgpu.training.run import TrainingLog
 import numpy
 
 class Log(TrainingLog):

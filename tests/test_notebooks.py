@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from idx_files import write
 
-from gluon_mgpu import glyphs
+from gluon_mgpu.data import glyphs
 
 nbformat = pytest.importorskip('nbformat', reason='nbformat is not installed')
 pytest.importorskip('nbclient', reason='nbclient is not installed')

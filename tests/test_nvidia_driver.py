@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import gluon_mgpu
-from gluon_mgpu import nvidia_driver
-from gluon_mgpu.nvidia_driver import LIBRARY, Gpu, ask_driver
+from gluon_mgpu.devices import nvidia_driver
+from gluon_mgpu.devices.nvidia_driver import LIBRARY, Gpu, ask_driver
 
 H200 = Gpu(0, 'NVIDIA H200', (9, 0), 150_754_820_096)   # more bytes than 32 bits can count
 V100 = Gpu(1, 'Tesla V100-SXM2-16GB', (7, 0), 16_945_512_448)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gluon_mgpu
-from gluon_mgpu import installation
+from gluon_mgpu.mxnet_setup import installation
 
 REPO = Path(__file__).parents[1]
 NAMES = [
@@ -65,7 +65,7 @@ def test_a_name_that_needs_mxnet_says_so_where_there_is_none():
     result = run("import sys; sys.modules['mxnet'] = None\nfrom gluon_mgpu import accuracy")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith(
-        'gluon_mgpu.installation.MXNetImportError: MXNet is not installed: pip install')
+        'gluon_mgpu.mxnet_setup.installation.MXNetImportError: MXNet is not installed: pip install')
 
 
 def test_names_that_do_not_need_mxnet_work_where_there_is_none():

@@ -8,7 +8,7 @@ import pytest
 
 from gluon_mgpu import plot
 from gluon_mgpu.plot import Animator, accuracy_curve
-from gluon_mgpu.training_log import Epoch, TrainingLog
+from gluon_mgpu.training.run import Epoch, TrainingLog
 
 HISTORY = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.1, 0.9, 0.7, 98.0)]
 

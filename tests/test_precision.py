@@ -2,10 +2,11 @@
 import numpy
 import pytest
 
-from gluon_mgpu import concise, precision
-from gluon_mgpu.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, seed
-from gluon_mgpu.precision import Cast, check_dtype, conv2d
-from gluon_mgpu.resnet import Residual
+from gluon_mgpu import concise
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, seed
+from gluon_mgpu.networks import precision
+from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
+from gluon_mgpu.networks.resnet import Residual
 
 needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in precision._cpu_flags(),
                                     reason='needs MXNet 1.9 and a CPU with avx512_bf16')

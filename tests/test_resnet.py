@@ -1,8 +1,8 @@
 """ResNet-18: its layers, its size, and what batch norm does on several devices."""
 import pytest
 
-from gluon_mgpu.compat import autograd, init, np
-from gluon_mgpu.resnet import Residual, resnet18
+from gluon_mgpu.mxnet_setup.compat import autograd, init, np
+from gluon_mgpu.networks.resnet import Residual, resnet18
 
 
 def num_weights(net):

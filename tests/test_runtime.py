@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gluon_mgpu
-from gluon_mgpu import installation, runtime
+from gluon_mgpu.mxnet_setup import installation, runtime
 
 REPO = Path(__file__).parents[1]
 OURS = ('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY', 'MALLOC_', 'GLIBC_TUNABLES')
@@ -51,27 +51,27 @@ def test_the_users_environment_wins(user, expected):
 ])
 def test_omp_threads(text, expected):
     user = {} if text is None else {'OMP_NUM_THREADS': text}
-    assert run('from gluon_mgpu import runtime; print(runtime.omp_threads())', '-S', **user) == str(expected)
+    assert run('from gluon_mgpu.mxnet_setup import runtime; print(runtime.omp_threads())', '-S', **user) == str(expected)
 
 
 @pytest.mark.parametrize('text', ['', '1', '3'])
 def test_omp_threads_is_what_mxnet_computes_with(text):
     pytest.importorskip('mxnet')
-    code = ('from gluon_mgpu import runtime; mx = runtime.load_mxnet(); '
+    code = ('from gluon_mgpu.mxnet_setup import runtime; mx = runtime.load_mxnet(); '
             'print(runtime.omp_threads() == mx.base._LIB.omp_get_max_threads(), runtime.omp_threads())')
     assert run(code, OMP_NUM_THREADS=text) == f'True {text or 1}'
 
 
 def test_omp_threads_is_what_was_found_at_first():
     code = ('import os, gluon_mgpu; os.environ["OMP_NUM_THREADS"] = "7"; '
-            'from gluon_mgpu import runtime; print(runtime.omp_threads())')
+            'from gluon_mgpu.mxnet_setup import runtime; print(runtime.omp_threads())')
     assert run(code, '-S') == '1'
 
 
 @linux
 def test_omp_threads_where_openmp_was_loaded_before():
     # OpenMP has then read its environment already, and what we set does not reach it.
-    code = ('import ctypes, os; ctypes.CDLL("libgomp.so.1"); from gluon_mgpu import runtime; '
+    code = ('import ctypes, os; ctypes.CDLL("libgomp.so.1"); from gluon_mgpu.mxnet_setup import runtime; '
             'print(os.environ["OMP_NUM_THREADS"], runtime.omp_threads())')
     assert run(code, '-S') == f'1 {CORES}'
 
@@ -84,7 +84,7 @@ import os, warnings
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     import gluon_mgpu
-from gluon_mgpu import runtime
+from gluon_mgpu.mxnet_setup import runtime
 for warning in caught:
     print(warning.filename, warning.message)
 print('OMP_NUM_THREADS' in os.environ, runtime.omp_threads())
@@ -107,7 +107,7 @@ warnings.simplefilter('ignore')
 import mxnet
 del numpy.bool
 import gluon_mgpu
-from gluon_mgpu import runtime
+from gluon_mgpu.mxnet_setup import runtime
 print(numpy.bool is bool, runtime.omp_threads() == mxnet.base._LIB.omp_get_max_threads())
 print(runtime.load_mxnet() is mxnet, mxnet.util.is_np_array())
 """

@@ -4,8 +4,8 @@ import oracle
 import pytest
 
 from gluon_mgpu import scratch
-from gluon_mgpu.compat import autograd, np, npx
-from gluon_mgpu.training_log import TrainingLog
+from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
+from gluon_mgpu.training.run import TrainingLog
 
 BATCHES = [64, 63, 64, 7, 3, 2, 1, 64, 1, 64, 5, 64, 64, 33, 64, 2, 64, 64, 64, 31]  # rows; 20 steps
 

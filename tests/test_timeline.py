@@ -8,10 +8,10 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from gluon_mgpu import profiling, timeline
-from gluon_mgpu.compat import autograd, mx, np, npx
-from gluon_mgpu.profiling import TimelineLog, check_devices, record
-from gluon_mgpu.timeline import COLORS, Event, busy_shares, classify, draw
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.timeline import draw as timeline, record as profiling
+from gluon_mgpu.timeline.draw import COLORS, Event, busy_shares, classify, draw
+from gluon_mgpu.timeline.record import TimelineLog, check_devices, record
 
 CPU0, CPU1, PINNED, OPERATOR = range(4)
 LANES = {CPU0: 'cpu/0', CPU1: 'cpu/1', PINNED: 'cpu pinned/', OPERATOR: 'operator'}

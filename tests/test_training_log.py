@@ -4,10 +4,10 @@ import csv
 import numpy
 import pytest
 
-from gluon_mgpu import training_log
-from gluon_mgpu.compat import np
-from gluon_mgpu.timer import Accumulator, Timer
-from gluon_mgpu.training_log import DivergenceError, TrainingLog
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.training import run as training_log
+from gluon_mgpu.training.run import DivergenceError, TrainingLog
+from gluon_mgpu.training.timer import Accumulator, Timer
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 import pytest
 
 from gluon_mgpu import scratch
-from gluon_mgpu.compat import autograd, mx, np, npx
-from gluon_mgpu.hybridize import hybridize
-from gluon_mgpu.used_pixels import used_size
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.networks.hybridize import hybridize
+from gluon_mgpu.networks.used_pixels import used_size
 
 
 def convolution(X, **options):

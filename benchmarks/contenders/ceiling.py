@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package beside benchmarks/, installed or not
 
-from gluon_mgpu.compat import autograd, gluon, mx, np, npx
-from gluon_mgpu.hybridize import hybridize_block
-from gluon_mgpu.precision import Cast, check_dtype, conv2d
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.hybridize import hybridize_block
+from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
 
 ROUNDS = 7
 

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package besi
 from common import Stopwatch, read_job, read_rows
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.batches import BatchIterator
-from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.training_log import TrainingLog
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.devices.lists import parse_devices
+from gluon_mgpu.training.run import TrainingLog
 
 
 class TimedLog(TrainingLog):

@@ -27,7 +27,7 @@ def load(data_dir: str | None, folder: str) -> tuple:
         As `NAMES` says: uint8 (n, 28, 28) and integers (n,).
     """
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
-    from gluon_mgpu import glyphs, idx
+    from gluon_mgpu.data import glyphs, idx
     if not data_dir:
         train, test = glyphs.load(Path(folder))
         return 'glyphs', (*train, *test)

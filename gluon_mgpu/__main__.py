@@ -1,0 +1,26 @@
+"""The commands of this package, each in a line."""
+from __future__ import annotations
+
+import sys
+
+COMMANDS = {
+    'scratch': 'train LeNet from scratch on several devices (D2L 13.5)',
+    'concise': "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)",
+    'devices': 'show the GPUs, whether MXNet can use them, and the CPU contexts',
+    'benchmark': 'measure how training scales with the devices, and where the time of a step goes',
+    'cost_model': 'measure what an allreduce costs, beside the alpha-beta model',
+    'timeline': 'draw a trace of what the devices do in a step',
+    'plot': 'draw the accuracy of several runs in one picture',
+}
+
+
+def main() -> int:
+    """Print the commands. Returns the exit status, 0."""
+    for name, what in COMMANDS.items():
+        print(f'python -m gluon_mgpu.{name:11} {what}')
+    print('Each has --help, but for devices, which takes no flags.')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""What `scaling` measures: the networks of both chapters, a step as it is trained and part by part."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .. import concise, scratch
+from ..devices.lists import split_batch
+from ..mxnet_setup.compat import autograd, gluon, init
+from ..networks.hybridize import hybridize_block
+from ..networks.resnet import resnet18
+
+
+class LeNet:
+    """The scratch chapter's network on `devices`, ready to train."""
+
+    batch_size, batch_size_on_cpus = 256, 256
+    warm_up, steps, part_steps = 5, 40, 10
+
+    def __init__(self, devices: list):
+        params = scratch.init_params()
+        self.devices = devices
+        self.device_params = [scratch.get_params(params, device) for device in devices]
+
+    def train_batch(self, X, y) -> list:
+        return scratch.train_batch(X, y, self.device_params, self.devices, lr=0.2)
+
+    def parts(self, X, y) -> Iterator[str]:
+        """Do what `train_batch` does and yield the name of each part when it is queued."""
+        X_shards, y_shards = split_batch(X, y, self.devices)
+        yield 'split'
+        with autograd.record():
+            ls = [scratch.loss(scratch.lenet(X_shard, params), y_shard)
+                  for X_shard, y_shard, params in zip(X_shards, y_shards, self.device_params)]
+        for l in ls:
+            l.backward()
+        yield 'forward+backward'
+        scratch.allreduce([params.flat.grad for params in self.device_params])
+        yield 'allreduce'
+        for params in self.device_params:
+            scratch.sgd([params.flat], 0.2, len(X))
+        yield 'update'
+
+
+class ResNet18:
+    """The concise chapter's network on `devices`, ready to train."""
+
+    # A row takes some 20 MB: 256 of them on each of many cores are more than most machines have
+    batch_size, batch_size_on_cpus = 256, 64
+    warm_up, steps, part_steps = 1, 5, 2
+
+    def __init__(self, devices: list):
+        self.devices, self.net = devices, resnet18(10)
+        self.net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
+        hybridize_block(self.net)
+        self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
+        hybridize_block(self.loss)
+        self.trainer, self.parts_trainer = self._trainer(), None
+
+    def _trainer(self, **options):
+        return gluon.Trainer(self.net.collect_params(), 'sgd', {'learning_rate': 0.1}, **options)
+
+    def train_batch(self, X, y) -> list:
+        return concise.train_batch(X, y, self.net, self.loss, self.trainer, self.devices)
+
+    def parts(self, X, y) -> Iterator[str]:
+        """Do what `train_batch` does and yield the name of each part when it is queued."""
+        self.parts_trainer = self.parts_trainer or self._trainer(update_on_kvstore=False)
+        X_shards, y_shards = split_batch(X, y, self.devices)
+        yield 'split'
+        with autograd.record():
+            ls = [self.loss(self.net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        for l in ls:
+            l.backward()
+        yield 'forward+backward'
+        self.parts_trainer.allreduce_grads()
+        yield 'allreduce'
+        self.parts_trainer.update(len(X))
+        yield 'update'
+
+
+NETWORKS = {'lenet': LeNet, 'resnet18': ResNet18}

@@ -1,0 +1,58 @@
+"""The pictures of `cost_model`: what an allreduce takes, and what the busiest device sends and receives."""
+from __future__ import annotations
+
+from ..parallel.allreduce import ALGORITHMS
+from .formulas import TIMES, busiest_bytes
+
+COLORS = {'star': 'tab:blue', 'ring': 'tab:orange', 'tree': 'tab:green', 'kvstore': 'tab:red'}
+MARKERS = {'star': 'o', 'ring': 's', 'tree': '^', 'kvstore': 'D'}  # hollow: they may lie on one another
+
+
+def draw_times(costs: dict, path) -> None:
+    """Draw seconds over devices as PNG: lines are the model, dots what was measured.
+
+    `costs` as from `cost_model.measure`.
+    """
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(8, 4), dpi=110, layout='tight')
+    ks = [2**i for i in range(1, 11)]
+    for axes, (network, num_bytes) in zip(fig.subplots(1, 2, sharey=True), costs['gradient_bytes'].items()):
+        for algorithm in ('star', 'tree', 'ring'):
+            axes.plot(ks, [TIMES[algorithm](k, num_bytes, costs['alpha'], costs['beta']) * 1e3 for k in ks],
+                      color=COLORS[algorithm], label=f'{algorithm}, model')
+        for algorithm in ALGORITHMS:
+            rows = [r for r in costs['measured'] if (r['network'], r['algorithm']) == (network, algorithm)]
+            axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], MARKERS[algorithm],
+                      color=COLORS[algorithm], markerfacecolor='none', label=f'{algorithm}, measured')
+        axes.set_xscale('log', base=2)
+        axes.set_yscale('log')
+        axes.set_xticks([2, 4, 16, 64, 256, 1024], ['2', '4', '16', '64', '256', '1024'])
+        axes.set(title=f'{network}, {num_bytes / 1e6:.1f} MB of gradients', xlabel='devices')
+        axes.grid(alpha=0.4)
+    fig.axes[0].set_ylabel('one allreduce (ms)')
+    fig.axes[0].legend(fontsize=8)
+    fig.savefig(path)
+
+
+def draw_bytes(costs: dict, path) -> None:
+    """Draw the busiest device's bytes over devices as PNG: lines are formulas, dots were counted."""
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(6.4, 4), dpi=110, layout='tight')
+    axes = fig.subplots()
+    network, num_bytes = list(costs['gradient_bytes'].items())[-1]
+    ks = range(2, 17)
+    for algorithm, label in (('star', 'star and kvstore'), ('tree', 'tree'), ('ring', 'ring')):
+        axes.plot(ks, [busiest_bytes(algorithm, k, num_bytes) / 1e6 for k in ks], color=COLORS[algorithm],
+                  label=label)
+        rows = [r for r in costs['measured'] if (r['network'], r['algorithm']) == (network, algorithm)
+                and r['devices'] in ks]
+        axes.plot([r['devices'] for r in rows], [r['busiest_bytes'] / 1e6 for r in rows], 'o',
+                  color=COLORS[algorithm])
+    axes.set(title=f'One allreduce of {network}: bytes at the busiest device',
+             xlabel='devices (dots: counted here)', ylabel='sent and received (MB)', xticks=range(2, 17, 2))
+    axes.set_ylim(bottom=0)
+    axes.secondary_yaxis('right', functions=(lambda mb: mb * 1e6 / num_bytes, lambda n: n * num_bytes / 1e6)
+                         ).set_ylabel(f'in gradients of {num_bytes / 1e6:.1f} MB')
+    axes.grid(alpha=0.4)
+    axes.legend()
+    fig.savefig(path)

@@ -1,0 +1,109 @@
+"""Datasets, found, downloaded or made.
+
+    train_iter, test_iter = load_data('auto', batch_size=256)
+    for X, y in train_iter:  # (256, 1, 28, 28), (256,); the last batch is smaller
+        ...
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ..checks import integer
+from . import glyphs, idx
+from .batches import BatchIterator
+from .download import DownloadError, download
+
+DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
+
+
+def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
+              train_size: int | None = None, seed: int = 0, say: Callable[[str], None] = print,
+              progress: bool = True) -> tuple[BatchIterator, BatchIterator]:
+    """Load a dataset as iterators over its training and its test rows.
+
+    Parameters
+    ----------
+    dataset : str
+        ``'fashion-mnist'``, ``'mnist'``, ``'glyphs'`` (made here, needs no network), or ``'auto'``:
+        Fashion-MNIST if it is there or can be downloaded, else glyphs.
+    batch_size : int
+        Rows in a batch.
+    data_dir : path, optional
+        The folder that holds ``fashion-mnist/`` and ``mnist/``, or one of these two folders itself;
+        by default what the environment variable GLUON_MGPU_DATA names. Whoever names a folder means
+        it: what is missing there is an error, also with 'auto', and is not fetched from elsewhere.
+        With neither, files are looked for in the user's cache folder and downloaded there.
+    train_size : int, optional
+        Use the first `train_size` training rows; by default all.
+    seed : int
+        Decides the order of the training rows.
+    say : callable
+        Is told, in one line, that 'auto' means glyphs and why.
+    progress : bool
+        Show the progress of a download on stderr.
+
+    Returns
+    -------
+    train_iter, test_iter : BatchIterator
+        Training rows in a new order each epoch, test rows in the order of the file.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, the dataset can't be had (`DownloadError`), or a file is broken.
+    """
+    name, (images, labels), test = _load(dataset, data_dir, say, progress)
+    if train_size is not None:
+        train_size = integer('train_size', train_size, 1, len(images))
+    train_iter = BatchIterator(images[:train_size], labels[:train_size], batch_size, name, True, seed)
+    return train_iter, BatchIterator(*test, batch_size, name)
+
+
+def load_data_fashion_mnist(batch_size: int,
+                            resize: int | None = None) -> tuple[BatchIterator, BatchIterator]:
+    """Load Fashion-MNIST; the same as ``load_data('fashion-mnist', batch_size)``.
+
+    Source: D2L 4.2.3, ``load_data_fashion_mnist``. Here `resize` takes no other size than 28, that of
+    the images, which is what both chapters train on; anything else is a ValueError.
+    """
+    if resize not in (None, 28):
+        raise ValueError(f'resize {resize!r}: images are 28x28 here, as in both chapters; leave it out')
+    return load_data('fashion-mnist', batch_size)
+
+
+def cache_dir() -> Path:
+    """The folder for downloaded and made data: ``gluon-mgpu`` in XDG_CACHE_HOME, else in ``~/.cache``."""
+    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'gluon-mgpu'
+
+
+def _load(dataset, data_dir, say, progress) -> tuple[str, tuple, tuple]:
+    """The dataset's name and its (images, labels) to train on and to test on."""
+    if dataset not in DATASETS:
+        raise ValueError(f'dataset {dataset!r}: one of {", ".join(DATASETS)} expected')
+    if dataset == 'auto':
+        try:
+            return _load('fashion-mnist', data_dir, say, progress)
+        except DownloadError as error:
+            say(f'the dataset is glyphs, not fashion-mnist: {error}')
+    if dataset in ('auto', 'glyphs'):
+        return 'glyphs', *glyphs.load(cache_dir())
+    folder = _folder(dataset, data_dir or os.environ.get('GLUON_MGPU_DATA'), progress)
+    files = [idx.find(folder, name) for name in idx.FILES]
+    return dataset, idx.read_pair(*files[:2]), idx.read_pair(*files[2:])
+
+
+def _folder(dataset: str, data_dir: str | os.PathLike | None, progress: bool) -> Path:
+    """The folder that holds the four files of `dataset`, downloaded if need be."""
+    if not data_dir:
+        download(dataset, cache_dir() / dataset, progress)
+        return cache_dir() / dataset
+    data_dir = Path(data_dir).expanduser().absolute()
+    # The files of both datasets bear the same names: only the folder's name tells which ones they are
+    folder = data_dir if data_dir.name == dataset else data_dir / dataset
+    missing = [name for name in idx.FILES if not idx.find(folder, name)]
+    if missing:
+        raise ValueError(f'{folder}: {", ".join(missing)} missing; put the four files of {dataset} there, or '
+                         'name no folder (--data-dir, GLUON_MGPU_DATA) to have them downloaded')
+    return folder

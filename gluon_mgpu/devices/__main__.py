@@ -1,0 +1,28 @@
+"""The GPUs, the builds of MXNet that have code for them, and the CPU contexts. Loads no MXNet."""
+from __future__ import annotations
+
+import sys
+
+from ..machine import num_cores
+from ..mxnet_setup.installation import BUILDS, installed_builds
+from .gpus import dotted
+from .nvidia_driver import ask_driver
+
+
+def main() -> int:
+    """Print what this machine has. Returns the exit status, 0."""
+    gpus, cuda_version, reason = ask_driver()
+    if cuda_version:
+        print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')
+    for gpu in gpus:
+        verdicts = (f'{"runs" if name in gpu.builds() else "does not run"} with {name}' for name in BUILDS)
+        print(f'gpu:{gpu.index}  {gpu}, {gpu.memory / 2**30:.1f} GiB: {"; ".join(verdicts)}')
+    if not gpus:
+        print(f'no GPU ({reason})')
+    print(f'cpu:0-{num_cores() - 1}  (cpu:all) one CPU context per core')
+    print(f'MXNet installed: {" and ".join(installed_builds()) or "none"}')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

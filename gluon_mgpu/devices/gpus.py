@@ -1,0 +1,61 @@
+"""Which GPUs MXNet can use, and why not the others: what it sees, next to what the driver says."""
+from __future__ import annotations
+
+from .nvidia_driver import ask_driver
+
+
+def num_mxnet_gpus() -> int:
+    """Return how many GPUs MXNet sees, including those that it has no code for."""
+    from ..mxnet_setup.compat import mx, npx
+    try:
+        return npx.num_gpus()
+    except mx.base.MXNetError:   # a CUDA build, and a driver that is missing or too old for it
+        return 0
+
+
+def why_no_gpus() -> str:
+    """Return, for a machine where MXNet sees no GPU, the reason in one line."""
+    from ..mxnet_setup.compat import mx
+    gpus, cuda_version, reason = ask_driver()
+    if not gpus:
+        return reason
+    found = f'MXNet cannot see {", ".join(map(str, gpus))}'
+    if mx.runtime.Features().is_enabled('CUDA'):
+        return f'{found}: the driver, for CUDA {dotted(cuda_version)}, may be too old'
+    return f'{found}: its CPU build is installed, not {" or ".join(gpus[0].builds()) or "one with CUDA"}'
+
+
+def _no_code_for() -> dict[int, str]:
+    """Return the GPUs that this MXNet has no code for: number -> the line that refuses it."""
+    from ..mxnet_setup.compat import compute_capabilities
+    lowest, highest = compute_capabilities()
+    return {gpu.index: f'gpu({gpu.index}) is {gpu}, and this MXNet has code only for {dotted(lowest)} to '
+                       f'{dotted(highest)}: use {" or ".join([*gpu.builds(), "CPU contexts (cpu:0,cpu:1)"])}'
+            for gpu in ask_driver().gpus if not lowest <= gpu.capability <= highest}
+
+
+def usable_gpus() -> list[int]:
+    """Return the numbers of the GPUs that MXNet sees and has code for."""
+    numbers = range(num_mxnet_gpus())
+    no_code = _no_code_for() if numbers else {}
+    return [i for i in numbers if i not in no_code]
+
+
+def check_gpus(numbers: list[int]) -> None:
+    """Raise ValueError, with the remedy, for a GPU that does not exist or that MXNet has no code for."""
+    if not numbers:
+        return
+    seen, no_code = num_mxnet_gpus(), _no_code_for()
+    for i in numbers:
+        # First, since no installation of this MXNet would make such a GPU visible
+        if i in no_code:
+            raise ValueError(no_code[i])
+        if not seen:
+            raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use CPU contexts (cpu:0,cpu:1)')
+        if i >= seen:
+            raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}): use gpu:0 to gpu:{seen - 1}')
+
+
+def dotted(version: tuple[int, int]) -> str:
+    """(9, 0) -> '9.0'"""
+    return '.'.join(map(str, version))

@@ -1,0 +1,91 @@
+"""The network of the concise chapter: ResNet-18 for small images (D2L 13.6.1)."""
+from __future__ import annotations
+
+from ..mxnet_setup.compat import HybridBlock, add, gluon
+from .precision import Cast, conv2d
+
+nn = gluon.nn
+
+
+class Residual(HybridBlock):
+    """Two 3x3 convolutions with batch norm, added to their input: relu(X + f(X)).
+
+    Source: D2L 8.6.2, ``Residual``; here it can be hybridized.
+
+    Parameters
+    ----------
+    num_channels : int
+        Channels of both convolutions and of the output.
+    use_1x1conv : bool
+        Whether a 1x1 convolution brings the input to the output's channels and size.
+    strides : int
+        Stride of the first convolution and of the 1x1 convolution.
+    dtype : str
+        The precision that it computes in; see `precision`.
+    """
+
+    def __init__(self, num_channels: int, use_1x1conv: bool = False, strides: int = 1, dtype: str = 'float32'):
+        super().__init__()
+        self.conv1 = conv2d(num_channels, kernel_size=3, padding=1, strides=strides, dtype=dtype)
+        self.bn1 = nn.BatchNorm()
+        self.relu1 = nn.Activation('relu')
+        self.conv2 = conv2d(num_channels, kernel_size=3, padding=1, dtype=dtype)
+        self.bn2 = nn.BatchNorm()
+        self.conv3 = None
+        if use_1x1conv:
+            self.conv3 = conv2d(num_channels, kernel_size=1, strides=strides, dtype=dtype)
+        self.relu2 = nn.Activation('relu')
+
+    def forward(self, X):
+        """(n, c, h, w) -> (n, num_channels, ceil(h / strides), ceil(w / strides)); does not wait."""
+        Y = self.relu1(self.bn1(self.conv1(X)))
+        Y = self.bn2(self.conv2(Y))
+        if self.conv3 is not None:
+            X = self.conv3(X)
+        return self.relu2(add(Y, X))
+
+
+def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequential:
+    """A slightly modified ResNet-18, neither initialized nor on any device yet.
+
+    Source: D2L 13.6.1, ``resnet18``; here every part can be hybridized. Batch norm takes its mean
+    and variance from the rows of its own device, and so each device keeps running statistics of
+    its own: with this network k devices are close to one device, not equal to it.
+
+    Parameters
+    ----------
+    num_classes : int
+        Length of the output's rows.
+    dtype : str
+        The precision that it computes in, all but the last layer; parameters are float32. Other than
+        float32 only when hybridized.
+
+    Returns
+    -------
+    net : gluon.nn.HybridSequential
+        (n, c, h, w) float32 -> (n, num_classes) float32.
+    """
+    def resnet_block(num_channels, num_residuals, first_block=False):
+        blk = nn.HybridSequential()
+        for i in range(num_residuals):
+            if i == 0 and not first_block:
+                blk.add(Residual(num_channels, use_1x1conv=True, strides=2, dtype=dtype))
+            else:
+                blk.add(Residual(num_channels, dtype=dtype))
+        return blk
+
+    net = nn.HybridSequential()
+    if dtype != 'float32':
+        net.add(Cast(dtype))
+    # A smaller convolution, stride and padding than in the original, and no max pooling
+    net.add(conv2d(64, kernel_size=3, strides=1, padding=1, dtype=dtype),  # (n, 1, 28, 28) -> (n, 64, 28, 28)
+            nn.BatchNorm(), nn.Activation('relu'))
+    net.add(resnet_block(64, 2, first_block=True),               # (n, 64, 28, 28)
+            resnet_block(128, 2),                                # (n, 128, 14, 14)
+            resnet_block(256, 2),                                # (n, 256, 7, 7)
+            resnet_block(512, 2))                                # (n, 512, 4, 4)
+    net.add(nn.GlobalAvgPool2D())                                # (n, 512, 1, 1)
+    if dtype != 'float32':
+        net.add(Cast('float32'))
+    net.add(nn.Dense(num_classes))                               # (n, num_classes)
+    return net

@@ -1,0 +1,89 @@
+"""How each program of this package reads its flags and ends: in one line where it was asked for the impossible.
+
+    python -m gluon_mgpu.scratch --devices gpu:9
+    scratch: gpu(9) does not exist (MXNet sees 2): use gpu:0 to gpu:1        and exit status 2
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from .checks import integer, positive
+
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is the shell's for Ctrl-C
+OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'alloc_failed', 'bad_alloc')
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that refuses in one line, with exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and end the program."""
+        self.exit(BAD_INPUT, f'{self.prog.rpartition(".")[2]}: {message}; --help shows all flags\n')
+
+
+def number(kind: type, least: int = 1, most: int | None = None) -> Callable:
+    """Return a type for argparse: text to an int from `least` to `most`, or to a finite float above 0."""
+    def convert(text: str):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = text
+        try:
+            return integer('', value, least, most) if kind is int else positive('', value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error).strip()) from None
+    return convert
+
+
+def text(value: str) -> str:
+    """A type for argparse: any text but the empty one, which an unset variable of the shell gives."""
+    if not value:
+        raise argparse.ArgumentTypeError("'' is empty: give a value, or leave the flag out")
+    return value
+
+
+def exit_status(program: str, work: Callable[[], object]) -> int:
+    """Call `work` and tell how it ended, as the command line does.
+
+    Returns
+    -------
+    int
+        0; 2 after a ValueError or OSError; 1 after an error of MXNet's engine or without memory; 130 after
+        Ctrl-C; with one line on stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, 'reconfigure'):  # a folder's name may hold what the terminal cannot show
+            stream.reconfigure(errors='backslashreplace')
+    try:
+        work()
+    except KeyboardInterrupt:
+        return _ended(program, 'interrupted', INTERRUPTED)
+    except (RuntimeError, MemoryError) as error:
+        line = _engine_line(error)
+        if not line:
+            raise
+        return _ended(program, line, FAILED)
+    except (ValueError, OSError) as error:
+        return _ended(program, str(error), BAD_INPUT)
+    return 0
+
+
+def _ended(program: str, line: str, status: int) -> int:
+    print(f'{program}: {" ".join(line.split())}', file=sys.stderr)
+    return status
+
+
+def _engine_line(error: Exception) -> str:
+    """What an error of MXNet, or a lack of memory, comes to in one line; '' if it is another error."""
+    mxnet = sys.modules.get('mxnet')
+    if not isinstance(error, MemoryError) and not (mxnet and isinstance(error, mxnet.base.MXNetError)):
+        return ''
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[-1] if lines else type(error).__name__  # before it, where in MXNet's source
+    reason = reason if len(reason) <= 200 else reason[:200] + '...'
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
+        return f'out of memory ({reason}): use a smaller --batch-size'
+    return f'MXNet failed ({reason}): MXNET_ENGINE_TYPE=NaiveEngine in the environment shows where'

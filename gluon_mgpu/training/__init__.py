@@ -1,0 +1,1 @@
+"""What a training loop needs: the run and its record, evaluation, a timer."""

@@ -1,0 +1,255 @@
+"""One run of training: its epochs and batches, what it tells on the way, and the record that it leaves.
+
+    run = Run(num_epochs=10)
+    for epoch in run.epochs(net):                      # 1, 2, ... 10
+        for X, y in run.batches(train_iter):
+            run.add(train_batch(X, y, ...))            # the losses of the batch
+        run.end_epoch(evaluate_accuracy_gpus(net, test_iter))
+"""
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from operator import length_hint
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+from tqdm import tqdm
+
+from ..checks import integer
+from .parameters import not_finite, wait
+
+# Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores
+SECONDS_BETWEEN_READS, MOST_UNREAD = 0.25, 16
+
+
+class DivergenceError(ValueError):
+    """The loss or a parameter is no longer a number: what follows would be worthless."""
+
+
+class Epoch(NamedTuple):
+    """One line of a run's history."""
+
+    epoch: int  # from 1
+    seconds: float  # of training, without evaluation
+    loss: float  # mean over the rows, each taken before the update it led to
+    test_acc: float  # share of right predictions, 0 to 1
+    images_per_second: float  # in training
+
+
+class Hook:
+    """What else is to happen during a run: a subclass overrides what it needs. `run` is the `Run`."""
+
+    def start(self, run: Run) -> None:
+        """Called before the first batch of an epoch; the devices are idle."""
+
+    def after_batch(self, run: Run) -> None:
+        """Called when a batch has been started on the devices, which may still be computing."""
+
+    def trained(self, run: Run) -> None:
+        """Called when all batches of an epoch are done, before evaluation; the devices are idle."""
+
+    def evaluated(self, run: Run) -> None:
+        """Called when the epoch is in the history."""
+
+    def ended(self, run: Run) -> None:
+        """Called once when the run ends, also by an error or Ctrl-C."""
+
+
+class Run:
+    """The record of a run: shows progress while it goes on and keeps one `Epoch` per epoch.
+
+    Parameters
+    ----------
+    num_epochs : int
+        Epochs that the run is going to take.
+    quiet : bool
+        Show nothing, only keep the record.
+    folder : path-like, optional
+        Where ``history.csv`` is written anew after every epoch; it must be there.
+    hooks : sequence of Hook
+        Called in this order.
+
+    Attributes
+    ----------
+    history : list of Epoch
+        The epochs done.
+    num_batches : int
+        The batches of the present epoch that have been started.
+
+    Raises
+    ------
+    ValueError
+        If `num_epochs` is no integer of at least 1.
+    """
+
+    def __init__(self, num_epochs: int, quiet: bool = False, folder=None, hooks: Sequence[Hook] = ()):
+        self.num_epochs = integer('num_epochs', num_epochs, 1)
+        self.quiet = quiet
+        self.folder = None if folder is None else Path(folder)
+        self.hooks = hooks
+        self.history: list[Epoch] = []
+        self.num_batches = 0
+        self._bar: Any = None
+        self._closed = False
+
+    def epochs(self, net: Any) -> Iterator[int]:
+        """Yield the numbers of the epochs to come, from 1; each must be ended by `end_epoch`.
+
+        Parameters
+        ----------
+        net : gluon.Block or list of lists of np.ndarray
+            What is trained: a network, or the parameters on each device. Once per epoch they are looked at,
+            since a parameter that is NaN may not show in the loss: relu(NaN) is 0.
+        """
+        self._net = net
+        try:
+            for epoch in range(len(self.history) + 1, self.num_epochs + 1):
+                yield epoch
+                if len(self.history) != epoch:
+                    raise ValueError(f'epoch {epoch} was not ended: call end_epoch(test_acc) after its batches')
+        finally:
+            self.close()
+
+    def batches(self, train_iter: Iterable) -> Iterator:
+        """Yield the batches (X, y) of one epoch, time them and show how far the run has come.
+
+        The bar counts batches that the devices have finished, and tells the time left for the whole run. It
+        appears on a terminal only. After the last batch it waits until the devices are done.
+
+        Raises
+        ------
+        DivergenceError
+            If a loss that `add` did not read, or a parameter, is NaN or infinite after the last batch.
+        """
+        if self._bar is None:
+            self._bar = tqdm(total=self.num_epochs * length_hint(train_iter), unit='batch', leave=False,
+                             initial=len(self.history) * length_hint(train_iter), smoothing=0.05,
+                             disable=True if self.quiet else None, dynamic_ncols=True)
+        self._bar.set_description(f'epoch {len(self.history) + 1}/{self.num_epochs}', refresh=False)
+        self._loss, self._rows, self._unread = 0.0, 0, []
+        self._batches_per_read = 1
+        self.num_batches = 0
+        self._call('start')
+        self._started = self._read_at = time.perf_counter()
+        for batch in train_iter:
+            yield batch
+            self.num_batches += 1
+            self._call('after_batch')
+        wait()
+        self._seconds = time.perf_counter() - self._started
+        self._read(len(self._unread))
+        self._refuse_parameters()
+        self._call('trained')
+
+    def add(self, ls: list) -> None:
+        """Take the losses of the batch just started, one array (n,) per device.
+
+        Some four times a second, and at every 16th batch at the latest, it waits for the batches before
+        this one, to read their losses; otherwise it doesn't wait. So the devices always have work.
+
+        Raises
+        ------
+        DivergenceError
+            If one of the losses read is NaN or infinite.
+        """
+        self._unread.append(ls)
+        if len(self._unread) > self._batches_per_read:
+            self._read(self._batches_per_read)
+
+    def _read(self, count: int) -> None:
+        """Wait for the first `count` of the batches that have not been read, and count them."""
+        batches, self._unread = self._unread[:count], self._unread[count:]
+        # The last one first, so that it is waited for once, and Python wakes up once
+        batches = [[l.asnumpy() for l in ls] for ls in batches[::-1]][::-1]
+        losses = numpy.concatenate([numpy.empty(0), *(l for ls in batches for l in ls)])  # in float64
+        if not numpy.isfinite(losses).all():
+            self._refuse_losses(batches)
+        self._loss += losses.sum()
+        self._rows += len(losses)
+        now = time.perf_counter()
+        if not self._bar.disable and batches:
+            loss, speed = numpy.concatenate(batches[-1]).mean(), self._rows / (now - self._started)
+            self._bar.set_postfix_str(f'loss {loss:.3f}, {speed:,.0f} images/s', refresh=False)
+        self._bar.update(count)
+        seconds_per_batch = (now - self._read_at) / max(count, 1)
+        self._read_at = now
+        self._batches_per_read = min(MOST_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
+
+    def _refuse_losses(self, batches: list) -> None:
+        """End the run at the first batch whose loss is no number."""
+        self.close()
+        sums = [numpy.concatenate(ls).sum() for ls in batches]
+        first = next(i for i, loss in enumerate(sums) if not numpy.isfinite(loss))
+        rows = self._rows + sum(len(l) for ls in batches[:first] for l in ls)
+        raise DivergenceError(
+            f'the loss is {sums[first]} in epoch {len(self.history) + 1}, after {rows} rows: it must be finite; '
+            'use a smaller learning rate')
+
+    def _refuse_parameters(self) -> None:
+        """End the run if a parameter is no number."""
+        name = not_finite(self._net)
+        if name:
+            self.close()
+            raise DivergenceError(f'{name} is no longer finite after epoch {len(self.history) + 1}, though the '
+                                  'loss is: all parameters must be; use a smaller learning rate')
+
+    def end_epoch(self, test_acc: float) -> Epoch:
+        """Record the epoch whose batches have all been trained on: show a line, write ``history.csv``.
+
+        Parameters
+        ----------
+        test_acc : float
+            Accuracy on the test rows, 0 to 1.
+        """
+        if not self._rows:
+            raise ValueError('the epoch has 0 rows: its losses are needed; call add(ls) after each batch')
+        epoch = Epoch(len(self.history) + 1, self._seconds, self._loss / self._rows, test_acc,
+                      self._rows / self._seconds)
+        self.history.append(epoch)
+        if self.folder is not None:
+            self.write(self.folder / 'history.csv')
+        self.say(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
+                 f'{epoch.seconds:.1f} s, {epoch.images_per_second:,.0f} images/s')
+        self._call('evaluated')
+        return epoch
+
+    def summary(self, devices: list) -> str:
+        """The book's last line: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``."""
+        seconds = sum(e.seconds for e in self.history) / len(self.history)
+        return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}'
+
+    def say(self, line: str) -> None:
+        """Print a line beside the progress bar, unless the run is quiet."""
+        if not self.quiet:
+            with tqdm.external_write_mode():
+                print(line, flush=True)
+
+    def write(self, path) -> None:
+        """Write the history as CSV, with the field names of `Epoch` as its first line.
+
+        The file is whole at any time: an interrupted call leaves the one before.
+        """
+        unfinished = f'{path}.part'
+        with open(unfinished, 'w', newline='') as file:
+            writer = csv.writer(file)
+            writer.writerow(Epoch._fields)
+            writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
+                              f'{e.images_per_second:.1f}') for e in self.history)
+        os.replace(unfinished, path)
+
+    def close(self) -> None:
+        """End the run, at its end or before: take the progress bar off the screen, call the hooks' `ended`."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        if not self._closed:
+            self._closed = True
+            self._call('ended')
+
+    def _call(self, name: str) -> None:
+        for hook in self.hooks:
+            getattr(hook, name)(self)

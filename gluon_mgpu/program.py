@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -65,6 +66,7 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
         line = _engine_line(error)
         if not line:
             raise
+        _forget_errors()
         return _ended(program, line, FAILED)
     except (ValueError, OSError) as error:
         return _ended(program, str(error), BAD_INPUT)
@@ -76,13 +78,22 @@ def _ended(program: str, line: str, status: int) -> int:
     return status
 
 
+def _forget_errors() -> None:
+    """Let MXNet raise the errors that it still has in store: else it would when Python ends, with a traceback."""
+    mxnet = sys.modules.get('mxnet')
+    for _ in range(100 if mxnet else 0):  # each raised once, and more may follow from one
+        with contextlib.suppress(mxnet.base.MXNetError):
+            mxnet.nd.waitall()
+            break
+
+
 def _engine_line(error: Exception) -> str:
     """What an error of MXNet, or a lack of memory, comes to in one line; '' if it is another error."""
     mxnet = sys.modules.get('mxnet')
     if not isinstance(error, MemoryError) and not (mxnet and isinstance(error, mxnet.base.MXNetError)):
         return ''
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[-1] if lines else type(error).__name__  # before it, where in MXNet's source
+    reason = lines[-1].removeprefix('MXNetError: ') if lines else type(error).__name__  # before it, where in MXNet
     reason = reason if len(reason) <= 200 else reason[:200] + '...'
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
         return f'out of memory ({reason}): use a smaller --batch-size'

@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -18,7 +19,7 @@ import pytest
 from gluon_mgpu.devices.gpus import num_mxnet_gpus
 
 # Before any test module can import MXNet, so that the engine is set up
-from gluon_mgpu.devices.lists import parse_devices
+from gluon_mgpu.devices import parse_devices
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -91,3 +92,21 @@ def device_list(devices: list) -> Callable[[int], list]:
         return [*given, *(device for device in others if device not in given)][:k]
 
     return first
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[[], contextlib.AbstractContextManager]:
+    """A context in which every call of MXNet's library that waits for a device is an AssertionError."""
+    from gluon_mgpu.mxnet_setup.compat import mx
+
+    @contextlib.contextmanager
+    def context():
+        with monkeypatch.context() as patch:
+            for name in ('MXNDArrayWaitToRead', 'MXNDArrayWaitToWrite', 'MXNDArrayWaitAll',
+                         'MXNDArraySyncCopyToCPU', 'MXNDArraySyncCopyFromCPU'):
+                def wait(*args, name=name):
+                    raise AssertionError(f'waited: {name}')
+                patch.setattr(mx.base._LIB, name, wait)
+            yield
+
+    return context

@@ -5,7 +5,7 @@ import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
-from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, kvstore, ring, star, tree
+from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, by_name, kvstore, ring, star, tree
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # fewer elements than devices among them
 DTYPES = ['float32', 'float64', 'float16', 'int32']
@@ -86,18 +86,10 @@ def test_gradients(allreduce, devices):
 
 
 @every_algorithm
-def test_does_not_wait(allreduce, device_list, monkeypatch):
+def test_does_not_wait(allreduce, device_list, no_waiting):
     data = [np.ones(5, ctx=device) for device in device_list(3)]
     allreduce(data)
-
-    def wait(*args):
-        raise AssertionError('waited')
-
-    with monkeypatch.context() as patch:
-        for name in ('wait_to_read', 'asnumpy', 'asscalar'):
-            patch.setattr(mx.nd.NDArray, name, wait)
-        for module in (mx.nd, npx):
-            patch.setattr(module, 'waitall', wait)
+    with no_waiting():
         allreduce(data)
     assert data[2].tolist() == [9] * 5
 
@@ -202,3 +194,16 @@ def test_training_is_that_of_the_star(name, k, device_list, rng):
     assert abs(trained(ALGORITHMS[name]) - expected).max() < 1e-14
     assert (trained(star) == expected).all()  # the chapter's, counted
     assert abs(expected - numpy.concatenate([p.asnumpy().ravel() for p in params])).max() > 1e-3
+
+
+def test_an_algorithm_by_its_name():
+    assert by_name('ring') is ring
+    assert by_name(scratch.allreduce) is scratch.allreduce
+    with pytest.raises(ValueError, match="allreduce 'bogus': one of star, ring, tree, kvstore, or a function of a "
+                                         'list of arrays, expected'):
+        by_name('bogus')
+
+
+def test_train_refuses_an_unknown_name_before_it_loads_anything(devices):
+    with pytest.raises(ValueError, match="allreduce 'bogus'"):
+        scratch.train(2, 4, 0.1, devices=devices, data=(None, None), allreduce='bogus')

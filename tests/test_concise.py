@@ -6,8 +6,8 @@ from test_scratch import BATCHES, Batches, largest_difference, train_on
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np
-from gluon_mgpu.networks.hybridize import hybridize_block
-from gluon_mgpu.training.run import TrainingLog
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.training.run import Run
 
 
 @pytest.fixture
@@ -15,17 +15,16 @@ def rng(seed):
     return numpy.random.default_rng(seed)
 
 
-def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True):
+def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, **trainer_options):
     """The parameters on each device after training on the batches, as the scratch chapter has them."""
-    net = oracle.gluon_lenet(params, devices)
+    net = block = oracle.gluon_lenet(params, devices)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     if hybridize:
-        hybridize_block(net)
-        hybridize_block(loss)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
+        net, loss = hybridized(net), hybridized(loss)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr}, **trainer_options)
     for X, y in batches:
         concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices)
-    return [oracle.gluon_lenet_params(net, device) for device in devices]
+    return [oracle.gluon_lenet_params(block, device) for device in devices]
 
 
 @pytest.mark.parametrize('k', [1, 2, 3])
@@ -52,6 +51,51 @@ def test_k_devices_equal_one(device_list, rng, k, hybridize):
     assert largest_difference(one, params) > 1e-3
 
 
+@pytest.mark.parametrize('update_on_kvstore', [True, False])
+def test_replicas_stay_equal_wherever_the_trainer_updates(device_list, rng, update_on_kvstore):
+    """17 rows in batches of 8 on two devices: one gets no rows of the last batch, and takes the step all the same."""
+    params = oracle.lenet_params(rng, dtype='float64')
+    X, y = oracle.images(rng, 17, dtype='float64')
+    batches = [(X[i:i + 8], y[i:i + 8]) for i in (0, 8, 16)]
+    first, second = train_gluon_lenet(device_list(2), params, batches, update_on_kvstore=update_on_kvstore)
+    assert largest_difference(first, second) == 0
+    one, = train_gluon_lenet(device_list(1), params, batches)
+    # Updated on the device, parameters in float64 meet a learning rate in float32, in another order
+    assert largest_difference(first, one) < 1e-8
+    assert largest_difference(one, params) > 1e-3
+
+
+def test_train_batch_does_not_wait(device_list, rng, no_waiting):
+    devices = device_list(3)
+    net = small_net()
+    net.initialize(ctx=devices)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    net, loss = hybridized(net), hybridized(loss)
+    batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, 2) * 2)]
+    for X, y in batches[:2]:  # initialization waits, and the Trainer, once
+        concise.train_batch(X, y, net, loss, trainer, devices)
+    with no_waiting():
+        for X, y in batches:
+            ls = concise.train_batch(X, y, net, loss, trainer, devices)
+    assert [l.size for l in ls] == [1, 1]
+
+
+def test_the_callers_network_is_left_as_it_was(devices, rng):
+    """But for its parameters: it can be called, hybridized, cast and extended afterwards."""
+    net = small_net()
+    X, y = (np.array(a) for a in oracle.images(rng, 4))
+    concise.train(2, 4, 0.1, devices=devices, data=(Batches([(X, y)]),) * 2, net=net, run=Run(1, quiet=True))
+    expected = net(X)
+    net.hybridize()
+    assert abs((net(X) - expected).asnumpy()).max() < 1e-5
+    net.add(gluon.nn.Dense(3))
+    net[-1].initialize(ctx=devices)
+    assert net(X).shape == (4, 3)
+    net.cast('float64')
+    assert net(X.astype('float64')).dtype == numpy.float64
+
+
 def test_concise_equals_scratch_in_float32(devices, rng):
     params = oracle.lenet_params(rng)
     batches = [oracle.images(rng, 64) for _ in range(20)]
@@ -72,12 +116,12 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     X[y == 0, :, :14] += 0.9
     X[y == 1, :, 14:] += 0.9
     batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 96, 16))
-    log, net = TrainingLog(num_epochs=6, quiet=True), small_net()
-    concise.train(len(devices), 16, 0.5, num_epochs=6, devices=devices, data=(batches, batches), log=log, net=net)
-    assert log.history[-1].loss < log.history[0].loss / 2
-    assert log.history[-1].test_acc == 1
+    run, net = Run(num_epochs=6, quiet=True), small_net()
+    concise.train(len(devices), 16, 0.5, devices=devices, data=(batches, batches), run=run, net=net)
+    assert run.history[-1].loss < run.history[0].loss / 2
+    assert run.history[-1].test_acc == 1
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line == f'test acc: 1.00, {sum(e.seconds for e in log.history) / 6:.1f} sec/epoch on {devices}'
+    assert line == f'test acc: 1.00, {sum(e.seconds for e in run.history) / 6:.1f} sec/epoch on {devices}'
     assert net[1].weight.list_ctx() == devices  # the caller's network is the one that was trained
 
 
@@ -87,8 +131,8 @@ def test_train_starts_alike_on_any_number_of_devices(device_list):
     for k in (1, 3):
         net = small_net()
         X, y = np.ones((4, 1, 28, 28)), np.zeros(4)
-        concise.train(k, 4, 1e-30, num_epochs=1, devices=device_list(k), data=(Batches([(X, y)]),) * 2, net=net,
-                      log=TrainingLog(1, quiet=True), seed=5)
+        concise.train(k, 4, 1e-30, devices=device_list(k), data=(Batches([(X, y)]),) * 2, net=net,
+                      run=Run(1, quiet=True), seed=5)
         weights += [net[1].weight.data(device).asnumpy() for device in device_list(k)]
     assert len(weights) == 4
     for weight in weights[1:]:

@@ -1,16 +1,25 @@
 """Where datasets are found, what is refused, and the batches that are cut from them."""
+import errno
 import gc
+import os
+import pwd
 import socket
+import subprocess
+import sys
+import threading
 import time
+from pathlib import Path
 
 import numpy
 import pytest
 from idx_files import dataset, file_contents, idx_bytes, write
 from local_mirror import LocalMirror
 
+import gluon_mgpu
 from gluon_mgpu.data import (
     DATASETS,
     cache_dir,
+    download as download_module,
     glyphs,
     load_data,
     load_data_fashion_mnist,
@@ -20,6 +29,8 @@ from gluon_mgpu.data.download import DownloadError, Mirror
 from gluon_mgpu.data.idx import FILES
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
 
+NO_HOME = ('there is no home folder to keep data in; let XDG_CACHE_HOME name a folder that can be written, '
+           'or --data-dir or GLUON_MGPU_DATA one that holds the files')
 ARRAYS = {name: dataset(seed=i) for i, name in enumerate(('fashion-mnist', 'mnist'))}
 
 
@@ -49,6 +60,44 @@ def small_glyphs(monkeypatch):
     for name, value in {'NUM_TRAIN': 60, 'NUM_TEST': 20, 'TRAIN_FONTS': ('DejaVuSans',),
                         'TEST_FONTS': ('cmr10',)}.items():
         monkeypatch.setattr(glyphs, name, value)
+
+
+@pytest.fixture
+def homeless(monkeypatch):
+    """No HOME, and a user without an account, as in containers."""
+    def no_account(user):
+        raise KeyError(user)
+
+    for name in ('HOME', 'XDG_CACHE_HOME'):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(pwd, 'getpwuid', no_account)
+
+
+@pytest.fixture
+def bad_home(request, tmp_path, monkeypatch):
+    """A home folder that can't be entered, or is a file; simulated, since root enters every folder."""
+    home = tmp_path / 'home'
+    monkeypatch.delenv('XDG_CACHE_HOME')
+    monkeypatch.setenv('HOME', str(home))
+    if request.param == 'a file':
+        home.touch()
+    else:
+        home.mkdir()
+        lock(monkeypatch, home)
+    return home
+
+
+def lock(monkeypatch, folder):
+    """Refuse what is in `folder` as if it had mode 000."""
+    def locked(real):
+        def call(path, *args, **kwargs):
+            if folder in path.parents:
+                raise PermissionError(errno.EACCES, 'Permission denied', str(path))
+            return real(path, *args, **kwargs)
+        return call
+
+    for name in ('stat', 'mkdir', 'open'):
+        monkeypatch.setattr(Path, name, locked(getattr(Path, name)))
 
 
 def fail(*args):
@@ -86,6 +135,19 @@ def refusal(*args, **kwargs) -> str:
 def test_in_a_folder_of_datasets(data_dir, name):
     assert_holds(load_data(name, 32, data_dir=data_dir), ARRAYS[name], name)
     assert_holds(load_data(name, 32, data_dir=str(data_dir / name)), ARRAYS[name], name)
+
+
+@pytest.mark.parametrize('name', ARRAYS)
+def test_in_a_folder_of_datasets_called_as_one_of_them(tmp_path, name):
+    write(tmp_path / name / name, ARRAYS[name])
+    assert_holds(load_data(name, 32, data_dir=tmp_path / name), ARRAYS[name], name)
+    write(tmp_path / name, dataset(seed=9))  # the folder in it comes first
+    assert_holds(load_data(name, 32, data_dir=tmp_path / name), ARRAYS[name], name)
+
+
+def test_an_empty_folder_of_the_same_name_is_passed_over(data_dir):
+    (data_dir / 'mnist' / 'mnist').mkdir()
+    assert_holds(load_data('mnist', 32, data_dir=data_dir / 'mnist'), ARRAYS['mnist'], 'mnist')
 
 
 def test_not_compressed(tmp_path):
@@ -152,6 +214,58 @@ def test_glyphs_by_name(small_glyphs):
     assert sorted(rows(train_iter)[1]) == sorted(labels)
 
 
+@pytest.mark.parametrize('asked', ['glyphs', 'auto'])
+def test_glyphs_need_no_home_folder(small_glyphs, homeless, asked):
+    said = []
+    train_iter, test_iter = load_data(asked, 32, say=said.append, progress=False)
+    assert (train_iter.dataset, test_iter.dataset, train_iter.num_rows) == ('glyphs', 'glyphs', 60)
+    assert said == ([] if asked == 'glyphs' else [f'the dataset is glyphs, not fashion-mnist: {NO_HOME}'])
+
+
+def test_glyphs_are_made_without_a_home_folder(tmp_path):
+    """In a process of its own, since matplotlib asks for the home folder when it is imported."""
+    program = ('import pwd\n'
+               'def no_account(user): raise KeyError(user)\n'
+               'pwd.getpwuid = no_account\n'
+               'from gluon_mgpu.data import glyphs, load_data\n'
+               'glyphs.NUM_TRAIN, glyphs.NUM_TEST = 60, 20\n'
+               'print(load_data("glyphs", 32)[0].num_rows)')
+    homes = ('HOME', 'XDG_CACHE_HOME', 'XDG_CONFIG_HOME', 'MPLCONFIGDIR')
+    environment = {name: value for name, value in os.environ.items() if name not in homes}
+    process = subprocess.run([sys.executable, '-c', program], env={**environment, 'TMPDIR': str(tmp_path)},
+                             cwd=Path(gluon_mgpu.__file__).parents[1], capture_output=True, text=True, timeout=60)
+    assert (process.stdout, process.returncode) == ('60\n', 0), process.stderr
+    assert list(tmp_path.iterdir()) == []  # matplotlib's list of fonts is gone with the process
+
+
+@pytest.mark.parametrize('bad_home, why', [('a file', 'Not a directory'), ('locked', 'Permission denied')],
+                         indirect=['bad_home'])
+@pytest.mark.parametrize('asked', ['glyphs', 'auto'])
+def test_glyphs_with_a_bad_home_folder(small_glyphs, bad_home, why, asked):
+    said = []
+    train_iter, _ = load_data(asked, 32, say=said.append, progress=False)
+    assert (train_iter.dataset, train_iter.num_rows) == ('glyphs', 60)
+    expected = ('the dataset is glyphs, not fashion-mnist: fashion-mnist cannot be downloaded: '
+                f'{bad_home}/.cache/gluon-mgpu/fashion-mnist cannot be used ({why}); '
+                'let XDG_CACHE_HOME name a folder that can be written')
+    assert said == ([] if asked == 'glyphs' else [expected])
+
+
+def test_auto_without_certificates_is_glyphs_and_says_why(small_glyphs, monkeypatch):
+    monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
+    thread_errors = []
+    monkeypatch.setattr(threading, 'excepthook', thread_errors.append)
+    secure = Mirror('https://127.0.0.1:1/', dict.fromkeys(FILES, 'md5:0'))
+    monkeypatch.setitem(download_module.MIRRORS, 'fashion-mnist', (secure,))
+    said = []
+    assert load_data('auto', 32, say=said.append, progress=False)[0].dataset == 'glyphs'
+    line, = said
+    assert '\n' not in line
+    assert line.startswith('the dataset is glyphs, not fashion-mnist: fashion-mnist cannot be downloaded: ')
+    assert " (REQUESTS_CA_BUNDLE='/no/such.pem' names no file: mend or unset it); " in line
+    assert thread_errors == []
+
+
 def test_auto_without_network_is_glyphs_and_says_why(small_glyphs):
     said = []
     train_iter, test_iter = load_data('auto', 32, say=said.append, progress=False)
@@ -166,6 +280,42 @@ def test_auto_without_network_is_glyphs_and_says_why(small_glyphs):
 
 def test_an_unknown_dataset():
     assert refusal('cifar', 32) == f"dataset 'cifar': one of {', '.join(DATASETS)} expected"
+
+
+@pytest.mark.parametrize('name', DATASETS)
+def test_an_empty_folder_name(name):
+    """What a shell makes of a variable that isn't set; in the environment it means none."""
+    assert refusal(name, 32, data_dir='') == (
+        "data_dir '' is empty: name a folder (is a shell variable unset?), or leave data_dir out")
+
+
+def test_an_empty_name_in_the_environment_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv('GLUON_MGPU_DATA', '')
+    write(tmp_path / 'cache' / 'gluon-mgpu' / 'mnist', ARRAYS['mnist'])
+    assert_holds(load_data('mnist', 32), ARRAYS['mnist'], 'mnist')
+
+
+@pytest.mark.parametrize('asked', ['mnist', 'fashion-mnist', 'auto'])
+def test_the_home_folder_of_nobody(asked):
+    assert refusal(asked, 32, data_dir='~nosuchuser/x') == (
+        '~nosuchuser/x: the home folder that ~ stands for is not known; name the folder by its whole path')
+
+
+@pytest.mark.parametrize('asked', ['mnist', 'fashion-mnist'])
+def test_no_home_folder(homeless, data_dir, asked, monkeypatch):
+    assert refusal(asked, 32) == NO_HOME
+    message = refusal(asked, 32, data_dir='~/data')
+    assert message.startswith('~/data: the home folder that ~ stands for is not known; name')
+    assert_holds(load_data(asked, 32, data_dir=data_dir), ARRAYS[asked], asked)
+    data_dir.rename(data_dir.with_name('gluon-mgpu'))
+    monkeypatch.setenv('XDG_CACHE_HOME', str(data_dir.parent))
+    assert_holds(load_data(asked, 32), ARRAYS[asked], asked)
+
+
+def test_a_named_folder_that_cannot_be_entered(data_dir, monkeypatch):
+    lock(monkeypatch, data_dir)
+    assert refusal('auto', 32, data_dir=data_dir) == (
+        f'{data_dir}/fashion-mnist: cannot be read (Permission denied); make it a readable folder')
 
 
 @pytest.mark.parametrize('name', ARRAYS)
@@ -183,7 +333,7 @@ def test_a_named_folder_lacks_files(data_dir, tmp_path, monkeypatch, asked, need
     folder = data_dir / needed
     (folder / FILES[1]).unlink()
     (folder / FILES[2]).unlink()
-    monkeypatch.setattr('gluon_mgpu.data.download', fail)
+    monkeypatch.setattr(download_module, 'download', fail)
     if place == 'environment':
         monkeypatch.setenv('GLUON_MGPU_DATA', str(data_dir))
     message = refusal(asked, 32, data_dir=data_dir if place == 'argument' else None)
@@ -194,6 +344,17 @@ def test_a_named_folder_lacks_files(data_dir, tmp_path, monkeypatch, asked, need
 def test_a_folder_that_is_not_there(tmp_path):
     message = refusal('mnist', 32, data_dir=tmp_path / 'no')
     assert message.startswith(f'{tmp_path}/no/mnist: {", ".join(FILES)} missing')
+
+
+@pytest.mark.parametrize('place', ['', 'mnist'])
+def test_the_folder_that_lacks_least_is_named(tmp_path, place):
+    """Both the named folder and one in it are called mnist; the files belong into either."""
+    message = refusal('mnist', 32, data_dir=tmp_path / 'mnist')
+    assert message.startswith(f'{tmp_path}/mnist: {", ".join(FILES)} missing')
+    folder = tmp_path / 'mnist' / place
+    write(folder, ARRAYS['mnist'])
+    (folder / FILES[1]).unlink()
+    assert refusal('mnist', 32, data_dir=tmp_path / 'mnist').startswith(f'{folder}: {FILES[1]} missing')
 
 
 def test_one_dataset_is_not_taken_for_the_other(data_dir):

@@ -15,6 +15,7 @@ from idx_files import dataset, file_contents
 from local_mirror import LocalMirror
 
 import gluon_mgpu
+from gluon_mgpu.data import download as module
 from gluon_mgpu.data.download import DownloadError, Mirror, download
 from gluon_mgpu.data.idx import FILES
 
@@ -189,9 +190,82 @@ def test_a_folder_that_cannot_be_made(tmp_path, serve):
     server = serve()
     (tmp_path / 'file').touch()
     message = refusal(tmp_path / 'file' / 'mnist')
-    assert message == (f'mnist cannot be downloaded: {tmp_path}/file/mnist cannot be made (Not a directory); '
+    assert message == (f'mnist cannot be downloaded: {tmp_path}/file/mnist cannot be used (Not a directory); '
                        'let XDG_CACHE_HOME name a folder that can be written')
     assert server.fetched == []
+
+
+def test_a_folder_that_cannot_be_entered(tmp_path, serve, monkeypatch):
+    """Simulated, since root enters every folder."""
+    server = serve()
+
+    def stat(path, **kwargs):
+        raise PermissionError(errno.EACCES, 'Permission denied', str(path))
+
+    with monkeypatch.context() as locked:
+        locked.setattr(Path, 'stat', stat)
+        message = refusal(tmp_path / 'mnist')
+    assert message == (f'mnist cannot be downloaded: {tmp_path}/mnist cannot be used (Permission denied); '
+                       'let XDG_CACHE_HOME name a folder that can be written')
+    assert server.fetched == []
+
+
+# Certificates
+
+@pytest.fixture
+def thread_errors(monkeypatch):
+    """What threads died of; Python would print it, with a traceback."""
+    errors = []
+    monkeypatch.setattr(threading, 'excepthook', errors.append)
+    return errors
+
+
+@pytest.mark.parametrize('variables', [{'REQUESTS_CA_BUNDLE': '/no/such.pem'}, {'CURL_CA_BUNDLE': '/no/such.pem'},
+                                       {'REQUESTS_CA_BUNDLE': '/no/such.pem', 'CURL_CA_BUNDLE': '/other.pem'}])
+def test_no_such_certificates(tmp_path, serve, monkeypatch, thread_errors, variables):
+    for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for i in range(2):
+        serve.add(Mirror(f'https://127.0.0.1:{i + 1}/', {}))
+    first = next(iter(variables))
+    assert refusal(tmp_path) == (
+        'mnist cannot be downloaded: 127.0.0.1:1 cannot be asked without certificates, 127.0.0.1:2 cannot be '
+        f"asked without certificates ({first}='/no/such.pem' names no file: mend or unset it){REMEDY}")
+    assert thread_errors == []
+
+
+def test_a_mirror_that_needs_no_certificates(tmp_path, serve, monkeypatch, thread_errors):
+    """One of the real ones speaks plain HTTP."""
+    monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
+    serve.add(Mirror('https://127.0.0.1:1/', {}))
+    serve()
+    download('mnist', tmp_path, progress=False)
+    assert holds(tmp_path) == CONTENTS
+    assert thread_errors == []
+
+
+def test_a_mirror_that_cannot_prove_who_it_is(tmp_path, serve, monkeypatch):
+    for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):
+        monkeypatch.delenv(name, raising=False)
+    server = LocalMirror(CONTENTS)  # it speaks no TLS at all
+    try:
+        serve.add(server.mirror._replace(url=server.mirror.url.replace('http:', 'https:')))
+        assert f'{host(server.mirror)} shows no certificate that is trusted here;' in refusal(tmp_path)
+    finally:
+        server.close()
+
+
+def test_what_cannot_even_be_asked(tmp_path, serve, monkeypatch, thread_errors):
+    """urllib3 says some things in errors that requests doesn't make its own, such as a proxy's odd name."""
+    def ask(self, url, path, store, check_only=False):
+        raise ValueError('an odd proxy')
+
+    monkeypatch.setattr(module.pooch.HTTPDownloader, '__call__', ask)
+    server = serve()
+    assert f'{host(server.mirror)} cannot be asked (an odd proxy);' in refusal(tmp_path)
+    assert thread_errors == []
 
 
 def test_a_full_disk(tmp_path, serve, monkeypatch):

@@ -1,6 +1,7 @@
 """The reader of IDX files: what it reads and what it refuses."""
 import gzip
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy
@@ -64,8 +65,9 @@ def test_count_and_bytes_differ(tmp_path, pack, name, header, row, change):
     content = idx_bytes(ARRAYS[name])
     content = content[:change] if change < 0 else content + bytes(change)
     size = header + 7 * row
+    found = size + change if change < 0 else 'more'
     message = refusal(tmp_path / name, pack(content))
-    assert f': {size} bytes for 7 rows expected, {size + change} found;' in message
+    assert f': {size} bytes for 7 rows expected, {found} found;' in message
 
 
 @pytest.mark.parametrize('name, size', [(IMAGES, 16), (LABELS, 8)])
@@ -77,6 +79,61 @@ def test_not_even_a_header(tmp_path, pack, name, size):
 
 def test_empty_file(tmp_path):
     assert ': a header of 16 bytes expected, 0 bytes found;' in refusal(tmp_path / IMAGES, b'')
+
+
+@pytest.mark.parametrize('name, magic, row', [(IMAGES, 2051, (28, 28)), (LABELS, 2049, ())])
+@pytest.mark.parametrize('count', [2**30 // 784 + 1, 2**32 - 1])
+def test_too_many_rows(tmp_path, pack, name, magic, row, count):
+    """A header that promises more than a GiB of pixels is refused as such, before they are read."""
+    content = struct.pack(f'>{2 + len(row)}I', magic, count, *row) + bytes(1000)
+    message = refusal(tmp_path / name, pack(content))
+    assert f': at most {2**30 // 784} rows expected, {count} found;' in message
+
+
+def bomb(path: Path, head: bytes, mb: int) -> None:
+    """Write a gzip file that unpacks to `head` and `mb` MB of zeros; on disk it takes a thousandth."""
+    with gzip.open(path, 'wb', compresslevel=1) as file:
+        file.write(head)
+        for _ in range(mb):
+            file.write(bytes(10**6))
+    assert path.stat().st_size < 10**7
+
+
+@pytest.fixture
+def peak():
+    """A function that tells the most memory in use at once since the test began, in bytes."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize('name, head, said', [
+    (IMAGES, b'', 'magic number 2051 expected, 0 found'),
+    (LABELS, b'', 'magic number 2049 expected, 0 found'),
+    (IMAGES, struct.pack('>4I', 2051, 7, 28, 28), '5504 bytes for 7 rows expected, more found'),
+    (LABELS, struct.pack('>2I', 2049, 7), '15 bytes for 7 rows expected, more found'),
+    (IMAGES, struct.pack('>4I', 2051, 2**32 - 1, 28, 28), 'at most 1369568 rows expected, 4294967295 found'),
+], ids=['no images', 'no labels', 'seven images', 'seven labels', 'billions of images'])
+def test_a_bomb(tmp_path, peak, name, head, said):
+    """What unpacks to a gigabyte takes no more memory than its header promises."""
+    bomb(tmp_path / name, head, mb=1000)
+    with pytest.raises(ValueError, match=said):
+        READERS[name](tmp_path / name)
+    assert peak() < 10**7  # bytes; a piece of a megabyte, to write it and to read it, and what Python needs
+
+
+@pytest.mark.parametrize('name, head', [(IMAGES, struct.pack('>4I', 2051, 10**6, 28, 28)),
+                                        (LABELS, struct.pack('>2I', 2049, 10**6))])
+def test_a_promise_alone_takes_no_memory(tmp_path, pack, peak, name, head):
+    """A header may promise 784 MB where a kilobyte follows."""
+    message = refusal(tmp_path / name, pack(head + bytes(1000)))
+    assert f' bytes for 1000000 rows expected, {len(head) + 1000} found;' in message
+    assert peak() < 10**7  # bytes; far below what was promised
+
+
+def test_images_are_read_only(tmp_path, pack):
+    (tmp_path / IMAGES).write_bytes(pack(idx_bytes(ARRAYS[IMAGES])))
+    assert not idx.read_images(tmp_path / IMAGES).flags.writeable
 
 
 def test_no_rows(tmp_path, pack):

@@ -12,7 +12,14 @@ import pytest
 from gluon_mgpu.mxnet_setup import installation
 
 REPO = Path(__file__).parents[1]
-MXNET = 'class npx:\n    set_np = staticmethod(lambda: print("set_np was called"))\n'
+MXNET = """
+class npx:
+    set_np = staticmethod(lambda: print("set_np was called"))
+
+class util:
+    set_np_shape = staticmethod(lambda active: None)
+    _NumpyArrayScope = type('_NumpyArrayScope', (), {'__init__': lambda self, active: None})
+"""
 NUMPY = '__version__ = "1.26.4"\n'
 LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.load_mxnet()'
 CAUGHT = """

@@ -1,43 +1,50 @@
-"""A training run does not grow: the engine is given no new scratch areas after the first epochs."""
+"""A training run does not grow: once every operator has been laid out, an epoch takes no more memory than the last."""
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
-TRAIN = """
+EPOCHS, JUDGED = 16, 8  # the last 8 of 16
+
+TRAIN = f"""
+import resource
 import sys
-from gluon_mgpu import concise
-from gluon_mgpu import scratch
+import numpy
+from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.training.run import TrainingLog
-import numpy
+from gluon_mgpu.training.run import Hook, Run
 
-class Log(TrainingLog):
-    def end_epoch(self, *args):
-        super().end_epoch(*args)
+class Sizes(Hook):
+    def evaluated(self, run):
         with open('/proc/self/statm') as file:
-            print('MB', *(int(pages) * 4 // 1024 for pages in file.read().split()[:2]))
+            print('MB', *(int(pages) * resource.getpagesize() / 2**20 for pages in file.read().split()[:2]))
 
-def batches(n):  # 2 of 8 rows, and a last one of 3
+def batches(n):  # of 8 rows, and a last one of 3
     return BatchIterator(numpy.zeros((n, 28, 28), 'uint8'), numpy.zeros(n, 'int32'), 8, 'zeros')
 
-train = {'scratch': scratch.train, 'concise': concise.train}[sys.argv[1]]
-train(2, 8, 0.01, num_epochs=10, devices=[mx.cpu(0), mx.cpu(1)], data=(batches(19), batches(11)),
-      log=Log(10, quiet=True))
+train = {{'scratch': scratch.train, 'concise': concise.train}}[sys.argv[1]]
+train(2, 8, 0.01, devices=[mx.cpu(0), mx.cpu(1)], data=(batches(19), batches(11)),
+      run=Run({EPOCHS}, quiet=True, hooks=[Sizes()]))
 """
 
 
 @pytest.mark.skipif(not Path('/proc/self/statm').exists(), reason='needs /proc')
 @pytest.mark.parametrize('chapter', ['scratch', 'concise'])
-def test_memory_is_the_same_after_every_epoch(chapter):
-    """Also with a smaller last batch, and evaluation in between. MB of addresses, and of memory."""
+def test_memory_does_not_grow_from_epoch_to_epoch(chapter):
+    """Also with a smaller last batch, and evaluation in between.
+
+    What leaks, leaks in every epoch: with one operator kept per network instead of eight, each epoch lays out new
+    ones, and took 3 MB more with LeNet and 20 MB more with ResNet-18. What is allocated once in a while, such as a
+    buffer more for the device that happens to be ahead, leaves most epochs as they were. So the median tells.
+    """
     done = subprocess.run([sys.executable, '-c', TRAIN, chapter], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    sizes = [[int(word) for word in line.split()[1:]] for line in done.stdout.splitlines() if line[:2] == 'MB']
-    assert len(sizes) == 10
-    addresses, memory = zip(*sizes[2:])
+    sizes = [[float(word) for word in line.split()[1:]] for line in done.stdout.splitlines() if line[:2] == 'MB']
+    assert len(sizes) == EPOCHS
+    addresses, memory = (list(column[-JUDGED - 1:]) for column in zip(*sizes))
     assert memory[0] > 50  # it is megabytes that were measured
-    assert max(memory) - memory[0] < 16  # now and then two buffers of 9 MB are in use at once, where it was one
-    assert max(addresses) - addresses[0] < 16
+    assert median(after - before for before, after in zip(memory, memory[1:])) < 0.5
+    assert addresses[-1] - addresses[0] < 2 * 256 + 16  # the heap grows by 256 MB at a time (`runtime.ALLOCATOR`)

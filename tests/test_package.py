@@ -14,8 +14,8 @@ from gluon_mgpu.mxnet_setup import installation
 REPO = Path(__file__).parents[1]
 NAMES = [
     'Accumulator', 'Animator', 'Residual', 'Timer', 'accuracy', 'evaluate_accuracy_gpu',
-    'evaluate_accuracy_gpus', 'load_data_fashion_mnist', 'resnet18', 'sgd', 'split_batch', 'try_all_gpus',
-    'try_gpu',
+    'evaluate_accuracy_gpus', 'load_data_fashion_mnist', 'resnet18', 'sgd', 'split_and_load', 'split_batch',
+    'try_all_gpus', 'try_gpu',
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gluon_mgpu import plot
 from gluon_mgpu.plot import Animator, accuracy_curve
-from gluon_mgpu.training.run import Epoch, TrainingLog
+from gluon_mgpu.training.run import Epoch, Run
 
 HISTORY = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.1, 0.9, 0.7, 98.0)]
 
@@ -76,9 +76,9 @@ def run_folder(folder, devices, accuracies):
     folder.mkdir()
     config = {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': devices}
     (folder / 'config.json').write_text(json.dumps(config))
-    log = TrainingLog(len(accuracies), quiet=True)
-    log.history = [Epoch(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
-    log.write(folder / 'history.csv')
+    run = Run(len(accuracies), quiet=True)
+    run.history = [Epoch(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
+    run.write(folder / 'history.csv')
     return str(folder)
 
 
@@ -95,8 +95,8 @@ def test_compare_runs(tmp_path, monkeypatch, capsys):
     axes, = figures[0].axes
     assert [line.get_xydata().tolist() for line in axes.lines] == [
         [[1, 0.1], [2, 0.6], [3, 0.7]], [[1, 0.2], [2, 0.5]]]
-    assert [line.get_label() for line in axes.lines] == ['scratch, cpu(0): 3.0 s an epoch',
-                                                         'scratch, cpu(0), cpu(1): 2.5 s an epoch']
+    assert [line.get_label() for line in axes.lines] == ['scratch, cpu(0): 3.0 s per epoch',
+                                                         'scratch, cpu(0), cpu(1): 2.5 s per epoch']
 
 
 def test_compare_runs_refuses_other_folders(tmp_path, capsys):

@@ -5,10 +5,11 @@ import pytest
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, seed
 from gluon_mgpu.networks import precision
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
 from gluon_mgpu.networks.resnet import Residual
 
-needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in precision._cpu_flags(),
+needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in precision.processor_flags(),
                                     reason='needs MXNet 1.9 and a CPU with avx512_bf16')
 
 
@@ -20,7 +21,7 @@ needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in pre
 ])
 def test_refusals(dtype, devices, message, monkeypatch):
     monkeypatch.setattr(precision, 'MXNET_MAJOR', 1)
-    monkeypatch.setattr(precision, '_cpu_flags', lambda: ['avx2'])
+    monkeypatch.setattr(precision, 'processor_flags', lambda: ['avx2'])
     with pytest.raises(ValueError, match=message):
         check_dtype(dtype, devices)
 
@@ -34,7 +35,7 @@ def test_mxnet_2_refuses_all_but_float32(monkeypatch):
 
 def test_allowed(monkeypatch):
     monkeypatch.setattr(precision, 'MXNET_MAJOR', 1)
-    monkeypatch.setattr(precision, '_cpu_flags', lambda: ['avx512_bf16'])
+    monkeypatch.setattr(precision, 'processor_flags', lambda: ['avx512_bf16'])
     assert check_dtype('bfloat16', [mx.cpu(0), mx.cpu(1)]) is None
     assert check_dtype('float16', [mx.gpu(0)]) is None
 
@@ -61,9 +62,9 @@ def train(dtype, X, y, steps=8):
     seed(1)
     net = small_net(dtype)
     net.initialize(init=init.Xavier())
-    net.hybridize(static_alloc=True, static_shape=True)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+    net = hybridized(net)
     losses = []
     for _ in range(steps):
         with autograd.record():
@@ -92,6 +93,6 @@ def test_bfloat16_trains_as_float32_does():
 
 
 def test_the_chapter_refuses_before_it_trains(monkeypatch):
-    monkeypatch.setattr(precision, '_cpu_flags', lambda: [])
+    monkeypatch.setattr(precision, 'processor_flags', lambda: [])
     with pytest.raises(ValueError, match='dtype bfloat16'):
         concise.train(1, 4, 0.1, devices=[mx.cpu(0)], data=((), ()), dtype='bfloat16')

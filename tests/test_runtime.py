@@ -265,3 +265,107 @@ def test_dependencies_stand_first():
                            'libcudnn': ['libcublas', 'libnvrtc'], 'libnccl': ['libcudart']}.items():
         for need in needs:
             assert order.index(need) < order.index(library)
+
+
+# The ring of scratch areas
+
+def test_the_ring_does_not_grow_with_the_cores():
+    code = ('import os; os.cpu_count = lambda: 64; os.sched_getaffinity = lambda pid: set(range(64)); '
+            'import gluon_mgpu; print(os.environ["MXNET_CPU_TEMP_COPY"])')
+    assert run(code, '-S') == TEMP_COPY
+
+
+def test_hybridized_networks_on_up_to_60_devices_share_no_area():
+    """Each takes so many areas, one after the other: in a ring of a prime number all devices get different ones."""
+    areas = int(TEMP_COPY)
+    for areas_per_device in range(1, 20):
+        first_areas = {device * areas_per_device % areas for device in range(60)}
+        assert len(first_areas) == 60
+
+
+IMPERATIVE_RESNET = """
+from gluon_mgpu import concise, resnet18
+from gluon_mgpu.mxnet_setup.compat import gluon, init, mx, np, npx
+devices = [mx.cpu(0), mx.cpu(1)]
+net = resnet18(10)
+net.initialize(init.Normal(0.01), ctx=devices)
+trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.01})
+X, y = np.ones((64, 1, 28, 28)), np.zeros(64)
+for _ in range(3):
+    concise.train_batch(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices)
+    npx.waitall()
+lines = dict(line.split(':') for line in open('/proc/self/status'))
+print(lines['VmHWM'].split()[0])
+"""
+
+
+@linux
+def test_a_network_that_is_not_hybridized_takes_at_most_twice_the_memory_of_mxnets_own_ring():
+    pytest.importorskip('mxnet')
+    small, ours = (int(run(IMPERATIVE_RESNET, **settings)) for settings in ({'MXNET_CPU_TEMP_COPY': '4'}, {}))
+    assert 2**19 < small < ours < 2 * small  # KiB: 0.9 GB with a ring of 4
+
+
+# Threads
+
+def test_imported_first_in_a_thread():
+    """NumPy's semantics hold in every thread, the main one included."""
+    pytest.importorskip('mxnet')
+    code = """
+import threading
+results = []
+
+def work():
+    import gluon_mgpu as d2l
+    from gluon_mgpu.mxnet_setup.compat import init, mx, np, npx
+    net = d2l.resnet18(10)
+    net.initialize(init.Normal(0.01), ctx=[mx.cpu(0)])
+    results.append((net(np.ones((2, 1, 28, 28))).shape, type(net[0].weight.data()).__module__, np.ones(()).shape,
+                    np.ones((0, 2)).shape, npx.is_np_array(), npx.is_np_shape()))
+
+first = threading.Thread(target=work)
+first.start()
+first.join()
+work()
+second = threading.Thread(target=work)
+second.start()
+second.join()
+print(len(results), len(set(results)), results[0])
+"""
+    assert run(code) == "3 1 ((2, 10), 'mxnet.numpy', (), (0, 2), True, True)"
+
+
+def test_training_in_a_thread_is_training():
+    pytest.importorskip('mxnet')
+    code = """
+import threading
+import numpy
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.mxnet_setup.compat import gluon, mx
+from gluon_mgpu.training.run import Run
+
+rng = numpy.random.default_rng(0)
+images, labels = rng.integers(0, 256, (24, 28, 28)).astype('uint8'), rng.integers(0, 10, 24).astype('int32')
+losses = {'scratch': [], 'concise': []}
+
+def work():
+    for name, chapter in (('scratch', scratch), ('concise', concise)):
+        run = Run(2, quiet=True)
+        data = BatchIterator(images, labels, 8, 'noise'), BatchIterator(images, labels, 8, 'noise')
+        options = {}
+        if name == 'concise':
+            options['net'] = gluon.nn.HybridSequential()
+            options['net'].add(gluon.nn.Conv2D(4, 5), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
+        chapter.train(2, 8, 0.1, devices=[mx.cpu(0), mx.cpu(1)], data=data, run=run, **options)
+        losses[name].append([e.loss for e in run.history])
+
+work()
+for _ in range(2):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+work()
+print([len(runs) for runs in losses.values()], [all(run == runs[0] for run in runs) for runs in losses.values()])
+"""
+    assert run(code).splitlines()[-1] == '[4, 4] [True, True]'

@@ -5,7 +5,7 @@ import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
-from gluon_mgpu.training.run import TrainingLog
+from gluon_mgpu.training.run import Run
 
 BATCHES = [64, 63, 64, 7, 3, 2, 1, 64, 1, 64, 5, 64, 64, 33, 64, 2, 64, 64, 64, 31]  # rows; 20 steps
 
@@ -156,6 +156,49 @@ def test_train_batch_returns_the_loss_of_every_row(device_list, rng):
     numpy.testing.assert_allclose(numpy.concatenate([l.asnumpy() for l in ls]), expected, rtol=1e-4)
 
 
+def test_train_batch_does_not_wait(device_list, rng, no_waiting):
+    devices = device_list(3)
+    device_params = [scratch.get_params(scratch.init_params(), d) for d in devices]
+    batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, 2, 6, 2))]
+    with no_waiting():
+        for X, y in batches:  # also where a device gets no rows
+            ls = scratch.train_batch(X, y, device_params, devices, lr=0.1)
+    assert [l.size for l in ls] == [1, 1]
+
+
+def books_get_params(params, device):
+    """D2L 13.5.4, as printed."""
+    new_params = [p.copyto(device) for p in params]
+    for p in new_params:
+        p.attach_grad()
+    return new_params
+
+
+def test_what_is_there_for_speed_changes_no_number(device_list, rng, monkeypatch):
+    """Without the decorators, and with the book's own get_params: the same parameters, in float64 to rounding."""
+    params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
+    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
+    fast = train_on(device_list(3), params, batches)
+    for name in ('lenet', 'loss'):
+        monkeypatch.setattr(scratch, name, getattr(scratch, name).__wrapped__)
+    monkeypatch.setattr(scratch, 'get_params', books_get_params)
+    plain = train_on(device_list(3), params, batches)
+    for replica, plain_replica in zip(fast, plain):
+        assert largest_difference(replica, plain_replica) < 1e-13  # 20 steps, a few units of 1e-16 each
+    assert largest_difference(plain[0], [p.asnumpy() for p in params]) > 1e-3
+
+
+@pytest.mark.parametrize('wrong, message', [
+    ({'lr': 0}, 'lr 0: a number above 0 expected'), ({'lr': 'fast'}, "lr 'fast': a number above 0 expected"),
+    ({'devices': []}, 'the list of devices is empty'), ({'num_epochs': 0}, 'num_epochs 0: an integer of at least 1'),
+    ({'devices': ['cpu']}, "'cpu' is no device to train on")])
+def test_train_refuses_in_one_line(devices, wrong, message):
+    arguments = {'num_gpus': 2, 'batch_size': 4, 'lr': 0.1, 'devices': devices, **wrong}
+    with pytest.raises(ValueError, match=message) as error:
+        scratch.train(**arguments, data=(None, None))
+    assert len(str(error.value).splitlines()) == 1
+
+
 class Batches(list):
     """Batches as an iterator of `data` yields them."""
 
@@ -169,12 +212,12 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     X[y == 0, :, :14] += 0.9
     X[y == 1, :, 14:] += 0.9
     batches = Batches((np.array(X[i:i + 32]), np.array(y[i:i + 32])) for i in range(0, 96, 32))
-    log = TrainingLog(num_epochs=30, quiet=True)
-    scratch.train(len(devices), 32, 0.5, num_epochs=30, devices=devices, data=(batches, batches), log=log)
+    run = Run(num_epochs=30, quiet=True)
+    scratch.train(len(devices), 32, 0.5, devices=devices, data=(batches, batches), run=run)
     npx.waitall()
-    assert len(log.history) == 30
-    assert log.history[-1].loss < log.history[0].loss / 2
-    assert log.history[-1].test_acc == 1
+    assert len(run.history) == 30
+    assert run.history[-1].loss < run.history[0].loss / 2
+    assert run.history[-1].test_acc == 1
     line = capsys.readouterr().out.splitlines()[-1]
-    seconds = sum(e.seconds for e in log.history) / 30
+    seconds = sum(e.seconds for e in run.history) / 30
     assert line == f'test acc: 1.00, {seconds:.1f} sec/epoch on {devices}'

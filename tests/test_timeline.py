@@ -9,9 +9,12 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
-from gluon_mgpu.timeline import draw as timeline, record as profiling
-from gluon_mgpu.timeline.draw import COLORS, Event, busy_shares, classify, draw
-from gluon_mgpu.timeline.record import TimelineLog, check_devices, record
+from gluon_mgpu.timeline import profiler
+from gluon_mgpu.timeline.__main__ import main
+from gluon_mgpu.timeline.draw import COLORS, busy_shares, draw
+from gluon_mgpu.timeline.read import PHASES, Event, classify, read
+from gluon_mgpu.timeline.record import Timeline, check_profiler, record
+from gluon_mgpu.training.run import Run
 
 CPU0, CPU1, PINNED, OPERATOR = range(4)
 LANES = {CPU0: 'cpu/0', CPU1: 'cpu/1', PINNED: 'cpu pinned/', OPERATOR: 'operator'}
@@ -34,11 +37,32 @@ def write_trace(tmp_path):
 
 
 @pytest.fixture
+def folder(tmp_path):
+    """An empty folder for what a run leaves."""
+    (tmp_path / 'run').mkdir()
+    return tmp_path / 'run'
+
+
+@pytest.fixture
 def figures(monkeypatch):
     """The figures drawn during the test."""
     drawn = []
     monkeypatch.setattr('matplotlib.figure.Figure', lambda **options: drawn.append(Figure(**options)) or drawn[-1])
     return drawn
+
+
+@pytest.fixture
+def step(devices):
+    """A function that computes something on the first device."""
+    w = np.ones((30, 30), ctx=devices[0])
+    w.attach_grad()
+
+    def compute():
+        with autograd.record():
+            y = np.dot(w, w)
+        y.backward()
+
+    return compute
 
 
 def test_read_pairs_beginnings_and_ends_by_device_thread_and_name(write_trace):
@@ -50,7 +74,7 @@ def test_read_pairs_beginnings_and_ends_by_device_thread_and_name(write_trace):
         ('B', CPU0, 7, 'DeleteVariable', 0), ('E', CPU0, 7, 'DeleteVariable', 10),
         ('B', CPU0, 7, 'unfinished', 100), ('E', CPU0, 7, 'never begun', 100),
         ('B', OPERATOR, 7, 'Convolution', 100), ('E', OPERATOR, 7, 'Convolution', 200))
-    assert timeline.read(path) == [Event('cpu(0)', 'forward', 0, 3, 'Convolution'),
+    assert read(path) == [Event('cpu(0)', 'forward', 0, 3, 'Convolution'),
                           Event('cpu(1)', 'forward', 1, 3, 'Convolution'),
                           Event('cpu(0)', 'backward', 5, 2, '_backward_relu'),
                           Event('cpu(0)', 'backward', 5.5, 0.5, '_backward_relu')]
@@ -62,7 +86,7 @@ def test_read_tells_phases_by_the_order_on_the_device_whatever_that_of_the_file(
         'CopyCPU2CPU', '_npi_add', '_npi_multiply_scalar', '_npi_subtract'))]
     path = write_trace(*((letter, pid, pid, name, ts + (letter == 'E'))
                          for ts, pid, name in reversed(rows) for letter in 'BE'))
-    events = timeline.read(path)
+    events = read(path)
     for device in ('cpu(0)', 'cpu(1)'):
         assert [e.phase for e in events if e.device == device] == [
             'other', 'forward', 'forward', 'backward', 'backward', 'allreduce', 'allreduce', 'update', 'update']
@@ -72,7 +96,7 @@ def test_read_counts_copies_to_pinned_memory_with_the_cpu_context_whose_worker_m
     threads = (CPU1, 8), (PINNED, 8), (PINNED, 9)
     path = write_trace(*((letter, pid, tid, 'CopyCPU2CPU', ts) for pid, tid in threads
                          for letter, ts in (('B', tid), ('E', tid + 1))))
-    assert [e.device for e in timeline.read(path)] == ['cpu(1)', 'cpu(1)', 'cpu pinned']
+    assert [e.device for e in read(path)] == ['cpu(1)', 'cpu(1)', 'cpu pinned']
 
 
 @pytest.mark.parametrize(('name', 'state', 'expected'), [
@@ -102,13 +126,17 @@ def test_phases(name, state, expected):
     assert new_state == (phase if named else state)
 
 
+def test_each_phase_has_a_colour():
+    assert tuple(COLORS) == PHASES
+
+
 def test_busy_shares_by_hand():
     # Of 4 ms: cpu(0) 0 to 2; cpu(1) 1 to 2 and, overlapping, 1.5 to 3
     assert busy_shares(EVENTS) == {'cpu(0)': 0.5, 'cpu(1)': 0.5}
     assert busy_shares(EVENTS[-1:]) == {'cpu(0)': 0.0}
 
 
-def test_draw_has_a_lane_a_device_and_a_colour_a_phase(tmp_path, figures):
+def test_draw_has_one_lane_per_device_and_one_colour_per_phase(tmp_path, figures):
     draw(EVENTS, tmp_path / 'timeline.png', 'LeNet on glyphs')
     assert (tmp_path / 'timeline.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
     axes, = figures[0].axes
@@ -124,15 +152,16 @@ def test_draw_has_a_lane_a_device_and_a_colour_a_phase(tmp_path, figures):
         'forward', 'backward', 'update', 'other']
 
 
-def test_one_step_of_the_chapter_on_every_device(devices, tmp_path):
+def test_median_step_of_the_chapter_on_every_device(devices, tmp_path, figures, capsys):
     from gluon_mgpu import scratch
-    check_devices(devices)
+    check_profiler(devices)
     batch = np.ones((16, 1, 28, 28)), np.zeros(16)
-    train_iter = [batch] * 4
-    log = TimelineLog(1, quiet=True, trace=tmp_path / 'trace.json', warm_up=2)
-    scratch.train(len(devices), 16, 0.1, num_epochs=1, devices=devices, data=(train_iter, [batch]), log=log)
-    assert len(log.history) == 1
-    events = timeline.read(log.trace)
+    timeline = Timeline(tmp_path, 'LeNet on ones', warm_up=2, steps=3)
+    run = Run(2, hooks=[timeline])
+    scratch.train(len(devices), 16, 0.1, devices=devices, data=([batch] * 3, [batch]), run=run)
+    assert (len(run.history), timeline.num_steps) == (2, 3)
+    assert f'timeline: {tmp_path / "timeline.png"}' in capsys.readouterr().out.splitlines()
+    events = read(timeline.trace)
     assert {e.device for e in events} >= set(map(str, devices))
     for device in map(str, devices):
         names = [e.name.partition('{')[0] for e in events if e.device == device]
@@ -140,18 +169,12 @@ def test_one_step_of_the_chapter_on_every_device(devices, tmp_path):
         assert {e.phase for e in events if e.device == device} >= set(COLORS) - {'allreduce', 'other'}
     assert 'allreduce' in {e.phase for e in events if e.device == str(devices[0])}
     assert all(e.start >= 0 and e.duration >= 0 for e in events)
-    assert os.listdir(tmp_path) == ['trace.json']
+    assert sorted(os.listdir(tmp_path)) == ['timeline.png', 'trace.json']
+    assert (tmp_path / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
+    assert figures[0].axes[0].get_title() == 'LeNet on ones: the median of 3 steps'
 
 
-def test_record_takes_any_step_any_number_of_times(devices, tmp_path):
-    w = np.ones((30, 30), ctx=devices[0])
-    w.attach_grad()
-
-    def step():
-        with autograd.record():
-            y = np.dot(w, w)
-        y.backward()
-
+def test_record_takes_any_step_any_number_of_times(step, devices, tmp_path):
     step()
     npx.waitall()
     first, second = (record(step, tmp_path / name) for name in ('1.json', '2.json'))
@@ -159,32 +182,121 @@ def test_record_takes_any_step_any_number_of_times(devices, tmp_path):
     assert {e.device for e in second} == {str(devices[0])}
 
 
-def test_a_step_that_fails_leaves_the_profiler_off(tmp_path, monkeypatch):
-    states = []
+def train(run, num_batches, step=lambda: None):
+    """Train as the chapters do: epochs of so many batches, with a `step` for each."""
+    for _ in run.epochs([[]]):
+        for _ in run.batches(range(num_batches)):
+            step()
+            run.add([np.zeros(1)])
+        run.end_epoch(0.5)
+
+
+@pytest.fixture
+def profiles(monkeypatch, write_trace):
+    """Instead of the profiler: gives traces of so many milliseconds, and notes when it is started and stopped."""
+    calls, milliseconds = [], []
+
+    def stop():
+        calls.append('stop')
+        end = 1000 * milliseconds.pop(0)
+        return write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', end)).read_text()
+
+    monkeypatch.setattr(profiler, 'start', lambda: calls.append('start'))
+    monkeypatch.setattr(profiler, 'stop', stop)
+    return calls, milliseconds
+
+
+@pytest.mark.parametrize(('milliseconds', 'median'), [
+    ([7], 7), ([9, 2], 2), ([1, 9, 5], 5), ([4, 3, 1, 2], 2), ([1, 9, 8, 2, 3], 3),
+])
+def test_the_median_step_is_kept(milliseconds, median, profiles, figures, folder):
+    profiles[1].extend(milliseconds)
+    timeline = Timeline(folder, 'LeNet', warm_up=1, steps=len(milliseconds))
+    train(Run(1, quiet=True, hooks=[timeline]), 9)
+    assert timeline.num_steps == len(milliseconds)
+    assert [e.duration for e in read(timeline.trace)] == [median]
+    assert profiles[0] == ['start', 'stop'] * len(milliseconds)
+    which = f'the median of {len(milliseconds)} steps' if len(milliseconds) > 1 else 'one step'
+    assert figures[0].axes[0].get_title() == f'LeNet: {which}'
+
+
+def test_no_step_stretches_over_the_end_of_an_epoch(profiles, folder):
+    # Epochs of three batches. Recorded are the third, in 1 ms, the fourth, in 200 ms, the fifth, in 3 ms;
+    # the profile begun after the third, of 100 ms, is thrown away
+    profiles[1].extend([1, 100, 200, 3])
+    timeline = Timeline(folder, 'LeNet', warm_up=2, steps=3)
+    train(Run(3, quiet=True, hooks=[timeline]), 3)
+    assert profiles[0] == ['start', 'stop'] * 4
+    assert timeline.num_steps == 3
+    assert [e.duration for e in read(timeline.trace)] == [3]
+
+
+def test_epochs_of_one_batch_can_be_recorded(profiles, folder):
+    profiles[1].extend(range(1, 9))
+    timeline = Timeline(folder, 'LeNet', warm_up=0, steps=2)
+    train(Run(3, quiet=True, hooks=[timeline]), 1)
+    # Each profile begun after the epoch's batch is thrown away, until both steps are there
+    assert (profiles[0], timeline.num_steps) == (['start', 'stop'] * 3, 2)
+    assert [e.duration for e in read(timeline.trace)] == [1]
+
+
+@pytest.mark.parametrize('error', [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize('num_steps', [0, 1])
+def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_steps, step, folder, tmp_path,
+                                                                     monkeypatch, capsys):
+    record(step, tmp_path / 'warm-up.json')
+    states, batches_left = [], [1 + num_steps]
     set_state = mx.profiler.set_state
     monkeypatch.setattr(mx.profiler, 'set_state', lambda state: states.append(state) or set_state(state))
-    log = TimelineLog(1, quiet=True, trace=tmp_path / 'trace.json', warm_up=0)
-    batches = log.progress([1, 2])
-    assert next(batches) == 1
-    batches.close()  # what Python does to the chapter's loop when the loop's body raises
-    log.close()
-    assert states == ['run', 'stop']
-    assert not log.trace.exists()
+
+    def failing_step():
+        step()
+        batches_left[0] -= 1
+        if batches_left[0] < 0:
+            raise error
+
+    timeline = Timeline(folder, 'a product', warm_up=1)
+    run = Run(1, hooks=[timeline])
+    with pytest.raises(error):
+        try:
+            train(run, 9, failing_step)
+        finally:  # as the command line does
+            run.close()
+    timeline.close()
+    assert states == ['run', 'stop'] * (num_steps + 1)
+    assert timeline.num_steps == num_steps
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    if num_steps:
+        assert sorted(os.listdir(folder)) == ['timeline.png', 'trace.json']
+        assert last_line == f'timeline: {timeline.picture}'
+    else:
+        assert os.listdir(folder) == []
+        assert last_line == 'timeline: none, the run ended before 2 batches were done'
+    npx.waitall()
+    # What was under way when the profiler stopped is in no later trace
+    assert len(record(step, tmp_path / 'a.json')) == len(read(tmp_path / 'warm-up.json'))
 
 
-def test_a_run_of_few_batches_leaves_no_trace(tmp_path):
-    log = TimelineLog(2, quiet=True, trace=tmp_path / 'trace.json', warm_up=4)
-    for _ in range(2):
-        assert list(log.progress([1, 2])) == [1, 2]
-    log.close()
-    assert not log.trace.exists()
+def test_a_run_of_few_batches_leaves_no_trace(profiles, folder, capsys):
+    profiles[1].append(1)
+    timeline = Timeline(folder, 'LeNet', warm_up=4)
+    train(Run(2, hooks=[timeline]), 2)
+    assert (timeline.num_steps, profiles[0]) == (0, ['start', 'stop'])
+    assert os.listdir(folder) == []
+    assert capsys.readouterr().out.splitlines()[-1] == 'timeline: none, the run ended before 5 batches were done'
+
+
+@pytest.mark.parametrize(('flag', 'value', 'least'), [('warm_up', -1, 0), ('steps', 0, 1)])
+def test_a_timeline_of_no_steps_is_refused(flag, value, least, tmp_path):
+    with pytest.raises(ValueError, match=f'^{flag} {value}: an integer of at least {least} expected$'):
+        Timeline(tmp_path, 'LeNet', **{flag: value})
 
 
 def test_more_cpu_contexts_than_the_profiler_can_record_are_refused(monkeypatch):
-    monkeypatch.setattr(profiling, 'num_cores', lambda: 2)
-    check_devices([mx.cpu(0), mx.cpu(1), mx.gpu(7)])
+    monkeypatch.setattr('gluon_mgpu.timeline.record.num_cores', lambda: 2)
+    check_profiler([mx.cpu(0), mx.cpu(1), mx.gpu(7)])
     with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond .*: with 2 cores a timeline takes cpu:0 to cpu:1$'):
-        check_devices([mx.cpu(0), mx.cpu(2)])
+        check_profiler([mx.cpu(0), mx.cpu(2)])
 
 
 @pytest.mark.parametrize('content', [b'', b'no trace', b'[]', b'{}', b'{"traceEvents": 1}',
@@ -193,18 +305,18 @@ def test_what_is_no_trace_is_refused(content, tmp_path):
     path = tmp_path / 'x.json'
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r'^.*x\.json is not a Chrome trace'):
-        timeline.read(path)
+        read(path)
 
 
 def test_a_trace_without_devices_is_refused(write_trace):
     path = write_trace(('B', OPERATOR, 1, 'Convolution', 0), ('E', OPERATOR, 1, 'Convolution', 1))
     with pytest.raises(ValueError, match='has no event that ran on a device'):
-        timeline.read(path)
+        read(path)
 
 
 def test_the_command_on_its_own(write_trace, tmp_path, capsys):
     path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
-    assert timeline.main([str(path)]) == 0
+    assert main([str(path)]) == 0
     assert (tmp_path / 'trace.png').exists()
     picture = tmp_path / 'a.png'
     ran = subprocess.run([sys.executable, '-m', 'gluon_mgpu.timeline', str(path), '--out', str(picture)],
@@ -212,8 +324,16 @@ def test_the_command_on_its_own(write_trace, tmp_path, capsys):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, f'picture: {picture}\n', '')
     assert picture.exists()
     capsys.readouterr()
-    assert timeline.main([str(tmp_path / 'missing.json')]) == 2
+    assert main([str(tmp_path / 'missing.json')]) == 2
     assert 'missing.json' in capsys.readouterr().err
     path.write_text('{}')
-    assert timeline.main([str(path)]) == 2
+    assert main([str(path)]) == 2
     assert capsys.readouterr().err.startswith(f'timeline: {path} is not a Chrome trace')
+
+
+def test_a_trace_is_read_without_mxnet(write_trace):
+    path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
+    code = ('import sys; from gluon_mgpu.timeline.__main__ import main; '
+            f'main([{str(path)!r}]); sys.exit("mxnet" in sys.modules)')
+    assert subprocess.run([sys.executable, '-c', code], stdout=subprocess.DEVNULL).returncode == 0
+    assert path.with_suffix('.png').exists()

@@ -3,7 +3,7 @@ import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
-from gluon_mgpu.networks.hybridize import hybridize
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.used_pixels import used_size
 
 
@@ -67,13 +67,13 @@ def test_lenet_hybridized_is_the_same_function():
             scores = lenet(images, params)
         scores.backward()
         results.append([a.asnumpy() for a in (scores, images.grad, *(p.grad for p in params))])
-    for hybridized, as_written in zip(*results):
-        assert hybridized.shape == as_written.shape
-        assert abs(hybridized - as_written).max() <= 1e-6 * abs(as_written).max()
+    for by_graph, as_written in zip(*results):
+        assert by_graph.shape == as_written.shape
+        assert abs(by_graph - as_written).max() <= 1e-6 * abs(as_written).max()
 
 
 def test_images_of_another_size_are_cut_anew():
-    @hybridize
+    @hybridized
     def halve(images, bias):
         return npx.pooling(images, pool_type='max', **by_2) + bias
 

@@ -122,9 +122,13 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
     symbols = [mx.sym.var(name).as_np_ndarray() for name in names]
     if MXNET_MAJOR < 2:
         graph = block(*symbols)
-        block.infer_shape(*args)
-        for param in block.collect_params().values():
-            param._finish_deferred_init()  # as Gluon does at the first call
+        try:
+            for param in block.collect_params().values():
+                param.list_data()
+        except gluon.parameter.DeferredInitializationError:  # as Gluon does at the first call
+            block.infer_shape(*args)
+            for param in block.collect_params().values():
+                param._finish_deferred_init()
     else:
         from mxnet import _deferred_compute as deferred
         arrays = [a.detach() for a in args]

@@ -169,7 +169,7 @@ def _cut(graph, image: str, images):
         return graph
     # (n, channels, h, w) -> (n, channels, rows, columns)
     part = mx.sym.slice(mx.sym.var(image), begin=(None, None, 0, 0), end=(None, None, rows, columns))
-    return graph(**{image: part.as_np_ndarray()})
+    return _compose(graph, {image: part})
 
 
 def _fence(graph, names: list):
@@ -178,8 +178,13 @@ def _fence(graph, names: list):
     Those are others at every call. The engine prepares an operator that touches one anew each time, and gives
     it another scratch area.
     """
-    inputs = {name: _copy(_variable(name)) for name in names if name in graph.list_inputs()}
-    return _copy(graph(**inputs))
+    inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
+    return _copy(_compose(graph, inputs))
+
+
+def _compose(graph, inputs: dict):
+    """A new graph, with other symbols in place of variables. (Calling `graph` itself would change it.)"""
+    return graph.as_nd_ndarray()(**inputs).as_np_ndarray()
 
 
 def _copy(symbol):

@@ -95,6 +95,7 @@ class Run:
         self.num_batches = 0
         self._bar: Any = None
         self._closed = False
+        self._net: Any = []
 
     def epochs(self, net: Any) -> Iterator[int]:
         """Yield the numbers of the epochs to come, from 1; each must be ended by `end_epoch`.

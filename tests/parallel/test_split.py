@@ -1,0 +1,120 @@
+"""Arrays and batches split over devices."""
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from gluon_mgpu import scratch
+from gluon_mgpu.mxnet_setup.compat import autograd, np
+from gluon_mgpu.parallel import split_and_load, split_batch
+
+
+def refusal(function, *args):
+    """The one line that refuses the arguments."""
+    with pytest.raises(ValueError) as error:
+        function(*args)
+    line, = str(error.value).splitlines()
+    return line
+
+
+def check_shards(shards, whole, devices):
+    """`shards` are `whole`, cut, and each where it belongs."""
+    assert len(shards) == min(len(whole), len(devices))
+    # CPU contexts compute with each other's arrays without a word, so the place is looked at itself
+    assert [shard.ctx for shard in shards] == list(devices[:len(shards)])
+    numpy.testing.assert_array_equal(numpy.concatenate([s.asnumpy() for s in shards]), whole.asnumpy())
+    assert {shard.dtype for shard in shards} == {whole.dtype}
+
+
+@pytest.mark.parametrize('k', [1, 2, 3, 4])
+def test_shards_are_the_batch(device_list, k):
+    devices = device_list(k)
+    for rows in [*range(1, 14), 96, 255, 256]:
+        X, y = np.random.normal(size=(rows, 2, 3)), np.array(numpy.random.randint(0, 10, rows))
+        X_shards, y_shards = split_batch(X, y, devices)
+        check_shards(X_shards, X, devices)
+        check_shards(y_shards, y, devices)
+        sizes = [len(shard) for shard in X_shards]
+        assert sizes == [len(shard) for shard in y_shards] == sorted(sizes, reverse=True)
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(('rows', 'k', 'expected'), [
+    (7, 3, [3, 2, 2]), (8, 3, [3, 3, 2]), (1, 3, [1]), (2, 4, [1, 1]), (4, 4, [1, 1, 1, 1]), (9, 2, [5, 4])])
+def test_sizes_by_hand(device_list, rows, k, expected):
+    X_shards, y_shards = split_batch(np.zeros((rows, 2)), np.zeros(rows), device_list(k))
+    assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards] == expected
+
+
+def test_the_books_4_by_6_on_two(devices):
+    (a, b), _ = split_batch(np.arange(24).reshape(4, 6), np.arange(4), devices[:2])
+    assert a.asnumpy().tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert b.asnumpy().tolist() == [[12, 13, 14, 15, 16, 17], [18, 19, 20, 21, 22, 23]]
+
+
+def test_the_notebooks_4_by_5_on_four(device_list):
+    devices = device_list(4)
+    X_shards, _ = split_batch(np.arange(20).reshape(4, 5), np.arange(4), devices)
+    assert [shard.asnumpy().tolist() for shard in X_shards] == [
+        [[0, 1, 2, 3, 4]], [[5, 6, 7, 8, 9]], [[10, 11, 12, 13, 14]], [[15, 16, 17, 18, 19]]]
+    assert [shard.ctx for shard in X_shards] == devices
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64', 'uint8', 'int32', 'int64'])
+def test_numpy_arrays_keep_their_dtype_and_are_copied(devices, dtype):
+    X, y = numpy.arange(12, dtype=dtype).reshape(6, 2)[::-1], numpy.arange(6, dtype=dtype)
+    X_shards, y_shards = split_batch(X, y, devices)
+    expected = X.copy()
+    X[:] = 0
+    assert [shard.ctx for shard in X_shards] == devices
+    assert {shard.dtype for shard in X_shards + y_shards} == {numpy.dtype(dtype)}
+    numpy.testing.assert_array_equal(numpy.concatenate([s.asnumpy() for s in X_shards]), expected)
+    numpy.testing.assert_array_equal(numpy.concatenate([s.asnumpy() for s in y_shards]), y)
+
+
+def test_splitting_can_be_differentiated(devices):
+    X, y = np.arange(10).reshape(5, 2), np.arange(5)
+    X.attach_grad()
+    with autograd.record():
+        X_shards, _ = split_batch(X, y, devices)
+        losses = [(i + 1) * (shard ** 2).sum() for i, shard in enumerate(X_shards)]
+    autograd.backward(losses)
+    # d/dX of 1 * X^2 for the rows of device 0, of 2 * X^2 for those of device 1, and so on
+    factors = numpy.repeat(numpy.arange(1, len(losses) + 1), [len(shard) for shard in X_shards])
+    numpy.testing.assert_array_equal(X.grad.asnumpy(), 2 * factors[:, None] * X.asnumpy())
+
+
+@pytest.mark.parametrize('array', [np.array, numpy.array], ids=['MXNet', 'NumPy'])
+def test_splitting_does_not_wait(devices, array, no_waiting):
+    X, y = array(numpy.ones((5, 2), 'float32')), array(numpy.arange(5))
+    with no_waiting():
+        shards, _ = split_batch(X, y, devices)
+        one_array = split_and_load(X, devices)
+    assert [len(s) for s in shards] == [len(s) for s in one_array]
+    with no_waiting(), pytest.raises(AssertionError, match='waited'):
+        shards[0].asnumpy()  # the fixture sees a wait
+
+
+@pytest.mark.parametrize('rows', [1, 2, 7])
+def test_one_array(device_list, rows):
+    """The same shards as those of a batch, and the scratch chapter's `split_batch` is these calls."""
+    data, devices = np.random.normal(size=(rows, 3)), device_list(3)
+    shards = split_and_load(data, devices)
+    check_shards(shards, data, devices)
+    for split in (split_batch, scratch.split_batch):
+        X_shards, y_shards = split(data, data, devices)
+        for shard, X_shard, y_shard in zip(shards, X_shards, y_shards):
+            assert (shard.asnumpy() == X_shard.asnumpy()).all() and (shard.asnumpy() == y_shard.asnumpy()).all()
+            assert shard.ctx == X_shard.ctx == y_shard.ctx
+
+
+@pytest.mark.parametrize('split', [split_batch, scratch.split_batch])
+def test_different_numbers_of_rows(devices, split):
+    line = refusal(split, np.zeros((4, 2)), np.zeros(3), devices)
+    assert line == 'X has 4 rows and y has 3: they must have equally many'
+
+
+def test_nothing_to_split(devices):
+    for rows, on in ((0, devices), (4, [])):
+        line = refusal(split_batch, np.zeros((rows, 2)), np.zeros(rows), on)
+        assert line == f'cannot split {rows} rows over {len(on)} devices: both must be at least 1'

@@ -1,0 +1,60 @@
+"""With OMP_NUM_THREADS above 1 several CPU contexts hang in MXNet 1.9's OpenBLAS: refused at every door."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
+
+DOORS = """
+import numpy
+import gluon_mgpu as d2l
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.devices import check_devices, devices_from, parse_devices
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np
+
+two = [mx.cpu(0), mx.cpu(1)]
+X, y = np.ones((4, 1, 28, 28)), np.zeros(4)
+params = [scratch.get_params(scratch.init_params(), device) for device in two]
+net = gluon.nn.Dense(10)
+net.initialize(ctx=two)
+doors = {
+    'scratch.train': lambda: scratch.train(2, 256, 0.2, data=(None, None)),
+    'scratch.train, devices': lambda: scratch.train(2, 256, 0.2, devices=two, data=(None, None)),
+    'concise.train': lambda: concise.train(2, 256, 0.2, data=(None, None)),
+    'try_all_gpus': d2l.try_all_gpus,
+    'try_gpu': lambda: [d2l.try_gpu(i) for i in range(2)],
+    'devices_from': lambda: devices_from(2),
+    'parse_devices': lambda: parse_devices('cpu:0-1'),
+    'check_devices': lambda: check_devices(two),
+    'split_and_load': lambda: d2l.split_and_load(X, two),
+    'split_batch': lambda: d2l.split_batch(numpy.ones((4, 2)), numpy.ones(4), two),
+    'scratch.train_batch': lambda: scratch.train_batch(X, y, params, two, 0.1),
+    'concise.train_batch': lambda: concise.train_batch(X, y, net, None, None, two),
+    'evaluate_accuracy_gpus': lambda: d2l.evaluate_accuracy_gpus(net, [(X, y)]),
+    'evaluate_accuracy_gpus, own split': lambda: d2l.evaluate_accuracy_gpus(net, [(X, y)], split_f=None),
+}
+for name, door in doors.items():
+    try:
+        door()
+        print(name, 'is open')
+    except ValueError as error:
+        print(name, 'OMP_NUM_THREADS=2 with 2 CPU contexts hangs' in str(error))
+
+# One device may have all threads
+one = two[:1]
+print(len(d2l.split_and_load(X, one)), d2l.try_gpu(0), check_devices(one))
+print(len(scratch.train_batch(X, y, params[:1], one, 0.1)[0].asnumpy()), d2l.evaluate_accuracy_gpu(net, [(X, y)]) >= 0)
+"""
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
+def test_every_door_refuses_two_cpu_contexts_and_none_refuses_one():
+    done = subprocess.run([sys.executable, '-c', DOORS], capture_output=True, text=True, timeout=120, check=False,
+                          env={**os.environ, 'OMP_NUM_THREADS': '2'})
+    assert done.returncode == 0, done.stderr
+    *doors, last, least = done.stdout.splitlines()
+    assert len(doors) == 14
+    assert [door for door in doors if not door.endswith(' True')] == []
+    assert (last, least) == ('1 cpu(0) [cpu(0)]', '4 True')

@@ -1,0 +1,237 @@
+"""The timer, the sums, and the record of a run, with a clock and losses given by hand."""
+import csv
+
+import numpy
+import pytest
+
+from gluon_mgpu.mxnet_setup.compat import gluon, init, np
+from gluon_mgpu.training import run as module
+from gluon_mgpu.training.run import DivergenceError, Epoch, Hook, Run
+from gluon_mgpu.training.timer import Accumulator, Timer
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still; add to clock[0] to move it."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, 'perf_counter', lambda: now[0])
+    return now
+
+
+def test_timer(clock):
+    timer = Timer()
+    clock[0] += 2
+    assert timer.stop() == 2
+    timer.start()
+    clock[0] += 4
+    timer.stop()
+    assert timer.times == [2, 4]
+    assert (timer.sum(), timer.avg(), timer.cumsum()) == (6, 3, [2, 6])
+
+
+def test_accumulator():
+    metric = Accumulator(2)
+    metric.add(1, np.array(2.5))
+    metric.add(3, 4)
+    assert (metric[0], metric[1]) == (4, 6.5)
+    metric.reset()
+    assert metric.data == [0, 0]
+
+
+NO_PARAMETERS = [[], []]  # of a network on two devices
+
+
+def feed(run, batches):
+    """One epoch in which each batch has the given losses: a list of shards, each a list of rows."""
+    rows = [None] * len(batches)
+    for _, shards in zip(run.batches(rows), batches):
+        run.add([np.array(shard) for shard in shards])
+    # zip asks for one batch more than there are, and so the epoch has ended
+
+
+def test_history_by_hand(tmp_path, capsys, clock):
+    run = Run(num_epochs=2, folder=tmp_path)
+    epochs = run.epochs(NO_PARAMETERS)
+    assert next(epochs) == 1
+    for _, shards in zip(run.batches([None] * 2), [[[1.0, 2.0], [3.0]], [[6.0]]]):
+        clock[0] += 0.25
+        run.add([np.array(shard) for shard in shards])
+    clock[0] += 10  # evaluation
+    epoch = run.end_epoch(test_acc=0.25)
+    # (1 + 2 + 3 + 6) / 4 rows; 4 rows in half a second
+    assert epoch == (1, 0.5, 3.0, 0.25, 8.0)
+    assert next(epochs) == 2
+    for _ in run.batches([None]):
+        clock[0] += 0.25
+        run.add([np.array([1.0])])
+    run.end_epoch(test_acc=0.75)
+    assert next(epochs, 'no more') == 'no more'
+    assert [e.epoch for e in run.history] == [1, 2]
+    assert run.history[1].loss == 1  # the sums of the first epoch are not in it
+    assert run.summary(['cpu(0)']) == "test acc: 0.75, 0.4 sec/epoch on ['cpu(0)']"
+
+    with open(tmp_path / 'history.csv', newline='') as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [
+        {'epoch': '1', 'seconds': '0.500', 'loss': '3.000000', 'test_acc': '0.2500', 'images_per_second': '8.0'},
+        {'epoch': '2', 'seconds': '0.250', 'loss': '1.000000', 'test_acc': '0.7500', 'images_per_second': '4.0'}]
+    out = capsys.readouterr().out.splitlines()
+    assert out == ['epoch 1/2: loss 3.000, test acc 0.250, 0.5 s, 8 images/s',
+                   'epoch 2/2: loss 1.000, test acc 0.750, 0.2 s, 4 images/s']
+
+
+def test_the_file_is_there_after_each_epoch(tmp_path):
+    run = Run(num_epochs=3, quiet=True, folder=tmp_path)
+    for n in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]]])
+        run.end_epoch(0.5)
+        assert len((tmp_path / 'history.csv').read_text().splitlines()) == 1 + n
+
+
+def test_a_run_goes_on_after_the_epochs_that_are_done():
+    run = Run(num_epochs=3, quiet=True)
+    run.history = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.0, 1.0, 0.5, 100.0)]
+    epochs = []
+    for epoch in run.epochs(NO_PARAMETERS):
+        epochs.append(epoch)
+        feed(run, [[[1.0]]])
+        run.end_epoch(0.5)
+    assert epochs == [3] and [e.epoch for e in run.history] == [1, 2, 3]
+
+
+def test_quiet_shows_nothing(capsys):
+    run = Run(num_epochs=1, quiet=True)
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]], [[1.0]]])
+        run.end_epoch(0.5)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ''
+
+
+def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, capsys):
+    bars = []
+
+    class Bar(module.tqdm):
+        def __init__(self, **options):
+            super().__init__(**{**options, 'disable': False})  # as on a terminal
+            bars.append(self)
+
+    monkeypatch.setattr(module, 'tqdm', Bar)
+    run = Run(num_epochs=2)
+    counts = []
+    for epoch in run.epochs(NO_PARAMETERS):
+        for _ in run.batches([None] * 3):
+            clock[0] += 1
+            run.add([np.array([epoch / 2])])
+            counts.append(bars[0].n)
+        assert bars[0].n == 3 * epoch
+        run.end_epoch(0.5)
+    assert (bars[0].total, counts) == (6, [0, 1, 2, 3, 4, 5])  # the batch just started is not finished
+    assert len(bars) == 1
+    assert 'loss 0.500' in capsys.readouterr().err
+
+
+class Recorder(Hook):
+    """Notes which of its methods are called, and how many batches and epochs there were then."""
+
+    def __init__(self):
+        self.calls = []
+
+
+for name in ('start', 'after_batch', 'trained', 'evaluated', 'ended'):
+    def record(self, run, name=name):
+        self.calls.append((name, run.num_batches, len(run.history)))
+    setattr(Recorder, name, record)
+
+
+def test_hooks():
+    hook = Recorder()
+    run = Run(num_epochs=2, quiet=True, hooks=[Hook(), hook])
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]], [[1.0]]])
+        run.end_epoch(0.5)
+    run.close()  # once more: nothing happens
+    assert hook.calls == [
+        ('start', 0, 0), ('after_batch', 1, 0), ('after_batch', 2, 0), ('trained', 2, 0), ('evaluated', 2, 1),
+        ('start', 0, 1), ('after_batch', 1, 1), ('after_batch', 2, 1), ('trained', 2, 1), ('evaluated', 2, 2),
+        ('ended', 2, 2)]
+
+
+def test_hooks_are_told_of_an_end_by_an_error():
+    hook = Recorder()
+    run = Run(num_epochs=2, quiet=True, hooks=[hook])
+    with pytest.raises(DivergenceError):
+        for _ in run.epochs(NO_PARAMETERS):
+            feed(run, [[[float('nan')]], [[1.0]], [[1.0]]])
+    assert [name for name, *_ in hook.calls] == ['start', 'after_batch', 'ended']
+
+
+@pytest.mark.parametrize('net', [
+    lambda: [[np.array([1.0]), np.array([1.0])], [np.array([1.0]), np.array([numpy.nan])]],
+    lambda: [[np.array([1.0]), np.array([numpy.inf])]],
+    lambda: dense(numpy.inf)], ids=['second device', 'one device', 'block'])
+def test_a_parameter_that_is_no_number_ends_the_run(net):
+    """relu(NaN) is 0, and so the loss may know nothing of it."""
+    run = Run(num_epochs=2, quiet=True)
+    with pytest.raises(DivergenceError, match=r'(parameter 1|weight) is no longer finite after epoch 1, though the '
+                                              'loss is: all parameters must be; use a smaller learning rate'):
+        for _ in run.epochs(net()):
+            feed(run, [[[1.0]]])
+    assert run.history == []
+
+
+def dense(value):
+    net = gluon.nn.Dense(1, in_units=1)
+    net.initialize(init.Constant(value))
+    return net
+
+
+def test_an_epoch_must_be_ended_and_have_losses():
+    run = Run(num_epochs=2, quiet=True)
+    with pytest.raises(ValueError, match=r'epoch 1 was not ended: call end_epoch\(test_acc\) after its batches'):
+        for _ in run.epochs(NO_PARAMETERS):
+            feed(run, [[[1.0]]])
+    run = Run(num_epochs=1, quiet=True)
+    for _ in run.batches([None]):
+        pass
+    with pytest.raises(ValueError, match=r'the epoch has 0 rows: its losses are needed; call add\(ls\)'):
+        run.end_epoch(0.5)
+
+
+@pytest.mark.parametrize('num_epochs', [0, -1, 1.5, None])
+def test_a_number_of_epochs_that_is_none(num_epochs):
+    with pytest.raises(ValueError, match='num_epochs .*: an integer of at least 1 expected'):
+        Run(num_epochs)
+
+
+@pytest.mark.parametrize('seconds, most', [(0.001, 16), (0.05, 5), (0.2, 1), (2, 1)])
+def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most):
+    """How many batches are started without waiting for one."""
+    run = Run(num_epochs=1, quiet=True)
+    started, read = [], []
+
+    class Loss:
+        size = 2
+
+        def asnumpy(self):
+            read.append(len(started))
+            return numpy.ones(self.size)
+
+    for epoch in run.epochs(NO_PARAMETERS):
+        for batch in run.batches(range(50)):
+            clock[0] += seconds
+            started.append(batch)
+            run.add([Loss()])
+        run.end_epoch(epoch / 2)
+    assert len(read) == 50
+    read_at = sorted(set(read))
+    assert {b - a for a, b in zip(read_at[1:], read_at[2:-1])} == {most}
+
+
+@pytest.mark.parametrize('bad', [float('nan'), float('inf')])
+@pytest.mark.parametrize('batches_after', [0, 1, 20])
+def test_a_loss_that_is_no_number_ends_the_run(bad, batches_after):
+    run = Run(num_epochs=1, quiet=True)
+    with pytest.raises(DivergenceError, match=r'the loss is (nan|inf) in epoch 1, after 2 rows.*learning rate'):
+        feed(run, [[[1.0, 1.0]], [[bad]], *[[[1.0]]] * batches_after])
+    assert run.history == []

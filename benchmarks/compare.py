@@ -4,7 +4,7 @@
     python benchmarks/compare.py --data-dir DIR --json compare.json --png compare.png
     python benchmarks/compare.py --work scratch --only ours torch-compile --rounds 7
 
-Each contender is a process of its own and has the machine to itself: started in turn, A B C A B C. What else
+Each contender is a process of its own and has the machine to itself; they start in turn, A B C A B C. What else
 runs on the machine shares its cores: run this when nothing does. The environments of the peers are made on the
 first run, in .venv-compare; one that can't be had is left out. What is measured: benchmarks/README.md.
 """
@@ -12,59 +12,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
-import environments
-from contenders import process, results, rows
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package beside benchmarks/, installed or not
+
+from harness import environments, process, results, rows
+from harness.lineup import CONTENDERS, CORES, OURS, WORKS
+
+from gluon_mgpu.machine import processor
 
 HERE = Path(__file__).resolve().parent
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-OURS = 'ours'  # what the others are compared with
-
-
-class Work(NamedTuple):
-    """What one table is about."""
-
-    title: str
-    chapter: str
-    dtype: str
-    batch_size: int
-    lr: float
-    rows: int  # in an epoch
-    quick_rows: int
-    mflop: float  # million operations an image: convolutions and dense layers as written, forward and backward
-
-
-class Contender(NamedTuple):
-    """A row of the tables."""
-
-    program: str  # in contenders/
-    environment: str | None  # None: the Python that runs this
-    options: dict  # of its job
-    works: tuple
-
-
-WORKS = {
-    'scratch': Work('LeNet from scratch, float32', 'scratch', 'float32', 256, 0.2, 60_000, 60 * 256, 13.26),
-    'concise': Work('ResNet-18, float32', 'concise', 'float32', 256, 0.1, 2048, 512, 2734),
-    'concise-bfloat16': Work('ResNet-18, bfloat16', 'concise', 'bfloat16', 256, 0.1, 2048, 512, 2734),
-}
-FLOAT32 = ('scratch', 'concise')
-CONTENDERS = {
-    OURS: Contender('ours.py', None, {'devices': CORES}, tuple(WORKS)),
-    'ours-one-device': Contender('ours.py', None, {'devices': 1}, tuple(WORKS)),
-    'd2l': Contender('book.py', 'd2l', {'devices': CORES}, FLOAT32),
-    'd2l-one-device': Contender('book.py', 'd2l', {'devices': 1}, FLOAT32),
-    'torch-eager': Contender('pytorch.py', 'torch', {'mode': 'eager'}, tuple(WORKS)),
-    'torch-compile': Contender('pytorch.py', 'torch', {'mode': 'compile'}, tuple(WORKS)),
-    'torch-ddp': Contender('pytorch.py', 'torch', {'mode': 'ddp'}, tuple(WORKS)),
-}
 
 
 def main(argv: list | None = None) -> int:
@@ -93,7 +54,8 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     parser.add_argument('--data-dir', metavar='DIR', help='holds fashion-mnist/ (default: glyphs, made here)')
     parser.add_argument('--env-dir', type=Path, default=HERE.parent / '.venv-compare', metavar='DIR',
                         help="the peers' environments (default: .venv-compare in the checkout)")
-    parser.add_argument('--timeout', type=float, default=900, metavar='SECONDS', help='of one run (default: 900)')
+    parser.add_argument('--timeout', type=float, default=900, metavar='SECONDS',
+                        help='of each run, also of the one that measures what the cores can do (default: 900)')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write every number there')
     parser.add_argument('--png', type=Path, metavar='FILE', help='draw the speeds as bars')
     args = parser.parse_args(argv)
@@ -113,38 +75,48 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
 
 def compare(args) -> None:
     """All of it: environments, rounds, tables, files."""
-    record, tables = [], {}
     with tempfile.TemporaryDirectory(prefix='compare-data-') as folder:
         dataset, arrays = rows.load(args.data_dir, folder)
         pythons = find_pythons(args)
-        machine = {'cpu': environments.cpu_model(), 'cores': CORES, 'platform': platform.platform(),
+        machine = {'cpu': processor(), 'cores': CORES, 'platform': platform.platform(),
                    'versions': {name: environments.versions(python) for name, python in pythons.items()}}
         print(f'{machine["cpu"]}, {CORES} cores')
         for name, found in machine['versions'].items():
             print(f'{name}: ' + ', '.join(f'{package} {version}' for package, version in found.items()))
+        works = []
         for name in args.work:
-            work = WORKS[name]
-            data, num_rows = rows.write(arrays, work.quick_rows if args.quick else work.rows, folder)
-            scaled = '' if num_rows == results.FULL_EPOCH else f'; s/epoch scaled to {results.FULL_EPOCH:,}'
-            title = (f'{work.title}, batch {args.batch_size or work.batch_size}, {num_rows:,} rows of {dataset}'
-                     f'{scaled}')
-            ceiling = process.ceiling(pythons[OURS], CORES)
-            runs_of = run_rounds(name, args, pythons, data)
-            tables[title] = results.compare(runs_of, OURS, work.mflop)
-            print('\n' + results.table(title, tables[title]))
-            print('at most, GFLOP/s: ' + '; '.join(f'{what}: {rate:.0f}' for what, rate in ceiling.items()) + '\n',
-                  flush=True)
-            record.append({'work': name, 'title': title, 'rows': num_rows, 'summaries': tables[title],
-                           'ceiling_gflops': ceiling, 'runs': runs_of})
+            num_rows = WORKS[name].quick_rows if args.quick else WORKS[name].rows
+            works.append(measure(name, args, pythons, dataset, *rows.write(arrays, num_rows, folder)))
     if args.json:
-        whole = {'machine': machine, 'dataset': dataset, 'works': record}
+        whole = {'machine': machine, 'dataset': dataset, 'works': works}
         args.json.write_text(json.dumps(whole, indent=2) + '\n')
+    tables = {work['title']: work['summaries'] for work in works}
     if args.png and any(tables.values()):
         results.chart(tables, args.png, f'{machine["cpu"]}, {CORES} cores, {dataset}')
 
 
+def measure(name: str, args, pythons: dict, dataset: str, data: Path, num_rows: int) -> dict:
+    """Run the contenders of one work and print their table; everything measured, as it goes into the JSON file."""
+    work = WORKS[name]
+    scaled = '' if num_rows == results.FULL_EPOCH else f'; s/epoch scaled to {results.FULL_EPOCH:,}'
+    title = f'{work.title}, batch {args.batch_size or work.batch_size}, {num_rows:,} rows of {dataset}{scaled}'
+    try:
+        ceiling = process.ceiling(pythons[OURS], CORES, args.timeout)
+    except process.ProgramError as error:
+        say(f'{name}: what the cores can do at most is left out: {error}')
+        ceiling = {}
+    runs_of = run_rounds(name, args, pythons, data)
+    summaries = results.compare(runs_of, OURS, work.mflop)
+    print('\n' + results.table(title, summaries))
+    if ceiling:
+        print('at most, GFLOP/s: ' + '; '.join(f'{what}: {rate:.0f}' for what, rate in ceiling.items()))
+    print(flush=True)
+    return {'work': name, 'title': title, 'rows': num_rows, 'summaries': summaries, 'ceiling_gflops': ceiling,
+            'runs': runs_of}
+
+
 def run_rounds(name: str, args, pythons: dict, data: Path) -> dict:
-    """Run the contenders of one work in turn; those that fail are told and run no more. Runs by name."""
+    """Run the contenders of one work in turn; one that fails is told and runs no more. Their runs, by name."""
     work = WORKS[name]
     runs_of = {contender: [] for contender in args.only or CONTENDERS
                if name in CONTENDERS[contender].works and (CONTENDERS[contender].environment or OURS) in pythons}
@@ -157,7 +129,7 @@ def run_rounds(name: str, args, pythons: dict, data: Path) -> dict:
             try:
                 run = process.run(pythons[c.environment or OURS], HERE / 'contenders' / c.program, job,
                                   args.timeout)
-            except process.ContenderError as error:
+            except process.ProgramError as error:
                 say(f'{name}: {contender} is left out: {error}')
                 del runs_of[contender]
                 continue

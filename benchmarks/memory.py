@@ -1,41 +1,40 @@
-"""How much memory training takes: whether it grows over the epochs, and how with the number of devices.
+"""How much memory training takes: whether it grows over the epochs, and how it grows with the number of devices.
 
     python benchmarks/memory.py                                      # about 10 minutes on 2 cores
     python benchmarks/memory.py --dataset fashion-mnist --data-dir DIR --epochs 20
 
-Both chapters' `train` on two CPU contexts for 20 epochs, each with a smaller last batch, and evaluated; then LeNet
-for 2 epochs on 1 to 16 CPU contexts. A process of its own for each; Linux only, from /proc.
+Both chapters' `train` on two CPU contexts for 20 epochs, with a smaller last batch and evaluation in each; then
+LeNet for 2 epochs on 1 to 16 CPU contexts. Each run is a process of its own. Linux only: it reads /proc.
 """
 import argparse
 import contextlib
+import io
+import itertools
 import multiprocessing
-import os
+import resource
 from concurrent.futures import ProcessPoolExecutor
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.training.run import TrainingLog
+from gluon_mgpu.training.run import Hook, Run
 
 WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
     'scratch': (scratch.train, 60_000, 256, 0.2),
     'concise': (concise.train, 700, 256, 0.1),
 }
-PAGE = os.sysconf('SC_PAGESIZE')
 SHOWN = (1, 2, 5, 10, 20, 50, 100)
 
 
-class MemoryLog(TrainingLog):
-    """Notes after every epoch how many MB of memory the process holds, and of addresses."""
+class Sizes(Hook):
+    """Notes after every epoch how many MB of memory the process holds, and how many MB of addresses."""
 
-    def __init__(self, num_epochs):
-        super().__init__(num_epochs, quiet=True)
+    def __init__(self):
         self.sizes = []
 
-    def end_epoch(self, seconds, test_acc):
-        super().end_epoch(seconds, test_acc)
+    def evaluated(self, run):
         with open('/proc/self/statm') as file:
-            addresses, memory = (int(pages) * PAGE / 2**20 for pages in file.read().split()[:2])
+            addresses, memory = (int(pages) * resource.getpagesize() / 2**20 for pages in file.read().split()[:2])
         self.sizes.append((memory, addresses))
 
 
@@ -43,12 +42,12 @@ def sizes(chapter, num_devices, num_epochs, dataset, data_dir):
     """(MB of memory, MB of addresses) after each epoch."""
     train, rows, batch_size, lr = WORK[chapter]
     train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
-    test_batches = [batch for batch, _ in zip(test_iter, range(-(-rows // 6 // batch_size)))]
-    log = MemoryLog(num_epochs)
-    with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
-        train(num_devices, batch_size, lr, num_epochs, [mx.cpu(i) for i in range(num_devices)],
-              data=(train_iter, test_batches), log=log)
-    return log.sizes
+    test_batches = list(itertools.islice(test_iter, -(-rows // 6 // batch_size)))  # a sixth, as in Fashion-MNIST
+    hook = Sizes()
+    with contextlib.redirect_stdout(io.StringIO()):
+        train(num_devices, batch_size, lr, devices=[mx.cpu(i) for i in range(num_devices)],
+              data=(train_iter, test_batches), run=Run(num_epochs, quiet=True, hooks=[hook]))
+    return hook.sizes
 
 
 def main():

@@ -3,21 +3,21 @@
     python benchmarks/two_devices.py                                 # two CPU contexts, about 5 minutes
     python benchmarks/two_devices.py --devices gpu:0,gpu:1 --rounds 9
 
-Each round trains a fresh network for two epochs on the first device, then for two on both, and keeps
-the time of the second epoch: loading the data counts, compiling does not. The other programs of the
-machine share its cores: run this when there are none.
+Each round trains a fresh network for two epochs on the first device, then another for two epochs on both, and
+keeps the time of the second epoch: loading the data counts, compiling does not. Other programs share the cores of
+the machine: run this when there are none.
 """
 import argparse
 import contextlib
+import io
 import multiprocessing
-import os
 import statistics
 from concurrent.futures import ProcessPoolExecutor
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data import load_data
-from gluon_mgpu.devices.lists import parse_devices
-from gluon_mgpu.training.run import TrainingLog
+from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.training.run import Run
 
 WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
     'scratch': (scratch.train, 60 * 256, 256, 0.2),
@@ -25,26 +25,16 @@ WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
 }
 
 
-class FirstBatch:
-    """A test set of one batch: accuracy is not what is measured."""
-
-    def __init__(self, batches):
-        self.batch = next(iter(batches))
-
-    def __iter__(self):
-        yield self.batch
-
-
 def epoch_seconds(chapter, devices, dataset, data_dir):
-    """Seconds that the second epoch takes on the devices, given by name."""
+    """Seconds that the second epoch takes on the devices, given as text."""
     train, rows, batch_size, lr = WORK[chapter]
     devices = parse_devices(devices)
     train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
-    log = TrainingLog(num_epochs=2, quiet=True)
-    with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
-        train(len(devices), batch_size, lr, num_epochs=2, devices=devices, log=log,
-              data=(train_iter, FirstBatch(test_iter)))
-    return log.history[1].seconds
+    test_batches = [next(iter(test_iter))]  # one is enough: accuracy is not what is measured
+    run = Run(num_epochs=2, quiet=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        train(len(devices), batch_size, lr, devices=devices, data=(train_iter, test_batches), run=run)
+    return run.history[1].seconds
 
 
 def main():
@@ -55,9 +45,12 @@ def main():
     parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
     parser.add_argument('--data-dir', help='where fashion-mnist/ is')
     args = parser.parse_args()
-    devices = [f'{d.device_type}:{d.device_id}' for d in parse_devices(args.devices)]
+    try:
+        devices = [f'{d.device_type}:{d.device_id}' for d in parse_devices(args.devices)]
+    except ValueError as error:
+        parser.error(str(error))
     if len(devices) != 2:
-        parser.error(f'{args.devices} is not two devices')
+        parser.error(f'--devices {args.devices}: two devices expected')
     for chapter in args.work:
         rows = WORK[chapter][1]
         seconds = {1: [], 2: []}

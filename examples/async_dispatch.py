@@ -3,8 +3,8 @@
     python examples/async_dispatch.py
     python examples/async_dispatch.py --devices gpu:all --size 4000
 
-Prints, on two CPU contexts with a core each (all times vary, and so does the last ratio, which is about
-the number of devices, or of cores if these are fewer):
+Prints, on two CPU contexts with a core each (all times vary, and so does the ratio at the end, which is about
+the number of devices, or the number of cores if that is smaller):
 
     50 products of a 1000x1000 matrix with itself, on cpu(0)
       dispatched after ~0.001 s, done after ~0.8 s
@@ -15,7 +15,7 @@ the number of devices, or of cores if these are fewer):
 
 Python hands each product to MXNet's engine and goes on. The engine has a thread for each device, so that work
 on several devices goes on at the same time, unless the program waits in between: `npx.waitall()` does,
-and so does whatever needs a value, such as `print(Y)`, `Y.asnumpy()`, `float(Y.sum())`.
+and so does whatever needs a value, such as `print(Y)`, `Y.asnumpy()` or `float(Y.sum())`.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two chapters show between their functions, to be seen again.
+"""What the two chapters show between their functions, shown again.
 
     python examples/book_tryouts.py
     python examples/book_tryouts.py --devices gpu:0,gpu:1
@@ -29,35 +29,34 @@ from __future__ import annotations
 
 from flags import read_flags
 
-from gluon_mgpu import resnet18, split_batch, try_all_gpus, try_gpu
+from gluon_mgpu import resnet18, split_and_load, try_all_gpus, try_gpu
 from gluon_mgpu.devices.gpus import num_mxnet_gpus
 from gluon_mgpu.mxnet_setup.compat import init, mx, np
 from gluon_mgpu.scratch import allreduce, get_params, init_params
 
 
 def first_bias(device) -> tuple:
-    """b1 of LeNet's parameters copied to the device, and its gradient. (13.5.4)"""
+    """b1 of LeNet's parameters, copied to the device, and its gradient (13.5.4)."""
     params = get_params(init_params(), device)
     return params[1], params[1].grad  # (20,), (20,)
 
 
 def two_vectors(devices: list) -> list:
-    """[[1, 1]] and [[2, 2]], on a device each. (13.5.4)"""
+    """[[1, 1]] on one device and [[2, 2]] on another (13.5.4)."""
     return [np.ones((1, 2), ctx=device) * (i + 1) for i, device in enumerate(devices[:2])]
 
 
 def split_array(devices: list) -> tuple:
-    """The numbers from 0 to 23 as 4 rows of 6, and these rows on two devices. (13.5.5)"""
+    """The numbers from 0 to 23 as 4 rows of 6, and these rows split over two devices (13.5.5)."""
     data = np.arange(24).reshape(4, 6)
-    shards, _ = split_batch(data, data, devices[:2])  # (4, 6) -> (2, 6) on each
-    return data, shards
+    return data, split_and_load(data, devices[:2])  # (4, 6) -> (2, 6) on each
 
 
 def initialized(devices: list):
-    """ResNet-18 with parameters on the devices. (13.6.2)"""
+    """ResNet-18 with parameters on the devices (13.6.2)."""
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-    for shard in split_batch(np.zeros((4, 1, 28, 28)), np.zeros(4), devices)[0]:
+    for shard in split_and_load(np.zeros((4, 1, 28, 28)), devices):
         net(shard)  # shapes are known, and memory is taken, once data has gone through
     return net
 

@@ -1,11 +1,11 @@
-"""Results copied to the host after the computation, against copied while it goes on.
+"""Copying results to the host after the computation, against copying them while it goes on.
 
     python examples/copy_overlap.py
     python examples/copy_overlap.py --devices gpu:0 --size 4000 --inner 4000 --times 50
 
 Prints, with two CPU contexts on two cores (all times vary):
 
-    2 cores; 50 results of 1000x1000 a device
+    2 cores; 50 results of 1000x1000 per device
     on [cpu(0)]
       copied afterwards: ~0.042 s + ~0.016 s = ~0.058 s
       copied meanwhile:  ~0.051 s, ~1.13 times as fast
@@ -16,21 +16,21 @@ Prints, with two CPU contexts on two cores (all times vary):
       the same results: True
 
 On a GPU, copies to the host have a thread, a stream and a bus of their own: they go on beside the products, and
-while one result is on its way the next is computed. That can gain as much as the copies take, or the products,
-whichever is less. (The text's GPU: 0.49 s + 2.45 s one after the other, 0.74 s at once.)
+while one result is on its way, the next is computed. That can save as much time as the copies take, or the
+products, whichever take less. (The text's GPU: 0.49 s + 2.45 s one after the other, 0.74 s at the same time.)
 
 On CPU contexts there is no bus and no copy engine: a result is in the host's memory as soon as it exists, and
 `asnumpy()` copies it once more, on Python's own thread. That is quick, and overlaps with the products if a core
 is free for Python, as with one context on two cores; but both use the same memory. So the gain is small and varies
-from run to run, about 0.9 to 1.1 times, and with as many contexts as cores there is none to speak of. That the
-results are the same can be seen here; how much a GPU would gain cannot.
+from run to run, about 0.9 to 1.1 times, and with as many contexts as cores there is none to speak of. It can be
+seen here that the results are the same, but not how much a GPU would gain.
 """
 from __future__ import annotations
 
 from flags import read_flags
 
 from gluon_mgpu import Timer
-from gluon_mgpu.devices.lists import num_cores
+from gluon_mgpu.machine import num_cores
 from gluon_mgpu.mxnet_setup.compat import np, npx
 
 
@@ -67,7 +67,7 @@ def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', size=1000, inner=32, times=50)
     X = np.random.uniform(size=(args.size, args.inner))
     W = np.random.uniform(size=(args.inner, args.size))
-    print(f'{num_cores()} cores; {args.times} results of {args.size}x{args.size} a device')
+    print(f'{num_cores()} cores; {args.times} results of {args.size}x{args.size} per device')
     for devices in (args.devices[:1], args.devices)[:len(args.devices)]:
         Xs, Ws = ([array.copyto(device) for device in devices] for array in (X, W))
         compare(Xs, Ws, args.times)  # the first time, memory is allocated

@@ -3,7 +3,7 @@
     python examples/data_parallel.py
     python examples/data_parallel.py --devices gpu:all
 
-Prints, on four CPU contexts (more of them than cores are fine; numbers with ~ vary):
+Prints, on four CPU contexts (there may be more of them than cores; numbers with ~ vary):
 
     cpu(0): [[0.0, 1.0, 2.0, 3.0, 4.0]]
     cpu(1): [[5.0, 6.0, 7.0, 8.0, 9.0]]
@@ -18,13 +18,13 @@ Prints, on four CPU contexts (more of them than cores are fine; numbers with ~ v
     from a step on one device:          ~3e-07
 
 Each device holds all parameters and gets a quarter of the rows. The gradients of the quarters add up to the
-gradient of the batch, and so the step is that of one device.
+gradient of the batch, and so the step is the one that a single device would take.
 """
 from __future__ import annotations
 
 from flags import read_flags
 
-from gluon_mgpu import split_batch
+from gluon_mgpu import split_and_load
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.scratch import get_params, init_params, train_batch
 
@@ -32,12 +32,11 @@ from gluon_mgpu.scratch import get_params, init_params, train_batch
 def scatter(devices: list) -> list:
     """The rows of a 4x5 array, spread over the devices."""
     data = np.arange(20).reshape(4, 5)
-    X_shards, _ = split_batch(data, data, devices)  # (4, 5) -> (1, 5) on each of four devices
-    return X_shards
+    return split_and_load(data, devices)  # (4, 5) -> (1, 5) on each of four devices
 
 
 def step(X, y, params: list, devices: list, lr: float) -> tuple[list, list]:
-    """One training step on the batch; the loss of every shard's rows, and each device's new parameters."""
+    """One training step on the batch; the losses of each shard's rows, and each device's new parameters."""
     device_params = [get_params(params, device) for device in devices]
     ls = train_batch(X, y, device_params, devices, lr)
     return ls, device_params

@@ -1,15 +1,13 @@
-"""The flags of all examples: `--devices LIST`, and a number or a text by its default."""
+"""The flags of the examples: `--devices LIST`, and others that hold numbers or text, as their defaults do."""
 from __future__ import annotations
 
 import argparse
 
-from gluon_mgpu.devices.lists import parse_devices
+from gluon_mgpu.devices import parse_devices
 
 
 def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **defaults):
-    """Return the flags as attributes, `devices` as a list; a bad one ends the program with status 2.
-
-    So does ``args.refuse('why')``.
+    """Read the flags; one that is wrong ends the program with status 2.
 
     Parameters
     ----------
@@ -23,6 +21,11 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
         How many devices the example needs.
     **defaults
         Name and default of every other flag: an int of at least 1, a float, or a str.
+
+    Returns
+    -------
+    argparse.Namespace
+        The flags as attributes, ``devices`` as a list. ``refuse('why')`` ends the program as a wrong flag does.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument('--devices', default=devices, metavar='LIST',

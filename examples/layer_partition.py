@@ -1,4 +1,4 @@
-"""Layer-wise partitioning: the channels of each layer split over the devices, and the exchange that it takes.
+"""Layer-wise partitioning: the channels of each layer split over the devices, and what these have to exchange.
 
     python examples/layer_partition.py
     python examples/layer_partition.py --devices gpu:0-3
@@ -8,15 +8,16 @@ Prints, on two devices (the difference varies, the bytes do not):
     cpu(0): (10, 1, 3, 3), (25, 20, 5, 5), (800, 64), (128, 5)
     cpu(1): (10, 1, 3, 3), (25, 20, 5, 5), (800, 64), (128, 5)
     gradients differ from those of one device by ~9e-07 of the largest
-    counted while it ran: 8.83 MB; a step of 256 rows moves with
+    counted in this step: 8.83 MB; a step of 256 rows moves, with
       network partitioning      1.64 MB
       layer-wise partitioning   8.83 MB
       data parallelism          1.03 MB
 
 Each device holds a part of every layer's output channels. A channel of the next layer needs all channels of this
 one, so after each layer every device sends its part to all others, and in the backward pass the gradients
-come back. That is a lot to send, and everyone waits for it. Data parallelism moves the gradients of the
-parameters (here to the first device, and their sum back), once a step and however large the batch is.
+come back. That is a lot to send, and all devices wait for it. Data parallelism moves the gradients of the
+parameters (here to the first device, and their sum back): once per step, and the same number of bytes however
+large the batch is.
 """
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ FLOAT = 4  # bytes
 
 
 def cut(params: list, devices: list) -> list:
-    """LeNet's parameters, the outputs of each layer split: on two devices W1 (20, 1, 3, 3) -> (10, 1, 3, 3)."""
+    """Split LeNet's parameters by the outputs of each layer: on two devices W1 (20, 1, 3, 3) -> (10, 1, 3, 3)."""
     device_params = []
     for i, device in enumerate(devices):
         parts = [numpy.array_split(param.asnumpy(), len(devices), axis=1 if param.ndim == 2 else 0)[i]
@@ -44,7 +45,7 @@ def cut(params: list, devices: list) -> list:
 def gather(parts: list, devices: list, moved: list) -> list:
     """Give each of `devices` all channels: parts (n, 10, 13, 13) of two devices -> (n, 20, 13, 13) on each.
 
-    The sizes of the arrays that cross are added to `moved`, in bytes; in the backward pass as much comes back.
+    The sizes of the arrays that cross are appended to `moved`, in bytes; in the backward pass as much comes back.
     """
     moved += [part.size * FLOAT for device in devices for part in parts if part.ctx != device]
     return [np.concatenate([part.as_in_ctx(device) for part in parts], axis=1) for device in devices]
@@ -67,9 +68,9 @@ def split_lenet(X, device_params: list, devices: list, moved: list):
 
 
 def bytes_by_way(n: int, k: int) -> dict:
-    """Bytes that cross between k <= 4 devices in a step of LeNet on n rows, without the images, for three ways."""
-    sizes = [20 * 13 * 13, 50 * 4 * 4, 128]  # numbers a row in the results of all layers but the last
-    # at each of the k - 1 cuts between layers, activations forth and gradients back
+    """Bytes that cross between k <= 4 devices in a step of LeNet on n rows, without the images: three ways to split."""
+    sizes = [20 * 13 * 13, 50 * 4 * 4, 128]  # numbers per row in the results of all layers but the last
+    # at each of the k - 1 cuts between layers, activations forward and gradients back
     network = sum(2 * n * sizes[4 * i // k - 1] for i in range(1, k))
     # every result to the k - 1 other devices, the scores to the first, and their gradients back
     layers = 2 * n * ((k - 1) * sum(sizes) + 10 - -(-10 // k))
@@ -102,7 +103,7 @@ def main(argv: list | None = None) -> None:
     grads_of_one, _ = gradients(X, y, params, devices[:1])
     difference = max(abs(grad - of_one).max() / abs(of_one).max() for grad, of_one in zip(grads, grads_of_one))
     print(f'gradients differ from those of one device by {difference:.0e} of the largest')
-    print(f'counted while it ran: {moved / 1e6:.2f} MB; a step of {args.batch_size} rows moves with')
+    print(f'counted in this step: {moved / 1e6:.2f} MB; a step of {args.batch_size} rows moves, with')
     for way, size in bytes_by_way(args.batch_size, len(devices)).items():
         print(f'  {way:24}{size / 1e6:6.2f} MB')
 

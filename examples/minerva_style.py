@@ -1,4 +1,4 @@
-"""In the manner of Minerva: set the current device, and what follows runs there, on operands from anywhere.
+"""In the style of Minerva: set the current device, and what follows runs there, on operands from anywhere.
 
     python examples/minerva_style.py
     python examples/minerva_style.py --devices gpu:0,gpu:1
@@ -6,15 +6,15 @@
 Prints, on two CPU contexts with a core each (the times vary, and so does the ratio):
 
     a on cpu(0), b on cpu(1); a + b on cpu(1): [[2.0, 3.0], [4.0, 5.0]]
-    a result on each device, in turn:  ~0.38 s
-    the same without waiting between:  ~0.20 s, ~1.9 times as fast
+    a result on each device, in turn:      ~0.38 s
+    the same, without waiting in between:  ~0.20 s, ~1.9 times as fast
     small batches of each step: [[128, 128], [128, 128], [128, 128], [128, 128], [128, 128], [120]]
     accuracy after 5 epochs: 0.87
 
 Minerva (2014) computed nothing before it was needed, which left it free to compute independent results at the
-same time. MXNet's engine, its heir, starts at once and returns at once, to the same effect. Training goes in
-bulk-synchronous steps: a small batch for each device, the gradients added up on device 0, the new weights,
-and the next step, for which all need these.
+same time. MXNet's engine, its heir, starts work at once without waiting for it, to the same effect. Training goes
+in bulk-synchronous steps: each device computes the gradient of a small batch, the gradients are added up on device
+0, the weights are updated, and only then can the next step begin, since all devices need the new weights.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gluon_mgpu.mxnet_setup.compat import np, npx
 
 
 class Owl:
-    """The devices of a program, one of them the current one."""
+    """The devices of a program, one of which is the current one."""
 
     def __init__(self, devices: list):
         self.devices = devices
@@ -56,14 +56,14 @@ class Array:
 
 
 def gradient(X: Array, Y: Array, W: Array) -> Array:
-    """That of the cross-entropy of softmax regression, summed over the rows, (inputs, classes)."""
+    """The gradient of softmax regression's cross-entropy, summed over the rows: (inputs, classes)."""
     # P = softmax(X W), gradient = X^T (P - Y)
     P = (X @ W).run(npx.softmax)  # (n, inputs) (inputs, classes) -> (n, classes)
     return X.run(np.transpose) @ (P - Y)
 
 
 def train_epoch(owl: Owl, X, Y, W: Array, batch_size: int, lr: float) -> tuple[Array, list]:
-    """New weights after all rows of X (n, inputs) and one-hot Y (n, classes); the rows of each small batch."""
+    """The weights after training on X (n, inputs) and one-hot Y (n, classes); the rows of each small batch."""
     k = len(owl.devices)
     size = max(batch_size // k, 1)
     parts = [slice(start, start + size) for start in range(0, len(X), size)]
@@ -81,7 +81,7 @@ def train_epoch(owl: Owl, X, Y, W: Array, batch_size: int, lr: float) -> tuple[A
 
 
 def powers(owl: Owl, matrices: list, together: bool) -> tuple[float, list]:
-    """Seconds that A^11 takes on each device, for one device after the other or `together`; the results."""
+    """Seconds to compute A^11 on every device, on one after the other or on all `together`; and the results."""
     timer, results = Timer(), []
     for i, A in enumerate(matrices):
         owl.set_device(i)
@@ -110,8 +110,8 @@ def main(argv: list | None = None) -> None:
     powers(owl, matrices, together=True)  # the first time, memory is allocated and libraries start
     in_turn, _ = powers(owl, matrices, together=False)
     together, _ = powers(owl, matrices, together=True)
-    print(f'a result on each device, in turn:  {in_turn:.2f} s')
-    print(f'the same without waiting between:  {together:.2f} s, {in_turn / together:.1f} times as fast')
+    print(f'a result on each device, in turn:      {in_turn:.2f} s')
+    print(f'the same, without waiting in between:  {together:.2f} s, {in_turn / together:.1f} times as fast')
 
     rng = numpy.random.default_rng(0)
     y = rng.integers(0, 10, args.rows)

@@ -15,14 +15,16 @@ Prints, on two CPU contexts with a core each (the times and the measured bubbles
                 8    ~0.244 s  ~0.174 s   ~0.30           0.11
 
 Each device computes its layers and hands the activations on; in the backward pass the gradients come back the
-same way. With a single batch only one device works at a time. Cut into m micro-batches, the first device
-goes on to the next one while the second computes the last. A device of p is then idle for a share of
+same way. While a batch is in one piece, only one device works at a time. When it is cut into m micro-batches, the
+first device goes on to the next one while the second computes the one before. Each of p devices is then idle for
+a share of
 
     (p - 1) / (m + p - 1)
 
 of the step, the bubble: until the first micro-batch reaches it, and after its last one has left. It is measured
-as 1 - t_1 / (p t_p) from the time t_1 that one device takes for the same micro-batches. It is larger than the
-formula says, which takes the stages for equal, the devices for strictly in order and the hand-over for free.
+as 1 - t_1 / (p t_p), from the time t_1 that one device takes for the same micro-batches and the time t_p of the
+pipeline. It is larger than the formula says, which assumes that the stages are equal, that the devices work
+strictly in order, and that the hand-over costs nothing.
 """
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def init_params(num_layers: int, width: int) -> list:
 
 
 def cut(params: list, devices: list) -> list:
-    """Copies of the layers, consecutive ones on each device, with gradients that add up over micro-batches."""
+    """Copy consecutive layers to each device; their gradients add up over micro-batches."""
     k, n = len(devices), len(params)
     stages = [[W.copyto(device) for W in params[n * i // k:n * (i + 1) // k]] for i, device in enumerate(devices)]
     for W in weights(stages):
@@ -50,7 +52,7 @@ def cut(params: list, devices: list) -> list:
 
 
 def weights(stages: list) -> list:
-    """Those of all stages, in the order of the layers."""
+    """The weights of all stages, in the order of the layers."""
     return [W for stage in stages for W in stage]
 
 
@@ -84,7 +86,7 @@ def relative_difference(grad, of_one) -> float:
 
 
 def seconds(X, y, params: list, devices: list, num_micro: int, repeats: int = 3) -> float:
-    """The least time that a step takes."""
+    """The shortest time that a step takes."""
     stages, timer = cut(params, devices), Timer()
     for _ in range(1 + repeats):  # the first one allocates memory
         npx.waitall()

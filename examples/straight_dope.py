@@ -4,8 +4,8 @@
     python examples/straight_dope.py --devices gpu:0-3
     python examples/straight_dope.py --train-size 60000 --epochs 5   # the text's table, with MNIST at hand
 
-MNIST is taken from where `gluon_mgpu.data` finds or downloads it (`--data-dir`); without it the images are
-`glyphs`, letters made here, and the program says so. Prints, with glyphs (the numbers vary; two cores):
+MNIST is found or downloaded by `gluon_mgpu.data` (`--data-dir` names its folder); where it cannot be had, the
+images are `glyphs`, letters made here, and the program says so. Prints, with glyphs on two cores (the numbers vary):
 
     first scores on cpu(0): [-0.051  0.126  0.091]
     first scores on cpu(1): [-0.02   0.12   0.114]
@@ -18,7 +18,7 @@ MNIST is taken from where `gluon_mgpu.data` finds or downloads it (`--data-dir`)
     run(1, 64, 0.3): ~0.48 ~0.79 ~0.83 ~0.79, ~1.8 sec/epoch on [cpu(0)]
     run(4, 256, 0.3): ~0.32 ~0.61 ~0.71 ~0.75, ~1.0 sec/epoch on [cpu(0), cpu(1), cpu(2), cpu(3)]
 
-The text's own table, MNIST on four GPUs of 2017: accuracy after each of 5 epochs
+The text's own table, with MNIST on four GPUs of 2017: accuracy after each of 5 epochs
 
     run(1, 64, .3)   0.9685 0.9814 0.9862 0.9848 0.9853   3.5 sec/epoch
     run(4, 256, .3)  0.9488 0.9693 0.9763 0.9801 0.9844   2.4 sec/epoch
@@ -33,7 +33,7 @@ from gluon_mgpu import Timer, split_batch
 from gluon_mgpu.data import load_data
 from gluon_mgpu.data.download import DownloadError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx, zero_grad
-from gluon_mgpu.networks.hybridize import hybridize_block
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.training.evaluate import accuracy
 
 nn = gluon.nn
@@ -42,20 +42,19 @@ loss = gluon.loss.SoftmaxCrossEntropyLoss()
 
 def make_net(devices: list):
     """The text's CNN, initialized on the devices."""
-    one = MXNET_MAJOR < 2  # MXNet 2 has no prefixes
-    net = nn.HybridSequential(prefix='cnn_') if one else nn.HybridSequential()
-    with net.name_scope() if one else nullcontext():
+    prefixes = MXNET_MAJOR < 2  # MXNet 2 has none
+    net = nn.HybridSequential(prefix='cnn_') if prefixes else nn.HybridSequential()
+    with net.name_scope() if prefixes else nullcontext():
         net.add(nn.Conv2D(20, 3, activation='relu'), nn.MaxPool2D(2, 2),  # (n, 1, 28, 28) -> (n, 20, 13, 13)
                 nn.Conv2D(50, 5, activation='relu'), nn.MaxPool2D(2, 2),  # (n, 50, 4, 4)
                 nn.Flatten(), nn.Dense(128, activation='relu'),           # (n, 800) -> (n, 128)
                 nn.Dense(10))                                             # (n, 10)
     net.initialize(init=init.Xavier(magnitude=2), ctx=devices)
-    hybridize_block(net)
     return net
 
 
 def forward_backward(net, X_shards: list, y_shards: list) -> list:
-    """The loss of every row of every shard; leaves a gradient on each device. Does not wait."""
+    """Return the loss of every row of every shard, and leave a gradient on each device. Does not wait."""
     with autograd.record():
         ls = [loss(net(X), y) for X, y in zip(X_shards, y_shards)]
     for l in ls:
@@ -66,10 +65,9 @@ def forward_backward(net, X_shards: list, y_shards: list) -> list:
 def train_batch(X, y, devices: list, net, trainer) -> None:
     """One step on a batch spread over the devices; does not wait."""
     X_shards, y_shards = split_batch(X, y, devices)
-    if len(X_shards) < len(devices):  # A device without rows adds nothing to the gradient
-        zero_grad(net)
     forward_backward(net, X_shards, y_shards)
-    trainer.step(len(X), ignore_stale_grad=True)
+    zero_grad(net, devices[len(X_shards):])  # A device without rows adds nothing to the gradient
+    trainer.step(len(X))
 
 
 def valid_batch(X, y, devices: list, net) -> float:
@@ -83,7 +81,7 @@ def run(num_gpus: int, batch_size: int, lr: float, devices: list, data: tuple, n
     """Train on the first `num_gpus` devices; prints and returns the accuracy after each epoch."""
     devices = devices[:num_gpus]
     train_iter, valid_iter = data
-    net = make_net(devices)
+    net = hybridized(make_net(devices))  # for speed: the same function, as one operator
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
     accuracies, timer = [], Timer()
     for _ in range(num_epochs):
@@ -100,7 +98,7 @@ def run(num_gpus: int, batch_size: int, lr: float, devices: list, data: tuple, n
 
 
 def load(args, batch_size: int) -> tuple:
-    """The data's iterators: those of `--dataset`, and of glyphs if that cannot be had."""
+    """Iterators over the training and validation rows of `--dataset`, or of glyphs if that cannot be had."""
     try:
         return load_data(args.dataset, batch_size, args.data_dir or None, args.train_size)
     except DownloadError as error:

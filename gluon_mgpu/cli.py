@@ -12,6 +12,7 @@ from .machine import versions
 from .mxnet_setup.runtime import settings
 from .plot import AccuracyCurve
 from .program import Parser, exit_status, number, text
+from .timeline.record import Timeline, check_profiler
 from .training.folder import check_free, new_folder
 from .training.run import Hook, Run
 
@@ -59,7 +60,6 @@ def _run(train, chapter, network, args, own, check) -> None:
     check_free(args.out_dir)
     devices = _devices(args, say)
     if args.timeline:
-        from .timeline.record import Timeline, check_profiler
         check_profiler(devices)
     if check:
         check(devices=devices, **own)

@@ -4,9 +4,12 @@ Needs neither MXNet nor NumPy.
 """
 from __future__ import annotations
 
+import atexit
 import os
 import platform
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 
@@ -36,6 +39,16 @@ def _cpuinfo(key: str) -> str:
     return next((line.partition(':')[2].strip() for line in lines if line.split(':')[0].strip() == key), '')
 
 
+def folder_for_matplotlib() -> None:
+    """Where there is no home folder, name another: older versions of matplotlib can't be imported without."""
+    try:
+        Path.home()
+    except (RuntimeError, KeyError):  # KeyError: Python 3.9
+        if not os.environ.get('MPLCONFIGDIR'):
+            os.environ['MPLCONFIGDIR'] = tempfile.mkdtemp(prefix='matplotlib-')
+            atexit.register(shutil.rmtree, os.environ['MPLCONFIGDIR'], ignore_errors=True)
+
+
 def versions() -> dict[str, str | None]:
     """Return what a record of numbers needs to be understood later: the versions of what computed them.
 
@@ -44,5 +57,6 @@ def versions() -> dict[str, str | None]:
     dict
         'gluon_mgpu', 'mxnet' and 'numpy' (None for what is not loaded), 'python' and 'platform'.
     """
-    loaded = {name: getattr(sys.modules.get(name), '__version__', None) for name in ('gluon_mgpu', 'mxnet', 'numpy')}
-    return {**loaded, 'python': platform.python_version(), 'platform': platform.platform()}
+    loaded = ('gluon_mgpu', 'mxnet', 'numpy')
+    return {**{name: getattr(sys.modules.get(name), '__version__', None) for name in loaded},
+            'python': platform.python_version(), 'platform': platform.platform()}

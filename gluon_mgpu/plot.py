@@ -133,6 +133,7 @@ def accuracy_curve(history: list, path, title: str) -> None:
         What was trained, on which data and devices.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
     epochs = [e.epoch for e in history]
     fig = Figure(figsize=(6.4, 4.8), dpi=120, layout='tight')
     axes, loss_axes = fig.subplots(2, 1, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
@@ -143,7 +144,7 @@ def accuracy_curve(history: list, path, title: str) -> None:
     loss_axes.plot(epochs, [e.loss for e in history], 'o-', color='tab:orange')
     loss_axes.set(xlabel='epoch', ylabel='training loss (nats)')
     loss_axes.set_ylim(bottom=0)
-    loss_axes.xaxis.get_major_locator().set_params(integer=True)
+    loss_axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for a in (axes, loss_axes):
         a.grid(alpha=0.4)
     fig.savefig(path)
@@ -165,6 +166,7 @@ def compare_runs(folders: list, path) -> None:
         If one of them is no such folder.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
     fig = Figure(figsize=(6.4, 3.6), dpi=120, layout='tight')
     axes = fig.subplots()
     datasets = set()
@@ -176,7 +178,7 @@ def compare_runs(folders: list, path) -> None:
                   label=f'{config["chapter"]}, {", ".join(config["devices"])}: {seconds:.1f} s per epoch')
     axes.set(title=f'Test accuracy on {", ".join(sorted(datasets))}', xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.4)
     axes.legend(loc='lower right')
     fig.savefig(path)
@@ -209,7 +211,7 @@ def main(argv: list | None = None) -> int:
 
 def _in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get('IPython')
+    ipython: Any = sys.modules.get('IPython')
     shell = ipython and ipython.get_ipython()
     return bool(shell) and 'IPKernelApp' in shell.config
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from .checks import integer, positive
+from .machine import folder_for_matplotlib
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is the shell's for Ctrl-C
 OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'alloc_failed', 'bad_alloc')
@@ -58,6 +59,7 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, 'reconfigure'):  # a folder's name may hold what the terminal cannot show
             stream.reconfigure(errors='backslashreplace')
+    folder_for_matplotlib()
     try:
         work()
     except KeyboardInterrupt:
@@ -81,7 +83,9 @@ def _ended(program: str, line: str, status: int) -> int:
 def _forget_errors() -> None:
     """Let MXNet raise the errors that it still has in store: else it would when Python ends, with a traceback."""
     mxnet = sys.modules.get('mxnet')
-    for _ in range(100 if mxnet else 0):  # each raised once, and more may follow from one
+    if mxnet is None:
+        return
+    for _ in range(100):  # each is raised once, and more may follow from one
         with contextlib.suppress(mxnet.base.MXNetError):
             mxnet.nd.waitall()
             break

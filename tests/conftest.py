@@ -16,10 +16,9 @@ from collections.abc import Callable
 import numpy
 import pytest
 
-from gluon_mgpu.devices.gpus import num_mxnet_gpus
-
 # Before any test module can import MXNet, so that the engine is set up
 from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.devices.gpus import num_mxnet_gpus
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,7 @@ import oracle
 import pytest
 
 from gluon_mgpu import scratch
-from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, by_name, kvstore, ring, star, tree
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # fewer elements than devices among them

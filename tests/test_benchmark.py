@@ -5,11 +5,16 @@ from itertools import islice
 import numpy
 import pytest
 
-from gluon_mgpu import benchmark, scaling as scaling_room, scaling_plot, scratch
-from gluon_mgpu.benchmark.scaling import MODES, Case, Sample, device_counts, measure, scaling, summary
+from gluon_mgpu import scratch
+from gluon_mgpu.benchmark import scaling as scaling_module
+from gluon_mgpu.benchmark.__main__ import main
+from gluon_mgpu.benchmark.measure import Sample, measure, measure_dispatch
+from gluon_mgpu.benchmark.picture import scaling_curves
+from gluon_mgpu.benchmark.report import dispatch_table, machine_line, scaling_table
+from gluon_mgpu.benchmark.scaling import MODES, Case, device_counts, plan, scaling, summary
 from gluon_mgpu.benchmark.workloads import LeNet, ResNet18
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.mxnet_setup.compat import np, npx, seed as set_seed
+from gluon_mgpu.mxnet_setup.compat import mx, np, npx, seed as set_seed
 
 PARTS = ['loading', 'split', 'forward+backward', 'allreduce', 'update']
 
@@ -67,7 +72,7 @@ def test_the_parts_of_a_step_do_what_train_batch_does(network, devices, batches)
                 job.train_batch(X[:7], y[:7])
         batches.epoch = 0
         X = np.ones((2, 1, 28, 28), ctx=devices[1])
-        y_hat = job.net(X) if network is ResNet18 else scratch.lenet(X, job.device_params[1])
+        y_hat = job.net(X) if network is ResNet18 else scratch.lenet(X, job.net[1])
         scores.append(y_hat.asnumpy())
     npx.waitall()
     assert numpy.isfinite(scores[0]).all()
@@ -76,23 +81,23 @@ def test_the_parts_of_a_step_do_what_train_batch_does(network, devices, batches)
 
 
 def test_a_measurement(devices, batches):
-    found = measure(LeNet(devices[:2]), scaling_room._endless(batches, 10), warm_up=1, steps=3, part_steps=2)
+    found = measure(LeNet(devices[:2]), scaling_module._endless(batches, 10), warm_up=1, steps=3, part_steps=2)
     assert list(found.as_trained) == ['loading', 'dispatch', 'waiting'] and list(found.parts) == PARTS
     assert found.step == pytest.approx(sum(found.as_trained.values()))
     assert min(*found.as_trained.values(), *found.parts.values()) > 0
 
 
 def test_endless_batches_are_all_full(batches):
-    assert [len(X) for X, _ in islice(scaling_room._endless(batches, 24), 5)] == [24] * 5
+    assert [len(X) for X, _ in islice(scaling_module._endless(batches, 24), 5)] == [24] * 5
     assert batches.batch_size == 8
 
 
 def test_one_device_is_measured_once_for_both_modes(devices, batches, monkeypatch):
     measured = []
-    monkeypatch.setattr(scaling_room, 'measure',
+    monkeypatch.setattr(scaling_module, 'measure',
                         lambda job, batches, *steps: measured.append(
                             (len(job.devices), len(next(batches)[0]))) or sample(1.0))
-    lines = scaling(['lenet'], devices[:2], {'lenet': 8}, batches, rounds=2, steps={'lenet': 1},
+    lines = scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 1},
                     say=lambda line: None)
     assert measured == [(1, 8), (2, 8), (2, 16), (2, 16), (2, 8), (1, 8)]  # the second round goes backwards
     assert [(r['mode'], r['num_devices'], r['speed_up'], r['efficiency']) for r in lines] == [
@@ -101,7 +106,7 @@ def test_one_device_is_measured_once_for_both_modes(devices, batches, monkeypatc
 
 def test_a_run_from_beginning_to_end(tmp_path, capsys, devices, devices_flag):
     out = tmp_path / 'run'
-    assert benchmark.main([*devices_flag, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds',
+    assert main([*devices_flag, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds',
                            '2', '--out-dir', str(out)]) == 0
     shown = capsys.readouterr().out
     assert 'efficiency' in shown and 'forward+backward' in shown and shown.count('LeNet') == 3 * 4
@@ -117,10 +122,26 @@ def test_a_run_from_beginning_to_end(tmp_path, capsys, devices, devices_flag):
 
 
 def test_dispatch():
-    lines = benchmark.measure_dispatch('lenet', counts=(1, 3), steps=2)
+    lines = measure_dispatch('lenet', counts=(1, 3), steps=2)
     assert [(line['network'], line['devices']) for line in lines] == [('lenet', 1), ('lenet', 3)]
     assert min(line[clock] for line in lines for clock in ('wall_ms', 'cpu_ms')) > 0
-    assert 'LeNet' in scaling_plot.dispatch_table(lines)[2]
+    assert 'LeNet' in dispatch_table(lines)[2]
+
+
+def test_the_table_of_speeds():
+    line = summary(Case('lenet', 2, 200), MODES[0], [sample(4), sample(2)], 200, [sample(4), sample(4)])
+    heading, row = scaling_table([line])
+    assert heading.split() == ['network', 'mode', 'devices', 'batch', 'images/s', 'speed-up', 'efficiency',
+                               'ms', 'per', 'step']
+    assert row.split() == ['LeNet', 'fixed', 'total', '2', '200', '75', '(50', 'to', '100)', '1.50', '(1.00', 'to',
+                           '2.00)', '75%', '3000.0']
+
+
+def test_the_machine_in_one_line(monkeypatch):
+    monkeypatch.setattr('gluon_mgpu.benchmark.report.processor', lambda: 'a processor')
+    monkeypatch.setattr('gluon_mgpu.benchmark.report.num_cores', lambda: 3)
+    assert machine_line([mx.cpu(0), mx.cpu(1)]) == (
+        f'2 CPU contexts, 3 cores of a processor, MXNet {mx.__version__}')
 
 
 def test_the_picture(tmp_path, monkeypatch):
@@ -130,7 +151,7 @@ def test_the_picture(tmp_path, monkeypatch):
                         lambda **options: figures.append(Figure(**options)) or figures[0])
     lines = [{'network': 'lenet', 'mode': mode, 'num_devices': k, 'speed_up': 0.9 * k,
               'speed_up_range': [0.8 * k, k]} for mode in MODES for k in (1, 2, 4)]
-    scaling_plot.scaling_curves(lines, tmp_path / 'scaling.png', 'a machine')
+    scaling_curves(lines, tmp_path / 'scaling.png', 'a machine')
     axes, = figures[0].axes
     assert axes.get_title() == 'a machine' and 'speed-up' in axes.get_ylabel() and axes.get_xlabel() == 'devices'
     assert axes.lines[0].get_xydata().tolist() == [[1, 1], [4, 4]]  # ideal
@@ -139,22 +160,29 @@ def test_the_picture(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('flags', 'message'), [
-    (['--steps', '0'], 'steps 0: an integer of at least 1 expected'),
-    (['--rounds', '-1'], 'rounds -1: an integer of at least 1 expected'),
-    (['--batch-size', '0'], 'batch_size 0: an integer of at least 1 expected'),
     (['--batch-size', '1'], 'rows in a batch on 2 devices: 1: an integer from 2 to 60000 expected'),
     (['--batch-size', '30001'], 'rows in a batch on 2 devices: 60002: an integer from 2 to 60000 expected'),
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
     (['--dataset', 'mnist', '--data-dir', 'nowhere'], 'missing'),
 ])
 def test_refusals(flags, message, tmp_path, capsys, devices_flag):
-    assert benchmark.main([*devices_flag, '--out-dir', str(tmp_path / 'run'), *flags]) == 2
+    assert main([*devices_flag, '--out-dir', str(tmp_path / 'run'), *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith('benchmark: ') and message in error and error.count('\n') == 1
-    assert not (tmp_path / 'run' / 'scaling.json').exists()
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(('flag', 'value'), [('--steps', '0'), ('--rounds', '-1'), ('--batch-size', '0')])
+def test_flags_that_are_no_numbers_of_at_least_1_are_refused(flag, value, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([flag, value, '--out-dir', str(tmp_path / 'run')])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.startswith(f'benchmark: argument {flag}: {value}: an integer of at least 1 expected')
+    assert error.count('\n') == 1 and not (tmp_path / 'run').exists()
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path, capsys, devices_flag):
     (tmp_path / 'mine').write_text('')
-    assert benchmark.main([*devices_flag, '--out-dir', str(tmp_path)]) == 2
+    assert main([*devices_flag, '--out-dir', str(tmp_path)]) == 2
     assert 'overwrites nothing' in capsys.readouterr().err

@@ -146,7 +146,7 @@ def test_timeline(chapter, tmp_path, capsys, devices_flag, small_test_set):
     out = tmp_path / 'run'
     flags = [*SMALL, *devices_flag, '--batch-size', '16', '--no-plot', '--timeline', '--out-dir', str(out)]
     assert chapter.main(flags) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f'timeline: {out / "timeline.png"}'
+    assert f'timeline: {out / "timeline.png"}' in capsys.readouterr().out.splitlines()
     assert (out / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
     assert json.loads((out / 'trace.json').read_text())
 
@@ -166,7 +166,7 @@ def test_dtype(dtype, tmp_path, devices_flag, devices, small_test_set):
     assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
 
 
-def test_a_loss_that_knows_nothing_of_parameters_that_are_no_numbers(tmp_path, capsys, devices_flag, small_test_set):
+def test_parameters_that_are_no_numbers_though_the_loss_is(tmp_path, capsys, devices_flag, small_test_set):
     """Learning rate 1e30: after the first step relu makes 0 of NaN, and the loss is that of guessing."""
     out = tmp_path / 'run'
     assert scratch.main([*SMALL, *devices_flag, '--lr', '1e30', '--no-plot', '--out-dir', str(out)]) == 2
@@ -211,7 +211,7 @@ def test_out_of_memory(chapter, tmp_path):
 def test_timeline_of_too_few_batches(tmp_path, capsys, devices_flag, small_test_set):
     flags = [*SMALL, *devices_flag, '--num-epochs', '1', '--no-plot', '--timeline']
     assert scratch.main([*flags, '--out-dir', str(tmp_path / 'a')]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == 'timeline: none, the run ended before its sixth batch'
+    assert 'timeline: none, the run ended before 6 batches were done' in capsys.readouterr().out.splitlines()
 
 
 def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, devices_flag):

@@ -1,6 +1,7 @@
-"""benchmarks/compare.py with fake contenders: what it makes of their lines, and of those that fail."""
+"""benchmarks/compare.py with fake contenders, good ones and ones that fail; the other benchmarks on few rows."""
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -10,15 +11,20 @@ from pathlib import Path
 import numpy
 import pytest
 
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks import resnet
+from gluon_mgpu.training.run import Epoch
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'benchmarks'
 sys.path.insert(0, str(BENCHMARKS))
 
+import bfloat16_accuracy  # noqa: E402
 import compare  # noqa: E402
-import environments  # noqa: E402
-from contenders import process, results, rows  # noqa: E402
+import memory  # noqa: E402
+import two_devices  # noqa: E402
+from harness import environments, lineup, process, results, rows  # noqa: E402
 
 
 def lenet():
@@ -42,7 +48,7 @@ def run_of(**changes) -> dict:
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes a fake contender: its code follows `job`, what it was told, and `line`, what it should print."""
+    """Writes a fake program: its code follows `job`, what it was told, and `line`, what it should print."""
     def write(code: str, name: str = 'fake.py') -> Path:
         path = tmp_path / name
         path.write_text('import json, os, subprocess, sys, time\n'
@@ -97,23 +103,10 @@ def test_operations_of_an_image(work, net):
     net(np.zeros((1, 1, 28, 28)))
     net.apply(lambda layer: layer.register_forward_hook(count) if hasattr(layer, 'weight') else None)
     net(np.zeros((1, 1, 28, 28)))
-    assert sum(operations) == pytest.approx(compare.WORKS[work].mflop * 1e6, rel=1e-3)
+    assert sum(operations) == pytest.approx(lineup.WORKS[work].mflop * 1e6, rel=1e-3)
 
 
-def test_the_ceiling_is_measured():
-    rates = process.ceiling(sys.executable, 1)
-    assert len(rates) in (3, 4)
-    assert all(0 < rate < 1e5 for rate in rates.values())
-
-
-def test_without_a_ceiling_there_is_none(tmp_path):
-    broken = tmp_path / 'python'
-    broken.write_text('#!/bin/sh\nexit 1\n')
-    broken.chmod(0o755)
-    assert process.ceiling(broken, 1) == {}
-
-
-def test_a_table_has_a_line_a_contender_and_aligned_columns():
+def test_a_table_has_a_line_for_each_contender_and_aligned_columns():
     text = results.table('title', results.compare({'ours': [run_of()], 'other-one': [run_of()]}, 'ours'))
     title, *lines = text.splitlines()
     assert title == 'title'
@@ -157,14 +150,14 @@ def test_settings_of_this_shell_do_not_reach_a_contender(program, monkeypatch):
 
 
 def test_a_crash_is_told_by_the_last_line_it_left(program):
-    with pytest.raises(process.ContenderError, match='^exit status 1: RuntimeError: no such thing$'):
+    with pytest.raises(process.ProgramError, match='^exit status 1: RuntimeError: no such thing$'):
         process.run(sys.executable, program('raise RuntimeError("no such thing")'), {}, timeout=20)
 
 
 def test_a_contender_that_hangs_is_ended_with_all_it_started(program, tmp_path):
     fake = program(f'child = subprocess.Popen(["sleep", "60"])\n'
                    f'open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))\ntime.sleep(60)')
-    with pytest.raises(process.ContenderError, match=r'took longer than 0.5 s'):
+    with pytest.raises(process.ProgramError, match=r'took longer than 0.5 s'):
         process.run(sys.executable, fake, {}, timeout=0.5)
     pid = int((tmp_path / 'pid').read_text())
     for _ in range(100):
@@ -181,18 +174,32 @@ def test_a_contender_that_hangs_is_ended_with_all_it_started(program, tmp_path):
 
 @pytest.mark.parametrize('output, reason', [
     ('', 'it printed nothing'),
-    ('done', 'no JSON in its last line: done'),
-    ('7', 'no JSON'),
+    ('done', 'no JSON object in its last line: done'),
+    ('7', 'no JSON object'),
     ('{"name": "x", "rows": 1}', 'epoch_seconds, cores_busy, loss, test_acc missing'),
 ])
-def test_a_line_that_cannot_be_read_is_an_error(output, reason):
-    with pytest.raises(process.ContenderError, match=reason):
-        process.parse(output)
+def test_a_line_that_cannot_be_read_is_an_error(program, output, reason):
+    with pytest.raises(process.ProgramError, match=reason):
+        process.run(sys.executable, program(f'print({output!r})'), {}, timeout=20)
 
 
 def test_an_interpreter_that_is_not_there_is_an_error(program):
-    with pytest.raises(process.ContenderError, match='no-such-python'):
+    with pytest.raises(process.ProgramError, match='no-such-python'):
         process.run('no-such-python', program(''), {}, timeout=1)
+
+
+# --- the ceiling ---
+
+def test_the_ceiling_is_measured():
+    rates = process.ceiling(sys.executable, 1, timeout=300)
+    assert len(rates) in (3, 4)  # bfloat16 is not on every processor
+    assert all(0 < rate < 1e5 for rate in rates.values())
+
+
+def test_a_ceiling_that_hangs_is_ended(program, monkeypatch):
+    monkeypatch.setattr(process, 'CEILING', program('time.sleep(60)'))
+    with pytest.raises(process.ProgramError, match=r'^took longer than 0.5 s$'):
+        process.ceiling(sys.executable, 1, timeout=0.5)
 
 
 # --- the whole ---
@@ -204,11 +211,12 @@ def contenders(monkeypatch, program, tmp_path):
     good = program(tell + 'print(json.dumps(line))', 'good.py')
     bad = program(tell + 'sys.exit("broken")', 'bad.py')
     monkeypatch.setattr(compare, 'CONTENDERS', {
-        'ours': compare.Contender(good, None, {}, ('scratch',)),
-        'bad': compare.Contender(bad, None, {}, ('scratch',)),
-        'good': compare.Contender(good, None, {}, ('scratch',)),
-        'peer': compare.Contender(good, 'absent', {}, ('scratch',)),
+        'ours': lineup.Contender(good, None, {}, ('scratch',)),
+        'bad': lineup.Contender(bad, None, {}, ('scratch',)),
+        'good': lineup.Contender(good, None, {}, ('scratch',)),
+        'peer': lineup.Contender(good, 'absent', {}, ('scratch',)),
     })
+    monkeypatch.setattr(process, 'CEILING', program('print(json.dumps({"by hand": 7.0}))', 'ceiling.py'))
     arrays = (numpy.zeros((12, 28, 28), 'uint8'), numpy.zeros(12, 'uint8')) * 2
     monkeypatch.setattr(rows, 'load', lambda data_dir, folder: ('zeros', arrays))
 
@@ -225,10 +233,25 @@ def test_contenders_take_turns_and_those_that_fail_are_left_out(contenders, tmp_
     assert 'absent is left out: no index can be reached\n' in err
     assert 'scratch: bad is left out: exit status 1: broken\n' in err
     assert '12 rows of zeros; s/epoch scaled to 60,000' in out
+    assert 'at most, GFLOP/s: by hand: 7\n' in out
     record = json.loads(Path(files[0]).read_text())['works'][0]
     assert {name: len(runs) for name, runs in record['runs'].items()} == {'ours': 2, 'good': 2}
     assert record['summaries']['good']['ratio'] == 1.0
+    assert record['ceiling_gflops'] == {'by hand': 7.0}
     assert Path(files[1]).stat().st_size > 1000
+
+
+@pytest.mark.parametrize('code, reason', [
+    ('sys.exit("no such operator")', 'exit status 1: no such operator'),
+    ('time.sleep(60)', 'took longer than 5 s'),
+    ('print("done")', 'no JSON object in its last line: done'),
+])
+def test_without_a_ceiling_the_comparison_goes_on(contenders, program, monkeypatch, capsys, code, reason):
+    monkeypatch.setattr(process, 'CEILING', program(code, 'ceiling.py'))
+    assert compare.main(['--rounds', '1', '--work', 'scratch', '--only', 'ours', '--timeout', '5']) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0] == f'scratch: what the cores can do at most is left out: {reason}'
+    assert 'ours  ' in out and 'at most' not in out
 
 
 @pytest.mark.parametrize('arguments', [['--epochs', '1'], ['--rounds', '-1'], ['--work', 'poetry'],
@@ -252,6 +275,20 @@ def test_rows_are_cut_to_what_is_asked_for(tmp_path):
         with numpy.load(path) as data:
             assert num_rows == num_train and {k: len(data[k]) for k in data} == {
                 'images': num_train, 'labels': num_train, 'test_images': num_test, 'test_labels': num_test}
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_ours_trains_and_tells_what_it_did(tmp_path, devices):
+    rng = numpy.random.default_rng(0)
+    arrays = (rng.integers(0, 256, (40, 28, 28)).astype('uint8'), rng.integers(0, 10, 40)) * 2
+    data, _ = rows.write(arrays, 40, tmp_path)
+    job = {'name': 'x', 'work': 'scratch', 'dtype': 'float32', 'data': str(data), 'lr': 0.1, 'batch_size': 16,
+           'epochs': 3, 'cores': 1, 'devices': devices}
+    run = process.run(sys.executable, BENCHMARKS / 'contenders' / 'ours.py', job, timeout=60)
+    assert (run['name'], run['rows'], len(run['epoch_seconds'])) == ('x', 40, 3)
+    assert 0 < sum(run['epoch_seconds']) < run['job_seconds']
+    assert 2.2 < run['loss'] < 2.4  # about log 10: nothing has been learned
+    assert run['test_acc'] * 16 in range(17)
 
 
 # --- environments ---
@@ -287,3 +324,59 @@ def test_versions_are_those_of_the_interpreter():
     found = environments.versions(sys.executable)
     assert found['numpy'] == numpy.__version__
     assert found['python'].count('.') == 2
+
+
+# --- the other programs ---
+
+@pytest.fixture
+def few_rows(monkeypatch, tmp_path):
+    """The benchmarks' data is 20 training rows and 40 test rows of noise."""
+    rng = numpy.random.default_rng(0)
+
+    def load_data(dataset, batch_size, data_dir, train_size, **_):
+        return tuple(BatchIterator(rng.integers(0, 256, (n, 28, 28)).astype('uint8'), rng.integers(0, 10, n),
+                                   batch_size, dataset) for n in (20, 40))
+
+    for module in (two_devices, memory, bfloat16_accuracy):
+        monkeypatch.setattr(module, 'load_data', load_data)
+    for module in (two_devices, memory):
+        monkeypatch.setattr(module, 'WORK', {'scratch': (scratch.train, 20, 8, 0.1)})
+
+
+def test_two_devices_keeps_the_second_epoch_and_evaluates_one_batch(few_rows, monkeypatch):
+    seen = []
+
+    def train(num_gpus, batch_size, lr, devices, data, run):
+        seen.append((num_gpus, len(devices), len(data[1])))
+        for seconds in (7.0, 3.0):
+            run.history.append(Epoch(len(run.history) + 1, seconds, 1.0, 0.5, 20 / seconds))
+
+    monkeypatch.setitem(two_devices.WORK, 'scratch', (train, 20, 8, 0.1))
+    assert two_devices.epoch_seconds('scratch', 'cpu:0,cpu:1', 'noise', None) == 3.0
+    assert seen == [(2, 2, 1)]
+    monkeypatch.setitem(two_devices.WORK, 'scratch', (scratch.train, 20, 8, 0.1))
+    assert 0 < two_devices.epoch_seconds('scratch', 'cpu:0', 'noise', None) < 60
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='memory is read from /proc')
+def test_memory_is_noted_after_every_epoch(few_rows):
+    sizes = memory.sizes('scratch', 2, 3, 'noise', None)
+    assert len(sizes) == 3
+    assert all(50 < resident < addresses for resident, addresses in sizes)  # MB
+
+
+def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monkeypatch, devices, capsys):
+    rates, step = [], concise.train_batch
+
+    def train_batch(X, y, net, loss, trainer, devices):
+        rates.append(trainer.learning_rate)
+        return step(X, y, net, loss, trainer, devices)
+
+    monkeypatch.setattr(concise, 'train_batch', train_batch)
+    args = argparse.Namespace(dataset='noise', data_dir=None, devices=devices[:2], batch_size=16, rows=20, lr=0.1,
+                              epochs=2)
+    accuracy = bfloat16_accuracy.last_accuracy('float32', 0, args)
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01])
+    assert accuracy * 40 == pytest.approx(round(accuracy * 40))
+    assert [line.split(':')[0] for line in capsys.readouterr().out.splitlines()] == [
+        'seed 0, float32, epoch 1', 'seed 0, float32, epoch 2']

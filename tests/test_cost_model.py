@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from gluon_mgpu.cost_model import formulas as alpha_beta, measure as cost_model
+from gluon_mgpu.cost_model import formulas, measure
+from gluon_mgpu.cost_model.__main__ import main
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 
@@ -15,14 +16,14 @@ def flag(devices):
 
 
 def test_times_by_hand():
-    # alpha 5 s, beta 2 s a byte
-    assert alpha_beta.star_time(4, 12, 5, 2) == 6 * (5 + 24)
-    assert alpha_beta.ring_time(4, 12, 5, 2) == 6 * (5 + 6)
-    assert alpha_beta.tree_time(4, 12, 5, 2) == 4 * (5 + 24)
-    for time in alpha_beta.TIMES.values():
+    # alpha 5 s, beta 2 s per byte
+    assert formulas.star_time(4, 12, 5, 2) == 6 * (5 + 24)
+    assert formulas.ring_time(4, 12, 5, 2) == 6 * (5 + 6)
+    assert formulas.tree_time(4, 12, 5, 2) == 4 * (5 + 24)
+    for time in formulas.TIMES.values():
         assert time(1, 12, 5, 2) == 0
         assert time(2, 12, 1, 0) == 2  # there and back
-    assert alpha_beta.TIMES.keys() == ALGORITHMS.keys()
+    assert formulas.TIMES.keys() == ALGORITHMS.keys()
 
 
 @pytest.mark.parametrize('k', [*range(1, 40), 1000, 1023, 1024])
@@ -31,12 +32,12 @@ def test_tree_time_is_that_of_a_simulation(k):
         children = [child for child in (2 * device + 1, 2 * device + 2) if child < k]
         return max((turn + down(child) for turn, child in enumerate(children, start=1)), default=0)
 
-    assert alpha_beta.tree_time(k, 0, 1, 0) == 2 * down(0)
+    assert formulas.tree_time(k, 0, 1, 0) == 2 * down(0)
 
 
 def test_which_is_quickest_depends_on_what_is_sent():
     def quickest(k, num_bytes):
-        return min(('star', 'ring', 'tree'), key=lambda name: alpha_beta.TIMES[name](k, num_bytes, 1e-5, 1e-10))
+        return min(('star', 'ring', 'tree'), key=lambda name: formulas.TIMES[name](k, num_bytes, 1e-5, 1e-10))
 
     assert quickest(64, 4) == 'tree'     # latency decides: fewest messages
     assert quickest(64, 10**9) == 'ring'  # bytes decide
@@ -48,8 +49,8 @@ def test_busiest_bytes_are_those_counted(algorithm, k, device_list):
     devices = device_list(k)
     traffic = ALGORITHMS[algorithm]([np.zeros(60, ctx=device) for device in devices])
     counted = max(traffic.sent[device] + traffic.received[device] for device in devices)
-    assert alpha_beta.busiest_bytes(algorithm, k, 240) == counted
-    assert alpha_beta.busiest_bytes(algorithm, 1, 240) == 0
+    assert formulas.busiest_bytes(algorithm, k, 240) == counted
+    assert formulas.busiest_bytes(algorithm, 1, 240) == 0
 
 
 def test_gradient_sizes_by_hand():
@@ -59,21 +60,21 @@ def test_gradient_sizes_by_hand():
     stages = sum(9 * c * d + 27 * d * d + 4 * 3 * d + (c * d + d if c < d else 0)
                  for c, d in [(64, 64), (64, 128), (128, 256), (256, 512)])
     resnet18 = 9 * 64 + 64 + 2 * 64 + stages + 512 * 10 + 10
-    assert cost_model.gradient_sizes() == {'LeNet': lenet, 'ResNet-18': resnet18}
+    assert measure.gradient_sizes() == {'LeNet': lenet, 'ResNet-18': resnet18}
 
 
 def test_measure_link_is_positive(devices, monkeypatch):
-    monkeypatch.setattr(cost_model, 'LARGE', 2**18)
-    alpha, beta = cost_model.measure_link(*devices[:2], rounds=3)
+    monkeypatch.setattr(measure, 'LARGE', 2**18)
+    alpha, beta = measure.measure_link(*devices[:2], rounds=3)
     assert 0 < alpha < 0.1
     assert 0 <= beta < 1e-6
 
 
 def test_the_command(tmp_path, capsys, device_list, monkeypatch):
-    monkeypatch.setattr(cost_model, 'LARGE', 2**12)
-    monkeypatch.setattr(cost_model, 'gradient_sizes', lambda: SIZES)
+    monkeypatch.setattr(measure, 'LARGE', 2**12)
+    monkeypatch.setattr(measure, 'gradient_sizes', lambda: SIZES)
     devices, out = device_list(3), tmp_path / 'costs'
-    assert cost_model.main([*flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
+    assert main([*flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith('alpha ') and lines[0].endswith(f'between {devices[0]} and {devices[1]}')
     assert len(lines) == 2 + 2 * 2 * 4 + 1  # networks, numbers of devices, algorithms
@@ -95,7 +96,7 @@ def test_refusals_are_one_line(tmp_path, capsys, devices):
     for argv, complaint in [(flag(devices[:1]), 'is one device: an allreduce needs two or more'),
                             (['--devices', 'tpu:0'], "'tpu:0' names no device"),
                             ([*flag(devices), '--out-dir', str(tmp_path / 'full')], 'is not an empty folder')]:
-        assert cost_model.main(argv) == 2
+        assert main(argv) == 2
         captured = capsys.readouterr()
         assert captured.out == '' and captured.err.count('\n') == 1
         assert captured.err.startswith('cost_model: ') and complaint in captured.err

@@ -248,6 +248,7 @@ def test_batch_norm_trains_as_in_a_plain_network(devices, seed):
     expected_losses, expected = trained(False, devices, batches)
     # float32, five steps of the same operations
     numpy.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    npx.waitall()  # MXNet does not wait for running statistics, see `hybridized`
     for p, q in zip(net.collect_params().values(), expected.collect_params().values()):
         for a, b in zip(p.list_data(), q.list_data()):
             numpy.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=1e-4, atol=1e-5)
@@ -255,6 +256,23 @@ def test_batch_norm_trains_as_in_a_plain_network(devices, seed):
     assert abs(means[0]).max() > 0 and (means[0] != means[1]).any()  # of each device's own rows
     X = np.array(batches[0], ctx=devices[0])
     assert abs((hybridized(net)(X) - net(X)).asnumpy()).max() < 1e-6  # by the running statistics
+
+
+def test_evaluation_after_training_sees_the_statistics_of_the_last_batch(devices):
+    """MXNet's engine would let it go ahead; large enough that it could."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(8, 5), gluon.nn.BatchNorm(), gluon.nn.Conv2D(8, 5))
+    net.initialize(init.Normal(1), ctx=devices)
+    X = np.random.uniform(1, 2, size=(32, 1, 20, 20), ctx=devices[0])
+    fast = hybridized(net)
+    fast(X)
+    for _ in range(3):
+        with autograd.record():
+            l = fast(X)
+        l.backward()
+        at_once = fast(X)
+        npx.waitall()
+        assert (at_once == fast(X)).all()
 
 
 def test_dropout_drops_anew_in_training_and_nothing_in_evaluation(devices):

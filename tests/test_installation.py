@@ -62,9 +62,10 @@ def test_fakes_load(site):
 
 
 @pytest.mark.parametrize(('fakes', 'reason', 'remedy'), [
-    ({'mxnet': None, 'dists': ()}, 'MXNet is not installed', "pip install 'gluon-mgpu[cpu]'"),
-    ({'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed', '[cu112] for NVIDIA GPUs'),
-    ({'mxnet': '', 'dists': ()}, 'MXNet cannot be imported (AttributeError', "pip install 'gluon-mgpu[cpu]'"),
+    ({'mxnet': None, 'dists': ()}, 'MXNet is not installed', "pip install '.[cpu]' in the folder "),
+    ({'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed',
+     "for NVIDIA GPUs pip install '.[cu112]' in the folder "),
+    ({'mxnet': '', 'dists': ()}, 'MXNet cannot be imported (AttributeError', "pip install '.[cpu]'"),
     ({'mxnet': 'raise RuntimeError("two\\nlines")'}, '(RuntimeError: two lines)', 'pip uninstall it'),
     ({'numpy': None}, 'NumPy cannot be imported (ModuleNotFoundError', "'numpy>=1.22,<2'"),
     ({'numpy': 'raise ImportError("\\n\\nbroken\\n")'}, 'NumPy cannot be imported (ImportError: broken)',
@@ -107,14 +108,14 @@ def test_no_driver(library, monkeypatch):
     monkeypatch.setattr(installation, 'installed_builds', lambda: ['mxnet-cu112'])
     line = installation.explain(OSError(f'{library}: cannot open shared object file: No such file'))
     assert 'no NVIDIA driver here' in line
-    assert "pip uninstall -y mxnet-cu112, then pip install 'gluon-mgpu[cpu]'" in line
+    assert f"pip uninstall -y mxnet-cu112, then pip install '.[cpu]' in the folder {REPO}" in line
 
 
 def test_missing_cuda_libraries_are_all_named(monkeypatch):
     monkeypatch.setattr(installation, 'loads', lambda name: name not in ('libcudnn.so.8', 'libnccl.so.2'))
     line = installation.explain(OSError('libcudnn.so.8: cannot open shared object file: No such file'))
     assert '(libnccl.so.2, libcudnn.so.8)' in line
-    assert "pip install 'gluon-mgpu[cu112]'" in line
+    assert f"pip install '.[cu112]' in the folder {REPO}" in line
 
 
 def test_a_program_of_the_package_ends_with_the_line_and_status_2(site):
@@ -154,3 +155,21 @@ def test_loads():
     assert not installation.loads('libthere-is-no-such-thing.so.1')
     if sys.platform == 'linux':
         assert installation.loads('libc.so.6')
+
+
+@pytest.mark.parametrize(('requires', 'expected'), [
+    (['numpy>=1.22,<2', "mxnet==1.9.1; extra == 'cpu'", "mxnet-cu112==1.9.1; extra == 'cu112'",
+      "nvidia-nccl-cu11==2.21.5; extra == 'cu112'"],
+     ['pip install mxnet==1.9.1', 'pip install mxnet-cu112==1.9.1 nvidia-nccl-cu11==2.21.5']),
+    (None, ['pip install mxnet==1.9.1', 'pip install mxnet-cu112==1.9.1']),
+])
+def test_the_remedy_outside_a_checkout_is_mxnets_own_wheel(requires, expected, monkeypatch, tmp_path):
+    """Not this package's name, which no index has and a stranger could take."""
+    def find(name):
+        if requires is None:
+            raise installation.metadata.PackageNotFoundError(name)
+        return requires
+
+    monkeypatch.setattr(installation, '__file__', str(tmp_path / 'gluon_mgpu' / 'mxnet_setup' / 'installation.py'))
+    monkeypatch.setattr(installation.metadata, 'requires', find)
+    assert [installation._pip(extra) for extra in ('cpu', 'cu112')] == expected

@@ -1,4 +1,4 @@
-"""A training run does not grow: once every operator has been laid out, an epoch takes no more memory than the last."""
+"""A training run does not grow: once its operators are laid out, an epoch takes no more memory than the last."""
 import subprocess
 import sys
 from pathlib import Path

@@ -51,7 +51,8 @@ def test_the_users_environment_wins(user, expected):
 ])
 def test_omp_threads(text, expected):
     user = {} if text is None else {'OMP_NUM_THREADS': text}
-    assert run('from gluon_mgpu.mxnet_setup import runtime; print(runtime.omp_threads())', '-S', **user) == str(expected)
+    code = 'from gluon_mgpu.mxnet_setup import runtime; print(runtime.omp_threads())'
+    assert run(code, '-S', **user) == str(expected)
 
 
 @pytest.mark.parametrize('text', ['', '1', '3'])
@@ -276,7 +277,7 @@ def test_the_ring_does_not_grow_with_the_cores():
 
 
 def test_hybridized_networks_on_up_to_60_devices_share_no_area():
-    """Each takes so many areas, one after the other: in a ring of a prime number all devices get different ones."""
+    """Each takes so many areas, one after the other: in a ring of a prime number all get different ones."""
     areas = int(TEMP_COPY)
     for areas_per_device in range(1, 20):
         first_areas = {device * areas_per_device % areas for device in range(60)}

@@ -190,8 +190,8 @@ def test_what_is_there_for_speed_changes_no_number(device_list, rng, monkeypatch
 
 @pytest.mark.parametrize('wrong, message', [
     ({'lr': 0}, 'lr 0: a number above 0 expected'), ({'lr': 'fast'}, "lr 'fast': a number above 0 expected"),
-    ({'devices': []}, 'the list of devices is empty'), ({'num_epochs': 0}, 'num_epochs 0: an integer of at least 1'),
-    ({'devices': ['cpu']}, "'cpu' is no device to train on")])
+    ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is no device to train on"),
+    ({'num_epochs': 0}, 'num_epochs 0: an integer of at least 1 expected')])
 def test_train_refuses_in_one_line(devices, wrong, message):
     arguments = {'num_gpus': 2, 'batch_size': 4, 'lr': 0.1, 'devices': devices, **wrong}
     with pytest.raises(ValueError, match=message) as error:

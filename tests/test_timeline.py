@@ -136,6 +136,12 @@ def test_busy_shares_by_hand():
     assert busy_shares(EVENTS[-1:]) == {'cpu(0)': 0.0}
 
 
+def test_devices_are_in_the_order_of_their_numbers():
+    devices = ['cpu(0)', 'gpu(1)', 'gpu(2)', 'gpu(10)', 'gpu(11)']
+    events = [Event(device, 'forward', 0.0, 1.0, 'Convolution') for device in devices[::-1]]
+    assert list(busy_shares(events)) == devices
+
+
 def test_draw_has_one_lane_per_device_and_one_colour_per_phase(tmp_path, figures):
     draw(EVENTS, tmp_path / 'timeline.png', 'LeNet on glyphs')
     assert (tmp_path / 'timeline.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
@@ -262,8 +268,9 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
             train(run, 9, failing_step)
         finally:  # as the command line does
             run.close()
-    timeline.close()
     assert states == ['run', 'stop'] * (num_steps + 1)
+    timeline.close()
+    assert len(states) == 2 * (num_steps + 1)  # nothing more to stop
     assert timeline.num_steps == num_steps
     last_line = capsys.readouterr().out.splitlines()[-1]
     if num_steps:

@@ -1,9 +1,9 @@
 """Contender: the book's way, with the pieces that the package `d2l` holds, on MXNet's default settings.
 
-`d2l` 1.0.3 holds the loader, `split_batch`, `resnet18` and the evaluation, which are called from it. It holds
-neither the network nor the loops of the two chapters: these are written here, the way the chapters do it:
-imperative, an allreduce and an update a parameter, and in the scratch chapter a wait after every batch.
-Left out, in its favour: the curve that the book draws after each epoch. The job's "devices": how many.
+`d2l` 1.0.3 holds the loader, `split_batch`, `sgd`, `resnet18` and the evaluation, which are called from it. It
+does not hold LeNet and the loops of the two chapters: these are written here, the way the chapters do it:
+imperative, with an allreduce and an update for each parameter, and in the scratch chapter with a wait after every
+batch. Left out, in its favour: the curve that the book draws after each epoch. The job's "devices": how many.
 """
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load(job: dict) -> tuple:
 
 
 def lenet(X, params):
-    """Scores of the classes, by the scratch chapter's network: (n, 1, 28, 28) -> (n, 10)."""
+    """Scores of the classes, by the network of the scratch chapter: (n, 1, 28, 28) -> (n, 10)."""
     W1, b1, W2, b2, W3, b3, W4, b4 = params
     for W, b, size in ((W1, b1, (3, 3)), (W2, b2, (5, 5))):
         X = npx.relu(npx.convolution(data=X, weight=W, bias=b, kernel=size, num_filter=W.shape[0]))
@@ -60,7 +60,7 @@ def add_up(grads):
 
 
 def scratch(job, devices, batches):
-    """(train on one epoch, accuracy of a test_iter): the scratch chapter."""
+    """The scratch chapter as two functions: train for one epoch, and the accuracy on a test_iter."""
     shapes = ((20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (800, 128), (128,), (128, 10), (10,))
     start = [np.random.normal(scale=0.01, size=s) if len(s) > 1 else np.zeros(s) for s in shapes]
     replicas = [[p.copyto(device) for p in start] for device in devices]

@@ -1,4 +1,4 @@
-"""What every contender does alike: read its job and its rows, time its epochs, print its line.
+"""What all contenders do in the same way: read the job and the rows, time the epochs, print a line.
 
 A contender is a program of its own, run by an interpreter of its own: this file needs NumPy only.
 Its one argument is a JSON object, the job:
@@ -6,7 +6,7 @@ Its one argument is a JSON object, the job:
     {"work": "scratch", "dtype": "float32", "data": "rows.npz", "batch_size": 256, "lr": 0.2,
      "epochs": 3, "cores": 2, ...}
 
-and its last line of output is another, made by `Stopwatch.line`.
+and the last line of its output is another one, made by `Stopwatch.line`.
 """
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def read_rows(job: dict) -> tuple:
 
 
 def cpu_seconds() -> float:
-    """Seconds of CPU time used until now by this process and those that it started, which may be running.
+    """Seconds of CPU time used until now by this process and those that it started.
 
     The system's own counters are asked, since a process knows of its children's time only when they have
-    ended. Where there is no /proc, the children that run are left out.
+    ended. Where there is no /proc, children that are still running are left out.
     """
     group, ticks = os.getpgrp(), 0
     for path in glob.glob('/proc/[0-9]*/stat'):
@@ -65,12 +65,12 @@ class Stopwatch:
         self._cpu.append(cpu_seconds() - self._cpu_before)
 
     def cores_busy(self) -> float:
-        """CPU seconds by seconds, over the epochs after the first."""
+        """CPU seconds divided by seconds, over the epochs after the first."""
         first = 1 if len(self.seconds) > 1 else 0
         return sum(self._cpu[first:]) / sum(self.seconds[first:])
 
     def line(self, job: dict, rows: int, loss: float, test_acc: float) -> str:
-        """What the contender prints: seconds of each epoch, and what shows that it did the work.
+        """What the contender prints: the seconds of each epoch, and what shows that it did the work.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Contender: the same networks and updates in PyTorch.
 
 The job's "mode" is "eager", "compile" (`torch.compile`) or "ddp" (DistributedDataParallel over gloo, one process
-and one thread a core); its "dtype" may be "bfloat16", by autocast. The rows lie in memory as one tensor and a
+with one thread per core); its "dtype" may be "bfloat16", by autocast. The rows lie in memory as one tensor and a
 batch is one indexing and one division, the quickest loader that we know. Evaluation runs the network as it was
 before `torch.compile`, so that nothing is compiled for it.
 """
@@ -66,7 +66,7 @@ def accuracy(net, images, labels, batch_size, autocast) -> float:
 
 
 def work(rank: int, job: dict, num_ranks: int, port: int) -> None:
-    """One process: all of the job, or every batch's part of this rank. The last line comes from rank 0."""
+    """One process: it does all of the job, or its rank's part of every batch. The last line comes from rank 0."""
     if job['mode'] == 'ddp':
         torch.set_num_threads(1)
         os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))

@@ -1,6 +1,6 @@
 """How does it scale? The networks of both chapters on 1, 2, ... k devices of this machine.
 
-    python -m gluon_mgpu.benchmark              # all GPUs, else one CPU context a core; about 3 minutes on 2 cores
+    python -m gluon_mgpu.benchmark              # all GPUs, else a CPU context per core; about 3 minutes on 2 cores
     python -m gluon_mgpu.benchmark --quick      # less than a minute
     python -m gluon_mgpu.benchmark --devices gpu:0-3 --network resnet18 --batch-size 512
     python -m gluon_mgpu.benchmark --dispatch   # and what Python needs to start a step, up to 16 devices
@@ -8,9 +8,9 @@
 Two modes: with a *fixed total* the same batch is split over more devices; with *fixed per device* the batch
 grows with the devices. Speed-up is images/s divided by that of one device; efficiency is speed-up divided by
 the devices. A round measures every case once, on a fresh network after steps that warm it up; every second
-goes backwards. Told are the medians of the rounds and, in brackets, the least and the greatest.
+goes backwards. The tables show the medians of the rounds and, in brackets, the least and the greatest.
 
-Where the time of a step goes is told twice, since devices compute while Python goes on:
+Where the time of a step goes is shown twice, since devices compute while Python goes on:
 
 - *As trained*, by Python's clock: loading the batch, dispatching (the call of `train_batch`, which queues the
   work), and waiting, for the devices to finish earlier batches. The three are the step. Much waiting is good:
@@ -29,32 +29,35 @@ import argparse
 import json
 import sys
 
-from .. import cli
 from ..data import DATASETS, load_data
-from ..data.batches import integer
+from ..devices import check_devices, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
-from ..devices.lists import check_devices, parse_devices
+from ..machine import versions
 from ..mxnet_setup.compat import mx
-from .report import dispatch_table, machine, scaling_curves, scaling_table, shares_table
-from .scaling import DISPATCH_COUNTS, measure_dispatch, scaling
+from ..mxnet_setup.runtime import settings
+from ..program import Parser, exit_status, number, text
+from ..training.folder import check_free, new_folder
+from .measure import DISPATCH_COUNTS, measure_dispatch
+from .picture import scaling_curves
+from .report import dispatch_table, machine_line, scaling_table, shares_table
+from .scaling import plan, scaling
 from .workloads import NETWORKS
 
 
 def main(argv: list | None = None) -> int:
-    """The command line: ``python -m gluon_mgpu.benchmark --help``. Returns the exit status, as `cli.run` does."""
+    """The command line: ``python -m gluon_mgpu.benchmark --help``. Returns the exit status."""
     args = _parser().parse_args(argv)
-    return cli.exit_status('benchmark', lambda: _run(args))
+    return exit_status('benchmark', lambda: _run(args))
 
 
-def _run(args) -> None:
-    for name in ('batch_size', 'steps', 'rounds'):
-        if getattr(args, name) is not None:
-            integer(name, getattr(args, name), 1)
+def _run(args: argparse.Namespace) -> None:
+    # All that can be refused is refused before anything is written or measured
+    check_free(args.out_dir)
     if not args.devices and not num_mxnet_gpus():
         print(f'measuring CPU contexts: {why_no_gpus()}', flush=True)
     devices = parse_devices(args.devices or ('gpu:all' if num_mxnet_gpus() else 'cpu:all'))
     if args.dispatch:
-        check_devices([mx.cpu(i) for i in range(max(DISPATCH_COUNTS))])  # now, not after minutes
+        check_devices([mx.cpu(i) for i in range(max(DISPATCH_COUNTS))])
     networks = list(NETWORKS) if args.network == 'both' else [args.network]
     on_cpus = any(device.device_type == 'cpu' for device in devices)
     batch_sizes = {name: args.batch_size or (NETWORKS[name].batch_size_on_cpus if on_cpus else
@@ -62,42 +65,44 @@ def _run(args) -> None:
     rounds, fewer = (args.rounds or 2, 4) if args.quick else (args.rounds or 5, 1)
     steps = {name: args.steps or max(2, NETWORKS[name].steps // fewer) for name in networks}
     train_iter, _ = load_data(args.dataset, 1, data_dir=args.data_dir)
-    out_dir = cli.new_folder(args.out_dir, 'benchmark')
-    about = machine(devices)
-    print(f'{about}, {train_iter.dataset}, {rounds} rounds', flush=True)
+    cases = plan(batch_sizes, len(devices), train_iter.num_rows)
+    machine = machine_line(devices)
+    about = {'machine': machine, 'devices': [str(device) for device in devices], 'dataset': train_iter.dataset,
+             'batch_sizes': batch_sizes, 'num_rounds': rounds, 'steps': steps, **versions(),
+             'environment': settings()}
+    out_dir = new_folder(args.out_dir, 'benchmark', 'scaling.json', about)
+    print(f'{machine}, {train_iter.dataset}, {rounds} rounds', flush=True)
 
-    results = scaling(networks, devices, batch_sizes, train_iter, rounds, steps)
-    print('', *scaling_table(results), '', *shares_table(results), sep='\n', flush=True)
-    record = {'machine': about, 'devices': [str(device) for device in devices], 'dataset': train_iter.dataset,
-              'batch_sizes': batch_sizes, 'num_rounds': rounds, 'steps': steps, 'results': results,
-              **cli.versions()}
+    results = {'results': scaling(cases, devices, train_iter, rounds, steps)}
+    print('', *scaling_table(results['results']), '', *shares_table(results['results']), sep='\n', flush=True)
     if args.dispatch:
-        record['dispatch'] = [line for name in networks for line in measure_dispatch(name)]
-        print('', *dispatch_table(record['dispatch']), sep='\n', flush=True)
-    (out_dir / 'scaling.json').write_text(json.dumps(record, indent=2) + '\n')
-    scaling_curves(results, out_dir / 'scaling.png', about)
+        results['dispatch'] = [line for name in networks for line in measure_dispatch(name)]
+        print('', *dispatch_table(results['dispatch']), sep='\n', flush=True)
+    (out_dir / 'scaling.json').write_text(json.dumps({**about, **results}, indent=2) + '\n')
+    scaling_curves(results['results'], out_dir / 'scaling.png', machine)
     print(f'\n{out_dir / "scaling.json"}, {out_dir / "scaling.png"}')
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog='python -m gluon_mgpu.benchmark',
         description='Measure how training scales from one device to all, and where the time of a step goes.')
-    parser.add_argument('--devices', metavar='LIST',
-                        help="'gpu:0,gpu:1', 'cpu:0-3', ... (default: gpu:all, without a GPU cpu:all, one a core)")
+    parser.add_argument('--devices', type=text, metavar='LIST',
+                        help="'gpu:0,gpu:1', 'cpu:0-3', ... (default: gpu:all, without a GPU cpu:all, one per "
+                             'core)')
     parser.add_argument('--network', choices=[*NETWORKS, 'both'], default='both', help='(default: %(default)s)')
-    parser.add_argument('--batch-size', type=int, metavar='ROWS',
+    parser.add_argument('--batch-size', type=number(int), metavar='ROWS',
                         help='images in a batch: over all devices in the first mode, on each in the second '
                              '(default: 256; ResNet-18 on CPU contexts: 64)')
-    parser.add_argument('--steps', type=int, metavar='N',
-                        help='steps to measure in a round, after the warm-up (default: LeNet 40, ResNet-18 5)')
-    parser.add_argument('--rounds', type=int, metavar='N', help='(default: 5)')
+    parser.add_argument('--steps', type=number(int), metavar='N',
+                        help='steps to measure per round, after the warm-up (default: LeNet 40, ResNet-18 5)')
+    parser.add_argument('--rounds', type=number(int), metavar='N', help='(default: 5)')
     parser.add_argument('--quick', action='store_true', help='a quarter of the steps and 2 rounds, unless given')
     parser.add_argument('--dispatch', action='store_true',
                         help='also measure what Python needs to start a step on 1 to 16 CPU contexts')
     parser.add_argument('--dataset', choices=DATASETS, default='glyphs', help='(default: %(default)s)')
-    parser.add_argument('--data-dir', metavar='DIR', help='folder that holds fashion-mnist/ and mnist/')
-    parser.add_argument('--out-dir', metavar='DIR',
+    parser.add_argument('--data-dir', type=text, metavar='DIR', help='folder that holds fashion-mnist/ and mnist/')
+    parser.add_argument('--out-dir', type=text, metavar='DIR',
                         help='new folder for scaling.json and scaling.png (default: runs/benchmark-DATE-TIME)')
     return parser
 

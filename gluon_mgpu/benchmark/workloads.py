@@ -1,13 +1,16 @@
-"""What `scaling` measures: the networks of both chapters, a step as it is trained and part by part."""
+"""What is measured: the networks of both chapters, a step as it is trained and part by part.
+
+A workload has the `devices` and the `net` that is trained there, as `Run.epochs` takes it.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from .. import concise, scratch
-from ..devices.lists import split_batch
 from ..mxnet_setup.compat import autograd, gluon, init
-from ..networks.hybridize import hybridize_block
+from ..networks.hybridize import hybridized
 from ..networks.resnet import resnet18
+from ..parallel.split import split_batch
 
 
 class LeNet:
@@ -19,10 +22,10 @@ class LeNet:
     def __init__(self, devices: list):
         params = scratch.init_params()
         self.devices = devices
-        self.device_params = [scratch.get_params(params, device) for device in devices]
+        self.net = [scratch.get_params(params, device) for device in devices]
 
     def train_batch(self, X, y) -> list:
-        return scratch.train_batch(X, y, self.device_params, self.devices, lr=0.2)
+        return scratch.train_batch(X, y, self.net, self.devices, lr=0.2)
 
     def parts(self, X, y) -> Iterator[str]:
         """Do what `train_batch` does and yield the name of each part when it is queued."""
@@ -30,13 +33,13 @@ class LeNet:
         yield 'split'
         with autograd.record():
             ls = [scratch.loss(scratch.lenet(X_shard, params), y_shard)
-                  for X_shard, y_shard, params in zip(X_shards, y_shards, self.device_params)]
+                  for X_shard, y_shard, params in zip(X_shards, y_shards, self.net)]
         for l in ls:
             l.backward()
         yield 'forward+backward'
-        scratch.allreduce([params.flat.grad for params in self.device_params])
+        scratch.allreduce([params.flat.grad for params in self.net])
         yield 'allreduce'
-        for params in self.device_params:
+        for params in self.net:
             scratch.sgd([params.flat], 0.2, len(X))
         yield 'update'
 
@@ -49,11 +52,10 @@ class ResNet18:
     warm_up, steps, part_steps = 1, 5, 2
 
     def __init__(self, devices: list):
-        self.devices, self.net = devices, resnet18(10)
-        self.net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-        hybridize_block(self.net)
-        self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
-        hybridize_block(self.loss)
+        net = resnet18(10)
+        net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
+        self.devices, self.net = devices, hybridized(net)
+        self.loss = hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
         self.trainer, self.parts_trainer = self._trainer(), None
 
     def _trainer(self, **options):

@@ -1,42 +1,25 @@
-"""What an allreduce costs: the alpha-beta model, up to 1024 devices, next to what is measured here.
-
-    python -m gluon_mgpu.cost_model                                    # all GPUs, or four CPU contexts
-    python -m gluon_mgpu.cost_model --devices cpu:0-3 --out-dir costs
-
-The program measures alpha and beta (see `alpha_beta`) between two devices, then the algorithms on the devices
-given, and leaves costs.json, allreduce.png (the time) and bytes.png (what the busiest device sends and receives).
-
-CPU contexts are no machine of that kind: they share cores and memory, so that with more contexts than cores
-messages that the model takes to be simultaneous are not, and starting many small ones keeps Python busy.
-"""
+"""Measuring what an allreduce costs: the link between two devices, and each algorithm on several."""
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import time
 
-from .. import cli
-from ..devices.gpus import num_mxnet_gpus
-from ..devices.lists import parse_devices
 from ..mxnet_setup.compat import mx, np, npx
 from ..networks.resnet import resnet18
 from ..parallel.allreduce import ALGORITHMS
 from ..scratch import init_params
 from .formulas import TIMES
-from .picture import draw_bytes, draw_times
 
 HOPS = 20            # messages to and fro in one measurement: one alone would time Python and the waiting
 LARGE = 4 * 2**20    # float32 elements of a large message, 16 MiB: more than fits into a core's cache
 
 
 def measure_link(source, target, rounds: int = 9) -> tuple:
-    """Measure alpha, in seconds, and beta, in seconds a byte, between two devices; waits.
+    """Measure alpha, in seconds, and beta, in seconds per byte, between two devices; waits.
 
     The medians of `rounds` times that `HOPS` messages take to and fro, each after the one before.
     """
-    def seconds_a_message(size):
+    def seconds_per_message(size):
         here, there = np.zeros(size, ctx=source), np.zeros(size, ctx=target)
 
         def to_and_fro():
@@ -46,14 +29,14 @@ def measure_link(source, target, rounds: int = 9) -> tuple:
 
         return _median_seconds(to_and_fro, rounds) / HOPS
 
-    alpha = seconds_a_message(1)
+    alpha = seconds_per_message(1)
     # The byte's time is what a large message takes longer than a small one
-    beta = max(seconds_a_message(LARGE) - alpha, 0) / (4 * LARGE)
+    beta = max(seconds_per_message(LARGE) - alpha, 0) / (4 * LARGE)
     return alpha, beta
 
 
 def measure_allreduce(algorithm: str, size: int, devices: list, rounds: int = 9) -> dict:
-    """Measure one algorithm on arrays of `size` float32 zeros, one a device; waits.
+    """Measure one algorithm on arrays of `size` float32 zeros, one per device; waits.
 
     Returns
     -------
@@ -113,35 +96,3 @@ def measure(devices: list, rounds: int = 9, say=print) -> dict:
                     f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')
     return {'alpha': alpha, 'beta': beta, 'devices': [str(d) for d in devices],
             'gradient_bytes': {network: 4 * size for network, size in sizes.items()}, 'measured': measured}
-
-
-def main(argv: list | None = None) -> int:
-    """The command line: ``python -m gluon_mgpu.cost_model --help``. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog='python -m gluon_mgpu.cost_model',
-                                     description='Measure allreduce on several devices, and draw what it would '
-                                                 'cost on up to 1024.')
-    parser.add_argument('--devices', metavar='LIST', default='gpu:all' if num_mxnet_gpus() else 'cpu:0-3',
-                        help="two or more devices, such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: %(default)s)")
-    parser.add_argument('--rounds', type=cli.positive(int), default=9, metavar='N',
-                        help='measurements of which the median is taken (default: %(default)s)')
-    parser.add_argument('--out-dir', metavar='DIR',
-                        help='new folder for costs.json, allreduce.png and bytes.png '
-                             '(default: runs/cost_model-DATE-TIME)')
-    args = parser.parse_args(argv)
-    return cli.exit_status('cost_model', lambda: _run(args))
-
-
-def _run(args) -> None:
-    devices = parse_devices(args.devices)
-    if len(devices) < 2:
-        raise ValueError(f'{args.devices} is one device: an allreduce needs two or more')
-    out_dir = cli.new_folder(args.out_dir, 'cost_model')
-    costs = measure(devices, args.rounds)
-    (out_dir / 'costs.json').write_text(json.dumps({**costs, **cli.versions()}, indent=2) + '\n')
-    draw_times(costs, out_dir / 'allreduce.png')
-    draw_bytes(costs, out_dir / 'bytes.png')
-    print(f'{out_dir}: costs.json, allreduce.png, bytes.png')
-
-
-if __name__ == '__main__':
-    sys.exit(main())

@@ -11,7 +11,7 @@ MARKERS = {'star': 'o', 'ring': 's', 'tree': '^', 'kvstore': 'D'}  # hollow: the
 def draw_times(costs: dict, path) -> None:
     """Draw seconds over devices as PNG: lines are the model, dots what was measured.
 
-    `costs` as from `cost_model.measure`.
+    `costs` as from `measure.measure`.
     """
     from matplotlib.figure import Figure
     fig = Figure(figsize=(8, 4), dpi=110, layout='tight')

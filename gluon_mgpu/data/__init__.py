@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..checks import integer
-from . import glyphs, idx
+from . import download, glyphs, idx
 from .batches import BatchIterator
-from .download import DownloadError, download
+from .download import DownloadError
+from .folders import cache_dir, named_folder
 
 DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
 
@@ -34,7 +35,9 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         The folder that holds ``fashion-mnist/`` and ``mnist/``, or one of these two folders itself;
         by default what the environment variable GLUON_MGPU_DATA names. Whoever names a folder means
         it: what is missing there is an error, also with 'auto', and is not fetched from elsewhere.
-        With neither, files are looked for in the user's cache folder and downloaded there.
+        With neither, files are looked for in the user's cache folder and downloaded there. Glyphs use
+        the cache folder only: they are kept there once made, and where there is no home folder to keep
+        them in, they are made each time.
     train_size : int, optional
         Use the first `train_size` training rows; by default all.
     seed : int
@@ -73,37 +76,36 @@ def load_data_fashion_mnist(batch_size: int,
     return load_data('fashion-mnist', batch_size)
 
 
-def cache_dir() -> Path:
-    """The folder for downloaded and made data: ``gluon-mgpu`` in XDG_CACHE_HOME, else in ``~/.cache``."""
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'gluon-mgpu'
-
-
 def _load(dataset, data_dir, say, progress) -> tuple[str, tuple, tuple]:
     """The dataset's name and its (images, labels) to train on and to test on."""
     if dataset not in DATASETS:
         raise ValueError(f'dataset {dataset!r}: one of {", ".join(DATASETS)} expected')
+    if data_dir == '':
+        raise ValueError("data_dir '' is empty: name a folder (is a shell variable unset?), or leave data_dir out")
     if dataset == 'auto':
         try:
             return _load('fashion-mnist', data_dir, say, progress)
         except DownloadError as error:
             say(f'the dataset is glyphs, not fashion-mnist: {error}')
     if dataset in ('auto', 'glyphs'):
-        return 'glyphs', *glyphs.load(cache_dir())
+        return 'glyphs', *_glyphs()
     folder = _folder(dataset, data_dir or os.environ.get('GLUON_MGPU_DATA'), progress)
     files = [idx.find(folder, name) for name in idx.FILES]
     return dataset, idx.read_pair(*files[:2]), idx.read_pair(*files[2:])
 
 
+def _glyphs() -> tuple[tuple, tuple]:
+    try:
+        folder = cache_dir()
+    except DownloadError:
+        folder = None  # glyphs need none: they are made each time
+    return glyphs.load(folder)
+
+
 def _folder(dataset: str, data_dir: str | os.PathLike | None, progress: bool) -> Path:
     """The folder that holds the four files of `dataset`, downloaded if need be."""
-    if not data_dir:
-        download(dataset, cache_dir() / dataset, progress)
-        return cache_dir() / dataset
-    data_dir = Path(data_dir).expanduser().absolute()
-    # The files of both datasets bear the same names: only the folder's name tells which ones they are
-    folder = data_dir if data_dir.name == dataset else data_dir / dataset
-    missing = [name for name in idx.FILES if not idx.find(folder, name)]
-    if missing:
-        raise ValueError(f'{folder}: {", ".join(missing)} missing; put the four files of {dataset} there, or '
-                         'name no folder (--data-dir, GLUON_MGPU_DATA) to have them downloaded')
+    if data_dir:
+        return named_folder(dataset, data_dir)
+    folder = cache_dir() / dataset
+    download.download(dataset, folder, progress)
     return folder

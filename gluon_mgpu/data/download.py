@@ -5,6 +5,7 @@ renamed: what bears its name is whole, also after Ctrl-C and when two processes 
 """
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pooch
-from requests.exceptions import HTTPError, RequestException
+from requests.exceptions import HTTPError, RequestException, SSLError
 from tqdm import tqdm
 
 from .idx import FILES, find
@@ -21,10 +22,11 @@ from .idx import FILES, find
 ANSWER_TIMEOUT = 5  # seconds for all mirrors together to show that they are there
 READ_TIMEOUT = 10   # seconds without a byte before a transfer counts as broken
 UNREACHABLE = 'is unreachable'
+NO_CERTIFICATES = 'cannot be asked without certificates'
 
 
 class DownloadError(ValueError):
-    """No mirror delivered the files; one line that says why, mirror by mirror, and what to do."""
+    """The files cannot be had; one line that says why, mirror by mirror, and what to do."""
 
 
 class Mirror(NamedTuple):
@@ -79,25 +81,28 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
     Raises
     ------
     DownloadError
-        If no mirror delivers, or `folder` can't be written. Without network, after `ANSWER_TIMEOUT`
-        seconds at most.
+        If no mirror delivers, or `folder` can't be read or written. Without network, after
+        `ANSWER_TIMEOUT` seconds at most.
     """
     folder, failures = Path(folder), []
-    if all(find(folder, name) for name in FILES):
-        return
-    pooch.get_logger().setLevel('WARNING')  # else it tells of every file on the screen
     try:
+        if all(find(folder, name) for name in FILES):
+            return
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DownloadError(f'{dataset} cannot be downloaded: {folder} cannot be made ({error.strerror}); '
+        raise DownloadError(f'{dataset} cannot be downloaded: {folder} cannot be used ({error.strerror}); '
                             'let XDG_CACHE_HOME name a folder that can be written') from None
+    pooch.get_logger().setLevel('WARNING')  # else it tells of every file on the screen
     for mirror, answer in _ask(MIRRORS[dataset]):
         if answer == 'ok':
             answer = _fetch(mirror, folder, progress)
         if answer == 'ok':
             return
         failures.append(f'{urlsplit(mirror.url).netloc} {answer}')
-    raise DownloadError(f'{dataset} cannot be downloaded: {", ".join(failures)}; put its files in a folder '
+    why = ', '.join(failures)
+    if NO_CERTIFICATES in why:
+        why += f' ({_missing_bundle()} names no file: mend or unset it)'
+    raise DownloadError(f'{dataset} cannot be downloaded: {why}; put its files in a folder '
                         'that --data-dir or GLUON_MGPU_DATA names, or take --dataset glyphs')
 
 
@@ -114,8 +119,12 @@ def _ask(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
         try:
             there = head(mirror.url + FILES[-1], None, None, check_only=True)
             answers[mirror.url] = 'ok' if there else 'does not have the files'
+        except SSLError:
+            answers[mirror.url] = 'shows no certificate that is trusted here'
         except RequestException:
             answers[mirror.url] = UNREACHABLE
+        except (OSError, ValueError) as error:  # not an answer: requests can't even ask
+            answers[mirror.url] = NO_CERTIFICATES if _missing_bundle() else f'cannot be asked ({error})'
 
     threads = [threading.Thread(target=ask, args=(mirror,), daemon=True) for mirror in mirrors]
     deadline = time.monotonic() + ANSWER_TIMEOUT
@@ -124,6 +133,15 @@ def _ask(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
     for mirror, thread in zip(mirrors, threads):
         thread.join(max(0, deadline - time.monotonic()))
         yield mirror, answers.get(mirror.url, UNREACHABLE)
+
+
+def _missing_bundle() -> str:
+    """The variable that names the file of certificates, with its value, if no such file exists; else ''."""
+    for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):  # requests takes the first that is set
+        path = os.environ.get(name)
+        if path:
+            return '' if os.path.exists(path) else f'{name}={path!r}'
+    return ''
 
 
 def _fetch(mirror: Mirror, folder: Path, progress: bool) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy
 
+from ..machine import folder_for_matplotlib
+
 LETTERS = 'ABCDEFGHIJ'
 TRAIN_FONTS = (
     'DejaVuSans', 'DejaVuSans-Bold', 'DejaVuSans-Oblique', 'DejaVuSans-BoldOblique', 'DejaVuSansMono',
@@ -48,6 +50,7 @@ def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
     numpy.ndarray
         float32 (len(fonts), 10, CELL, CELL), 0 for paper to 1 for ink.
     """
+    folder_for_matplotlib()
     # Here, since matplotlib takes most of a second to import and the cached dataset does not need it
     import matplotlib.style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -141,16 +144,16 @@ def write(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
     return numpy.clip(X * 255, 0, 255).astype(numpy.uint8)
 
 
-def load(cache_dir: Path, seed: int = 0) -> tuple[tuple, tuple]:
+def load(cache_dir: Path | None, seed: int = 0) -> tuple[tuple, tuple]:
     """Load the dataset, or make it (a few seconds) and keep it in `cache_dir` for the next time.
 
-    Two processes may do so at once. A damaged file there is made anew; a folder that can't be written
-    only costs the next time.
+    Two processes may do so at once. A damaged file there is made anew; a folder that can't be read or
+    written only costs the next time.
 
     Parameters
     ----------
-    cache_dir : Path
-        Made if it isn't there.
+    cache_dir : Path or None
+        Made if it isn't there. None: the dataset is made and not kept.
     seed : int
         Decides the images; another seed is another dataset of the same kind.
 
@@ -159,17 +162,25 @@ def load(cache_dir: Path, seed: int = 0) -> tuple[tuple, tuple]:
     (train_images, train_labels), (test_images, test_labels)
         uint8 (60000, 28, 28), int32 (60000,), uint8 (10000, 28, 28), int32 (10000,).
     """
-    path = Path(cache_dir) / f'glyphs-v{FORMAT}-seed{seed}.npz'
-    try:
-        with path.open('rb') as stream, numpy.load(stream) as file:
-            arrays = [file[name] for name in ARRAYS]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # missing or damaged
+    path = Path(cache_dir) / f'glyphs-v{FORMAT}-seed{seed}.npz' if cache_dir else None
+    arrays = _cached(path) if path else None
+    if arrays is None:
         train = make(numpy.random.default_rng((seed, 0)), TRAIN_FONTS, NUM_TRAIN)
         test = make(numpy.random.default_rng((seed, 1)), TEST_FONTS, NUM_TEST)
         arrays = [*train, *test]
-        with contextlib.suppress(OSError):
-            _save(path, arrays)
+        if path:
+            with contextlib.suppress(OSError):
+                _save(path, arrays)
     return tuple(arrays[:2]), tuple(arrays[2:])
+
+
+def _cached(path: Path) -> list | None:
+    """The arrays in a file that `_save` wrote; None if it is missing or damaged."""
+    try:
+        with path.open('rb') as stream, numpy.load(stream) as file:
+            return [file[name] for name in ARRAYS]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
 
 
 def _save(path: Path, arrays: list) -> None:

@@ -56,6 +56,6 @@ def check_gpus(numbers: list[int]) -> None:
             raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}): use gpu:0 to gpu:{seen - 1}')
 
 
-def dotted(version: tuple[int, int]) -> str:
-    """(9, 0) -> '9.0'"""
-    return '.'.join(map(str, version))
+def dotted(version: tuple[int, int] | None) -> str:
+    """(9, 0) -> '9.0', None -> 'unknown'"""
+    return '.'.join(map(str, version)) if version else 'unknown'

@@ -35,7 +35,7 @@ MEANINGS = {
 class Gpu(NamedTuple):
     """One GPU, as its driver describes it."""
 
-    index: int                    # i of mx.gpu(i)
+    index: int  # type: ignore[assignment]  # i of mx.gpu(i)
     name: str                     # 'Tesla V100-SXM2-16GB'
     capability: tuple[int, int]   # compute capability (major, minor): (7, 0)
     memory: int                   # bytes

@@ -5,24 +5,29 @@ semantics (``npx.set_np()``).
 """
 import ctypes
 import math
+from typing import TYPE_CHECKING
 
 import numpy
 
-from .installation import BUILDS
 from . import runtime
+from .installation import BUILDS
 
 mx = runtime.load_mxnet()
 
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
 __all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'autograd', 'cached_op', 'compute_capabilities',
-           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'trace_block', 'zero_grad']
+           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'trace_block',
+           'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
-Context = type(mx.cpu())  # named Device in MXNet 2
+if TYPE_CHECKING:
+    from mxnet.context import Context
+else:
+    Context = type(mx.cpu())  # named Device in MXNet 2
 
 
-if MXNET_MAJOR >= 2:
+if TYPE_CHECKING or MXNET_MAJOR >= 2:
     HybridBlock = gluon.HybridBlock
 else:
     class HybridBlock(gluon.HybridBlock):
@@ -39,9 +44,9 @@ else:
 
 
 def zero_grad(net: gluon.Block, devices: list) -> None:
-    """Set the gradients of `net` on some of its devices to zero, in place, as a backward pass would; does not wait.
+    """Set the gradients of `net` on some of its devices to zero, in place; does not wait.
 
-    As for Gluon's Trainer: it refuses, or leaves out of the update, what no backward pass has written to.
+    They count as written by a backward pass, as Gluon's Trainer refuses others, or leaves them out of the update.
     """
     for param in net.collect_params().values() if devices else ():
         if param.grad_req != 'null':
@@ -140,8 +145,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
             graph = deferred.get_symbol([result], sym_cls=type(symbols[0]))
             deferred.clear([result])
     if isinstance(graph, (list, tuple)):
-        raise ValueError(f'{type(block).__name__} returns {len(graph)} arrays: only a block that returns one array '
-                         'can be hybridized here; use its own hybridize()')
+        raise ValueError(f'{type(block).__name__} returns {len(graph)} arrays: only a block that returns one '
+                         'array can be hybridized here; use its own hybridize()')
     return graph, names
 
 

@@ -10,6 +10,8 @@ import importlib.util
 import os
 import re
 import sys
+from importlib import metadata
+from pathlib import Path
 
 # What mxnet-cu112 links against, where the nvidia-*-cu11 wheels have it; dependencies first.
 NVIDIA_LIBRARIES = (
@@ -33,6 +35,9 @@ BUILDS = {
     'mxnet-cu112': ((5, 0), (8, 9)),
     'the revived MXNet 2 (https://github.com/smolix/mxnet)': ((8, 0), (12, 1)),
 }
+
+
+WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}  # by the extras of this package
 
 
 class MXNetImportError(ImportError, ValueError):
@@ -64,9 +69,9 @@ def obstacle() -> str:
     builds = installed_builds()
     if len(builds) > 1:
         return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
-                f'pip uninstall -y {" ".join(builds)}, then {_pip("cpu")}, or [cu112] for NVIDIA GPUs')
+                f'pip uninstall -y {" ".join(builds)}, then {_pip("cpu")}; for NVIDIA GPUs {_pip("cu112")}')
     if sys.modules.get('mxnet') is None and importlib.util.find_spec('mxnet') is None:
-        return f'MXNet is not installed: {_pip("cpu")}, or [cu112] for NVIDIA GPUs'
+        return f'MXNet is not installed: {_pip("cpu")}; for NVIDIA GPUs {_pip("cu112")}'
     try:
         version = importlib.import_module('numpy').__version__
     except Exception as error:
@@ -100,7 +105,18 @@ def explain(error: Exception) -> str:
 
 
 def _pip(extra: str) -> str:
-    return f"pip install 'gluon-mgpu[{extra}]' (in a checkout: '.[{extra}]')"
+    """The command that installs a build of MXNet: by this package's extra in its checkout, else by itself.
+
+    Never by this package's name: no index has it, and what a stranger put there would be installed.
+    """
+    if (Path(__file__).parents[2] / 'pyproject.toml').exists():
+        return f"pip install '.[{extra}]' in the folder {Path(__file__).parents[2]}"
+    try:
+        requirements = metadata.requires('gluon-mgpu') or []
+    except metadata.PackageNotFoundError:  # a copy that was not installed
+        requirements = []
+    wheels = [r.split(';')[0].strip() for r in requirements if re.search(rf"extra == ['\"]{extra}['\"]", r)]
+    return f'pip install {" ".join(wheels) or WHEELS[extra]}'
 
 
 def _line(error: Exception) -> str:

@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 from types import ModuleType
+from typing import NoReturn
 
 from ..machine import num_cores
 from . import installation
@@ -96,7 +97,8 @@ def load_mxnet() -> ModuleType:
         With the reason and the remedy on one line. A program of this package (``python -m
         gluon_mgpu.scratch``) ends instead, with that line on stderr and exit status 2.
     """
-    problem, cause = installation.obstacle(), None
+    problem = installation.obstacle()
+    cause: Exception | None = None
     if not problem:
         try:
             with warnings.catch_warnings():
@@ -118,7 +120,7 @@ def _set_np(mxnet: ModuleType) -> None:
     scope._current = everywhere()
 
 
-def _refuse(problem: str, cause: Exception | None) -> None:
+def _refuse(problem: str, cause: Exception | None) -> NoReturn:
     """Raise MXNetImportError or, in a program of this package, print the line and exit."""
     program = getattr(sys.modules.get('__main__'), '__spec__', None)
     if program is not None and program.name.startswith('gluon_mgpu.'):
@@ -138,7 +140,7 @@ def _supply_names() -> None:
     try:
         numpy = importlib.import_module('numpy')
         if 'bool' not in vars(numpy):  # hasattr would warn on 1.22 and 1.23
-            numpy.bool = bool  # also read while running, by MXNet's indexing
+            vars(numpy)['bool'] = bool  # also read while running, by MXNet's indexing
     except Exception:
         pass
 
@@ -146,7 +148,7 @@ def _supply_names() -> None:
 def _set_allocator() -> None:
     """Set glibc's allocator as in `ALLOCATOR`, except what the user has set."""
     libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
-    if not hasattr(libc, 'gnu_get_libc_version'):  # macOS, musl
+    if libc is None or not hasattr(libc, 'gnu_get_libc_version'):  # macOS, musl
         return
     variables = {name.rstrip('_') for name in os.environ}
     tunables = os.environ.get('GLIBC_TUNABLES', '')

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from ..mxnet_setup.compat import autograd, cached_op, gluon, mx, np, npx, trace_block
 from .used_pixels import used_size
 
-# Operators kept for each network. Training and evaluation, each with full batches and a smaller last one, each split
-# unevenly, need eight.
+# Operators kept for each network. Training and evaluation, each with full batches and a smaller last one, each
+# split unevenly, need eight.
 MOST_OPERATORS = 8
 
 
@@ -41,10 +41,11 @@ def hybridized(network: Callable) -> Callable:
     Returns
     -------
     callable
-        With the same arguments, differentiable in each of them and, for a block, in its parameters. It does
-        not wait. All arrays must be on one device. For each combination of shapes, dtypes, recording and
-        training mode it keeps an operator with memory of its own, those used last, at most
-        `MOST_OPERATORS`. That of a block has the block's `collect_params`.
+        With the same arguments, differentiable in each of them and, for a block, in its parameters. All arrays
+        must be on one device. It does not wait, but for batch norm's running statistics at the first call
+        after training. (Whoever reads these by hand calls ``npx.waitall()`` first: MXNet does not wait for them.)
+        For each combination of shapes, dtypes, recording and training mode it keeps an operator with memory of
+        its own, at most `MOST_OPERATORS`: those used last. That of a block has the block's `collect_params`.
 
     Raises
     ------
@@ -77,6 +78,7 @@ class _HybridizedBlock:
         self._operators = _Operators(self._trace)
         self._params: list = []  # those that the graph takes, in its order
         self._laid_out_for: dict = {}  # device -> identities of the parameters and gradients, and these themselves
+        self._statistics_may_change = False
 
     def __repr__(self) -> str:
         return f'hybridized({self.block!r})'
@@ -95,7 +97,20 @@ class _HybridizedBlock:
             # were, and the graph may hold old dtypes: begin anew
             self._begin()
             return self(*args)
+        self._wait_for_statistics()
         return operator(*args, *data)
+
+    def _wait_for_statistics(self) -> None:
+        """Wait, at the first call after training, for batch norm's running statistics.
+
+        The backward pass of a graph with memory of its own changes them without telling the engine, which would
+        let this call go ahead.
+        """
+        if autograd.is_recording():
+            self._statistics_may_change = any(p.grad_req == 'null' for p in self._params)
+        elif self._statistics_may_change:
+            npx.waitall()
+            self._statistics_may_change = False
 
     def _trace(self, args) -> tuple:
         with autograd.pause():
@@ -137,12 +152,11 @@ class _Operators:
 
 def _trace_function(function, args) -> tuple:
     """Call the function with symbols, so that it returns its graph; all its arrays may be others at each call."""
-    stand_ins = {np: mx.sym.np, npx: _SymbolicNpx()}
-    symbolic_globals = {name: stand_ins[value] if isinstance(value, types.ModuleType) and value in stand_ins else value
+    symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
-    symbols = [[_variable(f'arg_{i}_{j}') for j in range(len(arg))] if isinstance(arg, list) else _variable(f'arg_{i}')
+    symbols = [[_variable(f'{i}_{j}') for j in range(len(arg))] if isinstance(arg, list) else _variable(f'{i}')
                for i, arg in enumerate(args)]
     graph = symbolic(*symbols)
     return graph, [s.name for s in _flatten(symbols)], []

@@ -44,7 +44,7 @@ def _used(size: int, windows: list) -> int:
 
 def _windows(nodes: list, image: str) -> list:
     """The windows through which the image is looked at, as far as nothing else does: ((extent, stride), ...)."""
-    windows = []
+    windows: list[list] = []
     index = next((i for i, node in enumerate(nodes) if node['name'] == image), None)
     while True:
         readers = [i for i, node in enumerate(nodes) for source, *_ in node['inputs'] if source == index]

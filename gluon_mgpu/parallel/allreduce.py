@@ -48,7 +48,7 @@ class Traffic:
     def __init__(self, data: list):
         if not data:
             raise ValueError('the list of arrays is empty: give one array per device')
-        devices = []
+        devices: list = []
         for i, array in enumerate(data):
             if array.shape != data[0].shape or array.dtype != data[0].dtype:
                 raise ValueError(f'array {i} is {_kind(array)} and array 0 is {_kind(data[0])}: all must have the '

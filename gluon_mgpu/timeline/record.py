@@ -1,20 +1,20 @@
-"""One training step recorded by MXNet's profiler, for the pictures of `timeline`."""
+"""Steps of training recorded by MXNet's profiler, for the pictures of `draw`."""
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from ..devices.lists import num_cores
-from ..mxnet_setup.compat import mx, npx
-from ..training.run import TrainingLog
-from .draw import Event, read
+from ..checks import integer
+from ..machine import num_cores
+from ..mxnet_setup.compat import npx
+from ..training.run import Hook, Run
+from . import profiler
+from .draw import draw
+from .read import Event, parse, read, step_time
 
 
-def check_devices(devices: list) -> None:
+def check_profiler(devices: list) -> None:
     """Refuse devices that MXNet's profiler cannot record.
 
     Raises
@@ -30,7 +30,7 @@ def check_devices(devices: list) -> None:
 
 
 def record(step: Callable[[], None], path) -> list[Event]:
-    """Profile one call of `step`, on devices that pass `check_devices`; waits before and after it.
+    """Profile one call of `step`, on devices that pass `check_profiler`; waits before and after it.
 
     Parameters
     ----------
@@ -44,72 +44,99 @@ def record(step: Callable[[], None], path) -> list[Event]:
     list of Event
         As from `read`.
     """
-    with _profiled(path):
+    profiler.start()
+    try:
         step()
+        npx.waitall()
+    finally:
+        trace = profiler.stop()
+    Path(path).write_text(trace)
     return read(path)
 
 
-@contextlib.contextmanager
-def _profiled(path) -> Iterator[None]:
-    npx.waitall()
-    head = _head()
-    with tempfile.TemporaryDirectory() as folder:
-        _profile_to(f'{folder}/events')
-        mx.profiler.set_state('run')
-        try:
-            yield
-            npx.waitall()
-        finally:
-            mx.profiler.set_state('stop')
-            events = _dumped(f'{folder}/events')
-    Path(path).write_text(f'{head}{events}\n    ],\n    "displayTimeUnit": "ms"\n}}\n')
+class Timeline(Hook):
+    """Profiles some steps of a run, each alone, and keeps the median one, as a trace and as a picture.
 
-
-@functools.cache
-def _head() -> str:
-    """The beginning of a trace: the devices by name, which MXNet writes at the first dump of a process only."""
-    with tempfile.TemporaryDirectory() as folder:
-        _profile_to(f'{folder}/head')
-        mx.profiler.set_state('run')
-        mx.profiler.set_state('stop')
-        return _dumped(f'{folder}/head')
-
-
-def _profile_to(path) -> None:
-    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=str(path))
-
-
-def _dumped(path) -> str:
-    """What MXNet recorded since the dump before.
-
-    A finished dump would be the last one of the process. Of unfinished ones each goes on where the one
-    before ended, and the end of it all is written when the process ends: to nowhere.
-    """
-    mx.profiler.dump(finished=False)
-    _profile_to(os.devnull)
-    return Path(path).read_text()
-
-
-class TimelineLog(TrainingLog):
-    """A `TrainingLog` that profiles one step of the run: what happens between one batch and the next.
+    A single step may show what happened by accident. A step is recorded from idle devices until they are idle
+    again, so that nothing of the one before or after is in it.
 
     Parameters
     ----------
-    trace : path-like
-        The Chrome trace to write. Not written if the run has too few batches.
+    folder : path-like
+        Where ``trace.json`` and ``timeline.png`` are written; it must be there.
+    heading : str
+        What is trained, on which data and devices.
     warm_up : int
-        Batches before that one, over all epochs.
-    *args, **kwargs
-        Those of `TrainingLog`.
+        The batches before the first one recorded, over all epochs: they lay out memory.
+    steps : int
+        The batches recorded after them, fewer if the run ends before.
+
+    Attributes
+    ----------
+    trace : Path
+        The Chrome trace of the median step, by `step_time`, of those recorded; of an even number of them the
+        quicker of the two in the middle. Written anew after each step, and not at all if there is none.
+    num_steps : int
+        The steps recorded.
+
+    Raises
+    ------
+    ValueError
+        If `warm_up` is no integer of at least 0, or `steps` none of at least 1.
     """
 
-    def __init__(self, *args, trace, warm_up: int = 5, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.trace, self._batches_left = Path(trace), warm_up
+    def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
+        self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'
+        self.heading = heading
+        self.warm_up, self.steps = integer('warm_up', warm_up, 0), integer('steps', steps, 1)
+        self.num_steps = 0
+        self._num_batches = 0
+        self._profiling = False
+        self._recorded: list[tuple[float, str]] = []  # of each step its milliseconds and its trace
 
-    def progress(self, train_iter: Iterable) -> Iterator:
-        """Yield the batches of one epoch; profile the step that follows the chosen one."""
-        for batch in super().progress(train_iter):
-            self._batches_left -= 1
-            with _profiled(self.trace) if self._batches_left == -1 else contextlib.nullcontext():
-                yield batch
+    def start(self, run: Run) -> None:
+        """Begin to profile, if the next batch is to be recorded."""
+        if self._num_batches >= self.warm_up and self.num_steps < self.steps:
+            self._profiling = True
+            profiler.start()
+
+    def after_batch(self, run: Run) -> None:
+        """Record the batch, if it has been profiled, and begin with the next one; waits for it in that case."""
+        self._num_batches += 1
+        if self._profiling:
+            npx.waitall()
+            trace = profiler.stop()
+            self._profiling = False
+            self._keep(trace)
+        self.start(run)
+
+    def trained(self, run: Run) -> None:
+        """Throw away what has been profiled since the last batch of the epoch, as no batch has followed."""
+        self.close()
+
+    def ended(self, run: Run) -> None:
+        """Draw the median step and say so."""
+        self.close()
+        if self.num_steps:
+            which = f'the median of {self.num_steps} steps' if self.num_steps > 1 else 'one step'
+            draw(read(self.trace), self.picture, f'{self.heading}: {which}')
+            run.say(f'timeline: {self.picture}')
+        else:
+            run.say(f'timeline: none, the run ended before {self.warm_up + 1} batches were done')
+
+    def close(self) -> None:
+        """Stop profiling and throw away the step that has been begun, if there is one; does not wait.
+
+        After an error or Ctrl-C within a step it leaves the profiler off. Can be called at any time.
+        """
+        if self._profiling:
+            profiler.stop()
+            self._profiling = False
+
+    def _keep(self, trace: str) -> None:
+        self._recorded.append((step_time(parse(trace, self.trace)), trace))
+        self.num_steps += 1
+        _, median = sorted(self._recorded)[(self.num_steps - 1) // 2]
+        unfinished = self.trace.with_suffix('.part')
+        unfinished.write_text(median)
+        os.replace(unfinished, self.trace)  # the file is whole at any time

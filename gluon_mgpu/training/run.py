@@ -131,7 +131,8 @@ class Run:
                              initial=len(self.history) * length_hint(train_iter), smoothing=0.05,
                              disable=True if self.quiet else None, dynamic_ncols=True)
         self._bar.set_description(f'epoch {len(self.history) + 1}/{self.num_epochs}', refresh=False)
-        self._loss, self._rows, self._unread = 0.0, 0, []
+        self._loss, self._rows = 0.0, 0
+        self._unread: list[list] = []
         self._batches_per_read = 1
         self.num_batches = 0
         self._call('start')

@@ -1,7 +1,9 @@
-"""What the cores can do at most: rates of matrix products and convolutions, one CPU context a core, all at once.
+"""What the cores can do at most: rates of matrix products and convolutions, one CPU context per core, all at once.
 
-Run with the number of contexts as its argument; its last line is a JSON object, name -> GFLOP/s of all together.
-With it one can tell how far a contender is from what oneDNN makes of this processor, in the same noise.
+    python benchmarks/harness/ceiling.py 2     # on two CPU contexts; 10 seconds
+
+The last line is a JSON object, name -> GFLOP/s of all contexts together. `compare.py` runs this before each of its
+works: it tells how far a contender is from what oneDNN makes of this processor, amid the same noise.
 """
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package beside benchmarks/, installed or not
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
-from gluon_mgpu.networks.hybridize import hybridize_block
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
 
 ROUNDS = 7
 
 
 def gflops(step, num_devices: int, flop: float) -> float:
-    """Median rate of all devices together, `step(device)`, of `flop` operations, being queued on each; GFLOP/s."""
+    """Median rate of all devices together, in GFLOP/s: `step(device)`, of `flop` operations, is queued on each."""
     devices = [mx.cpu(i) for i in range(num_devices)]
     seconds = []
     for _ in range(ROUNDS + 2):  # the first two lay out memory
@@ -35,20 +37,20 @@ def gflops(step, num_devices: int, flop: float) -> float:
 
 
 def product(size: int, num_devices: int) -> float:
-    """Of two square matrices."""
+    """The rate of products of two square matrices."""
     matrices = {mx.cpu(i): np.random.uniform(size=(size, size), ctx=mx.cpu(i)) for i in range(num_devices)}
     return gflops(lambda device: np.dot(matrices[device], matrices[device]), num_devices, 2 * size ** 3)
 
 
 def convolution(channels_in: int, channels: int, kernel: int, padding: int, size: int, rows: int, dtype: str,
                 num_devices: int) -> float:
-    """Forward and both directions backward."""
+    """The rate of a convolution: forward, and backward to its input and to its weights."""
     devices = [mx.cpu(i) for i in range(num_devices)]
     net = gluon.nn.HybridSequential()
     layer = conv2d(channels, kernel, padding=padding, in_channels=channels_in, dtype=dtype)
     net.add(*([layer] if dtype == 'float32' else [Cast(dtype), layer, Cast('float32')]))
     net.initialize(ctx=devices)
-    hybridize_block(net)
+    net = hybridized(net)
     images = {device: np.random.uniform(size=(rows, channels_in, size, size), ctx=device) for device in devices}
     for array in images.values():
         array.attach_grad()

@@ -1,14 +1,13 @@
-"""What the contenders run in: the peers' environments, made where they are missing, and the machine."""
+"""What the contenders run in: the environments of the peers, made where they are missing."""
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-# Name: what pip is called with, in this order.
+# Name -> what pip is called with, in this order
 RECIPES = {
     # d2l pins packages that no longer install, so it comes without them. Its MXNet needs numpy.bool, which
     # NumPy has up to 1.23; pandas 2.2 wants a newer NumPy.
@@ -18,7 +17,7 @@ RECIPES = {
     'torch': (['numpy'],
               ['torch==2.13.0', '--extra-index-url', 'https://download.pytorch.org/whl/cpu']),
 }
-# Importing is the proof that it works, with the names that the contenders need.
+# Name -> the proof that it works: the names that the contender needs can be imported
 PROOF = {
     'd2l': 'from d2l.mxnet import split_batch, resnet18, evaluate_accuracy_gpus, load_data_fashion_mnist',
     'torch': 'import torch.distributed',
@@ -27,7 +26,7 @@ VERSIONS = ('mxnet', 'd2l', 'torch', 'numpy')
 
 
 class MissingEnvironmentError(ValueError):
-    """An environment is not there and can't be made; the message says why, in a line."""
+    """An environment is not there and can't be made; the message says why, in one line."""
 
 
 def python_of(folder: Path) -> Path:
@@ -41,7 +40,7 @@ def make(name: str, env_dir: Path, say=print) -> Path:
     Raises
     ------
     MissingEnvironmentError
-        If it can't be made, or what is there does not work. What was made halfway is deleted.
+        If it can't be made, or what is there does not work. One that was made only halfway is deleted.
     """
     folder = Path(env_dir).absolute() / name
     python = python_of(folder)
@@ -68,15 +67,6 @@ def versions(python) -> dict:
             f'wanted = {{n: found[n] for n in {VERSIONS!r} if n in found}}\n'
             'print(json.dumps({"python": platform.python_version(), **wanted}))')
     return json.loads(_call([python, '-c', code]))
-
-
-def cpu_model() -> str:
-    """What the processor calls itself."""
-    try:
-        lines = Path('/proc/cpuinfo').read_text().splitlines()
-        return next(line.partition(':')[2].strip() for line in lines if line.startswith('model name'))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def _call(command: list) -> str:

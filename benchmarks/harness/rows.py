@@ -1,7 +1,6 @@
 """The rows that all contenders train on: loaded once, handed to each of them in the same file."""
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy
@@ -26,8 +25,7 @@ def load(data_dir: str | None, folder: str) -> tuple:
     arrays : tuple of numpy.ndarray
         As `NAMES` says: uint8 (n, 28, 28) and integers (n,).
     """
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
-    from gluon_mgpu.data import glyphs, idx
+    from gluon_mgpu.data import glyphs, idx  # here, since it loads MXNet
     if not data_dir:
         train, test = glyphs.load(Path(folder))
         return 'glyphs', (*train, *test)
@@ -42,8 +40,8 @@ def load(data_dir: str | None, folder: str) -> tuple:
 def write(arrays: tuple, num_rows: int, folder: str) -> tuple[Path, int]:
     """Write the first `num_rows` training rows, and a sixth of that to test on, as in all of Fashion-MNIST.
 
-    A multiple of 16 to test on, since `d2l` can't split the last batch over its devices otherwise. Returns the
-    file and the number of training rows, which is smaller if there are no more.
+    The number of test rows is a multiple of 16, since `d2l` can't split the last batch over its devices otherwise.
+    Returns the file and the number of training rows, which is smaller than asked for if there are no more.
     """
     num_rows = min(num_rows, len(arrays[0]))
     num_test_rows = max(num_rows // 6 // 16, 1) * 16

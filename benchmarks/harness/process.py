@@ -1,4 +1,4 @@
-"""One contender, run as a process of its own: started, watched, ended, its line read."""
+"""A program run as a process of its own: started, watched, ended, the last line of its output read."""
 from __future__ import annotations
 
 import contextlib
@@ -12,15 +12,16 @@ import tempfile
 import time
 from pathlib import Path
 
-POLL = 0.2  # seconds between two looks at a running contender
+POLL = 0.2  # seconds between two looks at a running program
 EXPECTED = ('name', 'epoch_seconds', 'cores_busy', 'rows', 'loss', 'test_acc')
-# Every contender begins from its own defaults: what is set in this shell, or was set here by importing
+CEILING = Path(__file__).with_name('ceiling.py')
+# Every program begins from its own defaults: what is set in this shell, or was set here by importing
 # gluon_mgpu, would otherwise be set for the peers as well.
 DROPPED = re.compile(r'(OMP|KMP|MKL|OPENBLAS|MXNET|MALLOC|TORCH\w*|GLUON_MGPU)_|PYTHON(HOME|PATH)$')
 
 
-class ContenderError(ValueError):
-    """A contender crashed, took too long or printed no line; the message says which."""
+class ProgramError(ValueError):
+    """A program crashed, took too long or printed no line that can be read; the message says which."""
 
 
 def run(python, program, job: dict, timeout: float) -> dict:
@@ -43,58 +44,60 @@ def run(python, program, job: dict, timeout: float) -> dict:
 
     Raises
     ------
-    ContenderError
+    ProgramError
         In one line.
     """
+    output, seconds, peak_mb = _call([python, program, json.dumps(job)], timeout)
+    line = parse(output)
+    missing = [name for name in EXPECTED if name not in line]
+    if missing:
+        raise ProgramError(f'{", ".join(missing)} missing in its last line')
+    return {**line, 'job_seconds': seconds, 'peak_mb': peak_mb}
+
+
+def ceiling(python, num_cores: int, timeout: float) -> dict:
+    """Run `ceiling.py` for at most `timeout` seconds; name -> GFLOP/s, or a ProgramError if it fails."""
+    output, _, _ = _call([python, CEILING, num_cores], timeout)
+    return parse(output)
+
+
+def parse(output: str) -> dict:
+    """The last line of a program's output, a JSON object; a ProgramError if it is none."""
+    lines = output.strip().splitlines()
+    try:
+        line = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        line = None
+    if not isinstance(line, dict):
+        raise ProgramError(f'no JSON object in its last line: {lines[-1][:80] if lines else "it printed nothing"}')
+    return line
+
+
+def _call(command: list, timeout: float) -> tuple[str, float, float]:
+    """Run a program to its end: its output, its seconds, its peak memory in MB; a ProgramError if it fails."""
     with tempfile.TemporaryDirectory(prefix='compare-') as folder:
         out, err = Path(folder, 'out'), Path(folder, 'err')
         # torch.compile keeps what it compiled: a new cache each time, since the whole job is to count it
-        env = {**_environment(), 'TORCHINDUCTOR_CACHE_DIR': str(Path(folder, 'inductor'))}
+        env = {name: value for name, value in os.environ.items() if not DROPPED.match(name)}
+        env['TORCHINDUCTOR_CACHE_DIR'] = str(Path(folder, 'inductor'))
         started = time.perf_counter()
         with out.open('w') as stdout, err.open('w') as stderr:
             try:
-                process = subprocess.Popen([str(python), str(program), json.dumps(job)], stdout=stdout,
-                                           stderr=stderr, stdin=subprocess.DEVNULL, env=env,
+                process = subprocess.Popen([str(word) for word in command], stdout=stdout, stderr=stderr,
+                                           stdin=subprocess.DEVNULL, env=env,
                                            start_new_session=True)  # a group of its own, to be ended as a whole
             except OSError as error:
-                raise ContenderError(str(error)) from None
+                raise ProgramError(str(error)) from None
         try:
             peak_mb = _watch(process, started + timeout)
         except subprocess.TimeoutExpired:
-            raise ContenderError(f'took longer than {timeout:g} s') from None
+            raise ProgramError(f'took longer than {timeout:g} s') from None
         finally:
             _end(process)
         seconds = time.perf_counter() - started
         if process.returncode:
-            raise ContenderError(f'exit status {process.returncode}: {_last_line(err)}')
-        return {**parse(out.read_text(errors='replace')), 'job_seconds': seconds, 'peak_mb': peak_mb}
-
-
-def ceiling(python, num_cores: int) -> dict:
-    """Run `ceiling.py`; name -> GFLOP/s. Empty if that fails: the contenders can be compared without."""
-    program = Path(__file__).with_name('ceiling.py')
-    done = subprocess.run([str(python), str(program), str(num_cores)], capture_output=True, text=True,
-                          env=_environment(), check=False)
-    return {} if done.returncode else json.loads(done.stdout.splitlines()[-1])
-
-
-def parse(output: str) -> dict:
-    """The contender's line, the last of its output; a ContenderError if there is none or it lacks something."""
-    lines = output.strip().splitlines()
-    try:
-        line = json.loads(lines[-1])
-        missing = [name for name in EXPECTED if name not in line]
-    except (IndexError, TypeError, ValueError):
-        last = lines[-1][:80] if lines else 'it printed nothing'
-        raise ContenderError(f'no JSON in its last line: {last}') from None
-    if missing:
-        raise ContenderError(f'{", ".join(missing)} missing in its last line')
-    return line
-
-
-def _environment() -> dict:
-    """This shell's variables, but for those that are settings."""
-    return {name: value for name, value in os.environ.items() if not DROPPED.match(name)}
+            raise ProgramError(f'exit status {process.returncode}: {_last_line(err)}')
+        return out.read_text(errors='replace'), seconds, peak_mb
 
 
 def _watch(process, deadline: float) -> float:
@@ -107,7 +110,7 @@ def _watch(process, deadline: float) -> float:
         except subprocess.TimeoutExpired:
             if time.perf_counter() > deadline:
                 raise
-        if looks % 5 == 1:  # once a second: it is looked up in tables of the kernel, which takes milliseconds
+        if looks % 5 == 1:  # once per second: it is looked up in tables of the kernel, which takes milliseconds
             peak = max(peak, _memory_mb(process.pid))
         looks += 1
 
@@ -135,5 +138,3 @@ def _end(process) -> None:
 def _last_line(path: Path) -> str:
     lines = path.read_text(errors='replace').strip().splitlines()
     return lines[-1][:200] if lines else 'it said nothing'
-
-

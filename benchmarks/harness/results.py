@@ -1,9 +1,9 @@
-"""What the contenders' numbers come to: medians, ratios, a table in text, a picture."""
+"""What the contenders' numbers come to: medians, ratios, a table as text, a picture."""
 from __future__ import annotations
 
 import statistics
 
-FULL_EPOCH = 60_000  # rows of Fashion-MNIST: seconds an epoch are told for so many
+FULL_EPOCH = 60_000  # rows of Fashion-MNIST: seconds per epoch are told for so many
 COLUMNS = (  # heading, how a summary is put there
     ('s/epoch', lambda s: f'{s["epoch_seconds"]:.2f}'),
     ('from-to', lambda s: f'{s["fastest"]:.2f}-{s["slowest"]:.2f}'),
@@ -44,10 +44,10 @@ def summarize(runs: list) -> dict:
 
 
 def compare(runs_of: dict, reference: str, mflop: float | None = None) -> dict:
-    """Summaries by name, in the order given, with ``ratio``: median seconds an epoch over the reference's.
+    """Summaries by name, in the order given, with ``ratio``: median seconds per epoch over the reference's.
 
     And with ``gflops``, from the millions of operations that an image takes. Contenders without runs are left
-    out. Without the reference, every ratio is None, without `mflop`, every rate.
+    out. Without the reference every ratio is None, and without `mflop` every rate.
     """
     summaries = {name: summarize(runs) for name, runs in runs_of.items() if runs}
     ours = summaries.get(reference)
@@ -58,7 +58,7 @@ def compare(runs_of: dict, reference: str, mflop: float | None = None) -> dict:
 
 
 def table(title: str, summaries: dict) -> str:
-    """The summaries of one work as text, a line a contender, numbers aligned."""
+    """The summaries of one work as text: a line for each contender, numbers aligned."""
     rows = [['', *(heading for heading, _ in COLUMNS)]]
     rows += [[name, *(text(summary) for _, text in COLUMNS)] for name, summary in summaries.items()]
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -68,7 +68,7 @@ def table(title: str, summaries: dict) -> str:
 
 
 def chart(tables: dict, path, caption: str) -> None:
-    """Draw images/s as bars, one panel a work, as PNG.
+    """Draw images/s as bars, one panel for each work, as PNG.
 
     Parameters
     ----------

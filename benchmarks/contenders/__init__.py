@@ -1,1 +1,0 @@
-"""The programs that `compare.py` compares, how one of them is run, and what their numbers come to."""

@@ -1,0 +1,48 @@
+"""What is compared: the works, and the contenders that do them."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gluon_mgpu.machine import num_cores
+
+CORES = num_cores()
+OURS = 'ours'  # what the others are compared with
+
+
+class Work(NamedTuple):
+    """What one table is about."""
+
+    title: str
+    chapter: str
+    dtype: str
+    batch_size: int
+    lr: float
+    rows: int  # in an epoch
+    quick_rows: int  # the same with --quick
+    mflop: float  # million operations per image: convolutions and dense layers as written, forward and backward
+
+
+class Contender(NamedTuple):
+    """A row of the tables."""
+
+    program: str  # in contenders/
+    environment: str | None  # None: the Python that runs this
+    options: dict  # of its job
+    works: tuple
+
+
+WORKS = {
+    'scratch': Work('LeNet from scratch, float32', 'scratch', 'float32', 256, 0.2, 60_000, 60 * 256, 13.26),
+    'concise': Work('ResNet-18, float32', 'concise', 'float32', 256, 0.1, 2048, 512, 2734),
+    'concise-bfloat16': Work('ResNet-18, bfloat16', 'concise', 'bfloat16', 256, 0.1, 2048, 512, 2734),
+}
+FLOAT32 = ('scratch', 'concise')
+CONTENDERS = {
+    OURS: Contender('ours.py', None, {'devices': CORES}, tuple(WORKS)),
+    'ours-one-device': Contender('ours.py', None, {'devices': 1}, tuple(WORKS)),
+    'd2l': Contender('book.py', 'd2l', {'devices': CORES}, FLOAT32),
+    'd2l-one-device': Contender('book.py', 'd2l', {'devices': 1}, FLOAT32),
+    'torch-eager': Contender('pytorch.py', 'torch', {'mode': 'eager'}, tuple(WORKS)),
+    'torch-compile': Contender('pytorch.py', 'torch', {'mode': 'compile'}, tuple(WORKS)),
+    'torch-ddp': Contender('pytorch.py', 'torch', {'mode': 'ddp'}, tuple(WORKS)),
+}

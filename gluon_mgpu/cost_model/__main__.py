@@ -1,0 +1,60 @@
+"""What an allreduce costs: the alpha-beta model, up to 1024 devices, next to what is measured here.
+
+    python -m gluon_mgpu.cost_model                                    # all GPUs, or four CPU contexts
+    python -m gluon_mgpu.cost_model --devices cpu:0-3 --out-dir costs
+
+The program measures alpha and beta (see `formulas`) between two devices, then the algorithms on the devices
+given, and leaves costs.json, allreduce.png (the time) and bytes.png (what the busiest device sends and receives).
+
+CPU contexts are no machine of that kind: they share cores and memory, so that with more contexts than cores
+messages that the model takes to be simultaneous are not, and starting many small ones keeps Python busy.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ..devices import parse_devices
+from ..devices.gpus import num_mxnet_gpus
+from ..machine import num_cores, processor, versions
+from ..mxnet_setup.runtime import settings
+from ..program import Parser, exit_status, number, text
+from ..training.folder import check_free, new_folder
+from .measure import measure
+from .picture import draw_bytes, draw_times
+
+
+def main(argv: list | None = None) -> int:
+    """The command line: ``python -m gluon_mgpu.cost_model --help``. Returns the exit status."""
+    parser = Parser(prog='python -m gluon_mgpu.cost_model',
+                    description='Measure allreduce on several devices, and draw what it would cost on up to 1024.')
+    parser.add_argument('--devices', type=text, metavar='LIST',
+                        help="two or more devices, such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, without "
+                             'a GPU cpu:0-3)')
+    parser.add_argument('--rounds', type=number(int, 1), default=9, metavar='N',
+                        help='measurements of which the median is taken (default: %(default)s)')
+    parser.add_argument('--out-dir', type=text, metavar='DIR',
+                        help='new folder for costs.json, allreduce.png and bytes.png '
+                             '(default: runs/cost_model-DATE-TIME)')
+    args = parser.parse_args(argv)
+    return exit_status('cost_model', lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> None:
+    check_free(args.out_dir)
+    names = args.devices or ('gpu:all' if num_mxnet_gpus() else 'cpu:0-3')
+    devices = parse_devices(names)
+    if len(devices) < 2:
+        raise ValueError(f'{names} is one device: an allreduce needs two or more')
+    about = {'processor': processor(), 'num_cores': num_cores(), **versions(), 'environment': settings()}
+    out_dir = new_folder(args.out_dir, 'cost_model', 'costs.json', about)
+    costs = measure(devices, args.rounds)
+    (out_dir / 'costs.json').write_text(json.dumps({**costs, **about}, indent=2) + '\n')
+    draw_times(costs, out_dir / 'allreduce.png')
+    draw_bytes(costs, out_dir / 'bytes.png')
+    print(f'{out_dir}: costs.json, allreduce.png, bytes.png')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

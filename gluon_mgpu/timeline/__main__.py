@@ -1,0 +1,33 @@
+"""The command that draws a trace: ``python -m gluon_mgpu.timeline --help``."""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..program import Parser, exit_status, text
+from .draw import draw
+from .read import read
+
+
+def main(argv: list | None = None) -> int:
+    """The command line. Returns the exit status."""
+    parser = Parser(prog='python -m gluon_mgpu.timeline',
+                    description="Draw a Chrome trace of MXNet's profiler, one lane per device.")
+    parser.add_argument('trace', metavar='TRACE.json', help='the trace, as --timeline of a chapter leaves it')
+    parser.add_argument('--out', type=text, metavar='PNG',
+                        help='the picture to write (default: beside the trace, .png)')
+    parser.add_argument('--title', help="the picture's heading (default: the name of the trace)")
+    args = parser.parse_args(argv)
+    return exit_status('timeline', lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> None:
+    trace = Path(args.trace)
+    out = args.out or trace.with_suffix('.png')
+    draw(read(trace), out, args.title or trace.name)
+    print(f'picture: {out}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

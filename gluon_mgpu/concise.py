@@ -21,6 +21,7 @@ from .networks.resnet import resnet18
 from .parallel.split import split_batch
 from .plot import Animator
 from .training.evaluate import evaluate_accuracy_gpus
+from .training.parameters import trainable
 from .training.run import Run
 
 
@@ -108,7 +109,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     set_seed(seed)
     net = net or resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
+    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net, loss = hybridized(net), hybridized(loss)  # for speed: the same functions, each as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])

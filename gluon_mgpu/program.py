@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -64,13 +65,13 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
         work()
     except KeyboardInterrupt:
         return _ended(program, 'interrupted', INTERRUPTED)
-    except (RuntimeError, MemoryError) as error:
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
         line = _engine_line(error)
-        if not line:
+        if line:
+            _forget_errors()
+            return _ended(program, line, FAILED)
+        if isinstance(error, RuntimeError):
             raise
-        _forget_errors()
-        return _ended(program, line, FAILED)
-    except (ValueError, OSError) as error:
         return _ended(program, str(error), BAD_INPUT)
     return 0
 
@@ -94,10 +95,12 @@ def _forget_errors() -> None:
 def _engine_line(error: Exception) -> str:
     """What an error of MXNet, or a lack of memory, comes to in one line; '' if it is another error."""
     mxnet = sys.modules.get('mxnet')
-    if not isinstance(error, MemoryError) and not (mxnet and isinstance(error, mxnet.base.MXNetError)):
+    # Some of the engine's errors come as Python's own, such as ValueError, but all with the engine's traceback
+    of_mxnet = str(error).startswith('Traceback') or (mxnet and isinstance(error, mxnet.base.MXNetError))
+    if not of_mxnet and not isinstance(error, MemoryError):
         return ''
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[-1].removeprefix('MXNetError: ') if lines else type(error).__name__  # before it, where in MXNet
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    reason = re.sub(r'^\w*Error: ', '', lines[-1])  # the lines before say where in MXNet
     reason = reason if len(reason) <= 200 else reason[:200] + '...'
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
         return f'out of memory ({reason}): use a smaller --batch-size'

@@ -53,7 +53,7 @@ def test_k_devices_equal_one(device_list, rng, k, hybridize):
 
 @pytest.mark.parametrize('update_on_kvstore', [True, False])
 def test_replicas_stay_equal_wherever_the_trainer_updates(device_list, rng, update_on_kvstore):
-    """17 rows in batches of 8 on two devices: one gets no rows of the last batch, and takes the step all the same."""
+    """17 rows in batches of 8 on two devices: one gets no rows of the last batch, and takes that step too."""
     params = oracle.lenet_params(rng, dtype='float64')
     X, y = oracle.images(rng, 17, dtype='float64')
     batches = [(X[i:i + 8], y[i:i + 8]) for i in (0, 8, 16)]
@@ -123,6 +123,20 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     line = capsys.readouterr().out.splitlines()[-1]
     assert line == f'test acc: 1.00, {sum(e.seconds for e in run.history) / 6:.1f} sec/epoch on {devices}'
     assert net[1].weight.list_ctx() == devices  # the caller's network is the one that was trained
+
+
+def test_each_devices_running_statistics_are_of_its_own_rows_from_the_first_batch(devices, rng):
+    """By hand: 0.9 of the zero that they begin with and 0.1 of the mean of the device's rows. (The Trainer would
+    copy those of the first device.)"""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
+    X, y = oracle.images(rng, 2 * len(devices))
+    data = Batches([(np.array(X), np.array(y))])
+    for _ in range(5):
+        concise.train(2, len(X), 0.1, devices=devices, data=(data, data), net=net, run=Run(1, quiet=True))
+        for i, device in enumerate(devices):
+            expected = 0.1 * X[2 * i:2 * i + 2].reshape(2, 784).mean(axis=0)
+            numpy.testing.assert_allclose(net[1].running_mean.data(device).asnumpy(), expected, rtol=1e-5)
 
 
 def test_train_starts_alike_on_any_number_of_devices(device_list):

@@ -52,8 +52,8 @@ def expected_output(name):
 def complaints(stderr):
     """The lines that tell of something wrong. MXNet 1.9 prints no others.
 
-    MXNet 2 also tells which memory pools and which pooling it uses, from several threads, so that its lines may run
-    into one another.
+    MXNet 2 also tells which memory pools and which pooling it uses, from several threads, so that its lines may
+    run into one another.
     """
     return [line for line in stderr.splitlines()
             if MXNET_MAJOR < 2 or re.search('traceback|warning|error|failed', line, re.IGNORECASE)]
@@ -64,7 +64,7 @@ def test_complaints_are_found():
               '[11:29:33] ../src/operator/nn/dnnl/dnnl_pooling.cc:59: oneDNN Pooling: training with prop_kind is '
               'forward_inference\n')
     assert complaints(logged) == ([] if MXNET_MAJOR >= 2 else logged.splitlines())
-    for ours in ('Traceback (most recent call last):', "KeyError: 'x'", 'x.py:3: UserWarning: Gradient of Parameter'):
+    for ours in ('Traceback (most recent call last):', "KeyError: 'x'", 'x.py:3: UserWarning: a gradient is old'):
         assert ours in complaints(logged + ours)
 
 
@@ -307,10 +307,10 @@ def test_straight_dope__training_and_validation_are_those_of_one_device(example,
 def test_straight_dope__replicas_stay_equal_when_each_device_updates(example, devices):
     devices = devices[:2]
     rng = numpy.random.default_rng(0)
-    batches = BatchIterator(rng.integers(0, 256, (17, 28, 28)).astype('uint8'), rng.integers(0, 10, 17), 8, 'noise')
+    pixels, labels = rng.integers(0, 256, (17, 28, 28)).astype('uint8'), rng.integers(0, 10, 17)
     net = example.make_net(devices)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
-    for X, y in batches:  # 8, 8 and 1 rows: the last batch leaves the second device without any
+    for X, y in BatchIterator(pixels, labels, 8, 'noise'):  # 8, 8 and 1 rows: the second device gets none of the 1
         example.train_batch(X, y, devices, net, trainer)
     for param in net.collect_params().values():
         first, second = (param.data(device).asnumpy() for device in devices)

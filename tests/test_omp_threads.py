@@ -45,7 +45,8 @@ for name, door in doors.items():
 # One device may have all threads
 one = two[:1]
 print(len(d2l.split_and_load(X, one)), d2l.try_gpu(0), check_devices(one))
-print(len(scratch.train_batch(X, y, params[:1], one, 0.1)[0].asnumpy()), d2l.evaluate_accuracy_gpu(net, [(X, y)]) >= 0)
+l, = scratch.train_batch(X, y, params[:1], one, 0.1)
+print(l.shape[0], d2l.evaluate_accuracy_gpu(net, [(X, y)]) >= 0)
 """
 
 

@@ -1,4 +1,5 @@
 """`import gluon_mgpu as d2l`: quick, without MXNet, and with the names that the chapters use."""
+import ast
 import os
 import re
 import subprocess
@@ -90,3 +91,45 @@ def test_installed_metadata():
 
 def test_typed():
     assert (REPO / 'gluon_mgpu' / 'py.typed').exists()
+
+
+# From top to bottom: who stands below imports nothing from above
+LAYERS = [
+    {'__main__'}, {'benchmark', 'cost_model'}, {'scratch', 'concise'}, {'cli'}, {'plot'}, {'timeline'},
+    {'training'}, {'parallel', 'networks', 'data'}, {'devices'}, {'mxnet_setup'}, {'program'},
+    {'machine', 'checks'},
+]
+
+
+def imports_of(path):
+    """The top-level names in this package that a file of it imports, as in `from ..data import x`."""
+    package = path.relative_to(REPO / 'gluon_mgpu').parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split('.')[1] for alias in node.names if alias.name.startswith('gluon_mgpu.'))
+        elif isinstance(node, ast.ImportFrom) and node.level > len(package):
+            yield from ([node.module.split('.')[0]] if node.module else [alias.name for alias in node.names])
+        elif isinstance(node, ast.ImportFrom) and (node.module or '').startswith('gluon_mgpu.'):
+            yield node.module.split('.')[1]
+
+
+def test_every_import_points_down():
+    level = {name: i for i, names in enumerate(LAYERS) for name in names}
+    files = [path for path in (REPO / 'gluon_mgpu').rglob('*.py') if path != REPO / 'gluon_mgpu' / '__init__.py']
+    found = {path.relative_to(REPO / 'gluon_mgpu').parts[0].replace('.py', '') for path in files}
+    assert found == set(level)
+    up = []
+    for path in files:
+        here = path.relative_to(REPO / 'gluon_mgpu').parts[0].replace('.py', '')
+        up += [f'{path.name} in {here} imports {name}' for name in imports_of(path)
+               if name != here and level[name] <= level[here]]
+    assert up == []
+
+
+def test_commands_are_listed_and_exist():
+    listed = run('import gluon_mgpu.__main__ as m; m.main()').stdout.splitlines()[:-1]
+    names = [line.split()[2].split('.')[1] for line in listed]
+    package = REPO / 'gluon_mgpu'
+    programs = {path.stem for path in package.glob('*.py') if "__name__ == '__main__'" in path.read_text()}
+    programs |= {path.parent.name for path in package.glob('*/__main__.py')}
+    assert sorted(names) == sorted(programs - {'__main__'})

@@ -11,6 +11,7 @@ from ..mxnet_setup.compat import autograd, gluon, init
 from ..networks.hybridize import hybridized
 from ..networks.resnet import resnet18
 from ..parallel.split import split_batch
+from ..training.parameters import trainable
 
 
 class LeNet:
@@ -59,7 +60,7 @@ class ResNet18:
         self.trainer, self.parts_trainer = self._trainer(), None
 
     def _trainer(self, **options):
-        return gluon.Trainer(self.net.collect_params(), 'sgd', {'learning_rate': 0.1}, **options)
+        return gluon.Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1}, **options)
 
     def train_batch(self, X, y) -> list:
         return concise.train_batch(X, y, self.net, self.loss, self.trainer, self.devices)

@@ -27,6 +27,24 @@ def copies(net: Any) -> dict[str, list]:
     return {f'parameter {i}': list(on_devices) for i, on_devices in enumerate(zip(*net))}
 
 
+def trainable(net: Any) -> list:
+    """Return the parameters of a Gluon network that have gradients: what a Trainer is to be given.
+
+    Given all, as in the book, it copies batch norm's running statistics from the first device to the others at its
+    first step; and with a hybridized network, whose statistics MXNet does not wait for, now and then it puts back
+    those from before the first batch.
+
+    Parameters
+    ----------
+    net : gluon.Block or what `hybridized` makes of one
+
+    Returns
+    -------
+    list of gluon.Parameter
+    """
+    return [param for param in net.collect_params().values() if param.grad_req != 'null']
+
+
 def not_finite(net: Any) -> str:
     """Return the name of a parameter that holds NaN or infinity on some device, '' if none does; waits."""
     for name, arrays in copies(net).items():

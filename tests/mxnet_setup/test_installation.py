@@ -11,7 +11,7 @@ import pytest
 
 from gluon_mgpu.mxnet_setup import installation
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 MXNET = """
 class npx:
     set_np = staticmethod(lambda: print("set_np was called"))

@@ -173,8 +173,8 @@ def test_hooks_are_told_of_an_end_by_an_error():
 def test_a_parameter_that_is_no_number_ends_the_run(net):
     """relu(NaN) is 0, and so the loss may know nothing of it."""
     run = Run(num_epochs=2, quiet=True)
-    with pytest.raises(DivergenceError, match=r'(parameter 1|weight) is no longer finite after epoch 1, though the '
-                                              'loss is: all parameters must be; use a smaller learning rate'):
+    with pytest.raises(DivergenceError, match=r'(parameter 1|weight) is no longer finite after epoch 1, though '
+                                              'the loss is: all parameters must be; use a smaller learning rate'):
         for _ in run.epochs(net()):
             feed(run, [[[1.0]]])
     assert run.history == []

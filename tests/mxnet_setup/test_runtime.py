@@ -13,7 +13,7 @@ import pytest
 import gluon_mgpu
 from gluon_mgpu.mxnet_setup import installation, runtime
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 OURS = ('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY', 'MALLOC_', 'GLIBC_TUNABLES')
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
 TEMP_COPY = runtime.ENVIRONMENT['MXNET_CPU_TEMP_COPY']

@@ -1,0 +1,108 @@
+"""How programs end: the exit status and the one line, whatever happened."""
+import argparse
+
+import pytest
+
+from gluon_mgpu import checks, machine
+from gluon_mgpu.mxnet_setup.compat import mx, np, npx
+from gluon_mgpu.program import Parser, exit_status, number, text
+
+
+def ends_with(error, capsys):
+    def work():
+        raise error
+
+    status = exit_status('program', work)
+    line, = capsys.readouterr().err.splitlines()
+    return status, line
+
+
+@pytest.mark.parametrize(('error', 'status', 'line'), [
+    (ValueError('no\n  good'), 2, 'program: no good'),
+    (FileNotFoundError(2, 'No such file', 'x'), 2, "program: [Errno 2] No such file: 'x'"),
+    (KeyboardInterrupt(), 130, 'program: interrupted'),
+    (MemoryError('Unable to allocate 9 TiB'), 1,
+     'program: out of memory (Unable to allocate 9 TiB): use a smaller --batch-size'),
+    (mx.base.MXNetError('Traceback:\n  File "x.cc"\nMXNetError: cudaMalloc failed: out of memory'), 1,
+     'program: out of memory (cudaMalloc failed: out of memory): use a smaller --batch-size'),
+    (mx.base.MXNetError('CUDNN_STATUS_ALLOC_FAILED'), 1,
+     'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use a smaller --batch-size'),
+    (mx.base.MXNetError('Check failed: a == b'), 1, 'program: MXNet failed (Check failed: a == b): '
+     'MXNET_ENGINE_TYPE=NaiveEngine in the environment shows where'),
+])
+def test_one_line(error, status, line, capsys):
+    assert ends_with(error, capsys) == (status, line)
+
+
+def test_other_errors_are_faults_and_keep_their_traceback():
+    def work():
+        raise RuntimeError('of ours')
+
+    with pytest.raises(RuntimeError, match='of ours'):
+        exit_status('program', work)
+
+
+def test_an_error_of_the_engine_is_told_once(capsys):
+    """It comes from a worker thread, where something waits; and no second one when Python ends."""
+    def work():
+        a = np.ones((2, 2))
+        mx.nd.waitall()
+        for _ in range(3):
+            np.random.normal(size=(2, 2), scale=-np.ones((2, 2))).asnumpy()
+        a.wait_to_read()
+
+    status = exit_status('program', work)
+    assert status == 1
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith('program: MXNet failed (')
+    npx.waitall()
+
+
+def test_flags():
+    parser = Parser(prog='python -m gluon_mgpu.program')
+    parser.add_argument('--n', type=number(int, 2, 5))
+    parser.add_argument('--x', type=number(float))
+    parser.add_argument('--t', type=text)
+    args = parser.parse_args(['--n', '3', '--x', '1e-3', '--t', ' '])
+    assert (args.n, args.x, args.t) == (3, 0.001, ' ')
+
+
+@pytest.mark.parametrize(('convert', 'value', 'message'), [
+    (number(int, 2, 5), '6', '6: an integer from 2 to 5 expected'),
+    (number(int), '0', '0: an integer of at least 1 expected'), (number(int), '٣x', 'an integer of at least 1'),
+    (number(float), '-0.0', '-0.0: a number above 0 expected'),
+    (number(float), '', "'': a number above 0 expected"),
+    (text, '', "'' is empty: give a value, or leave the flag out")])
+def test_flags_refused(convert, value, message):
+    with pytest.raises(argparse.ArgumentTypeError) as error:
+        convert(value)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize('value', [1.0, '1', None, [1]])
+def test_what_is_no_integer(value):
+    with pytest.raises(ValueError, match=r'rows .*: an integer of at least 0 expected'):
+        checks.integer('rows', value, 0)
+
+
+@pytest.mark.parametrize('value', [0, -1, float('nan'), float('inf'), 'x', None])
+def test_what_is_not_positive(value):
+    with pytest.raises(ValueError, match='lr .*: a number above 0 expected'):
+        checks.positive('lr', value)
+
+
+def test_the_machine_is_described():
+    assert machine.num_cores() >= 1
+    assert machine.processor()
+    versions = machine.versions()
+    assert list(versions) == ['gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform']
+    assert versions['mxnet'] == mx.__version__ and all(versions.values())
+
+
+def test_the_machine_elsewhere(monkeypatch):
+    def missing(self):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(machine.Path, 'read_text', missing)
+    assert machine.processor_flags() == []
+    assert isinstance(machine.processor(), str)

@@ -9,7 +9,7 @@ help:
 	@echo 'make demo         train LeNet on two devices and draw the accuracy curve (a few minutes)'
 	@echo 'make test         run the tests; make test ARGS="--devices gpu:0,gpu:1" runs them on GPUs'
 	@echo 'make test-mxnet2  run the tests on MXNet 2'
-	@echo 'make lint         check the code with Ruff'
+	@echo 'make lint         check the code with Ruff and the types with mypy'
 	@echo 'make clean        delete the environments and caches that these commands made'
 
 demo: .venv/installed
@@ -23,6 +23,7 @@ test-mxnet2: .venv-mxnet2/installed
 
 lint: .venv/installed
 	.venv/bin/python -m ruff check $(ARGS)
+	.venv/bin/python -m mypy
 
 .venv/installed: pyproject.toml
 	@tools/make_venv.sh .venv cpu,test
@@ -31,5 +32,5 @@ lint: .venv/installed
 	@tools/make_venv.sh .venv-mxnet2 mxnet2,test
 
 clean:
-	rm -rf .venv .venv-mxnet2 .venv-compare .pytest_cache .ruff_cache
+	rm -rf .venv .venv-mxnet2 .venv-compare .pytest_cache .ruff_cache .mypy_cache
 	find gluon_mgpu tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

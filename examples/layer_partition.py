@@ -8,7 +8,7 @@ Prints, on two devices (the difference varies, the bytes do not):
     cpu(0): (10, 1, 3, 3), (25, 20, 5, 5), (800, 64), (128, 5)
     cpu(1): (10, 1, 3, 3), (25, 20, 5, 5), (800, 64), (128, 5)
     gradients differ from those of one device by ~9e-07 of the largest
-    counted in this step: 8.83 MB; a step of 256 rows moves, with
+    counted while it ran: 8.83 MB; by the formulas, a step of 256 rows moves, with
       network partitioning      1.64 MB
       layer-wise partitioning   8.83 MB
       data parallelism          1.03 MB
@@ -68,7 +68,7 @@ def split_lenet(X, device_params: list, devices: list, moved: list):
 
 
 def bytes_by_way(n: int, k: int) -> dict:
-    """Bytes that cross between k <= 4 devices in a step of LeNet on n rows, without the images: three ways to split."""
+    """Bytes that cross between k <= 4 devices in a step of LeNet on n rows, without the images, for three ways."""
     sizes = [20 * 13 * 13, 50 * 4 * 4, 128]  # numbers per row in the results of all layers but the last
     # at each of the k - 1 cuts between layers, activations forward and gradients back
     network = sum(2 * n * sizes[4 * i // k - 1] for i in range(1, k))
@@ -103,7 +103,8 @@ def main(argv: list | None = None) -> None:
     grads_of_one, _ = gradients(X, y, params, devices[:1])
     difference = max(abs(grad - of_one).max() / abs(of_one).max() for grad, of_one in zip(grads, grads_of_one))
     print(f'gradients differ from those of one device by {difference:.0e} of the largest')
-    print(f'counted in this step: {moved / 1e6:.2f} MB; a step of {args.batch_size} rows moves, with')
+    print(f'counted while it ran: {moved / 1e6:.2f} MB; '
+          f'by the formulas, a step of {args.batch_size} rows moves, with')
     for way, size in bytes_by_way(args.batch_size, len(devices)).items():
         print(f'  {way:24}{size / 1e6:6.2f} MB')
 

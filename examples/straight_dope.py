@@ -5,7 +5,7 @@
     python examples/straight_dope.py --train-size 60000 --epochs 5   # the text's table, with MNIST at hand
 
 MNIST is found or downloaded by `gluon_mgpu.data` (`--data-dir` names its folder); where it cannot be had, the
-images are `glyphs`, letters made here, and the program says so. Prints, with glyphs on two cores (the numbers vary):
+images are `glyphs`, letters made here, and the program says so. Prints, with glyphs on two cores (numbers vary):
 
     first scores on cpu(0): [-0.051  0.126  0.091]
     first scores on cpu(1): [-0.02   0.12   0.114]
@@ -29,12 +29,11 @@ from contextlib import nullcontext
 
 from flags import read_flags
 
-from gluon_mgpu import Timer, split_batch
+from gluon_mgpu import Timer, accuracy, split_batch
 from gluon_mgpu.data import load_data
 from gluon_mgpu.data.download import DownloadError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx, zero_grad
 from gluon_mgpu.networks.hybridize import hybridized
-from gluon_mgpu.training.evaluate import accuracy
 
 nn = gluon.nn
 loss = gluon.loss.SoftmaxCrossEntropyLoss()

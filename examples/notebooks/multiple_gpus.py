@@ -61,7 +61,7 @@ def lenet(X, params):
     return np.dot(h, W4) + b4                     # -> (n, 10)
 
 
-loss = gluon.loss.SoftmaxCrossEntropyLoss()       # one number a row
+loss = gluon.loss.SoftmaxCrossEntropyLoss()       # one number per row
 
 # %% [markdown]
 # Ten classes and no training yet: the loss should be close to log 10 = 2.303, that of a blind guess.
@@ -119,24 +119,25 @@ for array in data:
 # %% [markdown]
 # ## Distributing Data
 #
-# A batch is cut by rows, one slice for each device, and Gluon has a function that cuts and copies in one go.
-# Four rows and two devices make two rows each; rows 0 and 1 stay, rows 2 and 3 move.
+# A batch is cut by rows, one slice for each device, and `split_and_load` cuts and copies in one go. (Gluon has a
+# function of that name, too. Ours takes any number of rows.) Four rows and two devices make two rows each: rows 0
+# and 1 for the first device, rows 2 and 3 for the second.
 
 # %%
 batch = np.arange(24).reshape(4, 6)
-shards = gluon.utils.split_and_load(batch, devices)
+shards = d2l.split_and_load(batch, devices)
 print('the batch:', batch, sep='\n')
 for shard in shards:
     print(f'the shard on {shard.ctx}:', shard, sep='\n')
 
 # %% [markdown]
-# Images and labels have to be cut at the same places. The last batch of an epoch may not divide evenly, so one
-# device may get a row more than another.
+# Images and labels have to be cut at the same places. The last batch of an epoch may not divide evenly, and then
+# one device gets a row more than another.
 
 # %%
 def split_batch(X, y, devices):
     assert len(X) == len(y), 'a label for every image'
-    return [gluon.utils.split_and_load(array, devices, even_split=False) for array in (X, y)]
+    return d2l.split_and_load(X, devices), d2l.split_and_load(y, devices)
 
 # %% [markdown]
 # ## Training
@@ -158,6 +159,10 @@ def train_batch(X, y, device_params, devices, lr):
     # 2. Backward: every device computes the gradient of its own rows
     for l in losses:
         l.backward()
+    # (A device that got no row of a tiny batch still holds the gradient of the step before: away with it)
+    for params in device_params[len(X_shards):]:
+        for param in params:
+            param.grad[:] = 0
     # 3. For each of the eight parameters, add up the gradients of all devices
     for replicas in zip(*device_params):
         allreduce([param.grad for param in replicas])

@@ -63,7 +63,7 @@ devices
 
 # %%
 X = np.random.uniform(size=(4, 1, 28, 28))
-for X_shard in gluon.utils.split_and_load(X, devices):
+for X_shard in d2l.split_and_load(X, devices):
     scores = net(X_shard)
     print(scores.shape, 'on', scores.ctx)
 

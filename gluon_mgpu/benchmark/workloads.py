@@ -5,6 +5,7 @@ A workload has the `devices` and the `net` that is trained there, as `Run.epochs
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from .. import concise, scratch
 from ..mxnet_setup.compat import autograd, gluon, init
@@ -57,7 +58,8 @@ class ResNet18:
         net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
         self.devices, self.net = devices, hybridized(net)
         self.loss = hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
-        self.trainer, self.parts_trainer = self._trainer(), None
+        self.trainer = self._trainer()
+        self.parts_trainer: gluon.Trainer | None = None
 
     def _trainer(self, **options):
         return gluon.Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1}, **options)
@@ -81,4 +83,4 @@ class ResNet18:
         yield 'update'
 
 
-NETWORKS = {'lenet': LeNet, 'resnet18': ResNet18}
+NETWORKS: dict[str, Any] = {'lenet': LeNet, 'resnet18': ResNet18}

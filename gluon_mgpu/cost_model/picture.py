@@ -1,6 +1,8 @@
 """The pictures of `cost_model`: what an allreduce takes, and what the busiest device sends and receives."""
 from __future__ import annotations
 
+import numpy
+
 from ..parallel.allreduce import ALGORITHMS
 from .formulas import TIMES, busiest_bytes
 
@@ -51,8 +53,8 @@ def draw_bytes(costs: dict, path) -> None:
     axes.set(title=f'One allreduce of {network}: bytes at the busiest device',
              xlabel='devices (dots: counted here)', ylabel='sent and received (MB)', xticks=range(2, 17, 2))
     axes.set_ylim(bottom=0)
-    axes.secondary_yaxis('right', functions=(lambda mb: mb * 1e6 / num_bytes, lambda n: n * num_bytes / 1e6)
-                         ).set_ylabel(f'in gradients of {num_bytes / 1e6:.1f} MB')
+    in_gradients = (lambda mb: numpy.asarray(mb) * 1e6 / num_bytes, lambda n: numpy.asarray(n) * num_bytes / 1e6)
+    axes.secondary_yaxis('right', functions=in_gradients).set_ylabel(f'in gradients of {num_bytes / 1e6:.1f} MB')
     axes.grid(alpha=0.4)
     axes.legend()
     fig.savefig(path)

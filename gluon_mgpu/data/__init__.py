@@ -57,11 +57,11 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     ValueError
         If an argument is out of range, the dataset can't be had (`DownloadError`), or a file is broken.
     """
-    name, (images, labels), test = _load(dataset, data_dir, say, progress)
+    name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, say, progress)
     if train_size is not None:
         train_size = integer('train_size', train_size, 1, len(images))
     train_iter = BatchIterator(images[:train_size], labels[:train_size], batch_size, name, True, seed)
-    return train_iter, BatchIterator(*test, batch_size, name)
+    return train_iter, BatchIterator(test_images, test_labels, batch_size, name)
 
 
 def load_data_fashion_mnist(batch_size: int,
@@ -90,8 +90,9 @@ def _load(dataset, data_dir, say, progress) -> tuple[str, tuple, tuple]:
     if dataset in ('auto', 'glyphs'):
         return 'glyphs', *_glyphs()
     folder = _folder(dataset, data_dir or os.environ.get('GLUON_MGPU_DATA'), progress)
-    files = [idx.find(folder, name) for name in idx.FILES]
-    return dataset, idx.read_pair(*files[:2]), idx.read_pair(*files[2:])
+    train_images, train_labels, test_images, test_labels = (idx.find(folder, name) or folder / name
+                                                            for name in idx.FILES)
+    return dataset, idx.read_pair(train_images, train_labels), idx.read_pair(test_images, test_labels)
 
 
 def _glyphs() -> tuple[tuple, tuple]:

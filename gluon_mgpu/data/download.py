@@ -163,7 +163,7 @@ def _fetch(mirror: Mirror, folder: Path, progress: bool) -> str:
 
 def _reason(error: Exception, folder: Path) -> str:
     """A few words for an error, where requests and pooch take several lines."""
-    if isinstance(error, HTTPError):
+    if isinstance(error, HTTPError) and error.response is not None:
         return f'answers with HTTP status {error.response.status_code}'
     if isinstance(error, RequestException):
         return 'broke off'

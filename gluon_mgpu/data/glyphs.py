@@ -81,7 +81,7 @@ def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
 def blur(ink: numpy.ndarray, width: int) -> numpy.ndarray:
     """Return the mean of every pixel's `width` x `width` neighbourhood in pictures (..., h, w)."""
     for axis in (-2, -1):
-        ink = sum(numpy.roll(ink, i - width // 2, axis) for i in range(width)) / width
+        ink = numpy.add.reduce([numpy.roll(ink, i - width // 2, axis) for i in range(width)]) / width
     return ink
 
 
@@ -137,8 +137,8 @@ def write(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
         uint8 (b, 784).
     """
     # The lower the threshold that makes a blurred stroke ink, the wider the stroke
-    threshold, ink, paper = (rng.uniform(*span, (len(X), 1)).astype(numpy.float32)
-                             for span in ((0.05, 0.3), (0.8, 1), (0, 0.1)))
+    threshold, ink, paper = (rng.uniform(least, most, (len(X), 1)).astype(numpy.float32)
+                             for least, most in ((0.05, 0.3), (0.8, 1.0), (0.0, 0.1)))
     X = paper + (ink - paper) * numpy.clip((X - threshold) * 4, 0, 1)
     X += NOISE * rng.standard_normal(X.shape, numpy.float32)
     return numpy.clip(X * 255, 0, 255).astype(numpy.uint8)

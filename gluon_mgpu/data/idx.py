@@ -10,7 +10,7 @@ import gzip
 import math
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 import numpy
 
@@ -101,7 +101,7 @@ def _read(path: Path, magic: int, row: tuple) -> numpy.ndarray:
         with open(path, 'rb') as file:
             # By content and not by name: browsers decompress some downloads and keep the name
             compressed = file.peek(2)[:2] == b'\x1f\x8b'
-            stream = gzip.GzipFile(fileobj=file) if compressed else file
+            stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
             header = stream.read(4 * (2 + len(row)))
             num_rows = _num_rows(path, header, magic, row)
             size = num_rows * math.prod(row)
@@ -133,7 +133,7 @@ def _num_rows(path: Path, header: bytes, magic: int, row: tuple) -> int:
     return num_rows
 
 
-def _read_until(stream: BinaryIO, size: int) -> bytearray:
+def _read_until(stream: IO[bytes], size: int) -> bytearray:
     """Read `size` bytes, or as many as there are, in pieces: a promise alone takes no memory."""
     content = bytearray()
     while len(content) < size:

@@ -1,6 +1,6 @@
-"""MXNet as the other rooms use it: one name for each of the few things that 1.9 and 2 say differently.
+"""MXNet as the other modules use it: one name for each of the few things that 1.9 and 2 say differently.
 
-Every room that computes takes MXNet from here, so that it is loaded once, well, and with NumPy
+Every module that computes takes MXNet from here, so that it is loaded once, well, and with NumPy
 semantics (``npx.set_np()``).
 """
 import ctypes

@@ -1,7 +1,7 @@
 """Lower precision inside a network: bfloat16 on CPUs that compute in it, float16 on GPUs.
 
 What passes between the layers and what the convolutions multiply is of the lower precision, half as many
-bytes and about twice as many products a second. What is kept is float32: the parameters, to which small
+bytes and about twice as many products per second. What is kept is float32: the parameters, to which small
 updates are added, batch norm's scale, shift and statistics, the loss and the update.
 """
 from __future__ import annotations

@@ -12,7 +12,8 @@ COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'allreduce': 'tab:red
 def busy_shares(events: list[Event]) -> dict[str, float]:
     """Return the share of the step's time in which something ran on a device, in the order of the devices."""
     whole = step_time(events)
-    busy, until = dict.fromkeys(sorted({e.device for e in events}, key=_by_number), 0.0), {}
+    busy = dict.fromkeys(sorted({e.device for e in events}, key=_by_number), 0.0)
+    until: dict[str, float] = {}
     for e in sorted(events, key=lambda e: e.start):  # pieces on one device may overlap, as copies on GPUs do
         begin = max(e.start, until.get(e.device, 0.0))
         until[e.device] = max(begin, e.start + e.duration)

@@ -69,7 +69,9 @@ def parse(trace: str | bytes, path) -> list[Event]:
         raise ValueError(f'{path} has no event that ran on a device: profile a step that computes')
     # On CPUs the worker of a context also does that context's copies to pinned memory
     owners = {tid: lanes[pid] for _, _, pid, tid, _ in pieces if lanes[pid][-1].isdigit()}
-    events, states, origin = [], {}, pieces[0][0]
+    events: list[Event] = []
+    states: dict[str, str] = {}
+    origin = pieces[0][0]
     for start, end, pid, tid, name in pieces:
         lane = lanes[pid] if lanes[pid][-1].isdigit() else owners.get(tid, lanes[pid])
         phase, states[lane] = classify(name, states.get(lane, 'forward'))

@@ -17,6 +17,7 @@ from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
+from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 
 DTYPES = ('float32', 'bfloat16')
@@ -29,7 +30,7 @@ def last_accuracy(dtype, number, args):
     seed(number)
     net = resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': args.lr})
+    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': args.lr})
     net, loss = hybridized(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
     run = Run(args.epochs, quiet=True)
     for epoch in run.epochs(net):

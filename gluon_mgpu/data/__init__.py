@@ -68,7 +68,7 @@ def load_data_fashion_mnist(batch_size: int,
                             resize: int | None = None) -> tuple[BatchIterator, BatchIterator]:
     """Load Fashion-MNIST; the same as ``load_data('fashion-mnist', batch_size)``.
 
-    Source: D2L 4.2.3, ``load_data_fashion_mnist``. Here `resize` takes no other size than 28, that of
+    Source: D2L 23.7, ``load_data_fashion_mnist``. Here `resize` takes no other size than 28, that of
     the images, which is what both chapters train on; anything else is a ValueError.
     """
     if resize not in (None, 28):

@@ -20,7 +20,7 @@ class BatchIterator:
     own on ``cpu(0)``. The last batch may be smaller; nothing is dropped. Never waits for the devices,
     so that batches can be computed while the next are cut.
 
-    Source: D2L 4.2, ``load_data_fashion_mnist``, which returns a DataLoader. Here the order of the
+    Source: D2L 23.7, ``load_data_fashion_mnist``, which returns a DataLoader. Here the order of the
     rows depends on nothing but the seed and the epoch, and no row is handled on its own.
 
     Parameters

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import functools
-import os
 import tempfile
 from pathlib import Path
 
 from ..mxnet_setup.compat import mx, npx
+
+# Not os.devnull: MXNet deletes the file that it is given before it writes, and root may delete the device
+NOWHERE = ''
 
 
 def start() -> None:
@@ -25,7 +27,7 @@ def stop() -> str:
 @functools.cache
 def _head() -> str:
     """The beginning of a trace: the devices by name, which MXNet writes at the first dump of a process only."""
-    _profile_to(os.devnull)
+    _profile_to(NOWHERE)
     mx.profiler.set_state('run')
     mx.profiler.set_state('stop')
     return _dumped()
@@ -40,7 +42,7 @@ def _dumped() -> str:
     with tempfile.TemporaryDirectory() as folder:
         _profile_to(f'{folder}/events')
         mx.profiler.dump(finished=False)
-        _profile_to(os.devnull)
+        _profile_to(NOWHERE)
         return Path(f'{folder}/events').read_text()
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 class Timer:
     """Record multiple running times, in seconds.
 
-    Source: D2L 12.4, ``Timer``.
+    Source: D2L 12.5, ``Timer``.
     """
 
     def __init__(self):
@@ -40,7 +40,7 @@ class Timer:
 class Accumulator:
     """Sums over `n` variables.
 
-    Source: D2L 4.4, ``Accumulator``.
+    Source: D2L 23.7, ``Accumulator``.
     """
 
     def __init__(self, n: int):

@@ -1,6 +1,7 @@
 """The timeline: reading traces, telling phases, the picture, and one real step on every device."""
 import json
 import os
+import stat
 import subprocess
 import sys
 
@@ -346,3 +347,22 @@ def test_a_trace_is_read_without_mxnet(write_trace):
             f'main([{str(path)!r}]); sys.exit("mxnet" in sys.modules)')
     assert subprocess.run([sys.executable, '-c', code], stdout=subprocess.DEVNULL).returncode == 0
     assert path.with_suffix('.png').exists()
+
+
+def test_recording_leaves_the_null_device_and_no_file(tmp_path):
+    """MXNet deletes the file that the profiler is to write to, also if it is a device, if it may: root may."""
+    code = """
+import sys
+from gluon_mgpu.mxnet_setup.compat import mx, np
+from gluon_mgpu.timeline.record import record
+files, set_config = [], mx.profiler.set_config
+mx.profiler.set_config = lambda **options: files.append(options['filename']) or set_config(**options)
+for _ in range(2):
+    events = record(lambda: np.dot(np.ones((9, 9)), np.ones((9, 9))), sys.argv[1])
+print(len(events) > 0, [name for name in files if name.startswith('/dev')])
+"""
+    done = subprocess.run([sys.executable, '-c', code, 'trace.json'], cwd=tmp_path, text=True, capture_output=True,
+                          check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, 'True []\n', '')
+    assert os.listdir(tmp_path) == ['trace.json']
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)

@@ -1,0 +1,68 @@
+"""How large should the engine's ring of scratch areas be? Speed and memory of both networks by its size.
+
+    python benchmarks/ring.py                         # 4, 16, 61 and 512 areas, about 6 minutes on 2 cores
+    python benchmarks/ring.py --sizes 61 127 --rounds 5
+
+On two CPU contexts, each case in a process of its own, the sizes in turn: LeNet at batch 256, ResNet-18 at
+batch 64, hybridized and as it is. Told are medians of the rounds: milliseconds per step, and the most memory held.
+Linux only.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+CASES = ('lenet', 'resnet18', 'resnet18, not hybridized')
+
+
+def measure(case: str) -> dict:
+    """Milliseconds per step and MB at most, in this process."""
+    from gluon_mgpu.benchmark.workloads import NETWORKS
+    from gluon_mgpu.mxnet_setup.compat import mx, np, npx
+    devices = [mx.cpu(0), mx.cpu(1)]
+    job = NETWORKS[case.split(',')[0]](devices)
+    if case.endswith('not hybridized'):
+        job.net = job.net.block
+    rows, steps = (256, 80) if case == 'lenet' else (64, 8)
+    X, y = np.random.uniform(size=(rows, 1, 28, 28)), np.zeros(rows)
+    for step in range(steps + 3):
+        if step == 3:  # what is laid out once is laid out
+            npx.waitall()
+            start = time.perf_counter()
+        job.train_batch(X, y)
+        if step % 8 == 2:
+            npx.waitall()
+    npx.waitall()
+    seconds = (time.perf_counter() - start) / steps
+    with open('/proc/self/status') as file:
+        status = dict(line.split(':', 1) for line in file)
+    return {'ms': 1000 * seconds, 'MB': int(status['VmHWM'].split()[0]) / 1024}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--sizes', type=int, nargs='+', default=[4, 16, 61, 512], metavar='N',
+                        help='areas in the ring')
+    parser.add_argument('--rounds', type=int, default=3, metavar='N', help='(default: %(default)s)')
+    parser.add_argument('--case', choices=CASES, help=argparse.SUPPRESS)  # of a process that this program starts
+    args = parser.parse_args()
+    if args.case:
+        print(json.dumps(measure(args.case)))
+        return
+    for case in CASES:
+        results = {size: [] for size in args.sizes}
+        for _ in range(args.rounds):
+            for size in args.sizes:
+                done = subprocess.run([sys.executable, __file__, '--case', case], check=True, text=True,
+                                      stdout=subprocess.PIPE, env={**os.environ, 'MXNET_CPU_TEMP_COPY': str(size)})
+                results[size].append(json.loads(done.stdout.splitlines()[-1]))
+        for size, found in results.items():
+            ms, mb = (statistics.median(r[unit] for r in found) for unit in ('ms', 'MB'))
+            print(f'{case}, {size} areas: {ms:.1f} ms per step, {mb:,.0f} MB', flush=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -49,7 +49,7 @@ def draw(events: list[Event], path, title: str) -> None:
                   left=[e.start for e, _ in bars], color=COLORS[phase], label=phase,
                   zorder=2 if phase == 'allreduce' else 1)  # often too short to be seen beside the update
     for lane, share in enumerate(shares.values()):
-        axes.annotate(f'{share:.0%} busy', (1, lane), xycoords=('axes fraction', 'data'), xytext=(6, 0),
+        axes.annotate(f'{share:.0%} busy', (1, lane), xycoords=axes.get_yaxis_transform(), xytext=(6, 0),
                       textcoords='offset points', va='center')
     axes.set_title(title, wrap=True)  # it may list many devices
     axes.set(xlabel='milliseconds from the first operation of the step', xlim=(0, whole * 1.002),

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import sys
 
+from .program import Parser
+
 COMMANDS = {
     'scratch': 'train LeNet from scratch on several devices (D2L 13.5)',
     'concise': "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)",
@@ -14,11 +16,12 @@ COMMANDS = {
 }
 
 
-def main() -> int:
+def main(argv: list | None = None) -> int:
     """Print the commands. Returns the exit status, 0."""
+    Parser(prog='python -m gluon_mgpu', description=__doc__).parse_args(argv)
     for name, what in COMMANDS.items():
         print(f'python -m gluon_mgpu.{name:11} {what}')
-    print('Each has --help, but for devices, which takes no flags.')
+    print('Each has --help.')
     return 0
 
 

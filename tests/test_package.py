@@ -127,7 +127,7 @@ def test_every_import_points_down():
 
 
 def test_commands_are_listed_and_exist():
-    listed = run('import gluon_mgpu.__main__ as m; m.main()').stdout.splitlines()[:-1]
+    listed = run('import gluon_mgpu.__main__ as m; m.main([])').stdout.splitlines()[:-1]
     names = [line.split()[2].split('.')[1] for line in listed]
     package = REPO / 'gluon_mgpu'
     programs = {path.stem for path in package.glob('*.py') if "__name__ == '__main__'" in path.read_text()}

@@ -5,12 +5,14 @@ import sys
 
 from ..machine import num_cores
 from ..mxnet_setup.installation import BUILDS, installed_builds
+from ..program import Parser
 from .gpus import dotted
 from .nvidia_driver import ask_driver
 
 
-def main() -> int:
+def main(argv: list | None = None) -> int:
     """Print what this machine has. Returns the exit status, 0."""
+    Parser(prog='python -m gluon_mgpu.devices', description=__doc__).parse_args(argv)
     gpus, cuda_version, reason = ask_driver()
     if cuda_version:
         print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')

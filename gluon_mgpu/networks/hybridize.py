@@ -143,9 +143,9 @@ class _Operators:
         if operator is None:
             self._traced = self._traced or self._trace(args)
             graph, names, params = self._traced
-            operator = cached_op(_fence(_cut(graph, names[0], arrays[0]), names), [*names, *params], params)
             if len(self._operators) == MOST_OPERATORS:
-                self._operators.popitem(last=False)  # used longest ago
+                self._operators.popitem(last=False)  # used longest ago: its memory is free for the next
+            operator = cached_op(_fence(_cut(graph, names[0], arrays[0]), names), [*names, *params], params)
         self._operators[key] = operator
         return operator
 

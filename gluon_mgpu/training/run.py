@@ -144,8 +144,8 @@ class Run:
         wait()
         self._seconds = time.perf_counter() - self._started
         self._read(len(self._unread))
-        self._refuse_parameters()
         self._call('trained')
+        self._refuse_parameters()
 
     def add(self, ls: list) -> None:
         """Take the losses of the batch just started, one array (n,) per device.

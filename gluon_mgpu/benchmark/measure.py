@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..devices import check_devices
 from ..mxnet_setup.compat import mx, np, npx
-from ..training.run import Run
+from ..training.run import Hook, Run
 from .workloads import NETWORKS
 
 DISPATCH_COUNTS = (1, 2, 4, 8, 16)
@@ -45,20 +45,17 @@ def measure(job, batches: Iterator, warm_up: int, steps: int, part_steps: int) -
 
 def _as_trained(job, batches: Iterator, steps: int) -> dict[str, float]:
     """Seconds per step, from idle devices to idle devices, in a `Run`, which waits now and then."""
-    run = Run(1, quiet=True)
+    clock = _Clock()
+    run = Run(1, quiet=True, hooks=[clock])
     for _ in run.epochs(job.net):
-        clock = _Clock()
         for X, y in run.batches(islice(batches, steps)):
             clock.lap('loading')
             ls = job.train_batch(X, y)
             clock.lap('dispatch')
             run.add(ls)
             clock.lap('waiting')
-        epoch = run.end_epoch(test_acc=0)  # not evaluated
-    laps = clock.laps
-    # The run's own time ends when the devices are idle, before it looks at the parameters
-    laps['waiting'] = epoch.seconds - laps['loading'] - laps['dispatch']
-    return {name: seconds / steps for name, seconds in laps.items()}
+        run.end_epoch(test_acc=0)  # not evaluated
+    return {name: seconds / steps for name, seconds in clock.laps.items()}
 
 
 def _part_by_part(job, batches: Iterator, steps: int) -> dict[str, float]:
@@ -72,7 +69,7 @@ def _part_by_part(job, batches: Iterator, steps: int) -> dict[str, float]:
     return {name: seconds / steps for name, seconds in clock.laps.items()}
 
 
-class _Clock:
+class _Clock(Hook):
     """Adds the time since the last lap to the name of this one."""
 
     def __init__(self):
@@ -83,6 +80,14 @@ class _Clock:
         now = time.perf_counter()
         self.laps[name] = self.laps.get(name, 0.0) + now - self.last
         self.last = now
+
+    def start(self, run: Run) -> None:
+        """Begin the first lap with the epoch."""
+        self.last = time.perf_counter()
+
+    def trained(self, run: Run) -> None:
+        """Count the wait for the last batches."""
+        self.lap('waiting')
 
 
 def measure_dispatch(network: str, counts: tuple = DISPATCH_COUNTS, steps: int = 20) -> list[dict]:

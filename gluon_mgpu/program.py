@@ -16,7 +16,7 @@ from .checks import integer, positive
 from .machine import folder_for_matplotlib
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is the shell's for Ctrl-C
-OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'alloc_failed', 'bad_alloc')
+OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'alloc_failed', 'bad_alloc')
 
 
 class Parser(argparse.ArgumentParser):

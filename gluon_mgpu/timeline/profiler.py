@@ -11,40 +11,43 @@ from ..mxnet_setup.compat import mx, npx
 NOWHERE = ''
 
 
-def start() -> None:
-    """Wait until the devices are idle and start the profiler."""
+def start() -> tempfile.TemporaryDirectory:
+    """Wait until the devices are idle and start the profiler; `stop` takes the folder that is returned."""
     npx.waitall()
     _head()
-    mx.profiler.set_state('run')
+    return _run()
 
 
-def stop() -> str:
+def stop(folder: tempfile.TemporaryDirectory) -> str:
     """Stop the profiler and return what it recorded, as a Chrome trace; does not wait."""
-    mx.profiler.set_state('stop')
-    return f'{_head()}{_dumped()}\n    ],\n    "displayTimeUnit": "ms"\n}}\n'
+    return f'{_head()}{_stop(folder)}\n    ],\n    "displayTimeUnit": "ms"\n}}\n'
 
 
 @functools.cache
 def _head() -> str:
     """The beginning of a trace: the devices by name, which MXNet writes at the first dump of a process only."""
-    _profile_to(NOWHERE)
+    return _stop(_run())
+
+
+def _run() -> tempfile.TemporaryDirectory:
+    folder = tempfile.TemporaryDirectory()
+    _profile_to(f'{folder.name}/events')  # from the start: once per second MXNet appends to it what it has by then
     mx.profiler.set_state('run')
-    mx.profiler.set_state('stop')
-    return _dumped()
+    return folder
 
 
-def _dumped() -> str:
-    """What MXNet recorded since the dump before.
+def _stop(folder: tempfile.TemporaryDirectory) -> str:
+    """What MXNet recorded since `_run`.
 
     A finished dump would be the last one of the process. Of unfinished ones each goes on where the one
     before ended, and the end of it all is written when the process ends: to nowhere.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        _profile_to(f'{folder}/events')
+    with folder:
+        mx.profiler.set_state('stop')
         mx.profiler.dump(finished=False)
         _profile_to(NOWHERE)
-        return Path(f'{folder}/events').read_text()
+        return Path(f'{folder.name}/events').read_text()
 
 
 def _profile_to(path) -> None:
-    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=str(path))
+    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=path)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,12 +45,12 @@ def record(step: Callable[[], None], path) -> list[Event]:
     list of Event
         As from `read`.
     """
-    profiler.start()
+    recording = profiler.start()
     try:
         step()
         npx.waitall()
     finally:
-        trace = profiler.stop()
+        trace = profiler.stop(recording)
     Path(path).write_text(trace)
     return read(path)
 
@@ -91,23 +92,21 @@ class Timeline(Hook):
         self.warm_up, self.steps = integer('warm_up', warm_up, 0), integer('steps', steps, 1)
         self.num_steps = 0
         self._num_batches = 0
-        self._profiling = False
+        self._recording: tempfile.TemporaryDirectory | None = None  # while a step is profiled
         self._recorded: list[tuple[float, str]] = []  # of each step its milliseconds and its trace
 
     def start(self, run: Run) -> None:
         """Begin to profile, if the next batch is to be recorded."""
         if self._num_batches >= self.warm_up and self.num_steps < self.steps:
-            self._profiling = True
-            profiler.start()
+            self._recording = profiler.start()
 
     def after_batch(self, run: Run) -> None:
         """Record the batch, if it has been profiled, and begin with the next one; waits for it in that case."""
         self._num_batches += 1
-        if self._profiling:
+        if self._recording:
             npx.waitall()
-            trace = profiler.stop()
-            self._profiling = False
-            self._keep(trace)
+            recording, self._recording = self._recording, None
+            self._keep(profiler.stop(recording))
         self.start(run)
 
     def trained(self, run: Run) -> None:
@@ -129,9 +128,9 @@ class Timeline(Hook):
 
         After an error or Ctrl-C within a step it leaves the profiler off. Can be called at any time.
         """
-        if self._profiling:
-            profiler.stop()
-            self._profiling = False
+        if self._recording:
+            recording, self._recording = self._recording, None
+            profiler.stop(recording)
 
     def _keep(self, trace: str) -> None:
         self._recorded.append((step_time(parse(trace, self.trace)), trace))

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 from matplotlib.colors import to_rgba
@@ -189,6 +190,20 @@ def test_record_takes_any_step_any_number_of_times(step, devices, tmp_path):
     assert {e.device for e in second} == {str(devices[0])}
 
 
+def test_a_long_step_is_recorded_whole(step, tmp_path):
+    """MXNet dumps what it has recorded once per second: in the middle of a step, too."""
+    def long_step():
+        step()
+        npx.waitall()
+        time.sleep(1.5)
+        step()
+
+    step()
+    once, twice = record(step, tmp_path / 'trace.json'), record(long_step, tmp_path / 'trace.json')
+    products = [[e.name for e in events if 'dot' in e.name] for events in (once, twice)]
+    assert products[1] == 2 * products[0] != []
+
+
 def train(run, num_batches, step=lambda: None):
     """Train as the chapters do: epochs of so many batches, with a `step` for each."""
     for _ in run.epochs([[]]):
@@ -203,12 +218,13 @@ def profiles(monkeypatch, write_trace):
     """Instead of the profiler: gives traces of so many milliseconds, and notes when it is started and stopped."""
     calls, milliseconds = [], []
 
-    def stop():
+    def stop(recording):
+        assert recording == 'recording'
         calls.append('stop')
         end = 1000 * milliseconds.pop(0)
         return write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', end)).read_text()
 
-    monkeypatch.setattr(profiler, 'start', lambda: calls.append('start'))
+    monkeypatch.setattr(profiler, 'start', lambda: calls.append('start') or 'recording')
     monkeypatch.setattr(profiler, 'stop', stop)
     return calls, milliseconds
 

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from collections.abc import Callable
 
 from .data import DATASETS, load_data
@@ -11,10 +13,13 @@ from .devices.lists import MOST_DEVICES
 from .machine import versions
 from .mxnet_setup.runtime import settings
 from .plot import AccuracyCurve
-from .program import Parser, exit_status, number, text
+from .program import Parser, Stopped, exit_status, number, text
 from .timeline.record import Timeline, check_profiler
-from .training.folder import check_free, new_folder
+from .training.folder import check_free, hold, new_folder, this_process
+from .training.resume import Earlier, differences, earlier_run, record
 from .training.run import Hook, Run
+from .training.saver import Saver
+from .training.signals import StopSignals
 
 
 def run(train: Callable, chapter: str, network: str, argv: list | None, batch_size: int, lr: float,
@@ -42,22 +47,27 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
     -------
     int
         The exit status: 0, 2 for bad input and 1 for a failure of MXNet (with one line on stderr that says
-        what and why), 130 after Ctrl-C. What was recorded until then is in the output folder in any case.
+        what and why), 130 after Ctrl-C, 143 after SIGTERM. What was recorded until then is in the output folder in
+        any case.
     """
-    own_flags = own_flags or {}
+    argv = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(chapter, network, batch_size, lr)
-    for flag, settings_of_flag in own_flags.items():
+    for flag, settings_of_flag in (own_flags or {}).items():
         parser.add_argument(flag, **settings_of_flag)
-    args = parser.parse_args(argv)
-    own = {name: getattr(args, name) for name in (flag.strip('-') for flag in own_flags)}
-    own = {name: value for name, value in own.items() if value is not None}
-    return exit_status(chapter, lambda: _run(train, chapter, network, args, own, check))
+    args = parser.parse_args(argv)  # what is no flag at all is refused here, with the usage
+    own_names = [flag.strip('-').replace('-', '_') for flag in own_flags or {}]
+    return exit_status(chapter, lambda: _run(train, chapter, network, parser, args, argv, own_names, check))
 
 
-def _run(train, chapter, network, args, own, check) -> None:
+def _run(train, chapter, network, parser, args, argv, own_names, check) -> None:
     say = (lambda line: None) if args.quiet else (lambda line: print(line, flush=True))
     # All that can be refused is refused before data is loaded, and before anything is written
-    check_free(args.out_dir)
+    earlier = earlier_run(args.resume, args.out_dir, say) if args.resume else None
+    if earlier:
+        args = _with_flags_of(earlier, chapter, parser, args, argv)
+    else:
+        check_free(args.out_dir)
+    own = {name: getattr(args, name) for name in own_names if getattr(args, name) is not None}
     devices = _devices(args, say)
     if args.timeline:
         check_profiler(devices)
@@ -72,19 +82,57 @@ def _run(train, chapter, network, args, own, check) -> None:
 
     config = {'chapter': chapter, **vars(args), 'devices': [str(d) for d in devices], 'num_gpus': len(devices),
               'dataset': train_iter.dataset, 'train_size': train_iter.num_rows, **versions(),
-              'environment': settings()}
-    out_dir = new_folder(args.out_dir, chapter, content=config)
+              'environment': settings(), 'flags': vars(args), 'process': this_process()}
+    changed = differences(earlier.config, config) if earlier else {}
+    out_dir = earlier.folder if earlier else new_folder(args.out_dir, chapter, content=config)
+    with hold(out_dir):
+        checkpoint = None
+        if earlier:
+            earlier = earlier_run(args.resume, args.out_dir, say) or earlier  # now that no other run can change it
+            checkpoint = earlier.checkpoint
+            record(earlier, config, changed)
+            say(_how_it_goes_on(earlier, changed))
+        with StopSignals() as signals:
+            saver = Saver(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, signals,
+                          shlex.join(['python', '-m', f'gluon_mgpu.{chapter}', '--resume', str(out_dir)]))
+            hooks = [saver, *_pictures(args, out_dir, heading)]
+            a_run = Run(args.num_epochs, quiet=args.quiet, folder=out_dir, hooks=hooks)
+            try:
+                train(len(devices), args.batch_size, args.lr, devices=devices, data=(train_iter, test_iter),
+                      run=a_run, seed=args.seed, **own)
+            except Stopped as stopped:
+                raise saver.stopped(a_run, stopped.signum) from None
+            finally:  # also after an error or a signal: what was recorded until then
+                a_run.close()
+
+
+def _pictures(args, out_dir, heading) -> list[Hook]:
     hooks: list[Hook] = []
     if not args.no_plot:
         hooks.append(AccuracyCurve(out_dir / 'accuracy.png', heading))
     if args.timeline:
         hooks.append(Timeline(out_dir, heading))
-    a_run = Run(args.num_epochs, quiet=args.quiet, folder=out_dir, hooks=hooks)
-    try:
-        train(len(devices), args.batch_size, args.lr, devices=devices, data=(train_iter, test_iter), run=a_run,
-              seed=args.seed, **own)
-    finally:  # also after an error or Ctrl-C: what was recorded until then
-        a_run.close()
+    return hooks
+
+
+def _with_flags_of(earlier: Earlier, chapter, parser, args, argv: list) -> argparse.Namespace:
+    """The flags of this command; those left out are of the run that it goes on with."""
+    if earlier.config['chapter'] != chapter:
+        raise ValueError(f'{earlier.folder} is a run of {earlier.config["chapter"]}: go on with it by python -m '
+                         f'gluon_mgpu.{earlier.config["chapter"]}')
+    flags = {**earlier.config.get('flags', {}), 'out_dir': str(earlier.folder)}
+    if args.num_gpus is not None or args.devices is not None:
+        flags['num_gpus'] = flags['devices'] = None
+    return parser.parse_args(argv, argparse.Namespace(**flags))
+
+
+def _how_it_goes_on(earlier: Earlier, changed: dict) -> str:
+    if earlier.checkpoint is None:
+        line = f'{earlier.folder} has no checkpoint yet: beginning anew'
+    else:
+        line = f'going on from {earlier.checkpoint}'
+    differing = ', '.join(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())
+    return f'{line}; {differing}' if differing else line
 
 
 def _devices(args, say) -> list:
@@ -126,6 +174,13 @@ def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
     parser.add_argument('--out-dir', type=text, metavar='DIR',
                         help='new folder for config.json, history.csv and accuracy.png '
                              f'(default: runs/{chapter}-DATE-TIME)')
+    parser.add_argument('--checkpoint-every', type=number(int), metavar='STEPS',
+                        help='write a checkpoint after so many batches (default: after every epoch)')
+    parser.add_argument('--resume', type=text, metavar='auto|PATH',
+                        help='go on with the run in --out-dir, or begin it (auto); or with the run in a folder, or '
+                             'from a checkpoint in it; flags left out are those of the run')
+    parser.add_argument('--require-checkpoint', action='store_true',
+                        help='end the run if a checkpoint cannot be written (default: say so and go on)')
     parser.add_argument('--timeline', action='store_true',
                         help='profile steps of training: trace.json and timeline.png show the median one')
     parser.add_argument('--no-plot', action='store_true', help='draw no accuracy.png')

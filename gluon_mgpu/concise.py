@@ -113,7 +113,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net, loss = hybridized(net), hybridized(loss)  # for speed: the same functions, each as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    for epoch in run.epochs(net):
+    for epoch in run.epochs(net, trainer, seed):
         for X, y in run.batches(train_iter):
             run.add(train_batch(X, y, net, loss, trainer, devices))
         test_acc = evaluate_accuracy_gpus(net, test_iter)

@@ -115,9 +115,13 @@ class AccuracyCurve(Hook):
 
     def ended(self, run: Run) -> None:
         """Draw the epochs that there are, and say so."""
-        if run.history:
+        if not run.history:
+            return
+        try:
             accuracy_curve(run.history, self.path, self.title)
             run.say(f'curve: {self.path}')
+        except OSError as error:  # a full disk must not hide how the run ended
+            run.warn(f'{self.path} cannot be written ({error.strerror})')
 
 
 def accuracy_curve(history: list, path, title: str) -> None:

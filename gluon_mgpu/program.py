@@ -19,6 +19,26 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is the shell's 
 OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'alloc_failed', 'bad_alloc')
 
 
+class Failure(Exception):  # noqa: N818  # how a program ends, as Stopped is
+    """A program was asked well and cannot do it: it ends with this line and status 1."""
+
+
+class Stopped(BaseException):
+    """A signal has ended the program in good order. Like KeyboardInterrupt, no Exception.
+
+    Parameters
+    ----------
+    signum : int
+        The signal's number.
+    line : str
+        What has been done, and how to go on.
+    """
+
+    def __init__(self, signum: int, line: str = ''):
+        super().__init__(line)
+        self.signum = signum
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that refuses in one line, with exit status 2."""
 
@@ -54,8 +74,8 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
     Returns
     -------
     int
-        0; 2 after a ValueError or OSError; 1 after an error of MXNet's engine or without memory; 130 after
-        Ctrl-C; with one line on stderr.
+        0; 2 after a ValueError or OSError; 1 after a `Failure`, an error of MXNet's engine or without memory; 130
+        after Ctrl-C, and 128 and its number after another signal; with one line on stderr.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, 'reconfigure'):  # a folder's name may hold what the terminal cannot show
@@ -65,6 +85,10 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
         work()
     except KeyboardInterrupt:
         return _ended(program, 'interrupted', INTERRUPTED)
+    except Stopped as stopped:
+        return _ended(program, str(stopped), 128 + stopped.signum)
+    except Failure as failure:
+        return _ended(program, str(failure), FAILED)
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         line = _engine_line(error)
         if line:

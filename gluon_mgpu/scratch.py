@@ -280,7 +280,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    for epoch in run.epochs(device_params):
+    for epoch in run.epochs(device_params, seed=seed):
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
             run.add(train_batch(X, y, device_params, devices, lr, allreduce))

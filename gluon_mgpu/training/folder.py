@@ -1,9 +1,13 @@
 """The folder that a program leaves its results in: a new one, and no other program's."""
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import platform
 import time
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -60,6 +64,83 @@ def new_folder(path: str | os.PathLike | None, program: str, record: str = 'conf
             if named:
                 raise _taken(folder) from None
     raise AssertionError('count() never ends')
+
+
+@contextlib.contextmanager
+def hold(folder: str | os.PathLike) -> Iterator[None]:
+    """Keep the folder of a run for this process while the block runs, so that no two runs write into it.
+
+    Parameters
+    ----------
+    folder : path-like
+        It must be there. It is free again at the latest when the process ends, however that may be.
+
+    Raises
+    ------
+    ValueError
+        If another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f'{folder} is in use by {_holder(Path(folder))}: wait until that ends, or give '
+                             'another --out-dir') from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def this_process() -> dict[str, object]:
+    """What tells this process from others, for ``config.json``."""
+    return {'pid': os.getpid(), 'host': platform.node(), 'since': time.strftime('%Y-%m-%d %H:%M:%S')}
+
+
+def _holder(folder: Path) -> str:
+    try:
+        process = json.loads((folder / 'config.json').read_text())['process']
+        return f'the run of process {process["pid"]} on {process["host"]} since {process["since"]}'
+    except (OSError, ValueError, KeyError, TypeError):  # it has only just begun
+        return 'another run'
+
+
+def write_whole(path: str | os.PathLike, pieces: Iterable) -> None:
+    """Write a file that is whole at any time, also after a power cut: beside, to the disk, then renamed.
+
+    Parameters
+    ----------
+    path : path-like
+        The file; what it was before is left if anything fails.
+    pieces : iterable of bytes
+        What is in it, one after the other.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    path = Path(path)
+    unfinished = path.with_name(f'{path.name}.part')
+    try:
+        with open(unfinished, 'wb') as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
+    with contextlib.suppress(OSError):  # the new name, too; some file systems cannot
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _taken(path: Path) -> ValueError:

@@ -21,10 +21,53 @@ def copies(net: Any) -> dict[str, list]:
     -------
     dict of str to list of np.ndarray
         The arrays themselves.
+
+    Raises
+    ------
+    ValueError
+        If a network has no parameters yet.
     """
     if hasattr(net, 'collect_params'):
-        return {name: param.list_data() for name, param in net.collect_params().items()}
+        try:
+            return {name: param.list_data() for name, param in by_name(net).items()}
+        except RuntimeError:  # MXNet's own line is five, and names the parameter by a number
+            raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices), and pass one '
+                             'batch through it if its layers are to learn their shapes') from None
     return {f'parameter {i}': list(on_devices) for i, on_devices in enumerate(zip(*net))}
+
+
+def by_name(net: Any) -> dict[str, Any]:
+    """Return the parameters of a Gluon network by where they are in it, such as ``'2.weight'``.
+
+    Their own names, in MXNet 1.9, count the networks that the process has made before.
+
+    Parameters
+    ----------
+    net : gluon.Block or what `hybridized` makes of one
+
+    Returns
+    -------
+    dict of str to gluon.Parameter
+    """
+    block = getattr(net, 'block', net)
+    return getattr(block, '_collect_params_with_prefix', block.collect_params)()
+
+
+def refuse_uninitialized(net: Any) -> None:
+    """Raise ValueError if a Gluon network is on no devices yet."""
+    for name, param in by_name(net).items() if hasattr(net, 'collect_params') else ():
+        try:
+            param.list_ctx()
+        except RuntimeError:
+            raise ValueError(f'{name} is on no device: call net.initialize(ctx=devices) first') from None
+
+
+def finish_initialization(net: Any, shapes: dict[str, tuple]) -> None:
+    """Give the parameters of a Gluon network the shapes that it would learn from its first batch."""
+    for name, param in by_name(net).items() if hasattr(net, 'collect_params') else ():
+        if param._deferred_init:
+            param.shape = shapes[name]
+            param._finish_deferred_init()
 
 
 def trainable(net: Any) -> list:
@@ -51,6 +94,14 @@ def not_finite(net: Any) -> str:
         if not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):
             return name
     return ''
+
+
+def seed_all(seed: int, epoch: int) -> None:
+    """Begin MXNet's and NumPy's random numbers anew, decided by a seed and an epoch."""
+    from ..mxnet_setup import compat
+    number = int(numpy.random.SeedSequence((seed, epoch)).generate_state(1)[0]) % 2**31
+    compat.seed(number)
+    numpy.random.seed(number)
 
 
 def wait() -> None:

@@ -9,9 +9,11 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from operator import length_hint
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +22,8 @@ import numpy
 from tqdm import tqdm
 
 from ..checks import integer
-from .parameters import not_finite, wait
+from .folder import write_whole
+from .parameters import not_finite, seed_all, wait
 
 # Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores
 SECONDS_BETWEEN_READS, MOST_UNREAD = 0.25, 16
@@ -42,6 +45,9 @@ class Epoch(NamedTuple):
 
 class Hook:
     """What else is to happen during a run: a subclass overrides what it needs. `run` is the `Run`."""
+
+    def begun(self, run: Run) -> None:
+        """Called once, before the first epoch: `run.net` and `run.trainer` are known, nothing has been trained."""
 
     def start(self, run: Run) -> None:
         """Called before the first batch of an epoch; the devices are idle."""
@@ -78,7 +84,11 @@ class Run:
     history : list of Epoch
         The epochs done.
     num_batches : int
-        The batches of the present epoch that have been started.
+        The batches of the present epoch that have been started; after its last one, all of them.
+    num_steps : int
+        The batches of all epochs that have been started.
+    net, trainer
+        What is trained, as `epochs` was given it.
 
     Raises
     ------
@@ -92,12 +102,17 @@ class Run:
         self.folder = None if folder is None else Path(folder)
         self.hooks = hooks
         self.history: list[Epoch] = []
-        self.num_batches = 0
+        self.num_batches = self.num_steps = 0
+        self.net: Any = []
+        self.trainer: Any = None
+        self._seed: int | None = None
+        self._batches_done = 0  # of the next epoch, by a run that was interrupted
+        self._loss, self._rows, self._seconds = 0.0, 0, 0.0
+        self._unread: list[list] = []
         self._bar: Any = None
         self._closed = False
-        self._net: Any = []
 
-    def epochs(self, net: Any) -> Iterator[int]:
+    def epochs(self, net: Any, trainer: Any = None, seed: int | None = None) -> Iterator[int]:
         """Yield the numbers of the epochs to come, from 1; each must be ended by `end_epoch`.
 
         Parameters
@@ -105,8 +120,14 @@ class Run:
         net : gluon.Block or list of lists of np.ndarray
             What is trained: a network, or the parameters on each device. Once per epoch they are looked at,
             since a parameter that is NaN may not show in the loss: relu(NaN) is 0.
+        trainer : gluon.Trainer, optional
+            What updates them, for the hooks to know.
+        seed : int, optional
+            With it, MXNet's and NumPy's random numbers begin anew in each epoch, decided by this and the
+            epoch, so that a resumed run draws the same as one that was never interrupted.
         """
-        self._net = net
+        self.net, self.trainer, self._seed = net, trainer, seed
+        self._call('begun')
         try:
             for epoch in range(len(self.history) + 1, self.num_epochs + 1):
                 yield epoch
@@ -121,31 +142,78 @@ class Run:
         The bar counts batches that the devices have finished, and tells the time left for the whole run. It
         appears on a terminal only. After the last batch it waits until the devices are done.
 
+        An iterator with an attribute ``epoch``, such as a `BatchIterator`, is set to the epochs done. Of an epoch
+        that was interrupted, the batches done are left out.
+
         Raises
         ------
         DivergenceError
             If a loss that `add` did not read, or a parameter, is NaN or infinite after the last batch.
         """
         if self._bar is None:
-            self._bar = tqdm(total=self.num_epochs * length_hint(train_iter), unit='batch', leave=False,
-                             initial=len(self.history) * length_hint(train_iter), smoothing=0.05,
+            length = length_hint(train_iter)
+            self._bar = tqdm(total=self.num_epochs * length, unit='batch', leave=False,
+                             initial=len(self.history) * length + self._batches_done, smoothing=0.05,
                              disable=True if self.quiet else None, dynamic_ncols=True)
-        self._bar.set_description(f'epoch {len(self.history) + 1}/{self.num_epochs}', refresh=False)
-        self._loss, self._rows = 0.0, 0
-        self._unread: list[list] = []
+        epoch = len(self.history) + 1
+        self._bar.set_description(f'epoch {epoch}/{self.num_epochs}', refresh=False)
+        if hasattr(train_iter, 'epoch'):
+            train_iter.epoch = epoch - 1
+        if self._seed is not None:
+            seed_all(self._seed, epoch)
+        self.num_batches, self._batches_done = self._batches_done, 0
+        if not self.num_batches:
+            self._loss, self._rows, self._seconds = 0.0, 0, 0.0
+        self._num_read, self._unread = self.num_batches, []
         self._batches_per_read = 1
-        self.num_batches = 0
         self._call('start')
         self._started = self._read_at = time.perf_counter()
-        for batch in train_iter:
+        self._started -= self._seconds
+        for batch in islice(train_iter, self.num_batches, None):
             yield batch
             self.num_batches += 1
+            self.num_steps += 1
             self._call('after_batch')
+        self.settle()
+        self._call('trained')
+        self._refuse_parameters()
+
+    def settle(self) -> None:
+        """Wait until the devices are done, and read the losses of all batches started in this epoch.
+
+        Raises
+        ------
+        DivergenceError
+            If one of them is NaN or infinite.
+        """
         wait()
         self._seconds = time.perf_counter() - self._started
         self._read(len(self._unread))
-        self._call('trained')
-        self._refuse_parameters()
+
+    def position(self) -> dict:
+        """Return how far the run has come, of what JSON can hold, for `go_on`; call `settle` first.
+
+        Between two epochs that is the history; within one also its batches, its losses and its seconds so far.
+        """
+        within = self.num_batches if self._rows else 0
+        return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
+                'num_batches': within, 'loss': self._loss if within else 0.0, 'rows': self._rows if within else 0,
+                'seconds': self._seconds if within else 0.0}
+
+    def go_on(self, position: dict) -> None:
+        """Take up a run where `position` was asked for; to be called by a hook's `begun`.
+
+        Raises
+        ------
+        ValueError
+            If it is nothing that `position` has returned.
+        """
+        try:
+            self.history = [Epoch(*epoch) for epoch in position['history']]
+            self.num_steps, self._batches_done = position['num_steps'], position['num_batches']
+            self._loss, self._rows, self._seconds = position['loss'], position['rows'], position['seconds']
+        except (KeyError, TypeError) as error:
+            raise ValueError(f'{error}: no position of a run; one that Run.position() returned expected') from None
 
     def add(self, ls: list) -> None:
         """Take the losses of the batch just started, one array (n,) per device.
@@ -167,33 +235,32 @@ class Run:
         batches, self._unread = self._unread[:count], self._unread[count:]
         # The last one first, so that it is waited for once, and Python wakes up once
         batches = [[l.asnumpy() for l in ls] for ls in batches[::-1]][::-1]
-        losses = numpy.concatenate([numpy.empty(0), *(l for ls in batches for l in ls)])  # in float64
-        if not numpy.isfinite(losses).all():
-            self._refuse_losses(batches)
-        self._loss += losses.sum()
-        self._rows += len(losses)
+        for ls in batches:
+            losses = numpy.concatenate([numpy.empty(0), *ls])  # in float64
+            if not numpy.isfinite(losses).all():
+                self._refuse_loss(losses.sum())
+            self._loss += float(losses.sum())
+            self._rows += len(losses)
+            self._num_read += 1
         now = time.perf_counter()
         if not self._bar.disable and batches:
-            loss, speed = numpy.concatenate(batches[-1]).mean(), self._rows / (now - self._started)
+            loss, speed = losses.mean(), self._rows / (now - self._started)
             self._bar.set_postfix_str(f'loss {loss:.3f}, {speed:,.0f} images/s', refresh=False)
         self._bar.update(count)
         seconds_per_batch = (now - self._read_at) / max(count, 1)
         self._read_at = now
         self._batches_per_read = min(MOST_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
 
-    def _refuse_losses(self, batches: list) -> None:
+    def _refuse_loss(self, loss: float) -> None:
         """End the run at the first batch whose loss is no number."""
         self.close()
-        sums = [numpy.concatenate(ls).sum() for ls in batches]
-        first = next(i for i, loss in enumerate(sums) if not numpy.isfinite(loss))
-        rows = self._rows + sum(len(l) for ls in batches[:first] for l in ls)
         raise DivergenceError(
-            f'the loss is {sums[first]} in epoch {len(self.history) + 1}, after {rows} rows: it must be finite; '
-            'use a smaller learning rate')
+            f'the loss is {loss} in epoch {len(self.history) + 1}, batch {self._num_read + 1}, after {self._rows} '
+            'rows: it must be finite; use a smaller learning rate')
 
     def _refuse_parameters(self) -> None:
         """End the run if a parameter is no number."""
-        name = not_finite(self._net)
+        name = not_finite(self.net)
         if name:
             self.close()
             raise DivergenceError(f'{name} is no longer finite after epoch {len(self.history) + 1}, though the '
@@ -212,8 +279,9 @@ class Run:
         epoch = Epoch(len(self.history) + 1, self._seconds, self._loss / self._rows, test_acc,
                       self._rows / self._seconds)
         self.history.append(epoch)
+        self._rows = 0
         if self.folder is not None:
-            self.write(self.folder / 'history.csv')
+            self._keep(self.folder / 'history.csv')
         self.say(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
                  f'{epoch.seconds:.1f} s, {epoch.images_per_second:,.0f} images/s')
         self._call('evaluated')
@@ -230,18 +298,33 @@ class Run:
             with tqdm.external_write_mode():
                 print(line, flush=True)
 
+    def warn(self, line: str) -> None:
+        """Print a line on stderr, beside the progress bar, also if the run is quiet."""
+        with tqdm.external_write_mode(file=sys.stderr):
+            print(line, file=sys.stderr, flush=True)
+
     def write(self, path) -> None:
         """Write the history as CSV, with the field names of `Epoch` as its first line.
 
         The file is whole at any time: an interrupted call leaves the one before.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written: the one before is left.
         """
-        unfinished = f'{path}.part'
-        with open(unfinished, 'w', newline='') as file:
-            writer = csv.writer(file)
-            writer.writerow(Epoch._fields)
-            writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
-                              f'{e.images_per_second:.1f}') for e in self.history)
-        os.replace(unfinished, path)
+        text = io.StringIO(newline='')
+        writer = csv.writer(text)
+        writer.writerow(Epoch._fields)
+        writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
+                          f'{e.images_per_second:.1f}') for e in self.history)
+        write_whole(path, [text.getvalue().encode()])
+
+    def _keep(self, path) -> None:
+        try:
+            self.write(path)
+        except OSError as error:  # a full disk: what has been trained so far is worth more than the file
+            self.warn(f'{path} cannot be written ({error.strerror}): training goes on')
 
     def close(self) -> None:
         """End the run, at its end or before: take the progress bar off the screen, call the hooks' `ended`."""

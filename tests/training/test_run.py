@@ -232,6 +232,6 @@ def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most
 @pytest.mark.parametrize('batches_after', [0, 1, 20])
 def test_a_loss_that_is_no_number_ends_the_run(bad, batches_after):
     run = Run(num_epochs=1, quiet=True)
-    with pytest.raises(DivergenceError, match=r'the loss is (nan|inf) in epoch 1, after 2 rows.*learning rate'):
+    with pytest.raises(DivergenceError, match=r'the loss is (nan|inf) in epoch 1, batch 2, after 2 rows.*rate'):
         feed(run, [[[1.0, 1.0]], [[bad]], *[[[1.0]]] * batches_after])
     assert run.history == []

@@ -1,0 +1,259 @@
+"""A checkpoint: all that a training loop needs to go on as if it had never been interrupted, in one file.
+
+    checkpoint.save('mine.safetensors', net, trainer, epoch=3)
+    position = checkpoint.load('mine.safetensors', net, trainer)    # {'epoch': 3}
+
+The file is one of safetensors, which any program can read and none can be made to run: arrays, and before them a
+header of JSON, whose entry ``gluon_mgpu`` holds all the rest and a checksum of the file. `save` never leaves half
+a file, and `load` changes nothing before it has seen that all of it fits.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy
+import safetensors
+import safetensors.numpy
+
+from . import optimizer_state
+from .folder import write_whole
+from .optimizer_state import CheckpointError
+from .parameters import by_name, copies, finish_initialization, refuse_uninitialized, wait
+
+VERSION = 1
+NO_SUM = '0' * 64  # in the place of the checksum while it is computed
+# The entry's first words, as they stand in the file, within its first bytes
+BEGINNING = re.compile(rb'\\"version\\":(\d{1,9}),\\"sha256\\":\\"([0-9a-f]{64})\\"')
+BEGINNING_WITHIN, PIECE = 512, 2**20
+
+
+class Snapshot(NamedTuple):
+    """What is in a checkpoint, copied to the host."""
+
+    arrays: dict[str, list]  # by name, numpy arrays: one if it is the same on all devices, else one per device
+    record: dict             # the rest, of what JSON can hold
+
+
+def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> None:
+    """Write a checkpoint; waits for the devices, and until the file is on the disk.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, by custom ``*.safetensors``. What it was before is left until the new one is complete.
+    net : gluon.Block, what `hybridized` makes of one, or a list of lists of np.ndarray
+        The network, or its parameters on each device. A parameter that is the same on all devices is kept once,
+        one that is not, such as batch norm's running statistics, with every device's copy.
+    trainer : gluon.Trainer, optional
+        Its optimizer's state is kept: momentum, Adam's means, the counts of updates. Not the learning rate and
+        other settings, which are the program's own.
+    **position
+        What else the loop needs to know, such as ``epoch=3``: of what JSON can hold.
+
+    Raises
+    ------
+    ValueError
+        If the trainer updates a parameter that the network does not have, or something cannot be kept.
+    OSError
+        If the file cannot be written.
+    """
+    wait()
+    write(path, snapshot(net, trainer), position)
+
+
+def snapshot(net: Any, trainer: Any = None) -> Snapshot:
+    """Copy to the host what `save` keeps. Call ``npx.waitall()`` after the last step of training.
+
+    To read an array waits for it, but not for the running statistics of batch norm in a hybridized network.
+    """
+    parameters = {name: _merged(arrays) for name, arrays in copies(net).items()}
+    arrays = {f'parameters/{name}': kept for name, kept in parameters.items()}
+    record: dict[str, Any] = {'parameters': {name: len(kept) for name, kept in parameters.items()}}
+    if trainer is not None:
+        record['optimizer'], states = optimizer_state.collect(trainer, _names(net))
+        arrays |= {f'states/{name}': _merged(on_devices) for name, on_devices in states.items()}
+    return Snapshot(arrays, record)
+
+
+def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
+    """Write a snapshot and a position as `save` does; can be called in any thread."""
+    tensors = {f'{name}@{k}': array for name, arrays in kept.arrays.items() for k, array in enumerate(arrays)}
+    try:
+        record = json.dumps({'version': VERSION, 'sha256': NO_SUM, **kept.record, 'position': position},
+                            separators=(',', ':'))
+        content = memoryview(safetensors.numpy.save(tensors, {'gluon_mgpu': record}))
+    except (TypeError, KeyError, safetensors.SafetensorError) as error:
+        raise ValueError(f'{error}: a checkpoint cannot hold that, only arrays of common types and what JSON '
+                         'can hold') from None
+    found = BEGINNING.search(content[:BEGINNING_WITHIN])
+    if not found:
+        raise RuntimeError('safetensors has changed the order in a file: the checksum has no place in it')
+    start, end = found.span(2)
+    write_whole(path, [content[:start], hashlib.sha256(content).hexdigest().encode(), content[end:]])
+
+
+def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[str], None] = print) -> dict:
+    """Give a network, and the state of its optimizer, the values of a checkpoint, in place; waits.
+
+    Parameters
+    ----------
+    path : path-like
+        A file that `save` has written.
+    net, trainer
+        As for `save`: the same network, on any devices, and a Trainer with the same optimizer, or no trainer. The
+        network must be initialized; shapes that it does not know yet it learns from the file.
+    say : callable
+        Is told in one line if parameters that differed between the devices come to another number of devices: each
+        device gets their mean then. With the same number, each gets its own.
+
+    Returns
+    -------
+    dict
+        The position that `save` was given.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is no whole checkpoint, or one of another network or optimizer: name, shape and dtype of each
+        array are compared. Nothing has been changed then.
+    """
+    record, arrays = read(path)
+    parameters = {name: arrays[f'parameters/{name}'] for name in record['parameters']}
+    refuse_uninitialized(net)
+    _check(path, net, parameters)
+    if trainer is not None:
+        if 'optimizer' not in record:
+            raise CheckpointError(f"{path}: it holds no optimizer's state: load it without the trainer")
+        states = {name[len('states/'):]: kept for name, kept in arrays.items() if name.startswith('states/')}
+        optimizer_state.check(path, trainer, _names(net), record['optimizer'], states)
+    finish_initialization(net, {name: kept[0].shape for name, kept in parameters.items()})
+    wait()
+    averaged = _set(net, parameters)
+    if averaged:
+        numbers = f'{len(parameters[averaged[0]])} devices, now on {len(copies(net)[averaged[0]])}'
+        say(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {numbers}: each has their mean')
+    if trainer is not None:
+        optimizer_state.restore(trainer, _names(net), record['optimizer'], states)
+        _set(net, parameters)  # once more: a Trainer that begins copies the first device's to the others
+    return record['position']
+
+
+def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
+    """Read a checkpoint, once it is known to be whole.
+
+    Returns
+    -------
+    record : dict
+        ``parameters``, ``position`` and, with a trainer, ``optimizer``.
+    arrays : dict of str to list of numpy.ndarray
+        By ``parameters/NAME`` and ``states/NAME/NUMBER``: one, or one per device.
+
+    Raises
+    ------
+    CheckpointError
+        If it is anything else; one line says what.
+    """
+    try:
+        check_sum(path)
+        with safetensors.safe_open(path, 'numpy') as file:
+            record = json.loads(file.metadata()['gluon_mgpu'])
+            del record['version'], record['sha256']
+            arrays: dict[str, list] = {}
+            for key in sorted(file.keys(), key=_in_order):
+                arrays.setdefault(key.rpartition('@')[0], []).append(file.get_tensor(key))
+    except OSError as error:
+        raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f'{path}: a damaged checkpoint ({error})') from None
+    expected = {'parameters': dict, 'position': dict, **({'optimizer': dict} if 'optimizer' in record else {})}
+    if not all(isinstance(record.get(name), kind) for name, kind in expected.items()) or any(
+            len(arrays.get(f'parameters/{name}', ())) != number for name, number in record['parameters'].items()):
+        raise CheckpointError(f'{path}: a damaged checkpoint (its header does not describe what is in it)')
+    return record, arrays
+
+
+def check_sum(path: str | os.PathLike) -> None:
+    """Compare the checksum of a checkpoint with its content, with little memory.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is no checkpoint, of another version, or altered.
+    OSError
+        If it cannot be read.
+    """
+    with open(path, 'rb') as file:
+        beginning = file.read(BEGINNING_WITHIN)
+        found = BEGINNING.search(beginning)
+        if not found:
+            raise CheckpointError(f'{path}: no checkpoint of gluon_mgpu')
+        if int(found[1]) != VERSION:
+            raise CheckpointError(f'{path}: version {int(found[1])}, and this gluon_mgpu reads version {VERSION}; '
+                                  'use the gluon_mgpu that wrote it')
+        start, end = found.span(2)
+        digest = hashlib.sha256(beginning[:start] + NO_SUM.encode() + beginning[end:])
+        while piece := file.read(PIECE):
+            digest.update(piece)
+    if digest.hexdigest().encode() != found[2]:
+        raise CheckpointError(f'{path}: truncated or altered (its checksum is not that of its content)')
+
+
+def _merged(arrays: list) -> list[numpy.ndarray]:
+    """Host copies of an array on all devices: a single one if they are equal to the bit."""
+    first, *others = [array.asnumpy() for array in arrays]
+    equal = all(first.tobytes() == other.tobytes() for other in others)
+    return [first] if equal else [first, *others]
+
+
+def _names(net) -> dict[int, str]:
+    """The names of a network's parameters by their identity: as a Trainer knows them."""
+    return {id(param): name for name, param in by_name(net).items()}
+
+
+def _check(path, net, kept: dict[str, list]) -> None:
+    """Refuse arrays that are not those of the network."""
+    there = _shapes(net)
+    missing, unknown = sorted(there.keys() - kept.keys()), sorted(kept.keys() - there.keys())
+    if missing or unknown:
+        what = f'lacks {missing[0]}' if missing else f'has {unknown[0]}, which the network lacks'
+        raise CheckpointError(f'{path}: of another network: it {what}')
+    for name, (shape, dtype) in there.items():
+        found = kept[name][0]
+        if len(found.shape) != len(shape) or any(n > 0 and n != m for n, m in zip(shape, found.shape)):
+            raise CheckpointError(f'{path}: of another network: {name} has the shape {found.shape} in it and '
+                                  f'{tuple(shape)} here')
+        if found.dtype != dtype:
+            raise CheckpointError(f'{path}: {name} is {found.dtype} in it and {dtype} here: cast the network')
+
+
+def _shapes(net) -> dict[str, tuple]:
+    """Shape, with 0 or -1 for what is not known yet, and dtype of each parameter."""
+    if hasattr(net, 'collect_params'):
+        return {name: (param.shape or (), numpy.dtype(param.dtype)) for name, param in by_name(net).items()}
+    return {name: (arrays[0].shape, arrays[0].dtype) for name, arrays in copies(net).items()}
+
+
+def _set(net, kept: dict[str, list]) -> list[str]:
+    """Give every device its values, or the mean of all; return the names of those that were averaged."""
+    averaged = []
+    for name, arrays in copies(net).items():
+        values = kept[name]
+        if len(values) not in (1, len(arrays)):
+            averaged.append(name)
+            values = [numpy.mean(values, axis=0, dtype='float64').astype(values[0].dtype)]
+        for k, array in enumerate(arrays):
+            array[:] = values[k % len(values)]
+    wait()
+    return averaged
+
+
+def _in_order(key: str) -> tuple:
+    name, _, number = key.rpartition('@')
+    return name, int(number)

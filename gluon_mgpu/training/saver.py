@@ -1,0 +1,205 @@
+"""Checkpoints of a run: written while it goes on, found again when it is to go on, the last two kept."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy
+
+from ..checks import integer
+from ..program import Failure, Stopped
+from . import checkpoint
+from .checkpoint import CheckpointError, Snapshot
+from .run import DivergenceError, Hook, Run
+from .signals import StopSignals
+
+KEPT = 2
+NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
+
+
+def checkpoints(folder) -> list[Path]:
+    """The checkpoints in the folder of a run, whole or not, the newest first: that of the most steps."""
+    found = [path for path in Path(folder).iterdir() if NAME.fullmatch(path.name)]
+    return sorted(found, key=_steps, reverse=True)
+
+
+def newest(folder, say: Callable[[str], None]) -> Path | None:
+    """Return the newest checkpoint in a folder that is whole; None if there is none.
+
+    Parameters
+    ----------
+    folder : path-like
+        That of a run.
+    say : callable
+        Is told in one line of each that is not whole.
+    """
+    for path in checkpoints(folder):
+        try:
+            checkpoint.read(path)
+            return path
+        except CheckpointError as error:
+            say(f'{error}: looking for the one before')
+    return None
+
+
+class Saver(Hook):
+    """Writes checkpoints of a run, and takes one up at its beginning.
+
+    The devices are waited for and what they hold is copied; the file is written by a thread while they go on. A
+    file that cannot be written is told once per epoch and does not end the run, unless `require` says so.
+
+    Parameters
+    ----------
+    folder : path-like
+        Where ``checkpoint-STEPS.safetensors`` are written; it must be there.
+    every : int, optional
+        Steps from one checkpoint to the next, and one when the run is complete; by default one after every epoch.
+    config : dict, optional
+        What else each checkpoint is to hold of the run, of what JSON can hold.
+    resume : path-like, optional
+        The checkpoint to go on from.
+    require : bool
+        End the run if a checkpoint cannot be written.
+    signals : StopSignals, optional
+        When one is received, the step is finished, a checkpoint written and the run ended by `Stopped`.
+    how_to_resume : str
+        The command, for the last line then.
+
+    Raises
+    ------
+    ValueError
+        If `every` is no integer of at least 1.
+    """
+
+    def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
+                 require: bool = False, signals: StopSignals | None = None, how_to_resume: str = ''):
+        self.folder = Path(folder)
+        self.every = every if every is None else integer('every', every, 1)
+        self.config = config or {}
+        self.resume, self.require = resume, require
+        self.signals, self.how_to_resume = signals or StopSignals(), how_to_resume
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
+        self._written: Future | None = None
+        self._problem = ''  # with the last checkpoint, if it could not be written
+        self._last: Path | None = None
+        self._training = False
+
+    def begun(self, run: Run) -> None:
+        """Give the network the values of the checkpoint to go on from, if there is one."""
+        for unfinished in self.folder.glob('checkpoint-*.part'):  # of a process that was killed
+            unfinished.unlink()
+        if self.resume is None:
+            return
+        position = checkpoint.load(self.resume, run.net, run.trainer, run.warn)
+        try:
+            run.go_on(position['run'])
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f'{self.resume}: not of a run ({error})') from None
+        self._last = Path(self.resume)
+
+    def start(self, run: Run) -> None:
+        """From here on, a step that has been begun is finished before a signal ends the run."""
+        self._training, self.signals.at_once = True, False
+
+    def after_batch(self, run: Run) -> None:
+        """Write a checkpoint if it is time; end the run if a signal came."""
+        if self.signals.received:
+            raise Stopped(self.signals.received)
+        if self.every and run.num_steps % self.every == 0:
+            self._save(run)
+
+    def trained(self, run: Run) -> None:
+        """From here on, a signal ends the run at once: what evaluation tells can be computed again."""
+        self._training, self.signals.at_once = False, True
+        if self.signals.received:
+            raise Stopped(self.signals.received)
+
+    def evaluated(self, run: Run) -> None:
+        """Write a checkpoint if it is time, tell of one that could not be written, obey a signal."""
+        self.signals.at_once = False
+        complete = len(run.history) == run.num_epochs
+        if complete or not self.every:
+            self._save(run)
+        if complete:
+            self._finish()
+        self._tell(run, self.require)
+        if self.signals.received and not complete:
+            raise Stopped(self.signals.received)
+
+    def ended(self, run: Run) -> None:
+        """Wait for the thread that writes."""
+        self.signals.at_once = False
+        self._finish()
+        self._tell(run)
+        self._writer.shutdown()
+
+    def stopped(self, run: Run, signum: int) -> Stopped:
+        """Write a last checkpoint when a signal has ended the run, in training or in evaluation.
+
+        Returns
+        -------
+        Stopped
+            With a line that says how far the run has come and how to go on.
+        """
+        self.signals.at_once = False
+        self._finish()
+        if self._last is None or _steps(self._last) != run.num_steps:
+            self._save(run)
+            self._finish()
+        within = run.position()['num_batches']
+        epoch = len(run.history) + bool(within)
+        done = f'ended in epoch {epoch}, after {within} batches' if within else f'ended after epoch {epoch}'
+        return Stopped(signum, f'{done}; {self._problem or "to go on: " + self.how_to_resume}')
+
+    def _save(self, run: Run) -> None:
+        """Copy what there is to the host and have it written. Waits for the devices and the checkpoint before."""
+        if self._training:
+            run.settle()  # in evaluation nothing changes, and to wait for its end may take long
+        kept = checkpoint.snapshot(run.net, run.trainer)
+        _refuse_not_finite(run, kept)
+        self._finish()
+        if self.require:
+            self._tell(run, require=True)
+        self._written = self._writer.submit(self._write, kept, {'run': run.position(), 'config': self.config})
+
+    def _write(self, kept: Snapshot, position: dict) -> None:
+        """Called in the thread."""
+        num_steps = position['run']['num_steps']
+        path = self.folder / f'checkpoint-{num_steps:08}.safetensors'
+        checkpoint.write(path, kept, position)
+        self._last = path
+        for old in [other for other in checkpoints(self.folder) if _steps(other) < num_steps][KEPT - 1:]:
+            old.unlink()
+
+    def _finish(self) -> None:
+        """Wait until the file is written, and note if it could not be."""
+        if self._written is None:
+            return
+        error, self._written = self._written.exception(), None
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        self._problem = '' if error is None else (
+            f'no checkpoint can be written in {self.folder} ({error.strerror or error}), the last one is '
+            f'{self._last.name if self._last else "none"}')
+
+    def _tell(self, run: Run, require: bool = False) -> None:
+        problem, self._problem = self._problem, ''
+        if problem and require:
+            raise Failure(problem)
+        if problem:
+            run.warn(f'{problem}: training goes on')
+
+
+def _steps(path: Path) -> int:
+    found = NAME.fullmatch(path.name)
+    return int(found[1]) if found else -1
+
+
+def _refuse_not_finite(run: Run, kept: Snapshot) -> None:
+    """End the run rather than write a checkpoint that no run could go on from."""
+    for name, arrays in kept.arrays.items():
+        if not all(numpy.isfinite(array).all() for array in arrays):
+            raise DivergenceError(f'{name.partition("/")[2]} is no longer finite in epoch {len(run.history) + 1}, '
+                                  f'batch {run.num_batches}: all parameters must be; use a smaller learning rate')

@@ -1,0 +1,240 @@
+"""Checkpoints of people's own loops: one that goes on ends where one that was never interrupted does."""
+import json
+import re
+
+import numpy
+import pytest
+import safetensors
+import safetensors.numpy
+
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.training import checkpoint
+from gluon_mgpu.training.checkpoint import CheckpointError
+from gluon_mgpu.training.parameters import by_name, copies, trainable
+
+OPTIMIZERS = {'sgd': ('sgd', {'learning_rate': 0.1}),
+              'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-3}),
+              'adam': ('adam', {'learning_rate': 0.01})}
+
+
+def network(devices):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(3, 3), gluon.nn.BatchNorm(), gluon.nn.Flatten(),
+            gluon.nn.Dense(5, activation='relu'), gluon.nn.Dense(2))
+    net.initialize(init.Xavier(), ctx=devices)
+    return net
+
+
+class Loop:
+    """A loop as people write one: batches of its own, decided by the step."""
+
+    def __init__(self, devices, optimizer='sgd', params=trainable, **options):
+        self.devices, self.net, self.num_steps = devices, network(devices), 0
+        self.net(np.zeros((1, 1, 6, 6), ctx=devices[0]))
+        name, settings = OPTIMIZERS[optimizer]
+        self.trainer = gluon.Trainer(params(self.net), name, settings, **options)
+        self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def train(self, num_steps):
+        for _ in range(num_steps):
+            rng = numpy.random.default_rng(self.num_steps)
+            X, y = np.array(rng.random((9, 1, 6, 6), 'float32')), np.array(rng.integers(2, size=9))
+            with autograd.record():
+                ls = [self.loss(self.net(X_shard), y_shard) for X_shard, y_shard in
+                      zip(split_and_load(X, self.devices), split_and_load(y, self.devices))]
+            autograd.backward(ls)
+            self.trainer.step(len(X))
+            self.num_steps += 1
+        npx.waitall()
+        return self
+
+    def values(self):
+        return {name: [array.asnumpy().tolist() for array in arrays] for name, arrays in copies(self.net).items()}
+
+
+@pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
+@pytest.mark.parametrize('params', [trainable, lambda net: net.collect_params()], ids=['trainable', 'all'])
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+@pytest.mark.parametrize('k', [1, 2, 4])
+def test_a_resumed_loop_equals_one_never_interrupted(k, optimizer, params, options, device_list, tmp_path):
+    devices = device_list(k)
+    whole = Loop(devices, optimizer, params, **options).train(3)
+    checkpoint.save(tmp_path / 'a', whole.net, whole.trainer, num_steps=whole.num_steps)
+    kept = whole.values()
+    whole.train(3)
+    for before in (0, 2):  # a new Trainer, and one that has made other steps
+        resumed = Loop(devices, optimizer, params, **options).train(before)
+        position = checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
+        assert position == {'num_steps': 3}
+        resumed.num_steps = 3
+        assert resumed.values() == kept
+        assert resumed.train(3).values() == whole.values() != kept
+    assert k > 1 or resumed.values()['1.running_mean'][0] != [0, 0, 0]
+
+
+def test_a_network_that_does_not_know_its_shapes_learns_them(devices, tmp_path):
+    whole = Loop(devices).train(2)
+    checkpoint.save(tmp_path / 'a', whole.net, whole.trainer)
+    net = network(devices)
+    assert checkpoint.load(tmp_path / 'a', net) == {}
+    assert {n: [a.asnumpy().tolist() for a in arrays] for n, arrays in copies(net).items()} == whole.values()
+
+
+def test_a_hybridized_network_and_its_own_statistics(devices, tmp_path):
+    """The file is that of the network itself, and a graph sees what has been loaded."""
+    loop = Loop(devices).train(1)
+    X = np.ones((3, 1, 6, 6), ctx=devices[0])
+    fast = hybridized(loop.net)
+    scores = fast(X).asnumpy()
+    checkpoint.save(tmp_path / 'a', fast)
+    checkpoint.save(tmp_path / 'b', loop.net)
+    assert checkpoint.read(tmp_path / 'a')[0]['parameters'] == checkpoint.read(tmp_path / 'b')[0]['parameters']
+    loop.train(2)
+    assert fast(X).asnumpy().tolist() != scores.tolist()
+    checkpoint.load(tmp_path / 'a', fast)
+    assert fast(X).asnumpy().tolist() == scores.tolist()
+
+
+def test_what_differs_between_devices_is_kept_for_each(devices, tmp_path):
+    loop = Loop(devices).train(2)
+    checkpoint.save(tmp_path / 'a', loop.net)
+    record, arrays = checkpoint.read(tmp_path / 'a')
+    assert record['parameters'] == {name: len(devices) if 'running' in name else 1 for name in by_name(loop.net)}
+    for k in range(len(devices)):
+        assert arrays['parameters/1.running_mean'][k].tolist() == loop.values()['1.running_mean'][k]
+
+
+def test_another_number_of_devices(device_list, tmp_path):
+    """Parameters are the same, what differed is averaged, and that is said; updates are counted on."""
+    two, said = Loop(device_list(2), 'adam').train(3), []
+    checkpoint.save(tmp_path / 'a', two.net, two.trainer)
+    for k in (1, 3):
+        other = Loop(device_list(k), 'adam')
+        checkpoint.load(tmp_path / 'a', other.net, other.trainer, said.append)
+        for name, kept in two.values().items():
+            mean = numpy.mean(kept, axis=0).tolist() if 'running' in name else kept[0]
+            for found in other.values()[name]:
+                numpy.testing.assert_allclose(found, mean, rtol=1e-6, err_msg=name)  # the mean, in float32
+        other.num_steps = 3
+        other.train(1)
+        assert other.trainer.optimizer.num_update == 4
+    assert said == ['2 arrays, such as 1.running_mean, differed between the 2 devices, '
+                    f'now on {k}: each has their mean' for k in (1, 3)]
+
+
+def test_parameters_as_lists(devices, tmp_path):
+    made = [[np.array([1.0, 2.0], ctx=d), np.full((2, 2), 3.0, ctx=d)] for d in devices]
+    checkpoint.save(tmp_path / 'a', made, epoch=3, words=['é', None])
+    others = [[np.zeros(2, ctx=d), np.zeros((2, 2), ctx=d)] for d in devices]
+    assert checkpoint.load(tmp_path / 'a', others) == {'epoch': 3, 'words': ['é', None]}
+    for params in others:
+        assert [p.asnumpy().tolist() for p in params] == [[1, 2], [[3, 3], [3, 3]]]
+
+
+def test_any_program_can_read_it(devices, tmp_path):
+    loop = Loop(devices, 'momentum').train(1)
+    checkpoint.save(tmp_path / 'a.safetensors', loop.net, loop.trainer, epoch=1)
+    tensors = safetensors.numpy.load_file(tmp_path / 'a.safetensors')
+    assert tensors['parameters/4.bias@0'].tolist() == loop.values()['4.bias'][0]
+    with safetensors.safe_open(tmp_path / 'a.safetensors', 'numpy') as file:
+        assert json.loads(file.metadata()['gluon_mgpu'])['position'] == {'epoch': 1}
+
+
+def test_the_file_before_is_there_until_the_new_one_is(devices, tmp_path, monkeypatch):
+    loop = Loop(devices)
+    checkpoint.save(tmp_path / 'a', loop.net, epoch=1)
+    before = (tmp_path / 'a').read_bytes()
+
+    def full(*args):
+        raise OSError(28, 'No space left on device')
+
+    with monkeypatch.context() as patch:
+        patch.setattr('os.fsync', full)
+        with pytest.raises(OSError, match='No space left'):
+            checkpoint.save(tmp_path / 'a', loop.net, epoch=2)
+    assert (tmp_path / 'a').read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ['a']
+
+
+def change(path, edit, checksum=True):
+    """Write a checkpoint anew with another header, the checksum made to fit."""
+    record, arrays = checkpoint.read(path)
+    edit(record, arrays)
+    checkpoint.write(path, checkpoint.Snapshot(arrays, {k: v for k, v in record.items() if k != 'position'}),
+                     record['position'])
+
+
+@pytest.mark.parametrize('edit, message', [
+    (lambda r, a: (r['parameters'].pop('4.bias'), a.pop('parameters/4.bias')),
+     'of another network: it lacks 4.bias'),
+    (lambda r, a: (r['parameters'].update(more=1), a.update({'parameters/more': [numpy.zeros(1)]})),
+     'of another network: it has more, which the network lacks'),
+    (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(3, 'float32')]}),
+     r'of another network: 4.bias has the shape \(3,\) in it and \(2,\) here'),
+    (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(2, 'float16')]}),
+     '4.bias is float16 in it and float32 here: cast the network'),
+    (lambda r, a: r.pop('optimizer'), "it holds no optimizer's state: load it without the trainer"),
+    (lambda r, a: r['optimizer'].update(name='Adam'), "the optimizer's state is of Adam, this is SGD"),
+    (lambda r, a: r['optimizer']['counts'].pop('4.bias'), 'its Trainer did not update 4.bias, this one does'),
+    (lambda r, a: (r['optimizer']['arrays'].update({'4.bias': 2}), a.update({'states/4.bias/1': a['states/4.bias/0']})),
+     "the optimizer's state of 4.bias has 2 arrays in it and 1 here: give SGD the same settings"),
+    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(3, 'float32')]}),
+     r"the optimizer's state of 4.bias has the shape \(3,\)"),
+    (lambda r, a: r['optimizer'].update(num_update='many'), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].pop('arrays'), 'a damaged checkpoint'),
+    (lambda r, a: a.pop('states/4.bias/0'), 'a damaged checkpoint'),
+    (lambda r, a: a.pop('parameters/4.bias'), 'a damaged checkpoint'),
+])
+def test_what_does_not_fit_is_refused_and_nothing_changed(edit, message, devices, tmp_path):
+    loop = Loop(devices, 'momentum').train(1)
+    path = tmp_path / 'a'
+    checkpoint.save(path, loop.net, loop.trainer, epoch=1)
+    change(path, edit)
+    before = loop.train(1).values()
+    with pytest.raises(CheckpointError, match=rf'{re.escape(str(path))}: {message}'):
+        checkpoint.load(path, loop.net, loop.trainer)
+    assert loop.values() == before
+
+
+FOREIGN = safetensors.numpy.save({'a': numpy.zeros(9)}, {'gluon_mgpu': '{"version":1}'})
+
+
+@pytest.mark.parametrize('content', [b'', b'{}', b'\0' * 100, b'\xff' * 100, b'PK\3\4' * 30, FOREIGN])
+def test_what_is_no_checkpoint_is_refused(content, tmp_path):
+    (tmp_path / 'a').write_bytes(content)
+    with pytest.raises(CheckpointError, match='a: no checkpoint of gluon_mgpu$'):
+        checkpoint.read(tmp_path / 'a')
+
+
+def test_a_missing_file_another_version_and_an_altered_one_are_refused(tmp_path):
+    path = tmp_path / 'a'
+    with pytest.raises(CheckpointError, match=r'a: cannot be read \(No such file or directory\)'):
+        checkpoint.read(path)
+    checkpoint.save(path, [[np.zeros(2)]])
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(rb'\"version\":1', rb'\"version\":2'))
+    with pytest.raises(CheckpointError, match='version 2, and this gluon_mgpu reads version 1; use the'):
+        checkpoint.read(path)
+    path.write_bytes(whole[:-1] + b'\1')
+    with pytest.raises(CheckpointError, match='truncated or altered'):
+        checkpoint.read(path)
+
+
+def test_what_cannot_be_saved_is_refused(devices, tmp_path):
+    loop = Loop(devices)
+    with pytest.raises(ValueError, match='checkpoint cannot hold that'):
+        checkpoint.save(tmp_path / 'a', loop.net, epoch=object())
+    with pytest.raises(ValueError, match='the network has no parameters yet: call net.initialize'):
+        checkpoint.save(tmp_path / 'a', network(devices))
+    with pytest.raises(ValueError, match=r'the Trainer updates \S+, which is not in the network'):
+        checkpoint.save(tmp_path / 'a', Loop(devices).net, loop.trainer)
+    nadam = gluon.Trainer(trainable(loop.net), 'nadam')
+    with pytest.raises(ValueError, match='Nadam keeps more than arrays and counts'):
+        checkpoint.save(tmp_path / 'a', loop.net, nadam)
+    with pytest.raises(ValueError, match=r'0.weight is on no device: call net.initialize\(ctx=devices\) first'):
+        checkpoint.save(tmp_path / 'b', loop.net)
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Dense(1))
+        checkpoint.load(tmp_path / 'b', net)
+    assert [p.name for p in tmp_path.iterdir()] == ['b']

@@ -26,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help='two or more devices for the tests that need several (default: %(default)s)')
     parser.addoption('--seed', type=int, default=0, metavar='N',
                      help='seed of every test (default: %(default)s)')
+    parser.addoption('--long', action='store_true',
+                     help='in tests/faults, make many more faults: some ten minutes')
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -329,8 +329,7 @@ class Run:
     def close(self) -> None:
         """End the run, at its end or before: take the progress bar off the screen, call the hooks' `ended`."""
         if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+            self._bar.close()  # and disabled: `settle` may still be called
         if not self._closed:
             self._closed = True
             self._call('ended')

@@ -133,7 +133,6 @@ class Saver(Hook):
         self.signals.at_once = False
         self._finish()
         self._tell(run)
-        self._writer.shutdown()
 
     def stopped(self, run: Run, signum: int) -> Stopped:
         """Write a last checkpoint when a signal has ended the run, in training or in evaluation.

@@ -1,0 +1,46 @@
+"""An image file of any size as the networks take it: 28x28, grey, light on black as in the datasets."""
+from __future__ import annotations
+
+import warnings
+
+import numpy
+
+from .idx import SIDE
+
+
+def read_image(path) -> numpy.ndarray:
+    """Read an image file.
+
+    Parameters
+    ----------
+    path : path-like
+        PNG, JPEG or whatever Pillow reads, grey or colour, of any size. What is transparent is taken for black.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 (28, 28) in [0, 1]: the image made square by a border, and small. Light images, whose edge is
+        lighter than half, are inverted: a shoe on white paper becomes a light shoe on black.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read as an image.
+    """
+    from PIL import Image, ImageOps
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('error', Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                upright = ImageOps.exif_transpose(file).convert('RGBA')
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        what = getattr(error, 'strerror', None) or error
+        raise ValueError(f'{path}: cannot be read as an image ({what}); a PNG or JPEG file expected') from None
+    black = Image.new('RGBA', upright.size, (0, 0, 0, 255))
+    grey = numpy.asarray(Image.alpha_composite(black, upright).convert('L'))
+    edge = numpy.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+    if edge.mean() > 127.5:
+        grey = 255 - grey
+    square = ImageOps.pad(Image.fromarray(grey), (SIDE, SIDE), Image.Resampling.LANCZOS)
+    return numpy.asarray(square, 'float32') / 255
+

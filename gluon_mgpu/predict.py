@@ -1,0 +1,201 @@
+"""What a trained run is for: classes of images, from a run's checkpoint.
+
+    python -m gluon_mgpu.predict runs/ONE                    # accuracy on the test images, and predictions.png
+    python -m gluon_mgpu.predict runs/ONE boot.png bag.jpg   # the three likeliest classes of image files
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
+
+from . import scratch
+from .data import load_data
+from .data.image_file import read_image
+from .data.labels import NAMES
+from .devices import parse_devices
+from .mxnet_setup.compat import np
+from .networks.hybridize import hybridized
+from .networks.precision import check_dtype
+from .networks.resnet import resnet18
+from .parallel.split import split_and_load
+from .program import Parser, exit_status, text
+from .training import checkpoint
+from .training.checkpoint import CheckpointError
+from .training.saver import newest
+
+ROWS, COLUMNS = 6, 6  # of test images in the picture
+LIKELIEST = 3
+
+
+def trained_network(path, devices: list | None = None, say: Callable[[str], None] = print) -> tuple:
+    """Make the network that a run has trained; waits.
+
+    Parameters
+    ----------
+    path : path-like
+        A run's folder, whose newest whole checkpoint is taken, or a checkpoint.
+    devices : list of mx.Context, optional
+        By default those that the run was on. On another number of devices, each has the mean of batch norm's
+        running statistics.
+    say : callable
+        Is told in one line what is not as expected.
+
+    Returns
+    -------
+    net : callable
+        Maps X (n, 1, 28, 28) to scores (n, 10), on X's own device, one of `devices`; does not wait.
+    devices : list of mx.Context
+    config : dict
+        The run's configuration.
+
+    Raises
+    ------
+    ValueError
+        If there is no whole checkpoint, or the devices of the run are not here.
+    """
+    path = Path(path)
+    found = newest(path, say) if path.is_dir() else path
+    if found is None:
+        raise CheckpointError(f'{path}: there is no whole checkpoint in it; name the folder of a run')
+    config = checkpoint.read(found)[0]['position'].get('config', {})
+    if config.get('chapter') not in ('scratch', 'concise'):
+        raise CheckpointError(f'{found}: not of a run of scratch or concise, whose networks are known here')
+    if devices is None:
+        devices = parse_devices(','.join(d.replace('(', ':').rstrip(')') for d in config['devices']))
+    if config['chapter'] == 'scratch':
+        params_on = {d: scratch.get_params(scratch.init_params(), d) for d in devices}
+        checkpoint.load(found, list(params_on.values()), say=say)
+        return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
+    net = resnet18(10, config['dtype'])
+    check_dtype(config['dtype'], devices)
+    net.initialize(ctx=devices)
+    checkpoint.load(found, net, say=say)
+    return hybridized(net), devices, config
+
+
+def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:
+    """The probability of each class for each image, computed on all devices; waits.
+
+    Parameters
+    ----------
+    net : callable
+        As from `trained_network`.
+    images : numpy.ndarray, (n, 28, 28), float32 in [0, 1]
+    devices : list of mx.Context
+    batch_size : int
+        Images computed at a time.
+
+    Returns
+    -------
+    numpy.ndarray, (n, 10), float64
+    """
+    shards = []
+    for start in range(0, len(images), batch_size):
+        X = np.array(images[start:start + batch_size, None])  # (n, 28, 28) -> (n, 1, 28, 28)
+        shards += [net(X_shard) for X_shard in split_and_load(X, devices)]
+    scores = numpy.concatenate([shard.asnumpy() for shard in shards]).astype('float64')
+    exponentials = numpy.exp(scores - scores.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int = 10) -> numpy.ndarray:
+    """Count how many rows of each true class (first axis) were taken for each class (second axis).
+
+    Parameters
+    ----------
+    labels, predicted : numpy.ndarray, (n,), integers
+    num_classes : int
+
+    Returns
+    -------
+    numpy.ndarray, (num_classes, num_classes), integers
+    """
+    counts = numpy.zeros((num_classes, num_classes), int)
+    numpy.add.at(counts, (labels, predicted), 1)
+    return counts
+
+
+def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path, title: str) -> None:
+    """Draw the first images with their predicted names, wrong ones marked, and the confusion matrix, as PNG.
+
+    Parameters
+    ----------
+    images : numpy.ndarray, (n, 28, 28)
+    labels, predicted : numpy.ndarray, (n,), integers
+    names : tuple of str
+        Of the classes.
+    path : path-like
+        The file to write.
+    title : str
+        What has predicted.
+    """
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(14.4, 7.6), dpi=110)
+    left, right = fig.subfigures(1, 2, width_ratios=(7, 7.4))
+    fig.suptitle(title)
+    for axes, image, label, guess in zip(left.subplots(ROWS, COLUMNS).flat, images, labels, predicted):
+        axes.imshow(image, cmap='gray_r')
+        right_guess = label == guess
+        line = names[guess] if right_guess else f'{names[guess]}\n(is {names[label]})'
+        axes.set_title(line, fontsize='small', color='black' if right_guess else 'tab:red', pad=3, y=1)
+        axes.set(xticks=[], yticks=[])
+        for side in axes.spines.values():
+            side.set(color='0.7' if right_guess else 'tab:red', linewidth=1 if right_guess else 2.5)
+    left.subplots_adjust(left=0.03, right=0.97, top=0.88, bottom=0.03, hspace=0.62)
+    axes = right.subplots()
+    counts = confusion(labels, predicted, len(names))
+    axes.imshow(counts, cmap='Blues')
+    for true, guess in numpy.ndindex(counts.shape):
+        if counts[true, guess]:
+            dark = counts[true, guess] > counts.max() / 2
+            axes.text(guess, true, counts[true, guess], ha='center', va='center', fontsize='small',
+                      color='white' if dark else 'black')
+    axes.set(xticks=range(len(names)), yticks=range(len(names)), yticklabels=names, xlabel='predicted', ylabel='true',
+             title=f'test images, {len(labels):,} in all')
+    axes.set_xticklabels(names, rotation=45, ha='right')
+    right.subplots_adjust(left=0.16, right=0.97, top=0.88, bottom=0.14)
+    fig.savefig(path)
+
+
+def main(argv: list | None = None) -> int:
+    """The command line: ``python -m gluon_mgpu.predict --help``. Returns the exit status."""
+    parser = Parser(prog='python -m gluon_mgpu.predict',
+                    description='Predict with what a run has trained: the test images, or image files.')
+    parser.add_argument('run', metavar='RUN', help="a run's folder, or one of its checkpoints")
+    parser.add_argument('images', metavar='IMAGE', nargs='*', help='image files, of any size')
+    parser.add_argument('--devices', type=text, metavar='LIST', help="such as 'cpu:0' (default: those of the run)")
+    parser.add_argument('--data-dir', type=text, metavar='DIR',
+                        help='folder that holds fashion-mnist/ and mnist/ (default: that of the run)')
+    parser.add_argument('--out', type=text, metavar='PNG', help="(default: predictions.png in the run's folder)")
+    args = parser.parse_args(argv)
+    return exit_status('predict', lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> None:
+    images = [read_image(path) for path in args.images]
+    net, devices, config = trained_network(args.run, args.devices and parse_devices(args.devices))
+    names = NAMES[config['dataset']]
+    if images:
+        for path, shares in zip(args.images, probabilities(net, numpy.stack(images), devices)):
+            likeliest = numpy.argsort(-shares, kind='stable')[:LIKELIEST]
+            print(f'{Path(path).name}: ' + ', '.join(f'{names[i]} {shares[i]:.0%}' for i in likeliest))
+        return
+    _, test_iter = load_data(config['dataset'], 256, args.data_dir or config['data_dir'])
+    batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
+    test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
+    predicted = probabilities(net, test_images, devices).argmax(axis=1)
+    run = Path(args.run)
+    out = Path(args.out) if args.out else (run if run.is_dir() else run.parent) / 'predictions.png'
+    share = (predicted == labels).mean()
+    title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images right'
+    draw(test_images, labels, predicted, names, out, title)
+    print(f'test acc: {share:.4f}')
+    print(f'picture: {out}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""NaN, infinity, and errors inside the engine: the run ends at once, and its last good checkpoint stays the last."""
+import re
+
+import pytest
+from runs import outcome, run
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.mxnet_setup.compat import mx, np
+from gluon_mgpu.training import checkpoint
+from gluon_mgpu.training.run import DivergenceError, Hook, Run
+from gluon_mgpu.training.saver import Saver, checkpoints
+
+
+def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_command, tmp_path, count):
+    """A resumed run with a rate far too large; with the right one it can then be taken up again."""
+    out, whole = tmp_path / 'run', tmp_path / 'whole'
+    assert run([*scratch_command, '--out-dir', whole]).returncode == 0
+    assert run([*scratch_command, '--num-epochs', '1', '--out-dir', out]).returncode == 0
+    kept = checkpoints(out)[0].read_bytes()
+    done = run([*scratch_command, '--lr', '1e30', '--checkpoint-every', '1', '--resume', out])
+    assert done.returncode == 2
+    assert re.search(r'(the loss is (nan|inf|-inf) in epoch 2, batch \d, after \d+ rows|'
+                     r'parameter \d is no longer finite in epoch 2, batch \d).*use a smaller learning rate',
+                     done.stderr.splitlines()[-1]), done.stderr
+    for path in checkpoints(out):
+        for arrays in checkpoint.read(path)[1].values():
+            assert all(abs(array).max() < float('inf') for array in arrays)
+    assert checkpoints(out)[-1].read_bytes() == kept
+    for path in checkpoints(out)[:-1]:  # of steps that were finite, at that rate
+        path.unlink()
+    assert run([*scratch_command, '--lr', '0.2', '--resume', out]).returncode == 0
+    assert outcome(out) == outcome(whole)
+    count('NaN or infinity in training: ended, the last good checkpoint resumed to the bit')
+
+
+class Poison(Hook):
+    """Makes one parameter NaN, of which the loss may know nothing, after some batches."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def after_batch(self, run):
+        if run.num_steps == self.at:
+            run.net[-1][0][:] = float('nan')
+
+
+@pytest.fixture
+def batches():
+    import numpy
+    rng = numpy.random.default_rng(0)
+    return lambda: BatchIterator(rng.integers(0, 255, (64, 28, 28), 'uint8'), rng.integers(0, 9, 64), 16, 'random')
+
+
+@pytest.mark.parametrize('every', [1, None], ids=['every step', 'every epoch'])
+@pytest.mark.parametrize('at', [3, 4, 6])
+def test_a_parameter_that_is_nan_is_never_saved(at, every, devices, batches, tmp_path, count):
+    train_iter = batches()
+    saver = Saver(tmp_path, every=every)
+    run_ = Run(3, quiet=True, hooks=[Poison(at), saver])
+    with pytest.raises(DivergenceError, match='use a smaller learning rate'):
+        scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]), run=run_)
+    last = at - 1 if every else 4 if at > 4 else None
+    assert [path.name for path in checkpoints(tmp_path)][:1] == ([f'checkpoint-{last:08}.safetensors'] if last else [])
+    for path in checkpoints(tmp_path):
+        for arrays in checkpoint.read(path)[1].values():
+            assert all(abs(array).max() < float('inf') for array in arrays)
+    count('a parameter that is NaN: ended, not saved')
+
+
+@pytest.mark.parametrize('every', [1, None], ids=['every step', 'every epoch'])
+@pytest.mark.parametrize('at', [2, 6])
+def test_an_error_of_the_engine_ends_the_run_and_nothing_is_saved_after_it(at, every, devices, batches, tmp_path,
+                                                                          count):
+    """The inverse of a singular matrix: an error on the engine's thread, raised once, and garbage afterwards."""
+    train_iter, steps = batches(), []
+
+    def failing(data):
+        scratch.allreduce(data)
+        steps.append(len(steps) + 1)
+        if len(steps) == at:
+            data[0] += np.linalg.inv(np.zeros((1, 1), ctx=data[0].ctx))[0]
+
+    with pytest.raises((mx.base.MXNetError, ValueError)) as caught:
+        scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
+                      run=Run(9, quiet=True, hooks=[Saver(tmp_path, every=every)]), allreduce=failing)
+    assert 'the input matrix is non-convertible' in str(caught.value)
+    assert len(steps) <= 8  # at the latest at the end of the epoch
+    assert all(int(path.name[11:19]) < at for path in checkpoints(tmp_path))
+    assert len(checkpoints(tmp_path)) == (min(at - 1, 2) if every else at > 4)
+    count('an error inside the engine: ended, nothing saved after it')
+
+
+def test_concise_saves_no_parameter_that_is_nan(devices, tmp_path, batches, count):
+    class PoisonNet(Hook):
+        def after_batch(self, run):
+            if run.num_steps == 2:
+                list(run.net.collect_params().values())[0].data(devices[0])[:] = float('nan')
+
+    train_iter = batches()
+    with pytest.raises(DivergenceError, match='use a smaller learning rate'):
+        concise.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
+                      run=Run(2, quiet=True, hooks=[PoisonNet(), Saver(tmp_path, every=1)]))
+    assert [path.name for path in checkpoints(tmp_path)] == ['checkpoint-00000001.safetensors']
+    count('a parameter that is NaN: ended, not saved')

@@ -1,0 +1,141 @@
+"""Wrong command lines: exit status 2, one line, no traceback, nothing written."""
+import importlib
+import shlex
+
+import idx_files
+import numpy
+import pytest
+from runs import listing
+
+from gluon_mgpu.training import checkpoint
+
+CHAPTERS = """
+--batch-size 0
+--batch-size -3
+--batch-size 2.5
+--batch-size ten
+--batch-size
+--lr 0
+--lr -0.1
+--lr nan
+--lr inf
+--lr fast
+--num-epochs 0
+--num-epochs 1e3
+--num-gpus 0
+--num-gpus 1001
+--num-gpus 300000
+--num-gpus two
+--num-gpus 2 --devices cpu:0
+--devices ''
+--devices gpu:0
+--devices gpu:all
+--devices cpu:x
+--devices cpu:0,cpu:0
+--devices cpu:3-1
+--devices cpu:0-99999999
+--devices tpu:0
+--devices cpu:-1
+--devices ,
+--dataset cifar
+--dataset fashion-mnist --data-dir empty
+--dataset fashion-mnist --data-dir missing
+--dataset mnist --data-dir ~nosuchuser/x
+--dataset mnist --data-dir ''
+--dataset mnist --data-dir broken
+--train-size 0
+--train-size 60001 --dataset mnist --data-dir data
+--train-size many
+--seed -1
+--seed 2147483648
+--seed x
+--out-dir ''
+--out-dir taken
+--out-dir file
+--out-dir file/run
+--resume ''
+--resume auto
+--resume auto --out-dir taken
+--resume auto --out-dir file
+--resume missing
+--resume missing/checkpoint-00000001.safetensors
+--resume taken
+--resume empty
+--resume file
+--resume run/checkpoint-00000001.safetensors --out-dir elsewhere
+--resume run --batch-size 32
+--resume run --seed 1
+--resume run --dataset glyphs
+--resume run --train-size 16
+--resume run/checkpoint-00000001.safetensors
+--resume broken-run
+--checkpoint-every 0
+--checkpoint-every 1.5
+--checkpoint-every
+--require-checkpoint 3
+--timeline --devices cpu:0,cpu:999
+--quiet 3
+--unknown
+word
+""".strip().splitlines()
+OWN = {'scratch': ['--allreduce', '--allreduce mesh', "--allreduce ''", '--dtype float16', '--resume concise-run'],
+       'concise': ['--dtype', '--dtype int8', "--dtype ''", '--dtype float16 --devices cpu:0', '--allreduce ring',
+                   '--resume run']}
+OTHERS = {
+    'devices': ['--unknown', 'word'],
+    'plot': ['', 'missing', 'empty', 'taken', '--out x', "run --out ''", 'broken-run'],
+    'predict': ['', 'missing', 'empty', 'taken', 'file', 'broken-run', 'run no-image', 'run file', 'run data',
+                'run --devices gpu:0', "run --devices ''", 'run --data-dir missing', 'foreign.safetensors', "run --out ''"],
+    'timeline': ['', 'missing', 'file', 'empty', "file --out ''"],
+    'benchmark': ['--unknown', '--devices cpu:x', '--devices gpu:0', '--epochs 0'],
+    'cost_model': ['--unknown', '--devices cpu:x', '--devices cpu:0', '--devices gpu:0'],
+}
+LINES = [(program, line) for program in ('scratch', 'concise') for line in (*CHAPTERS, *OWN[program])]
+LINES += [(program, line) for program, lines in OTHERS.items() for line in lines]
+
+
+@pytest.fixture(scope='module')
+def workplace(tmp_path_factory):
+    """A folder with what the lines name: a run, a broken one, and things that are neither."""
+    folder = tmp_path_factory.mktemp('wrong')
+    for name in ('empty', 'taken', 'run', 'concise-run', 'broken-run', 'broken/mnist'):
+        (folder / name).mkdir(parents=True)
+    (folder / 'taken/notes.txt').write_text('of somebody')
+    (folder / 'file').write_text('no folder')
+    (folder / 'foreign.safetensors').write_bytes(b'\0' * 99)
+    idx_files.write(folder / 'data/mnist', idx_files.dataset(64, 16))
+    for name in idx_files.dataset():
+        (folder / 'broken/mnist' / name).write_bytes(b'no gzip file')
+    flags = ('{"batch_size": 16, "lr": 0.1, "num_epochs": 3, "dataset": "mnist", "data_dir": "data", "devices": '
+             '"cpu:0", "num_gpus": null, "seed": 0, "train_size": null, "out_dir": "run", "resume": null}')
+    for name, chapter in (('run', 'scratch'), ('concise-run', 'concise'), ('broken-run', 'scratch')):
+        (folder / name / 'config.json').write_text(
+            f'{{"chapter": "{chapter}", "dataset": "mnist", "devices": ["cpu(0)"], "batch_size": 16, "seed": 0, '
+            f'"train_size": 64, "flags": {flags}}}')
+        position = {'run': {}, 'config': {'chapter': chapter, 'devices': ['cpu(0)'], 'dataset': 'mnist', 'dtype':
+                                          'float32', 'data_dir': 'data'}}
+        for number in (1, 2):
+            checkpoint.write(folder / name / f'checkpoint-{number:08}.safetensors',
+                             checkpoint.Snapshot({'parameters/a': [numpy.zeros(2)]}, {'parameters': {'a': 1}}), position)
+    for path in (folder / 'broken-run').glob('*.safetensors'):
+        path.write_bytes(path.read_bytes()[:-1])
+    return folder
+
+
+@pytest.mark.parametrize('program, line', LINES, ids=[' '.join(words) for words in LINES])
+def test_a_wrong_command_line(program, line, workplace, monkeypatch, capsys, count):
+    monkeypatch.chdir(workplace)
+    monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
+    names = {'benchmark': 'gluon_mgpu.benchmark.__main__', 'cost_model': 'gluon_mgpu.cost_model.__main__',
+             'devices': 'gluon_mgpu.devices.__main__', 'timeline': 'gluon_mgpu.timeline.__main__'}
+    main = importlib.import_module(names.get(program, f'gluon_mgpu.{program}')).main
+    before = listing(workplace)
+    try:
+        status = main(shlex.split(line))
+    except SystemExit as ended:  # argparse
+        status = ended.code
+    err = capsys.readouterr().err
+    assert status == 2, err
+    assert len(err.splitlines()) == 1 and err.startswith(f'{program}: ') and 'Traceback' not in err, err
+    assert listing(workplace) == before
+    count('a wrong command line: status 2, one line, nothing written')

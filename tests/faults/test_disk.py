@@ -1,0 +1,133 @@
+"""A disk that is full, a folder that vanishes or may not be written: training goes on and says so, or ends if asked to."""
+import os
+import re
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from runs import listing, outcome, run
+
+from gluon_mgpu.training import checkpoint
+from gluon_mgpu.training.saver import checkpoints
+
+LIMIT = 2**18  # bytes: half of LeNet's checkpoint
+
+
+@pytest.fixture
+def begun(scratch_command, tmp_path):
+    """The folder of a run of one epoch."""
+    out = tmp_path / 'run'
+    assert run([*scratch_command, '--num-epochs', '1', '--out-dir', out]).returncode == 0
+    return out
+
+
+def full_disk():
+    """For this process, no file may be larger; what writes more gets an error, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+
+
+def test_a_full_disk(scratch_command, begun, tmp_path, count):
+    before = {path: Path(path).read_bytes() for path in listing(begun)}
+    flags = ['--num-epochs', '4', '--resume', begun]
+    done = run([*scratch_command, *flags], preexec_fn=full_disk)
+    assert done.returncode == 0, done.stderr
+    line = rf'no checkpoint can be written in {begun} \(File too large\), the last one is checkpoint-00000008.safetensors'
+    assert re.findall(rf'{line}: training goes on', done.stderr) and 'Traceback' not in done.stderr
+    assert done.stderr.count('training goes on') == 2  # of the second epoch in the third, of the others in the last
+    assert 'epoch 4/4' in done.stdout and 'test acc: ' in done.stdout
+    kept = begun / 'checkpoint-00000008.safetensors'
+    assert kept.read_bytes() == before[str(kept)] and [p.name for p in checkpoints(begun)] == [kept.name]
+    assert not list(begun.glob('*.part'))
+    # With space again, it goes on from there
+    assert run([*scratch_command, *flags]).returncode == 0
+    assert run([*scratch_command, '--num-epochs', '4', '--out-dir', tmp_path / 'whole']).returncode == 0
+    assert outcome(begun) == outcome(tmp_path / 'whole')
+    count('a disk that is full: trained on, resumed to the bit')
+
+
+def test_a_full_disk_when_checkpoints_are_required(scratch_command, begun, count):
+    flags = ['--num-epochs', '9', '--require-checkpoint', '--resume', begun]
+    done = run([*scratch_command, *flags], preexec_fn=full_disk)
+    assert done.returncode == 1
+    assert re.fullmatch(rf'scratch: no checkpoint can be written in {begun} \(File too large\), the last one is '
+                        r'checkpoint-00000008\.safetensors', done.stderr.splitlines()[-1])
+    assert 'Traceback' not in done.stderr and 'epoch 4/9' not in done.stdout
+    count('a disk that is full, with --require-checkpoint: ended')
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own that holds one checkpoint, and not a second beside it."""
+    folder = tmp_path / 'disk'
+    folder.mkdir()
+    if run(['mount', '-t', 'tmpfs', '-o', 'size=700000', 'tmpfs', folder]).returncode:
+        pytest.skip('may not mount a file system here')
+    yield folder
+    run(['umount', folder])
+
+
+def test_a_file_system_that_is_full(scratch_command, small_disk, count):
+    out = small_disk / 'run'
+    done = run([*scratch_command, '--out-dir', out])
+    assert done.returncode == 0, done.stderr
+    assert 'No space left on device' in done.stderr and 'Traceback' not in done.stderr
+    assert [p.name for p in checkpoints(out)] == ['checkpoint-00000008.safetensors']
+    checkpoint.read(checkpoints(out)[0])
+    count('a file system that is full: trained on')
+
+
+def test_a_folder_that_vanishes(scratch_command, tmp_path, count):
+    out = tmp_path / 'run'
+    command = [*scratch_command, '--num-epochs', '12', '--out-dir', str(out)]
+    command.remove('--no-plot')
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith('epoch 2/'):
+                shutil.rmtree(out)
+                break
+        out_text, err = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 0, err
+    assert 'Traceback' not in err and 'test acc: ' in out_text
+    assert 'No such file or directory): training goes on' in err
+    assert f'{out}/accuracy.png cannot be written' in err
+    count('a folder that vanishes: trained on')
+
+
+@pytest.fixture
+def write_protect(request, tmp_path):
+    """A folder, and a function that makes it one that may not be written, by anyone: root may write everywhere else."""
+    if os.getuid():
+        yield tmp_path, lambda: tmp_path.chmod(0o555)
+        tmp_path.chmod(0o755)
+    else:
+        folder = request.getfixturevalue('small_disk')
+        yield folder, lambda: run(['mount', '-o', 'remount,ro', folder])
+
+
+def test_a_folder_that_may_not_be_written(scratch_command, write_protect, count):
+    folder, protect = write_protect
+    protect()
+    before = listing(folder)
+    done = run([*scratch_command, '--out-dir', folder / 'run'])
+    assert done.returncode == 2
+    assert re.fullmatch(r"scratch: \[Errno \d+\] (Permission denied|Read-only file system): '.*run'\n", done.stderr)
+    assert listing(folder) == before
+    count('a folder that may not be written: refused')
+
+
+def test_a_folder_that_may_no_longer_be_written(scratch_command, write_protect, count):
+    folder, protect = write_protect
+    with subprocess.Popen([*scratch_command, '--num-epochs', '12', '--out-dir', str(folder)], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert any(line.startswith('epoch 2/') for line in process.stdout)
+        while not checkpoints(folder):
+            assert process.poll() is None
+        protect()
+        out, err = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 0 and 'test acc: ' in out, err
+    assert re.search(r'\((Permission denied|Read-only file system)\).*training goes on', err)
+    assert 'Traceback' not in err
+    checkpoint.read(checkpoints(folder)[0])
+    count('a folder that may no longer be written: trained on')

@@ -1,0 +1,52 @@
+"""No combination of settings and devices hangs: each run ends in time, or is refused in one line."""
+import itertools
+import os
+import random
+import sys
+
+import idx_files
+from runs import run
+
+SETTINGS = {
+    'OMP_NUM_THREADS': (None, '1', '2', '4', 'many'),
+    'MXNET_CPU_TEMP_COPY': (None, '1', '4', '512'),
+    'MXNET_ENGINE_TYPE': (None, 'NaiveEngine', 'ThreadedEngine', 'ThreadedEnginePerDevice'),
+    'MXNET_CPU_WORKER_NTHREADS': (None, '1', '4'),
+    'MXNET_EXEC_BULK_EXEC_TRAIN': (None, '0', '1'),
+    'MXNET_UPDATE_ON_KVSTORE': (None, '0', '1'),
+    'MXNET_CPU_PARALLEL_RAND_COPY': (None, '4'),
+    'MXNET_MKLDNN_ENABLED': (None, '0'),
+    'MXNET_USE_OPERATOR_TUNING': (None, '0'),
+}
+DEVICES = ('cpu:0', 'cpu:0,cpu:1', 'cpu:1,cpu:0', 'cpu:0-3', 'cpu:5,cpu:2,cpu:9', 'cpu:all')
+# Python's own door, past the command line: D2L's concise loop
+API = ('import sys; import gluon_mgpu; from gluon_mgpu import {chapter}; from gluon_mgpu.data import load_data; '
+       'from gluon_mgpu.devices import parse_devices; devices = parse_devices(sys.argv[1]); '
+       '{chapter}.train(len(devices), 16, 0.1, 1, devices, load_data("mnist", 16, sys.argv[2]))')
+FEWEST = [  # each setting that has hung once, and the default
+    ({}, 'cpu:0-3', 'scratch'), ({'OMP_NUM_THREADS': '2'}, 'cpu:0,cpu:1', 'scratch'),
+    ({'OMP_NUM_THREADS': '4', 'MXNET_CPU_TEMP_COPY': '4'}, 'cpu:0,cpu:1', 'concise'),
+    ({'MXNET_CPU_TEMP_COPY': '1', 'MXNET_UPDATE_ON_KVSTORE': '0'}, 'cpu:0-3', 'concise'),
+    ({'MXNET_ENGINE_TYPE': 'ThreadedEngine', 'MXNET_CPU_TEMP_COPY': '1'}, 'cpu:0-3', 'scratch'),
+    ({'OMP_NUM_THREADS': 'many'}, 'cpu:0,cpu:1', 'scratch'),
+]
+
+
+def test_no_combination_hangs(long, seed, tmp_path, count):
+    idx_files.write(tmp_path / 'mnist', idx_files.dataset(41, 9))
+    cases = list(FEWEST)
+    if long:
+        rng = random.Random(seed)
+        cases += [({name: rng.choice(values) for name, values in SETTINGS.items()}, rng.choice(DEVICES), chapter)
+                  for _, chapter in itertools.product(range(40), ('scratch', 'concise'))]
+    for settings, devices, chapter in cases:
+        env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+        env.update({name: value for name, value in settings.items() if value is not None})
+        program = [sys.executable, '-c', API.format(chapter=chapter), devices, tmp_path]
+        done = run(program, timeout=60, env=env)  # raises TimeoutExpired
+        case = f'{settings} {devices} {chapter}: {done.stderr}'
+        refused = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+        assert not refused or 'would hang' in refused[0] or 'OMP_NUM_THREADS' in refused[0], case
+        assert refused or 'test acc: ' in done.stdout, case
+        count('settings and devices at random: refused in one line' if refused else
+              'settings and devices at random: ended in time')

@@ -1,0 +1,134 @@
+"""A run that is killed, by whatever and whenever, goes on by the same command and ends where it would have."""
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from runs import outcome, run
+
+from gluon_mgpu.training.saver import checkpoints
+
+# As the command, but each file is on its way to the disk for a tenth of a second: to be killed meanwhile
+SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (time.sleep(0.1), fsync(file)); '
+             'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
+
+
+@pytest.fixture(scope='module')
+def reference():
+    """What runs that were never interrupted come to, by their flags."""
+    return {}
+
+
+def test_sigkill_at_any_moment(scratch_command, tmp_path, long, count, seed, reference):
+    rng = random.Random(seed)
+    flags = ['--checkpoint-every', '3', '--resume', 'auto']
+    began = time.monotonic()
+    assert run([*scratch_command, *flags, '--out-dir', tmp_path / 'whole']).returncode == 0
+    duration, whole = time.monotonic() - began, outcome(tmp_path / 'whole')
+    for i in range(50 if long else 4):
+        out = tmp_path / str(i)
+        slow = i % 2 == 1
+        command = [*scratch_command, *flags, '--out-dir', str(out)]
+        killed = [sys.executable, '-c', SLOW_DISK, *command[3:]] if slow else command
+        with subprocess.Popen(killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            if slow:  # at the second file that is being written, or a later one
+                wait_for_unfinished_files(out, process, rng.randint(1, 6))
+            else:
+                time.sleep(rng.uniform(0.3, 1) * duration)
+            process.kill()
+        writing = bool(list(out.glob('*.part')))
+        done = run(command)
+        assert (done.returncode, done.stderr.count('Traceback')) == (0, 0), done.stderr
+        assert outcome(out) == whole, (i, done.stdout)
+        assert not list(out.glob('*.part'))
+        count('SIGKILL while a checkpoint was written: resumed to the bit' if writing else
+              'SIGKILL at a random moment: resumed to the bit')
+
+
+def wait_for_unfinished_files(folder, process, number):
+    """Return while the `number`-th checkpoint is being written."""
+    seen = set()
+    while process.poll() is None:
+        for path in folder.glob('checkpoint-*.part') if folder.is_dir() else ():
+            seen.add(path.name)
+        if len(seen) >= number:
+            return
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize('number, status', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_ends_the_run_in_good_order(number, status, scratch_command, tmp_path, count, reference):
+    """It says how to go on, and that very command goes on to the bit."""
+    if not reference:
+        assert run([*scratch_command, '--num-epochs', '15', '--out-dir', tmp_path / 'whole']).returncode == 0
+        reference['whole'] = outcome(tmp_path / 'whole')
+    code = ('import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); '  # ignored in scripts' &
+            'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
+    command = [sys.executable, '-c', code, *scratch_command[3:], '--num-epochs', '15', '--out-dir',
+               str(tmp_path / 'run')]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith('epoch 2/'):
+                process.send_signal(number)
+        err = process.stderr.read()
+    assert process.returncode == status, err
+    assert 'Traceback' not in err
+    found = re.fullmatch(r'scratch: ended (in epoch \d+, after \d+ batches|after epoch \d+); to go on: '
+                         r'python (-m gluon_mgpu.scratch --resume \S+)', err.splitlines()[-1])
+    assert found, err
+    done = run([sys.executable, *found[2].split()])
+    assert done.returncode == 0, done.stderr
+    assert outcome(tmp_path / 'run') == reference['whole']
+    count(f'{signal.Signals(number).name}: ended in good order and resumed to the bit')
+
+
+def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
+    """Also while the main thread is in MXNet, where Python hears of no signal: here in a sleep of the C library."""
+    code = ('import ctypes, sys\n'
+            'from gluon_mgpu import scratch\n'
+            'batch = scratch.train_batch\n'
+            'def stuck(*args):\n'
+            '    print("stuck", flush=True)\n'
+            '    libc = ctypes.CDLL(None)\n'
+            '    [libc.usleep(10**6) for _ in range(60)]\n'
+            'scratch.train_batch = stuck\n'
+            'sys.exit(scratch.main(sys.argv[1:]))')
+    command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(tmp_path / 'run')]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert any(line == 'stuck\n' for line in process.stdout)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1.5)
+        assert process.poll() is None  # it would finish the step
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        process.wait(30)
+        assert time.monotonic() - began < 5
+    assert process.returncode == 143
+    count('a second signal within a step: ended at once')
+
+
+def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, tmp_path, count):
+    code = ('import sys, time\n'
+            'from gluon_mgpu import scratch\n'
+            'evaluate = scratch.evaluate_accuracy_gpus\n'
+            'def slow(*args, **kwargs):\n'
+            '    print("evaluating", flush=True)\n'
+            '    time.sleep(60)\n'
+            'scratch.evaluate_accuracy_gpus = slow\n'
+            'sys.exit(scratch.main(sys.argv[1:]))')
+    out = tmp_path / 'run'
+    command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert any(line == 'evaluating\n' for line in process.stdout)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+        assert 'ended in epoch 1, after 8 batches; to go on: ' in process.stderr.read()
+    done = run([*scratch_command, '--resume', out])
+    assert done.returncode == 0 and f'going on from {out}/checkpoint-00000008.safetensors' in done.stdout
+    assert run([*scratch_command, '--out-dir', tmp_path / 'whole']).returncode == 0
+    assert outcome(out) == outcome(tmp_path / 'whole')
+    assert len(checkpoints(out)) == 2
+    count('SIGTERM in evaluation: ended at once and resumed to the bit')

@@ -1,0 +1,135 @@
+"""Properties that hold for any input, tried on inputs that Hypothesis makes up."""
+import gzip
+import re
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy
+from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from gluon_mgpu import scratch
+from gluon_mgpu.data import idx
+from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.mxnet_setup.compat import mx, np
+from gluon_mgpu.parallel.allreduce import ALGORITHMS, by_name
+from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.training import checkpoint
+
+CHECK = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True)
+FINITE = st.floats(-1000, 1000, width=32)
+
+
+@CHECK
+@given(n=st.integers(1, 40), k=st.integers(1, 9), row=st.integers(1, 3))
+def test_split_and_load_keeps_every_row_once_and_in_order(n, k, row):
+    devices = [mx.cpu(i) for i in range(k)]
+    data = numpy.arange(n * row, dtype='float32').reshape(n, row)
+    shards = split_and_load(np.array(data), devices)
+    assert [shard.ctx for shard in shards] == devices[:min(n, k)]
+    sizes = [len(shard) for shard in shards]
+    assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+    assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == data.tolist()
+
+
+@CHECK
+@given(data=arrays_of.arrays('float32', st.tuples(st.integers(1, 7), st.integers(1, 30)), elements=FINITE),
+       algorithm=st.sampled_from([None, *ALGORITHMS]))
+def test_allreduce_gives_every_device_the_sum(data, algorithm):
+    on_devices = [np.array(row, ctx=mx.cpu(i)) for i, row in enumerate(data)]
+    allreduce = by_name(algorithm) if algorithm else scratch.allreduce
+    allreduce(on_devices)
+    found = [array.asnumpy() for array in on_devices]
+    # Float32 sums of up to 7 numbers of up to 1000, in another order: each of 6 additions rounds by 2^-24 of its sum
+    numpy.testing.assert_allclose(found[0], data.sum(axis=0, dtype='float64'), rtol=0, atol=6 * 7000 * 2.0**-24)
+    assert all(array.tolist() == found[0].tolist() for array in found)
+    assert [array.ctx for array in on_devices] == [mx.cpu(i) for i in range(len(data))]
+
+
+@CHECK
+@given(numbers=st.lists(st.integers(0, 300), min_size=1, max_size=6, unique=True), spaces=st.booleans())
+def test_a_list_of_devices_is_read_as_it_was_written(numbers, spaces):
+    text = (', ' if spaces else ',').join(f'cpu:{i}' for i in numbers)
+    assert parse_devices(text) == [mx.cpu(i) for i in numbers]
+
+
+@CHECK
+@given(text=st.one_of(st.text(max_size=20), st.text('cpugal:,-0123456789 ', max_size=20)))
+def test_any_text_is_a_list_of_devices_or_refused_in_one_line(text):
+    try:
+        devices = parse_devices(text)
+    except ValueError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert len(set(devices)) == len(devices) >= 1
+
+
+@CHECK
+@given(content=st.binary(max_size=400), magic=st.booleans(), pack=st.booleans())
+def test_any_bytes_are_an_idx_file_or_refused_in_one_line(content, magic, pack):
+    content = struct.pack('>I', 2049) + content if magic else content
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / 'labels'
+        path.write_bytes(gzip.compress(content) if pack else content)
+        try:
+            labels = idx.read_labels(path)
+        except ValueError as error:
+            assert len(str(error).splitlines()) == 1
+        else:
+            assert struct.pack('>2I', 2049, len(labels)) + bytes(labels.tolist()) == content
+
+
+@CHECK
+@given(labels=st.lists(st.integers(0, 9), min_size=1, max_size=50), pack=st.booleans())
+def test_labels_are_read_as_they_were_written(labels, pack):
+    content = struct.pack('>2I', 2049, len(labels)) + bytes(labels)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / 'labels'
+        path.write_bytes(gzip.compress(content) if pack else content)
+        assert idx.read_labels(path).tolist() == labels
+
+
+NAMES = st.text(min_size=1, max_size=12)
+ARRAYS = arrays_of.arrays(st.sampled_from(['float16', 'float32', 'float64', 'int32', 'uint8', 'bool']),
+                          arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**63, 2**63) | st.floats(allow_nan=False) | st.text(),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=9)
+
+
+@CHECK
+@given(parameters=st.dictionaries(NAMES, st.lists(ARRAYS, min_size=1, max_size=3), max_size=4),
+       position=st.dictionaries(st.text(), JSON, max_size=4))
+def test_a_checkpoint_is_read_as_it_was_written(parameters, position):
+    kept = checkpoint.Snapshot({f'parameters/{name}': arrays for name, arrays in parameters.items()},
+                               {'parameters': {name: len(arrays) for name, arrays in parameters.items()}})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / 'a'
+        checkpoint.write(path, kept, position)
+        record, arrays = checkpoint.read(path)
+    assert record == {**kept.record, 'position': position}
+    assert arrays.keys() == kept.arrays.keys()
+    for name, written in kept.arrays.items():
+        assert [(a.dtype, a.shape, a.tobytes()) for a in arrays[name]] == [
+            (a.dtype, a.shape, a.tobytes()) for a in written]
+
+
+@CHECK
+@given(data=st.data())
+def test_any_bytes_are_a_checkpoint_or_refused_in_one_line(data):
+    """Bytes of any kind, or put in the place of others in a checkpoint, with the checksum made to fit or not."""
+    import faults_of_files
+    whole = faults_of_files.whole_checkpoint()
+    start = data.draw(st.integers(0, len(whole)))
+    end = data.draw(st.integers(start, len(whole)))
+    content = whole[:start] + data.draw(st.binary(max_size=30)) + whole[end:]
+    content = faults_of_files.summed(content) if data.draw(st.booleans()) else content
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / 'a'
+        path.write_bytes(content)
+        try:
+            record, _ = checkpoint.read(path)
+        except checkpoint.CheckpointError as error:
+            assert re.fullmatch(rf'{path}: .+', str(error)) and len(str(error).splitlines()) == 1
+        else:
+            assert record['parameters'] == {'a': 2}

@@ -1,0 +1,43 @@
+"""Two runs at once in one folder: the second is refused by name of the first, and nothing is lost."""
+import re
+import subprocess
+
+from runs import outcome, run
+
+
+def test_the_second_is_refused(scratch_command, tmp_path, count):
+    out = tmp_path / 'run'
+    command = [*scratch_command, '--num-epochs', '30', '--out-dir', str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        assert any(line.startswith('epoch 1/') for line in first.stdout)
+        for flags in (['--resume', 'auto'], []):
+            second = run([*command, *flags])
+            assert second.returncode == 2
+            if flags:
+                name = rf'the run of process {first.pid} on \S+ since [\d: -]{{19}}'
+                assert re.fullmatch(rf'scratch: {out} is in use by {name}: wait until that ends, or give another '
+                                    r'--out-dir', second.stderr.strip())
+            else:
+                assert 'is not an empty folder, and a run overwrites nothing' in second.stderr
+        assert first.poll() is None  # or it was not refused for the first run's sake
+        assert first.wait(120) == 0, first.stderr.read()
+    assert len(outcome(out)[0]) == 30
+    count('a second run in the folder: refused by name of the first')
+
+
+def test_both_at_once(scratch_command, tmp_path, long, count):
+    """Started at the same moment: one of them trains, whichever it is."""
+    whole = tmp_path / 'whole'
+    assert run([*scratch_command, '--out-dir', whole]).returncode == 0
+    for i in range(10 if long else 2):
+        out = tmp_path / str(i)
+        command = [*scratch_command, '--out-dir', str(out), '--resume', 'auto']
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        errors = [process.communicate(timeout=120)[1] for process in both]
+        codes = [process.returncode for process in both]
+        assert 0 in codes, errors  # both, if one began when the other was done
+        for code, error in zip(codes, errors):
+            assert code == 0 or (code == 2 and re.fullmatch(r'scratch: .* (is in use by|is not an empty folder).*\n',
+                                                            error)), error
+        assert outcome(out) == outcome(whole)
+        count('two runs started at once: one trained, nothing lost')

@@ -119,7 +119,8 @@ def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int 
     return counts
 
 
-def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path, title: str) -> None:
+def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
+         title: str) -> None:
     """Draw the first images with their predicted names, wrong ones marked, and the confusion matrix, as PNG.
 
     Parameters
@@ -135,7 +136,7 @@ def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray,
     """
     from matplotlib.figure import Figure
     fig = Figure(figsize=(14.4, 7.6), dpi=110)
-    left, right = fig.subfigures(1, 2, width_ratios=(7, 7.4))
+    left, right = numpy.ravel(fig.subfigures(1, 2, width_ratios=(7, 7.4)))
     fig.suptitle(title)
     for axes, image, label, guess in zip(left.subplots(ROWS, COLUMNS).flat, images, labels, predicted):
         axes.imshow(image, cmap='gray_r')

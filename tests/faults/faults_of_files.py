@@ -52,7 +52,8 @@ def checkpoints(long: bool) -> Iterator[tuple[str, bytes]]:
                      'data_offsets': [[0, n] for n in ABSURD_64] + [[n, 0] for n in ABSURD_64[1:]]}[field]
             for value in (None, 'a', {}, *wrong):
                 if header[key][field] != value:
-                    yield f'{key}.{field} is {value!r}', made_up({**header, key: {**header[key], field: value}}, content)
+                    changed = {**header[key], field: value}
+                    yield f'{key}.{field} is {value!r}', made_up({**header, key: changed}, content)
     record = json.loads(header['__metadata__']['gluon_mgpu'])
     for field in record.keys() - {'sha256'}:
         for value in (None, 7, -1, 'a', [], [[]] if field == 'parameters' else [1], 10**400, True):

@@ -95,7 +95,7 @@ def test_concise_saves_no_parameter_that_is_nan(devices, tmp_path, batches, coun
     class PoisonNet(Hook):
         def after_batch(self, run):
             if run.num_steps == 2:
-                list(run.net.collect_params().values())[0].data(devices[0])[:] = float('nan')
+                next(iter(run.net.collect_params().values())).data(devices[0])[:] = float('nan')
 
     train_iter = batches()
     with pytest.raises(DivergenceError, match='use a smaller learning rate'):

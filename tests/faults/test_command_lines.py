@@ -84,8 +84,9 @@ OWN = {'scratch': ['--allreduce', '--allreduce mesh', "--allreduce ''", '--dtype
 OTHERS = {
     'devices': ['--unknown', 'word'],
     'plot': ['', 'missing', 'empty', 'taken', '--out x', "run --out ''", 'broken-run'],
-    'predict': ['', 'missing', 'empty', 'taken', 'file', 'broken-run', 'run no-image', 'run file', 'run data',
-                'run --devices gpu:0', "run --devices ''", 'run --data-dir missing', 'foreign.safetensors', "run --out ''"],
+    'predict': ['', 'missing', 'empty', 'taken', 'file', 'broken-run', 'run no-image', 'run file', 'run data', 'run',
+                'concise-run', 'run --devices gpu:0', "run --devices ''", 'run --data-dir missing',
+                'foreign.safetensors', "run --out ''"],
     'timeline': ['', 'missing', 'file', 'empty', "file --out ''"],
     'benchmark': ['--unknown', '--devices cpu:x', '--devices gpu:0', '--epochs 0'],
     'cost_model': ['--unknown', '--devices cpu:x', '--devices cpu:0', '--devices gpu:0'],
@@ -115,8 +116,8 @@ def workplace(tmp_path_factory):
         position = {'run': {}, 'config': {'chapter': chapter, 'devices': ['cpu(0)'], 'dataset': 'mnist', 'dtype':
                                           'float32', 'data_dir': 'data'}}
         for number in (1, 2):
-            checkpoint.write(folder / name / f'checkpoint-{number:08}.safetensors',
-                             checkpoint.Snapshot({'parameters/a': [numpy.zeros(2)]}, {'parameters': {'a': 1}}), position)
+            kept = checkpoint.Snapshot({'parameters/a': [numpy.zeros(2)]}, {'parameters': {'a': 1}})
+            checkpoint.write(folder / name / f'checkpoint-{number:08}.safetensors', kept, position)
     for path in (folder / 'broken-run').glob('*.safetensors'):
         path.write_bytes(path.read_bytes()[:-1])
     return folder

@@ -1,0 +1,224 @@
+"""A run that goes on from a checkpoint ends where one that was never interrupted does, to the bit."""
+import json
+import re
+
+import idx_files
+import numpy
+import pytest
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.mxnet_setup.compat import gluon
+from gluon_mgpu.parallel.allreduce import ALGORITHMS
+from gluon_mgpu.training import checkpoint, saver as saver_module
+from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.saver import Saver, checkpoints
+
+ROWS, BATCH, EPOCHS = 42, 10, 2  # five steps per epoch, the last of two rows: with four devices, some get none
+
+
+@pytest.fixture
+def data():
+    rng = numpy.random.default_rng(0)
+    images, labels = rng.integers(0, 255, (ROWS, 28, 28), 'uint8'), rng.integers(0, 9, ROWS)
+    return lambda n=ROWS: (BatchIterator(images[:n], labels[:n], BATCH, 'random', True),
+                           BatchIterator(images[:n], labels[:n], BATCH, 'random'))
+
+
+@pytest.fixture
+def keep_all(monkeypatch):
+    monkeypatch.setattr(saver_module, 'KEPT', 1000)
+
+
+def train(chapter, devices, data, folder, every=1, resume=None, num_epochs=EPOCHS, **options):
+    """Train in a folder with checkpoints; returns the history without seconds, and the last checkpoint's arrays."""
+    folder.mkdir()
+    saver = Saver(folder, every=every, resume=resume)
+    run = Run(num_epochs, quiet=True, hooks=[saver])
+    chapter.train(len(devices), BATCH, 0.1, devices=devices, data=data(), run=run, **options)
+    _, arrays = checkpoint.read(checkpoints(folder)[0])
+    return [(e.epoch, e.loss, e.test_acc) for e in run.history], bits(arrays)
+
+
+def bits(arrays):
+    return {name: [(a.dtype, a.shape, a.tobytes()) for a in kept] for name, kept in arrays.items()}
+
+
+def at(folder, num_steps):
+    return folder / f'checkpoint-{num_steps:08}.safetensors'
+
+
+@pytest.mark.parametrize('k', [1, 2, 4])
+@pytest.mark.parametrize('algorithm', [None, *ALGORITHMS])
+def test_lenet(k, algorithm, device_list, data, tmp_path, keep_all):
+    options = {'allreduce': algorithm} if algorithm else {}
+    whole = train(scratch, device_list(k), data, tmp_path / 'whole', **options)
+    for step in (1, 3, 5, 9):  # 5: all batches of an epoch, before its evaluation
+        assert train(scratch, device_list(k), data, tmp_path / str(step), resume=at(tmp_path / 'whole', step),
+                     **options) == whole
+    assert len(whole[0]) == EPOCHS
+
+
+@pytest.mark.parametrize('k', [1, 2, 4])
+def test_resnet(k, device_list, data, tmp_path, keep_all):
+    def few():  # two steps per epoch
+        return data(2 * BATCH)
+
+    whole = train(concise, device_list(k), few, tmp_path / 'whole')
+    assert train(concise, device_list(k), few, tmp_path / 'resumed', resume=at(tmp_path / 'whole', 3)) == whole
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_from_the_end_of_an_epoch(chapter, devices, data, tmp_path):
+    def few():
+        return data(2 * BATCH)
+
+    whole = train(chapter, devices, few, tmp_path / 'whole', every=None)
+    train(chapter, devices, few, tmp_path / 'first', every=None, num_epochs=1)
+    assert train(chapter, devices, few, tmp_path / 'second', every=None, resume=at(tmp_path / 'first', 2)) == whole
+
+
+def test_a_network_with_dropout_from_the_end_of_an_epoch(devices, data, tmp_path):
+    """MXNet's random numbers cannot be read, so they begin anew with each epoch."""
+    def net():
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Flatten(), gluon.nn.Dropout(0.5), gluon.nn.Dense(10))
+        return net
+
+    whole = train(concise, devices[:1], data, tmp_path / 'whole', every=None, net=net())
+    train(concise, devices[:1], data, tmp_path / 'first', every=None, num_epochs=1, net=net())
+    assert train(concise, devices[:1], data, tmp_path / 'second', every=None, net=net(),
+                 resume=at(tmp_path / 'first', 5)) == whole
+
+
+@pytest.mark.parametrize('before, after', [(2, 1), (1, 3)])
+def test_lenet_on_another_number_of_devices(before, after, device_list, data, tmp_path, keep_all):
+    history, arrays = train(scratch, device_list(before), data, tmp_path / 'whole')
+    resumed, others = train(scratch, device_list(after), data, tmp_path / 'other', resume=at(tmp_path / 'whole', 3))
+    for name, [(dtype, _, content)] in arrays.items():
+        # k devices equal one to 1e-6 in float32: the order of the sums differs
+        numpy.testing.assert_allclose(numpy.frombuffer(others[name][0][2], dtype), numpy.frombuffer(content, dtype),
+                                      rtol=1e-6, atol=1e-6)
+    assert [e for e, *_ in resumed] == [e for e, *_ in history]
+
+
+def test_resnet_on_another_number_of_devices_says_what_becomes_of_the_statistics(device_list, data, tmp_path, keep_all,
+                                                                                capsys):
+    train(concise, device_list(2), data, tmp_path / 'two', num_epochs=1)
+    train(concise, device_list(1), data, tmp_path / 'one', resume=at(tmp_path / 'two', 3), num_epochs=1)
+    assert re.search(r'\d+ arrays, such as \S+running_\S+, differed between the 2 devices, now on 1: '
+                     'each has their mean', capsys.readouterr().err)
+
+
+class Program:
+    """A chapter's command line on few rows."""
+
+    def __init__(self, folder, devices, capsys, monkeypatch):
+        idx_files.write(folder / 'data/mnist', idx_files.dataset(64, 16))
+        self.devices, self.capsys, self.out = devices, capsys, folder / 'run'
+        monkeypatch.chdir(folder)
+
+    def __call__(self, *flags, chapter=scratch):
+        status = chapter.main([str(flag) for flag in flags])
+        captured = self.capsys.readouterr()
+        return status, captured.out, captured.err
+
+    def first(self, *flags, **options):
+        """Begin a run."""
+        names = ','.join(f'{d.device_type}:{d.device_id}' for d in self.devices)
+        return self('--dataset', 'mnist', '--data-dir', 'data', '--batch-size', 16, '--devices', names, '--no-plot',
+                    '--out-dir', self.out, *flags, **options)
+
+    def config(self):
+        return json.loads((self.out / 'config.json').read_text())
+
+
+@pytest.fixture
+def program(tmp_path, devices, capsys, monkeypatch):
+    return Program(tmp_path, devices, capsys, monkeypatch)
+
+
+def test_the_same_command_in_a_loop(program):
+    """--resume auto: begins, goes on, and when all is done says the last line again."""
+    flags = ['--num-epochs', 2, '--resume', 'auto']
+    status, out, _ = program.first(*flags)
+    assert status == 0 and 'going on' not in out and out.count('epoch ') == 3  # the last line's, too
+    last_line = out.splitlines()[-1]
+    status, out, err = program.first(*flags)
+    assert (status, err) == (0, '') and f'going on from {program.out}/checkpoint-00000008.safetensors\n' in out
+    assert 'epoch 1' not in out and out.splitlines()[-1] == last_line
+    status, out, _ = program.first('--num-epochs', 3, '--resume', 'auto')
+    assert status == 0 and 'epoch 3/3' in out and 'epoch 2/3' not in out and 'num_epochs 3 instead of 2' in out
+    assert [line[0] for line in (program.out / 'history.csv').read_text().splitlines()[1:]] == ['1', '2', '3']
+    assert len(checkpoints(program.out)) == 2
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_flags_left_out_are_those_of_the_run(chapter, program):
+    program.first('--num-epochs', 1, '--seed', 3, '--lr', 0.3, chapter=chapter)
+    status, out, err = program('--resume', program.out, '--num-epochs', 2, chapter=chapter)
+    assert status == 0, err
+    config = program.config()
+    assert (config['seed'], config['lr'], config['batch_size'], config['num_epochs']) == (3, 0.3, 16, 2)
+    assert config['devices'] == [str(d) for d in program.devices]
+    [note] = config['resumed']
+    assert (note['from'], note['changed']) == ('checkpoint-00000004.safetensors', {'num_epochs': [1, 2]})
+    status, out, err = program('--resume', program.out / 'checkpoint-00000008.safetensors', '--num-epochs', 3,
+                               '--lr', 0.2, '--num-gpus', 1, chapter=chapter)
+    assert status == 0, err
+    changed = program.config()['resumed'][1]['changed']
+    assert changed['lr'] == [0.3, 0.2] and changed['num_epochs'] == [2, 3] and changed['num_gpus'][1] == 1
+    assert 'lr 0.2 instead of 0.3' in out
+    assert len(program.config()['devices']) == 1
+
+
+@pytest.mark.parametrize('flags, message', [
+    (['--batch-size', 32], '--batch-size 32 differs from that of the run, 16: a resumed run has the same'),
+    (['--seed', 1], '--seed 1 differs from that of the run, 0'),
+    (['--train-size', 48], '--train-size 48 differs from that of the run, 64'),
+    (['--dataset', 'glyphs'], '--dataset glyphs differs from that of the run, mnist')])
+def test_another_run_is_refused(flags, message, program):
+    program.first('--num-epochs', 1)
+    before = {path: path.read_bytes() for path in program.out.iterdir()}
+    status, _, err = program('--resume', program.out, *flags)
+    assert status == 2 and err.startswith(f'scratch: {message}')
+    assert {path: path.read_bytes() for path in program.out.iterdir()} == before
+
+
+def test_another_precision_or_chapter_is_refused(program):
+    program.first('--num-epochs', 1)
+    status, _, err = program('--resume', program.out, chapter=concise)
+    assert status == 2 and err == (f'concise: {program.out} is a run of scratch: go on with it by python -m '
+                                   'gluon_mgpu.scratch\n')
+    config = program.config()
+    (program.out / 'config.json').write_text(json.dumps({**config, 'chapter': 'concise', 'dtype': 'float16'}))
+    status, _, err = program('--resume', program.out, chapter=concise)
+    assert status == 2 and '--dtype float32 differs from that of the run, float16' in err
+
+
+def test_an_earlier_checkpoint_is_taken_only_when_no_newer_one_would_be_lost(program):
+    program.first('--num-epochs', 2)
+    older, newer = checkpoints(program.out)[::-1]
+    status, _, err = program('--resume', older)
+    assert status == 2 and f'{newer.name} is newer and would be lost: move it elsewhere first' in err
+    newer.rename(program.out.parent / 'elsewhere')
+    status, out, _ = program('--resume', older)
+    assert status == 0 and 'epoch 2/2' in out
+    assert newer.exists()
+
+
+def test_a_run_without_a_checkpoint_yet_begins_anew(program):
+    program.first('--num-epochs', 1)
+    for path in checkpoints(program.out):
+        path.unlink()
+    status, out, _ = program.first('--num-epochs', 1, '--resume', 'auto')
+    assert status == 0 and f'{program.out} has no checkpoint yet: beginning anew' in out and 'epoch 1/1' in out
+
+
+def test_a_checkpoint_holds_the_configuration_and_its_versions(program):
+    program.first('--num-epochs', 1, '--checkpoint-every', 3)
+    assert [path.name for path in checkpoints(program.out)] == [f'checkpoint-{n:08}.safetensors' for n in (4, 3)]
+    config = checkpoint.read(checkpoints(program.out)[0])[0]['position']['config']
+    assert {key: config[key] for key in ('chapter', 'dataset', 'seed', 'batch_size', 'train_size')} == {
+        'chapter': 'scratch', 'dataset': 'mnist', 'seed': 0, 'batch_size': 16, 'train_size': 64}
+    assert {'gluon_mgpu', 'mxnet', 'numpy', 'python'} <= config.keys()

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy
 
@@ -136,7 +137,8 @@ def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray,
     """
     from matplotlib.figure import Figure
     fig = Figure(figsize=(14.4, 7.6), dpi=110)
-    left, right = numpy.ravel(fig.subfigures(1, 2, width_ratios=(7, 7.4)))
+    parts: Any = fig.subfigures(1, 2, width_ratios=(7, 7.4))
+    left, right = parts
     fig.suptitle(title)
     for axes, image, label, guess in zip(left.subplots(ROWS, COLUMNS).flat, images, labels, predicted):
         axes.imshow(image, cmap='gray_r')

@@ -27,14 +27,15 @@ def read_image(path) -> numpy.ndarray:
     ValueError
         If it cannot be read as an image.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('error', Image.DecompressionBombWarning)
             with Image.open(path) as file:
                 upright = ImageOps.exif_transpose(file).convert('RGBA')
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        what = getattr(error, 'strerror', None) or error
+        unknown = isinstance(error, UnidentifiedImageError)
+        what = 'of no known format' if unknown else getattr(error, 'strerror', None) or error
         raise ValueError(f'{path}: cannot be read as an image ({what}); a PNG or JPEG file expected') from None
     black = Image.new('RGBA', upright.size, (0, 0, 0, 255))
     grey = numpy.asarray(Image.alpha_composite(black, upright).convert('L'))

@@ -1,0 +1,154 @@
+"""`python -m gluon_mgpu.predict`: the networks that runs have trained, on test images and on image files."""
+import re
+
+import idx_files
+import numpy
+import pytest
+from PIL import Image
+
+from gluon_mgpu import concise, predict, scratch
+from gluon_mgpu.data.image_file import read_image
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.training.saver import checkpoints
+
+
+@pytest.fixture
+def runs(tmp_path, devices, monkeypatch, capsys):
+    """A function of a chapter that trains it on few rows and returns its folder and the accuracy it has told."""
+    idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
+    monkeypatch.chdir(tmp_path)
+    names = ','.join(f'{d.device_type}:{d.device_id}' for d in devices)
+
+    def run(chapter, *flags):
+        module = {'scratch': scratch, 'concise': concise}[chapter]
+        assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
+                            '--no-plot', '--devices', names, '--out-dir', chapter, *flags]) == 0
+        line = (tmp_path / chapter / 'history.csv').read_text().splitlines()[-1]
+        capsys.readouterr()
+        return tmp_path / chapter, float(line.split(',')[3])
+
+    return run
+
+
+@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+def test_it_tells_the_accuracy_of_the_run(chapter, runs, capsys):
+    """On the run's own devices: what the run has told after its last epoch."""
+    folder, accuracy = runs(chapter)
+    assert predict.main([str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines() == [f'test acc: {accuracy:.4f}', f'picture: {folder}/predictions.png']
+    assert (folder / 'predictions.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, tmp_path):
+    folder, accuracy = runs('scratch')
+    flags = [str(checkpoints(folder)[0]), '--devices', f'{devices[0].device_type}:0', '--out', 'there.png']
+    assert predict.main(flags) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
+    assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
+
+
+def test_batch_norm_on_another_number_of_devices_is_told(runs, devices, capsys):
+    folder, _ = runs('concise')
+    assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
+    assert 'each has their mean' in capsys.readouterr().out
+
+
+def test_a_broken_checkpoint_is_passed_over(runs, capsys):
+    folder, _ = runs('scratch')
+    newest = checkpoints(folder)[0]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert predict.main([str(folder)]) == 0
+    assert f'{newest}: truncated or altered' in capsys.readouterr().out
+
+
+def test_image_files(runs, tmp_path, capsys):
+    folder, _ = runs('scratch')
+    rng = numpy.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 255, (28, 28), 'uint8')).save('grey.png')
+    Image.fromarray(rng.integers(0, 255, (90, 200, 3), 'uint8')).save('colour.jpg')
+    assert predict.main([str(folder), 'grey.png', 'colour.jpg']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and not (folder / 'predictions.png').exists()
+    for name, line in zip(('grey.png', 'colour.jpg'), lines):
+        found = re.fullmatch(rf'{name}: (\d) (\d+)%, (\d) (\d+)%, (\d) (\d+)%', line)
+        assert found, line
+        shares = [int(found[i]) for i in (2, 4, 6)]
+        assert shares == sorted(shares, reverse=True) and sum(shares) <= 102 and len(set(found.group(1, 3, 5))) == 3
+
+
+def test_probabilities_by_hand(devices):
+    """The network gives log(1), log(2), log(3) to every row, so that they are 1/6, 2/6, 3/6."""
+    def net(X):
+        return np.broadcast_to(np.log(np.array([1.0, 2.0, 3.0], ctx=X.ctx)), (len(X), 3))
+
+    for n in (1, 5, 300):
+        found = predict.probabilities(net, numpy.zeros((n, 28, 28), 'float32'), devices)
+        # float32 logarithms, of up to 1.1: 2^-24 of it, and exp as much again
+        numpy.testing.assert_allclose(found, [[1 / 6, 2 / 6, 3 / 6]] * n, rtol=2e-7)
+
+
+def test_rows_keep_their_order(devices):
+    images = numpy.arange(7, dtype='float32')[:, None, None] * numpy.ones((1, 28, 28), 'float32')
+    found = predict.probabilities(lambda X: X.reshape(len(X), -1)[:, :1] * np.array([[0.0, 1.0]], ctx=X.ctx), images,
+                                  devices, batch_size=3)
+    assert numpy.argsort(found[:, 1]).tolist() == list(range(7))
+
+
+def test_confusion_by_hand():
+    found = predict.confusion(numpy.array([0, 0, 1, 2, 2]), numpy.array([0, 1, 1, 2, 0]), 3)
+    assert found.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 1]]
+
+
+def test_the_picture_marks_what_is_wrong(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+    figures = []
+    monkeypatch.setattr(Figure, 'savefig', lambda self, path: figures.append(self))
+    images, labels = numpy.zeros((3, 28, 28)), numpy.array([0, 1, 1])
+    predict.draw(images, labels, numpy.array([0, 1, 0]), ('cat', 'dog'), tmp_path / 'a.png', 'two of three')
+    left, right = figures[0].subfigs
+    assert [axes.get_title() for axes in left.axes[:4]] == ['cat', 'dog', 'cat\n(is dog)', '']
+    assert [axes.title.get_color() for axes in left.axes[:3]] == ['black', 'black', 'tab:red']
+    assert [text.get_text() for text in right.axes[0].texts] == ['1', '1', '1']  # where there are none, no number
+
+
+def picture(value, size=(56, 56), spot=None, mode='L'):
+    image = Image.new(mode, size, value)
+    if spot is not None:
+        image.paste(spot, (size[0] // 4, size[1] // 4, 3 * size[0] // 4, 3 * size[1] // 4))
+    return image
+
+
+@pytest.mark.parametrize('name, image, corner, middle', [
+    ('dark.png', picture(0, spot=255), 0, 1), ('light.png', picture(255, spot=0), 0, 1),
+    ('wide.png', picture(0, (112, 56), spot=255), 0, 1), ('tiny.png', picture(0, (3, 3)), 0, 0),
+    ('colour.png', picture((255, 255, 255), spot=(0, 0, 0), mode='RGB'), 0, 1),
+    ('transparent.png', picture((0, 0, 0, 0), spot=(255, 255, 255, 255), mode='RGBA'), 0, 1),
+    ('palette.gif', picture(0, spot=255).convert('P'), 0, 1), ('one bit.png', picture(0, spot=1, mode='1'), 0, 1)])
+def test_images_of_all_kinds_become_28_by_28_light_on_black(name, image, corner, middle, tmp_path):
+    image.save(tmp_path / name)
+    found = read_image(tmp_path / name)
+    assert (found.shape, found.dtype) == ((28, 28), numpy.dtype('float32'))
+    assert (found[0, 0], found[14, 14]) == (corner, middle)
+
+
+def test_a_dataset_image_is_left_as_it_is(tmp_path):
+    image = numpy.random.default_rng(0).integers(0, 255, (28, 28), 'uint8')
+    image[0] = image[-1] = image[:, 0] = image[:, -1] = 0
+    Image.fromarray(image).save(tmp_path / 'a.png')
+    assert read_image(tmp_path / 'a.png').tolist() == (image.astype('float32') / 255).tolist()
+
+
+def test_what_is_no_image_is_refused(tmp_path):
+    (tmp_path / 'a.png').write_text('no image')
+    for path in (tmp_path / 'a.png', tmp_path / 'missing.png', tmp_path):
+        with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); a PNG or JPEG file e'):
+            read_image(path)
+
+
+@pytest.mark.parametrize('side', [11, 56])
+def test_an_image_of_a_billion_pixels_is_refused(side, tmp_path, monkeypatch):
+    """Pillow warns of what is beyond its limit, and refuses what is beyond twice that."""
+    picture(0, (side, side)).save(tmp_path / 'a.png')
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
+    with pytest.raises(ValueError, match=r'a.png: cannot be read as an image \(Image size .* exceeds limit'):
+        read_image(tmp_path / 'a.png')

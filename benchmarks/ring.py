@@ -1,7 +1,7 @@
 """How large should the engine's ring of scratch areas be? Speed and memory of both networks by its size.
 
-    python benchmarks/ring.py                         # 4, 16, 61 and 512 areas, about 6 minutes on 2 cores
-    python benchmarks/ring.py --sizes 61 127 --rounds 5
+    python benchmarks/ring.py                         # 4, 16, 53 and 512 areas, about 6 minutes on 2 cores
+    python benchmarks/ring.py --sizes 53 127 --rounds 5
 
 On two CPU contexts, each case in a process of its own, the sizes in turn: LeNet at batch 256, ResNet-18 at
 batch 64, hybridized and as it is. Told are medians of the rounds: milliseconds per step, and the most memory held.
@@ -44,7 +44,7 @@ def measure(case: str) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--sizes', type=int, nargs='+', default=[4, 16, 61, 512], metavar='N',
+    parser.add_argument('--sizes', type=int, nargs='+', default=[4, 16, 53, 512], metavar='N',
                         help='areas in the ring')
     parser.add_argument('--rounds', type=int, default=3, metavar='N', help='(default: %(default)s)')
     parser.add_argument('--case', choices=CASES, help=argparse.SUPPRESS)  # of a process that this program starts

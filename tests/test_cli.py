@@ -74,7 +74,8 @@ def test_quiet_and_no_plot(tmp_path, capsys, devices_flag, small_test_set):
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 1 and captured.out.startswith('test acc: ')
     assert captured.err == ''
-    assert sorted(p.name for p in out.iterdir()) == ['config.json', 'history.csv']
+    assert sorted(p.name for p in out.iterdir() if not p.name.startswith('checkpoint-')) == [
+        'config.json', 'history.csv']
 
 
 @pytest.mark.parametrize(('flags', 'message'), [
@@ -243,7 +244,7 @@ def test_divergence_keeps_what_was_recorded(tmp_path, capsys, devices_flag, smal
     out = tmp_path / 'run'
     assert scratch.main([*SMALL, *devices_flag, '--lr', '1e300', '--num-epochs', '9', '--out-dir', str(out)]) == 2
     err = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r'scratch: the loss is \S+ in epoch \d+, after \d+ rows: it must be finite; '
+    assert re.fullmatch(r'scratch: the loss is \S+ in epoch \d+, batch \d+, after \d+ rows: it must be finite; '
                         'use a smaller learning rate', err[-1])
     assert (out / 'config.json').exists()
 
@@ -261,7 +262,8 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path, devices_flag):
                 process.send_signal(signal.SIGINT)
         err = process.stderr.read()
     assert process.returncode == 130
-    assert re.search(r'^scratch: interrupted$', err, re.M)
+    assert re.search(rf'^scratch: ended (after|in) epoch \d.*; to go on: python -m gluon_mgpu.scratch --resume {out}$',
+                     err, re.M)
     assert 'Traceback' not in err
     assert len((out / 'history.csv').read_text().splitlines()) >= 3
     assert (out / 'accuracy.png').exists()
@@ -274,5 +276,6 @@ def test_help_gives_defaults_and_units(chapter):
     text = ' '.join(text.split())
     for phrase in ('(default: 256)', '(default: 10)', '(default: 2, or 1', '(default: auto)', 'ROWS', '--num-gpus',
                    'learning rate', '--devices', '--data-dir', '--train-size', '--seed', '--out-dir', '--no-plot',
+                   '--checkpoint-every', '--resume', '--require-checkpoint',
                    '--quiet'):
         assert phrase in text

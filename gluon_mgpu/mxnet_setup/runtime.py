@@ -27,11 +27,11 @@ ENVIRONMENT = {
     # on two CPU contexts at the same time hang for ever in MXNet 1.9.1.
     'OMP_NUM_THREADS': '1',
     # All CPU contexts take their scratch areas in turn from one ring, and operations that got the same one wait
-    # for each other. A hybridized network keeps those that it got when it was laid out: in MXNet's ring of 4, two
-    # devices share some for good, and take turns. 64 are enough for LeNet on two devices to share none, and
-    # as fast as 512. Operators called one by one take the next area each time, and each area grows to the largest
-    # use made of it: 64 are up to twice the memory of 4, 512 were four times.
-    'MXNET_CPU_TEMP_COPY': '61',
+    # for each other. A hybridized network keeps those that it got when it was laid out, equally many on each device:
+    # in MXNet's ring of 4, two devices may share one for good, and take turns; of a prime number of areas, each of
+    # fewer devices than that gets others. Operators called one by one take the next area each time, and each area
+    # grows to the largest use made of it: 53 are less than twice the memory of 4, 512 were four times.
+    'MXNET_CPU_TEMP_COPY': '53',
 }
 
 # glibc's mallopt: name, number, value. By default it maps large arrays anew at every allocation, some

@@ -1,13 +1,15 @@
 """Checkpoints of people's own loops: one that goes on ends where one that was never interrupted does."""
 import json
 import re
+from pathlib import Path
 
 import numpy
 import pytest
 import safetensors
 import safetensors.numpy
 
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx, seed as seed_mxnet
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.training import checkpoint
@@ -157,7 +159,33 @@ def test_the_file_before_is_there_until_the_new_one_is(devices, tmp_path, monkey
     assert (tmp_path / 'a').read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ['a']
 
 
-def change(path, edit, checksum=True):
+def test_the_loop_of_the_docs(tmp_path, monkeypatch):
+    """As it stands in docs/checkpoints.md, on few rows: interrupted after an epoch, it ends where the whole does."""
+    page = (Path(__file__).parents[2] / 'docs/checkpoints.md').read_text()
+    lines = [line[4:] for line in page.splitlines() if line.startswith('    ')]
+    code = '\n'.join(lines[lines.index('import os'):])
+    assert code.count('\n') <= 27 and 'range(num_done, 10)' in code
+
+    def rows(batch_size):
+        rng = numpy.random.default_rng(0)
+        images, labels = rng.integers(0, 255, (12, 28, 28), 'uint8'), rng.integers(0, 9, 12)
+        return BatchIterator(images, labels, 8, 'random', True), None
+
+    monkeypatch.setattr('gluon_mgpu.data.load_data_fashion_mnist', rows)
+    ends = []
+    for name, epochs in (('whole', [2]), ('parts', [1, 2])):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        for end in epochs:
+            seed_mxnet(0)
+            exec(code.replace('range(num_done, 10)', f'range(num_done, {end})'), {})
+        ends.append(checkpoint.read('mine.safetensors'))
+    (record, arrays), (other, others) = ends
+    assert record == other and record['position'] == {'num_done': 2}
+    assert all(a.tobytes() == b.tobytes() for name in arrays for a, b in zip(arrays[name], others[name]))
+
+
+def change(path, edit):
     """Write a checkpoint anew with another header, the checksum made to fit."""
     record, arrays = checkpoint.read(path)
     edit(record, arrays)

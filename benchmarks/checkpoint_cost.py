@@ -1,0 +1,77 @@
+"""What a checkpoint at every epoch costs: how long training waits for it, and how long it takes to write.
+
+    python benchmarks/checkpoint_cost.py                             # about 2 minutes on 2 cores
+    python benchmarks/checkpoint_cost.py --dataset fashion-mnist --data-dir DIR --out-dir DISK
+
+Both chapters' `train` on two CPU contexts with a `Saver`. Training waits while the arrays are copied to the host
+and looked at; a thread then writes the file, and takes some of a core meanwhile. Both are measured by themselves:
+an epoch's duration wanders by more than they take. The share is of an epoch of 60,000 rows, which is measured on
+fewer.
+"""
+import argparse
+import contextlib
+import io
+import statistics
+import tempfile
+import time
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data import load_data
+from gluon_mgpu.mxnet_setup.compat import mx
+from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.saver import Saver, checkpoints
+
+WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
+    'scratch': (scratch.train, 60 * 256, 256, 0.2),
+    'concise': (concise.train, 4 * 256, 256, 0.1),
+}
+
+
+class TimedSaver(Saver):
+    """Notes how many seconds each checkpoint has held up training, and how many its writing took."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.waited, self.writing = [], []
+
+    def _save(self, run):
+        self._finish()  # the one before: not waited for in an epoch of 60,000 rows
+        began = time.perf_counter()
+        super()._save(run)
+        self.waited.append(time.perf_counter() - began)
+
+    def _write(self, *args):
+        began = time.perf_counter()
+        super()._write(*args)
+        self.writing.append(time.perf_counter() - began)
+
+
+def cost(chapter, num_epochs, dataset, data_dir, folder):
+    """(seconds of an epoch of 60,000 rows, seconds waited, seconds of writing, MB of the file), medians."""
+    train, rows, batch_size, lr = WORK[chapter]
+    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
+    saver = TimedSaver(folder)
+    run = Run(num_epochs, quiet=True, hooks=[saver])
+    with contextlib.redirect_stdout(io.StringIO()):
+        train(2, batch_size, lr, devices=[mx.cpu(0), mx.cpu(1)], data=(train_iter, [next(iter(test_iter))]), run=run)
+    epoch = statistics.median(e.seconds for e in run.history[1:]) * 60_000 / rows
+    size = checkpoints(folder)[0].stat().st_size / 1e6
+    return epoch, statistics.median(saver.waited), statistics.median(saver.writing), size
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--epochs', type=int, default=8, help='of each chapter (default: %(default)s)')
+    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
+    parser.add_argument('--data-dir', help='where fashion-mnist/ is')
+    parser.add_argument('--out-dir', help='on the disk to write to (default: that of temporary files)')
+    args = parser.parse_args()
+    for chapter in WORK:
+        with tempfile.TemporaryDirectory(dir=args.out_dir) as folder:
+            epoch, waited, writing, size = cost(chapter, args.epochs, args.dataset, args.data_dir, folder)
+        print(f'{chapter}, epoch of {epoch:.1f} s: waited {1000 * waited:.1f} ms ({waited / epoch:.2%}), wrote '
+              f'{size:.1f} MB in {1000 * writing:.1f} ms ({writing / epoch:.2%})', flush=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -87,9 +87,9 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
-        Keeps the record of the run.
+        Keeps the record of the run, and with a `Saver` its checkpoints.
     seed : int
-        Decides the initial parameters.
+        Decides the initial parameters and, with the epoch, other random numbers.
     net : gluon.HybridBlock, optional
         By default ``resnet18(10, dtype)``. Initialized anew and trained in place, otherwise left as it is.
     dtype : str

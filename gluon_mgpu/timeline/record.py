@@ -1,7 +1,6 @@
 """Steps of training recorded by MXNet's profiler, for the pictures of `draw`."""
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from ..checks import integer
 from ..machine import num_cores
 from ..mxnet_setup.compat import npx
+from ..training.folder import write_whole
 from ..training.run import Hook, Run
 from . import profiler
 from .draw import draw
@@ -106,7 +106,12 @@ class Timeline(Hook):
         if self._recording:
             npx.waitall()
             recording, self._recording = self._recording, None
-            self._keep(profiler.stop(recording))
+            trace = profiler.stop(recording)
+            try:
+                self._keep(trace)
+            except OSError as error:  # a full disk must not end the run
+                run.warn(f'{self.trace} cannot be written ({error.strerror}): no more steps are recorded')
+                self.steps = self.num_steps
         self.start(run)
 
     def trained(self, run: Run) -> None:
@@ -118,8 +123,11 @@ class Timeline(Hook):
         self.close()
         if self.num_steps:
             which = f'the median of {self.num_steps} steps' if self.num_steps > 1 else 'one step'
-            draw(read(self.trace), self.picture, f'{self.heading}: {which}')
-            run.say(f'timeline: {self.picture}')
+            try:
+                draw(read(self.trace), self.picture, f'{self.heading}: {which}')
+                run.say(f'timeline: {self.picture}')
+            except (OSError, ValueError) as error:
+                run.warn(f'timeline: none ({error})')
         else:
             run.say(f'timeline: none, the run ended before {self.warm_up + 1} batches were done')
 
@@ -134,8 +142,6 @@ class Timeline(Hook):
 
     def _keep(self, trace: str) -> None:
         self._recorded.append((step_time(parse(trace, self.trace)), trace))
+        _, median = sorted(self._recorded)[self.num_steps // 2]
+        write_whole(self.trace, [median.encode()])
         self.num_steps += 1
-        _, median = sorted(self._recorded)[(self.num_steps - 1) // 2]
-        unfinished = self.trace.with_suffix('.part')
-        unfinished.write_text(median)
-        os.replace(unfinished, self.trace)  # the file is whole at any time

@@ -382,3 +382,12 @@ print(len(events) > 0, [name for name in files if name.startswith('/dev')])
     assert (done.returncode, done.stdout) == (0, 'True []\n'), done.stderr
     assert os.listdir(tmp_path) == ['trace.json']
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_a_folder_that_vanishes_does_not_end_the_run(profiles, tmp_path, capsys):
+    profiles[1].extend([1, 2])
+    timeline = Timeline(tmp_path / 'gone', 'LeNet', warm_up=0, steps=2)
+    run = Run(2, hooks=[timeline])
+    train(run, 3)
+    assert len(run.history) == 2
+    assert 'trace.json cannot be written (No such file or directory): no more steps' in capsys.readouterr().err

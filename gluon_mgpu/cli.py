@@ -62,7 +62,7 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
 def _run(train, chapter, network, parser, args, argv, own_names, check) -> None:
     say = (lambda line: None) if args.quiet else (lambda line: print(line, flush=True))
     # All that can be refused is refused before data is loaded, and before anything is written
-    earlier = earlier_run(args.resume, args.out_dir, say) if args.resume else None
+    earlier = earlier_run(args.resume, args.out_dir) if args.resume else None
     if earlier:
         args = _with_flags_of(earlier, chapter, parser, args, argv)
     else:
@@ -88,22 +88,27 @@ def _run(train, chapter, network, parser, args, argv, own_names, check) -> None:
     with hold(out_dir):
         checkpoint = None
         if earlier:
-            earlier = earlier_run(args.resume, args.out_dir, say) or earlier  # now that no other run can change it
+            # Once more, now that no other run can write there
+            earlier = earlier_run(args.resume, args.out_dir, say) or earlier
             checkpoint = earlier.checkpoint
             record(earlier, config, changed)
             say(_how_it_goes_on(earlier, changed))
-        with StopSignals() as signals:
-            saver = Saver(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, signals,
-                          shlex.join(['python', '-m', f'gluon_mgpu.{chapter}', '--resume', str(out_dir)]))
-            hooks = [saver, *_pictures(args, out_dir, heading)]
-            a_run = Run(args.num_epochs, quiet=args.quiet, folder=out_dir, hooks=hooks)
-            try:
-                train(len(devices), args.batch_size, args.lr, devices=devices, data=(train_iter, test_iter),
-                      run=a_run, seed=args.seed, **own)
-            except Stopped as stopped:
-                raise saver.stopped(a_run, stopped.signum) from None
-            finally:  # also after an error or a signal: what was recorded until then
-                a_run.close()
+        _train(train, args, out_dir, config, checkpoint, heading, devices=devices, data=(train_iter, test_iter), **own)
+
+
+def _train(train, args, out_dir, config, checkpoint, heading, **options) -> None:
+    """Call the chapter's `train` with a run that keeps its record in `out_dir`."""
+    how_to_resume = shlex.join(['python', '-m', f'gluon_mgpu.{config["chapter"]}', '--resume', str(out_dir)])
+    with StopSignals() as signals:
+        saver = Saver(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, signals,
+                      how_to_resume)
+        run = Run(args.num_epochs, quiet=args.quiet, folder=out_dir, hooks=[saver, *_pictures(args, out_dir, heading)])
+        try:
+            train(config['num_gpus'], args.batch_size, args.lr, run=run, seed=args.seed, **options)
+        except Stopped as stopped:
+            raise saver.stopped(run, stopped.signum) from None
+        finally:  # also after an error or a signal: what was recorded until then
+            run.close()
 
 
 def _pictures(args, out_dir, heading) -> list[Hook]:

@@ -26,7 +26,8 @@ class Earlier(NamedTuple):
     checkpoint: Path | None  # the one to go on from; None if none was written
 
 
-def earlier_run(resume: str, out_dir: str | None, say: Callable[[str], None]) -> Earlier | None:
+def earlier_run(resume: str, out_dir: str | None,
+                say: Callable[[str], None] = lambda line: None) -> Earlier | None:
     """Find the run that ``--resume`` means; None if there is none yet.
 
     Parameters

@@ -18,10 +18,13 @@ def check_free(path: str | os.PathLike | None) -> None:
     Raises
     ------
     ValueError
-        If there is something in it already, or it is no folder.
+        If there is something in it already, it is no folder, or it would be in something that is none.
     """
     if path is not None and os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
         raise _taken(Path(path))
+    above = next((folder for folder in Path(path).absolute().parents if folder.exists()), None) if path else None
+    if above and not above.is_dir():
+        raise ValueError(f'{path} cannot be made: {above} is no folder')
 
 
 def new_folder(path: str | os.PathLike | None, program: str, record: str = 'config.json',

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import idx_files
 import pytest
+from runs import outcome, run
 
 COUNTS = pytest.StashKey[dict]()
 
@@ -29,6 +30,14 @@ def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
         counts[kind] = counts.get(kind, 0) + number
 
     return note
+
+
+@pytest.fixture(scope='session')
+def whole(scratch_command, tmp_path_factory) -> tuple:
+    """What `scratch_command` comes to if nothing happens."""
+    folder = tmp_path_factory.mktemp('whole') / 'run'
+    assert run([*scratch_command, '--out-dir', folder]).returncode == 0
+    return outcome(folder)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

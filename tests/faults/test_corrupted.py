@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import outcome, run
 
 from gluon_mgpu.training import checkpoint
 
@@ -50,11 +51,9 @@ def test_each_is_refused(kind, what, tmp_path, long, count):
     count(f'{what}: refused within a second', int(done.stdout))
 
 
-def test_the_checkpoint_before_is_taken(scratch_command, tmp_path, count):
+def test_the_checkpoint_before_is_taken(scratch_command, whole, tmp_path, count):
     """With --resume auto, a broken newest one is told and passed over; with PATH it is refused."""
-    from runs import outcome, run
-    whole, out = tmp_path / 'whole', tmp_path / 'run'
-    assert run([*scratch_command, '--out-dir', whole]).returncode == 0
+    out = tmp_path / 'run'
     assert run([*scratch_command, '--num-epochs', '2', '--out-dir', out]).returncode == 0
     newest = out / 'checkpoint-00000016.safetensors'
     newest.write_bytes(newest.read_bytes()[:-7])
@@ -66,7 +65,7 @@ def test_the_checkpoint_before_is_taken(scratch_command, tmp_path, count):
     assert done.returncode == 0, done.stderr
     assert f'{newest}: truncated or altered' in done.stdout and ': looking for the one before' in done.stdout
     assert f'going on from {out}/checkpoint-00000008.safetensors' in done.stdout
-    assert outcome(out) == outcome(whole)
+    assert outcome(out) == whole
     count('the newest checkpoint broken: the one before resumed to the bit')
 
 

@@ -168,7 +168,7 @@ def test_the_loop_of_the_docs(tmp_path, monkeypatch):
 
     def rows(batch_size):
         rng = numpy.random.default_rng(0)
-        images, labels = rng.integers(0, 255, (12, 28, 28), 'uint8'), rng.integers(0, 9, 12)
+        images, labels = rng.integers(0, 255, (8, 28, 28), 'uint8'), rng.integers(0, 9, 8)
         return BatchIterator(images, labels, 8, 'random', True), None
 
     monkeypatch.setattr('gluon_mgpu.data.load_data_fashion_mnist', rows)

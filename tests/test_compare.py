@@ -15,7 +15,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks import resnet
-from gluon_mgpu.training.run import Epoch
+from gluon_mgpu.training.history import Epoch
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'benchmarks'
 sys.path.insert(0, str(BENCHMARKS))

@@ -8,7 +8,8 @@ import pytest
 
 from gluon_mgpu import plot
 from gluon_mgpu.plot import Animator, accuracy_curve
-from gluon_mgpu.training.run import Epoch, Run
+from gluon_mgpu.training.history import Epoch, write_history
+from gluon_mgpu.training.run import Run
 
 HISTORY = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.1, 0.9, 0.7, 98.0)]
 
@@ -78,7 +79,7 @@ def run_folder(folder, devices, accuracies):
     (folder / 'config.json').write_text(json.dumps(config))
     run = Run(len(accuracies), quiet=True)
     run.history = [Epoch(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
-    run.write(folder / 'history.csv')
+    write_history(run.history, folder / 'history.csv')
     return str(folder)
 
 

@@ -9,34 +9,15 @@ a file, and `load` changes nothing before it has seen that all of it fits.
 """
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
-import safetensors
-import safetensors.numpy
 
 from . import optimizer_state
-from .folder import write_whole
-from .optimizer_state import CheckpointError
+from .checkpoint_file import CheckpointError, Snapshot, read, write
 from .parameters import by_name, copies, finish_initialization, refuse_uninitialized, wait
-
-VERSION = 1
-NO_SUM = '0' * 64  # in the place of the checksum while it is computed
-# The entry's first words, as they stand in the file, within its first bytes
-BEGINNING = re.compile(rb'\\"version\\":(\d{1,9}),\\"sha256\\":\\"([0-9a-f]{64})\\"')
-BEGINNING_WITHIN, PIECE = 512, 2**20
-
-
-class Snapshot(NamedTuple):
-    """What is in a checkpoint, copied to the host."""
-
-    arrays: dict[str, list]  # by name, numpy arrays: one if it is the same on all devices, else one per device
-    record: dict             # the rest, of what JSON can hold
 
 
 def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> None:
@@ -78,23 +59,6 @@ def snapshot(net: Any, trainer: Any = None) -> Snapshot:
         record['optimizer'], states = optimizer_state.collect(trainer, _names(net))
         arrays |= {f'states/{name}': _merged(on_devices) for name, on_devices in states.items()}
     return Snapshot(arrays, record)
-
-
-def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
-    """Write a snapshot and a position as `save` does; can be called in any thread."""
-    tensors = {f'{name}@{k}': array for name, arrays in kept.arrays.items() for k, array in enumerate(arrays)}
-    try:
-        record = json.dumps({'version': VERSION, 'sha256': NO_SUM, **kept.record, 'position': position},
-                            separators=(',', ':'))
-        content = memoryview(safetensors.numpy.save(tensors, {'gluon_mgpu': record}))
-    except (TypeError, KeyError, safetensors.SafetensorError) as error:
-        raise ValueError(f'{error}: a checkpoint cannot hold that, only arrays of common types and what JSON '
-                         'can hold') from None
-    found = BEGINNING.search(content[:BEGINNING_WITHIN])
-    if not found:
-        raise RuntimeError('safetensors has changed the order in a file: the checksum has no place in it')
-    start, end = found.span(2)
-    write_whole(path, [content[:start], hashlib.sha256(content).hexdigest().encode(), content[end:]])
 
 
 def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[str], None] = print) -> dict:
@@ -141,68 +105,6 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
         optimizer_state.restore(trainer, _names(net), record['optimizer'], states)
         _set(net, parameters)  # once more: a Trainer that begins copies the first device's to the others
     return record['position']
-
-
-def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
-    """Read a checkpoint, once it is known to be whole.
-
-    Returns
-    -------
-    record : dict
-        ``parameters``, ``position`` and, with a trainer, ``optimizer``.
-    arrays : dict of str to list of numpy.ndarray
-        By ``parameters/NAME`` and ``states/NAME/NUMBER``: one, or one per device.
-
-    Raises
-    ------
-    CheckpointError
-        If it is anything else; one line says what.
-    """
-    try:
-        check_sum(path)
-        with safetensors.safe_open(path, 'numpy') as file:
-            record = json.loads(file.metadata()['gluon_mgpu'])
-            del record['version'], record['sha256']
-            arrays: dict[str, list] = {}
-            for key in sorted(file.keys(), key=_in_order):
-                arrays.setdefault(key.rpartition('@')[0], []).append(file.get_tensor(key))
-    except OSError as error:
-        raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f'{path}: a damaged checkpoint ({error})') from None
-    expected = {'parameters': dict, 'position': dict, **({'optimizer': dict} if 'optimizer' in record else {})}
-    if not all(isinstance(record.get(name), kind) for name, kind in expected.items()) or any(
-            len(arrays.get(f'parameters/{name}', ())) != number for name, number in record['parameters'].items()):
-        raise CheckpointError(f'{path}: a damaged checkpoint (its header does not describe what is in it)')
-    return record, arrays
-
-
-def check_sum(path: str | os.PathLike) -> None:
-    """Compare the checksum of a checkpoint with its content, with little memory.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is no checkpoint, of another version, or altered.
-    OSError
-        If it cannot be read.
-    """
-    with open(path, 'rb') as file:
-        beginning = file.read(BEGINNING_WITHIN)
-        found = BEGINNING.search(beginning)
-        if not found:
-            raise CheckpointError(f'{path}: no checkpoint of gluon_mgpu')
-        if int(found[1]) != VERSION:
-            raise CheckpointError(f'{path}: version {int(found[1])}, and this gluon_mgpu reads version {VERSION}; '
-                                  'use the gluon_mgpu that wrote it')
-        start, end = found.span(2)
-        digest = hashlib.sha256(beginning[:start] + NO_SUM.encode() + beginning[end:])
-        while piece := file.read(PIECE):
-            digest.update(piece)
-    if digest.hexdigest().encode() != found[2]:
-        raise CheckpointError(f'{path}: truncated or altered (its checksum is not that of its content)')
 
 
 def _merged(arrays: list) -> list[numpy.ndarray]:
@@ -252,8 +154,3 @@ def _set(net, kept: dict[str, list]) -> list[str]:
             array[:] = values[k % len(values)]
     wait()
     return averaged
-
-
-def _in_order(key: str) -> tuple:
-    name, _, number = key.rpartition('@')
-    return name, int(number)

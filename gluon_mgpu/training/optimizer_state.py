@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy
 
-
-class CheckpointError(ValueError):
-    """A file is no checkpoint, a damaged one, or one of something else."""
+from .checkpoint_file import CheckpointError
 
 
 def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]:

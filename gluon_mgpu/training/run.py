@@ -8,39 +8,20 @@
 """
 from __future__ import annotations
 
-import csv
-import io
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy
 from tqdm import tqdm
 
 from ..checks import integer
-from .folder import write_whole
+from .history import Epoch, write_history
+from .losses import DivergenceError, Losses
 from .parameters import not_finite, seed_all, wait
-
-# Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores
-SECONDS_BETWEEN_READS, MOST_UNREAD = 0.25, 16
-
-
-class DivergenceError(ValueError):
-    """The loss or a parameter is no longer a number: what follows would be worthless."""
-
-
-class Epoch(NamedTuple):
-    """One line of a run's history."""
-
-    epoch: int  # from 1
-    seconds: float  # of training, without evaluation
-    loss: float  # mean over the rows, each taken before the update it led to
-    test_acc: float  # share of right predictions, 0 to 1
-    images_per_second: float  # in training
 
 
 class Hook:
@@ -106,9 +87,9 @@ class Run:
         self.net: Any = []
         self.trainer: Any = None
         self._seed: int | None = None
-        self._batches_done = 0  # of the next epoch, by a run that was interrupted
-        self._loss, self._rows, self._seconds = 0.0, 0, 0.0
-        self._unread: list[list] = []
+        self._losses = Losses(1)
+        self._seconds = 0.0
+        self._batches_done = 0  # of the next epoch, by a run that was interrupted; its losses and seconds are above
         self._bar: Any = None
         self._closed = False
 
@@ -161,14 +142,11 @@ class Run:
             train_iter.epoch = epoch - 1
         if self._seed is not None:
             seed_all(self._seed, epoch)
+        if not self._batches_done:
+            self._losses, self._seconds = Losses(epoch), 0.0
         self.num_batches, self._batches_done = self._batches_done, 0
-        if not self.num_batches:
-            self._loss, self._rows, self._seconds = 0.0, 0, 0.0
-        self._num_read, self._unread = self.num_batches, []
-        self._batches_per_read = 1
         self._call('start')
-        self._started = self._read_at = time.perf_counter()
-        self._started -= self._seconds
+        self._started = time.perf_counter() - self._seconds
         for batch in islice(train_iter, self.num_batches, None):
             yield batch
             self.num_batches += 1
@@ -188,17 +166,19 @@ class Run:
         """
         wait()
         self._seconds = time.perf_counter() - self._started
-        self._read(len(self._unread))
+        self._read(lambda: self._losses.read())
 
     def position(self) -> dict:
         """Return how far the run has come, of what JSON can hold, for `go_on`; call `settle` first.
 
         Between two epochs that is the history; within one also its batches, its losses and its seconds so far.
         """
-        within = self.num_batches if self._rows else 0
+        losses = self._losses
+        if not losses.rows:
+            losses = Losses(1)
         return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
-                'num_batches': within, 'loss': self._loss if within else 0.0, 'rows': self._rows if within else 0,
-                'seconds': self._seconds if within else 0.0}
+                'num_batches': losses.num_batches, 'loss': losses.total, 'rows': losses.rows,
+                'seconds': self._seconds if losses.rows else 0.0}
 
     def go_on(self, position: dict) -> None:
         """Take up a run where `position` was asked for; to be called by a hook's `begun`.
@@ -211,7 +191,8 @@ class Run:
         try:
             self.history = [Epoch(*epoch) for epoch in position['history']]
             self.num_steps, self._batches_done = position['num_steps'], position['num_batches']
-            self._loss, self._rows, self._seconds = position['loss'], position['rows'], position['seconds']
+            self._losses = Losses(len(self.history) + 1, position['loss'], position['rows'], self._batches_done)
+            self._seconds = position['seconds']
         except (KeyError, TypeError) as error:
             raise ValueError(f'{error}: no position of a run; one that Run.position() returned expected') from None
 
@@ -226,37 +207,19 @@ class Run:
         DivergenceError
             If one of the losses read is NaN or infinite.
         """
-        self._unread.append(ls)
-        if len(self._unread) > self._batches_per_read:
-            self._read(self._batches_per_read)
+        self._read(lambda: self._losses.add(ls))
 
-    def _read(self, count: int) -> None:
-        """Wait for the first `count` of the batches that have not been read, and count them."""
-        batches, self._unread = self._unread[:count], self._unread[count:]
-        # The last one first, so that it is waited for once, and Python wakes up once
-        batches = [[l.asnumpy() for l in ls] for ls in batches[::-1]][::-1]
-        for ls in batches:
-            losses = numpy.concatenate([numpy.empty(0), *ls])  # in float64
-            if not numpy.isfinite(losses).all():
-                self._refuse_loss(losses.sum())
-            self._loss += float(losses.sum())
-            self._rows += len(losses)
-            self._num_read += 1
-        now = time.perf_counter()
-        if not self._bar.disable and batches:
-            loss, speed = losses.mean(), self._rows / (now - self._started)
-            self._bar.set_postfix_str(f'loss {loss:.3f}, {speed:,.0f} images/s', refresh=False)
+    def _read(self, read: Callable[[], int]) -> None:
+        """Call what reads losses, and show how far the devices have come."""
+        try:
+            count = read()
+        except DivergenceError:
+            self.close()
+            raise
+        if count and not self._bar.disable:
+            speed = self._losses.rows / (time.perf_counter() - self._started)
+            self._bar.set_postfix_str(f'loss {self._losses.last:.3f}, {speed:,.0f} images/s', refresh=False)
         self._bar.update(count)
-        seconds_per_batch = (now - self._read_at) / max(count, 1)
-        self._read_at = now
-        self._batches_per_read = min(MOST_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
-
-    def _refuse_loss(self, loss: float) -> None:
-        """End the run at the first batch whose loss is no number."""
-        self.close()
-        raise DivergenceError(
-            f'the loss is {loss} in epoch {len(self.history) + 1}, batch {self._num_read + 1}, after {self._rows} '
-            'rows: it must be finite; use a smaller learning rate')
 
     def _refuse_parameters(self) -> None:
         """End the run if a parameter is no number."""
@@ -274,12 +237,12 @@ class Run:
         test_acc : float
             Accuracy on the test rows, 0 to 1.
         """
-        if not self._rows:
+        losses, self._losses = self._losses, Losses(len(self.history) + 2)
+        if not losses.rows:
             raise ValueError('the epoch has 0 rows: its losses are needed; call add(ls) after each batch')
-        epoch = Epoch(len(self.history) + 1, self._seconds, self._loss / self._rows, test_acc,
-                      self._rows / self._seconds)
+        epoch = Epoch(len(self.history) + 1, self._seconds, losses.total / losses.rows, test_acc,
+                      losses.rows / self._seconds)
         self.history.append(epoch)
-        self._rows = 0
         if self.folder is not None:
             self._keep(self.folder / 'history.csv')
         self.say(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
@@ -303,26 +266,9 @@ class Run:
         with tqdm.external_write_mode(file=sys.stderr):
             print(line, file=sys.stderr, flush=True)
 
-    def write(self, path) -> None:
-        """Write the history as CSV, with the field names of `Epoch` as its first line.
-
-        The file is whole at any time: an interrupted call leaves the one before.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written: the one before is left.
-        """
-        text = io.StringIO(newline='')
-        writer = csv.writer(text)
-        writer.writerow(Epoch._fields)
-        writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
-                          f'{e.images_per_second:.1f}') for e in self.history)
-        write_whole(path, [text.getvalue().encode()])
-
     def _keep(self, path) -> None:
         try:
-            self.write(path)
+            write_history(self.history, path)
         except OSError as error:  # a full disk: what has been trained so far is worth more than the file
             self.warn(f'{path} cannot be written ({error.strerror}): training goes on')
 

@@ -12,7 +12,8 @@ from ..checks import integer
 from ..program import Failure, Stopped
 from . import checkpoint
 from .checkpoint import CheckpointError, Snapshot
-from .run import DivergenceError, Hook, Run
+from .losses import DivergenceError
+from .run import Hook, Run
 from .signals import StopSignals
 
 KEPT = 2

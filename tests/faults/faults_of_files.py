@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy
 
 from gluon_mgpu.data import idx
-from gluon_mgpu.training import checkpoint
+from gluon_mgpu.training import checkpoint, checkpoint_file
 
 READERS = {'checkpoints': checkpoint.read, 'images': idx.read_images, 'labels': idx.read_labels}
 ABSURD = (0, 1, 2**31 - 1, 2**31, 2**32 - 1)  # counts and lengths
@@ -88,11 +88,11 @@ def made_up(header: dict, content: bytes) -> bytes:
 
 def summed(content: bytes) -> bytes:
     """The content with a checksum that fits, if it has a place for one."""
-    found = checkpoint.BEGINNING.search(content[:checkpoint.BEGINNING_WITHIN])
+    found = checkpoint_file.BEGINNING.search(content[:checkpoint_file.BEGINNING_WITHIN])
     if not found:
         return content
     start, end = found.span(2)
-    digest = hashlib.sha256(content[:start] + checkpoint.NO_SUM.encode() + content[end:]).hexdigest()
+    digest = hashlib.sha256(content[:start] + checkpoint_file.NO_SUM.encode() + content[end:]).hexdigest()
     return content[:start] + digest.encode() + content[end:]
 
 

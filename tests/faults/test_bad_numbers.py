@@ -8,7 +8,8 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.training import checkpoint
-from gluon_mgpu.training.run import DivergenceError, Hook, Run
+from gluon_mgpu.training.losses import DivergenceError
+from gluon_mgpu.training.run import Hook, Run
 from gluon_mgpu.training.saver import Saver, checkpoints
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np
 from gluon_mgpu.training import run as module
-from gluon_mgpu.training.run import DivergenceError, Epoch, Hook, Run
+from gluon_mgpu.training.history import Epoch
+from gluon_mgpu.training.losses import DivergenceError
+from gluon_mgpu.training.run import Hook, Run
 from gluon_mgpu.training.timer import Accumulator, Timer
 
 

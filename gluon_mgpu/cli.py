@@ -2,16 +2,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from .data import DATASETS, load_data
-from .devices import devices_from, parse_devices
+from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
 from .devices.lists import MOST_DEVICES
 from .machine import versions
 from .mxnet_setup.runtime import settings
+from .parallel.launchers import place
+from .parallel.workers import Workers
 from .plot import AccuracyCurve
 from .program import Parser, Stopped, exit_status, number, text
 from .timeline.record import Timeline, check_profiler
@@ -60,49 +64,86 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
 
 
 def _run(train, chapter, network, parser, args, argv, own_names, check) -> None:
-    say = (lambda line: None) if args.quiet else (lambda line: print(line, flush=True))
-    # All that can be refused is refused before data is loaded, and before anything is written
-    earlier = earlier_run(args.resume, args.out_dir) if args.resume else None
-    if earlier:
-        args = _with_flags_of(earlier, chapter, parser, args, argv)
-    else:
-        check_free(args.out_dir)
-    own = {name: getattr(args, name) for name in own_names if getattr(args, name) is not None}
-    devices = _devices(args, say)
+    signals = StopSignals()
+    with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as held:
+        say = (lambda line: None) if args.quiet or workers.rank else (lambda line: print(line, flush=True))
+        # All that can be refused is refused before data is loaded, and before anything is written
+        earlier = workers.first(lambda: earlier_run(args.resume, args.out_dir)) if args.resume else None
+        if earlier:
+            args = workers.each(partial(_with_flags_of, earlier, chapter, parser, args, argv))
+        else:
+            workers.first(lambda: check_free(args.out_dir))
+        own = {name: getattr(args, name) for name in own_names if getattr(args, name) is not None}
+        devices, (train_iter, test_iter) = workers.each(lambda: _devices_and_data(args, own, check, workers, say))
+        all_devices = [device for its in workers.gather(list(map(str, devices))) for device in its]
+        config = {'chapter': chapter, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
+                  'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
+                  **versions(), 'environment': settings(), 'flags': vars(args)}
+        workers.agree({**config, 'platform': '', 'training rows': train_iter.digest, 'test rows': test_iter.digest})
+        config['process'] = this_process()
+        heading = f'{network} on {train_iter.dataset}, {", ".join(all_devices)}'
+        say(f'{heading}{_how_many(workers)}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
+            f'batches of {args.batch_size}, learning rate {args.lr:g}')
+
+        changed = workers.first(partial(differences, earlier.config, config)) if earlier else {}
+        out_dir = earlier.folder if earlier else workers.first(
+            lambda: new_folder(args.out_dir, chapter, content=config))
+        workers.first(lambda: held.enter_context(hold(out_dir)))
+        checkpoint = None
+        if earlier:
+            # Once more, now that no other run can write there
+            earlier = workers.first(lambda: earlier_run(args.resume, args.out_dir, say) or earlier)
+            checkpoint = earlier.checkpoint
+            workers.first(partial(record, earlier, config, changed))
+            say(_how_it_goes_on(earlier, changed))
+        _train(train, args, out_dir, config, checkpoint, heading, workers, signals,
+               devices=devices, data=(train_iter, test_iter), **own)
+
+
+def _workers(args, chapter, signals) -> contextlib.AbstractContextManager[Workers]:
+    """The workers that this command is one of."""
+    found = place()
+    if not args.horovod:
+        if args.fp16_allreduce:
+            raise ValueError('--fp16-allreduce is for what workers send each other: use it with --horovod')
+        if found and found.launcher == 'horovodrun' and found.size > 1:
+            raise ValueError(f'horovodrun has started {found.size} workers, and each would train for itself: add '
+                             '--horovod')
+        return contextlib.nullcontext(Workers())
+    if args.num_gpus is not None or args.devices is not None or getattr(args, 'allreduce', None):
+        raise ValueError('--horovod: each worker has one device, and Horovod sums over the workers: leave out '
+                         '--num-gpus, --devices and --allreduce, and start as many workers as there are to be devices')
+    from .parallel.horovod_workers import HorovodWorkers
+    return HorovodWorkers(args.fp16_allreduce, signals, chapter)
+
+
+def _how_many(workers) -> str:
+    return f', {workers.size} workers' if workers.size > 1 else ''
+
+
+def _devices_and_data(args, own: dict, check: Callable | None, workers, say) -> tuple:
+    devices = check_devices([workers.device]) if args.horovod else _devices(args, say)
     if args.timeline:
         check_profiler(devices)
     if check:
         check(devices=devices, **own)
-    train_iter, test_iter = load_data(args.dataset, args.batch_size, data_dir=args.data_dir,
-                                      train_size=args.train_size, seed=args.seed, say=say,
-                                      progress=not args.quiet)
-    heading = f'{network} on {train_iter.dataset}, {", ".join(map(str, devices))}'
-    say(f'{heading}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
-        f'batches of {args.batch_size}, learning rate {args.lr:g}')
-
-    config = {'chapter': chapter, **vars(args), 'devices': [str(d) for d in devices], 'num_gpus': len(devices),
-              'dataset': train_iter.dataset, 'train_size': train_iter.num_rows, **versions(),
-              'environment': settings(), 'flags': vars(args), 'process': this_process()}
-    changed = differences(earlier.config, config) if earlier else {}
-    out_dir = earlier.folder if earlier else new_folder(args.out_dir, chapter, content=config)
-    with hold(out_dir):
-        checkpoint = None
-        if earlier:
-            # Once more, now that no other run can write there
-            earlier = earlier_run(args.resume, args.out_dir, say) or earlier
-            checkpoint = earlier.checkpoint
-            record(earlier, config, changed)
-            say(_how_it_goes_on(earlier, changed))
-        _train(train, args, out_dir, config, checkpoint, heading, devices=devices, data=(train_iter, test_iter), **own)
+    return devices, load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
+                              seed=args.seed, say=say, progress=not args.quiet and workers.rank == 0,
+                              part=workers.part)
 
 
-def _train(train, args, out_dir, config, checkpoint, heading, **options) -> None:
+def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, **options) -> None:
     """Call the chapter's `train` with a run that keeps its record in `out_dir`."""
-    how_to_resume = shlex.join(['python', '-m', f'gluon_mgpu.{config["chapter"]}', '--resume', str(out_dir)])
-    with StopSignals() as signals:
+    how_to_resume = shlex.join(['python', '-m', f'gluon_mgpu.{config["chapter"]}', *['--horovod'] * args.horovod,
+                                '--resume', str(out_dir)])
+    how_to_resume = f'horovodrun ... {how_to_resume}' if args.horovod else how_to_resume
+    workers.advice = f'; to go on: {how_to_resume}'
+    with signals:
         saver = Saver(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, signals,
                       how_to_resume)
-        run = Run(args.num_epochs, quiet=args.quiet, folder=out_dir, hooks=[saver, *_pictures(args, out_dir, heading)])
+        pictures = _pictures(args, out_dir, heading) if workers.rank == 0 else []
+        run = Run(args.num_epochs, quiet=args.quiet, folder=None if workers.rank else out_dir,
+                  hooks=[saver, *pictures], workers=workers)
         try:
             train(config['num_gpus'], args.batch_size, args.lr, run=run, seed=args.seed, **options)
         except Stopped as stopped:
@@ -125,8 +166,9 @@ def _with_flags_of(earlier: Earlier, chapter, parser, args, argv: list) -> argpa
     if earlier.config['chapter'] != chapter:
         raise ValueError(f'{earlier.folder} is a run of {earlier.config["chapter"]}: go on with it by python -m '
                          f'gluon_mgpu.{earlier.config["chapter"]}')
-    flags = {**earlier.config.get('flags', {}), 'out_dir': str(earlier.folder)}
-    if args.num_gpus is not None or args.devices is not None:
+    flags = {**earlier.config.get('flags', {}), 'out_dir': str(earlier.folder), 'horovod': False,
+             'fp16_allreduce': False}
+    if args.num_gpus is not None or args.devices is not None or args.horovod:
         flags['num_gpus'] = flags['devices'] = None
     return parser.parse_args(argv, argparse.Namespace(**flags))
 
@@ -160,6 +202,9 @@ def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
                             '(default: 2, or 1 on a machine with one GPU)')
     where.add_argument('--devices', type=text, metavar='LIST',
                        help="devices by name: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all', 'cpu:all' (one per core)")
+    parser.add_argument('--horovod', action='store_true',
+                        help='be one of the workers that horovodrun, mpirun or srun has started: each on one device')
+    parser.add_argument('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
     parser.add_argument('--batch-size', type=number(int), default=batch_size, metavar='ROWS',
                         help='images in a batch, over all devices (default: %(default)s)')
     parser.add_argument('--lr', type=number(float), default=lr, metavar='RATE',

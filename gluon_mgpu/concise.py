@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from .checks import positive
+from .checks import integer, positive
 from .data import load_data_fashion_mnist
 from .devices import check_devices, try_gpu
 from .mxnet_setup.compat import autograd, gluon, init, np, seed as set_seed, zero_grad
@@ -26,7 +26,7 @@ from .training.run import Run
 
 
 def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, trainer: gluon.Trainer,
-                devices: list) -> list:
+                devices: list, batch_size: int | None = None) -> list:
     """Train on one batch, spread over the devices; does not wait.
 
     Source: D2L 13.6.3, the body of ``train``. Here the update is divided by the rows in the batch,
@@ -44,6 +44,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         Of the parameters of `net`.
     devices : list of mx.Context
         The devices.
+    batch_size : int, optional
+        The rows in the whole batch, if `X` is this process's part of it, and `trainer` sums over all processes.
 
     Returns
     -------
@@ -55,13 +57,14 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     ValueError
         If `X` and `y` differ in rows, or have none.
     """
+    batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, 1)
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():
         ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     for l in ls:
         l.backward()
     zero_grad(net, devices[len(X_shards):])  # A device without rows adds nothing to the gradient
-    trainer.step(X.shape[0])
+    trainer.step(batch_size)
     return ls
 
 
@@ -87,7 +90,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
-        Keeps the record of the run, and with a `Saver` its checkpoints.
+        Keeps the record of the run, with a `Saver` its checkpoints, and with `Workers` trains together with others.
     seed : int
         Decides the initial parameters and, with the epoch, other random numbers.
     net : gluon.HybridBlock, optional
@@ -109,17 +112,17 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     set_seed(seed)
     net = net or resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})
+    trainer = run.workers.trainer(trainable(net), 'sgd', {'learning_rate': lr})  # a gluon.Trainer
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net, loss = hybridized(net), hybridized(loss)  # for speed: the same functions, each as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed):
         for X, y in run.batches(train_iter):
-            run.add(train_batch(X, y, net, loss, trainer, devices))
-        test_acc = evaluate_accuracy_gpus(net, test_iter)
+            run.add(train_batch(X, y, net, loss, trainer, devices, run.batch_size))
+        test_acc = evaluate_accuracy_gpus(net, test_iter, workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
-    print(run.summary(devices))
+    run.print_summary(devices)
 
 
 def main(argv: list | None = None) -> int:

@@ -34,6 +34,8 @@ class Stopped(BaseException):
         What has been done, and how to go on.
     """
 
+    agreed = True  # by all workers of a job: they have it after the same batch
+
     def __init__(self, signum: int, line: str = ''):
         super().__init__(line)
         self.signum = signum
@@ -75,7 +77,8 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
     -------
     int
         0; 2 after a ValueError or OSError; 1 after a `Failure`, an error of MXNet's engine or without memory; 130
-        after Ctrl-C, and 128 and its number after another signal; with one line on stderr.
+        after Ctrl-C, and 128 and its number after another signal; with one line on stderr, unless the error has an
+        attribute ``told`` that is true: then another worker tells it.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, 'reconfigure'):  # a folder's name may hold what the terminal cannot show
@@ -83,25 +86,26 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
     folder_for_matplotlib()
     try:
         work()
-    except KeyboardInterrupt:
-        return _ended(program, 'interrupted', INTERRUPTED)
+    except KeyboardInterrupt as error:
+        return _ended(program, error, INTERRUPTED, 'interrupted')
     except Stopped as stopped:
-        return _ended(program, str(stopped), 128 + stopped.signum)
+        return _ended(program, stopped, 128 + stopped.signum)
     except Failure as failure:
-        return _ended(program, str(failure), FAILED)
+        return _ended(program, failure, FAILED)
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         line = _engine_line(error)
         if line:
             _forget_errors()
-            return _ended(program, line, FAILED)
+            return _ended(program, error, FAILED, line)
         if isinstance(error, RuntimeError):
             raise
-        return _ended(program, str(error), BAD_INPUT)
+        return _ended(program, error, BAD_INPUT)
     return 0
 
 
-def _ended(program: str, line: str, status: int) -> int:
-    print(f'{program}: {" ".join(line.split())}', file=sys.stderr)
+def _ended(program: str, error: BaseException, status: int, line: str = '') -> int:
+    if not getattr(error, 'told', False):
+        print(f'{program}: {" ".join((line or str(error)).split())}', file=sys.stderr)
     return status
 
 

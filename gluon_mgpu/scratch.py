@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from .checks import positive
+from .checks import integer, positive
 from .data import load_data_fashion_mnist
 from .devices import check_devices, try_gpu
 from .mxnet_setup.compat import Context, autograd, np, npx, seed as set_seed
@@ -186,7 +186,7 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
 
 
 def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float,
-                allreduce: Callable = allreduce) -> list:
+                allreduce: Callable = allreduce, batch_size: int | None = None) -> list:
     """Train on one batch, spread over the devices; does not wait.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may be of any size.
@@ -204,6 +204,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
         Learning rate.
     allreduce : callable
         Sums a list of arrays, one per device, in place.
+    batch_size : int, optional
+        The rows in the whole batch, if `X` is this process's part of it, and `allreduce` sums over all processes.
 
     Returns
     -------
@@ -215,6 +217,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     ValueError
         If `X` and `y` differ in rows, or have none.
     """
+    batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, 1)
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():  # The loss is calculated separately on each device
         ls = [loss(lenet(X_shard, params), y_shard)
@@ -230,7 +233,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
         allreduce([params[i].grad for params in device_params])
     # The parameters are updated separately on each device
     for params in device_params:
-        sgd(params, lr, X.shape[0])  # Divided by the rows of the whole batch
+        sgd(params, lr, batch_size)  # Divided by the rows of the whole batch
     return ls
 
 
@@ -257,7 +260,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
-        Keeps the record of the run, and with a `Saver` its checkpoints.
+        Keeps the record of the run, with a `Saver` its checkpoints, and with `Workers` trains together with others.
     seed : int
         Decides the initial parameters and, with the epoch, other random numbers.
     allreduce : callable or str
@@ -273,6 +276,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     lr, allreduce = positive('lr', lr), by_name(allreduce)
     devices = check_devices([try_gpu(i) for i in range(num_gpus)] if devices is None else devices)
     run = run or Run(num_epochs)
+    allreduce = run.workers.allreduce(allreduce)
     train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
     set_seed(seed)
     params = init_params()
@@ -283,11 +287,12 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     for epoch in run.epochs(device_params, seed=seed):
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            run.add(train_batch(X, y, device_params, devices, lr, allreduce))
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
+            run.add(train_batch(X, y, device_params, devices, lr, allreduce, run.batch_size))
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
+                                          workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
-    print(run.summary(devices))
+    run.print_summary(devices)
 
 
 def main(argv: list | None = None) -> int:

@@ -96,7 +96,7 @@ def test_typed():
 # From top to bottom: who stands below imports nothing from above
 LAYERS = [
     {'__main__'}, {'benchmark', 'cost_model', 'predict'}, {'scratch', 'concise'}, {'cli'}, {'plot'}, {'timeline'},
-    {'training'}, {'parallel', 'networks', 'data'}, {'devices'}, {'mxnet_setup'}, {'program'},
+    {'training'}, {'parallel'}, {'networks', 'data'}, {'devices'}, {'mxnet_setup'}, {'program'},
     {'machine', 'checks'},
 ]
 

@@ -21,7 +21,7 @@ DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
 
 def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
               train_size: int | None = None, seed: int = 0, say: Callable[[str], None] = print,
-              progress: bool = True) -> tuple[BatchIterator, BatchIterator]:
+              progress: bool = True, part: tuple[int, int] = (0, 1)) -> tuple[BatchIterator, BatchIterator]:
     """Load a dataset as iterators over its training and its test rows.
 
     Parameters
@@ -46,6 +46,9 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         Is told, in one line, that 'auto' means glyphs and why.
     progress : bool
         Show the progress of a download on stderr.
+    part : (int, int)
+        (i, k): of each batch, the part of worker i of k. It keeps the test rows that are its own; of the training
+        rows, which come in a new order each epoch, all, as bytes.
 
     Returns
     -------
@@ -60,8 +63,9 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, say, progress)
     if train_size is not None:
         train_size = integer('train_size', train_size, 1, len(images))
-    train_iter = BatchIterator(images[:train_size], labels[:train_size], batch_size, name, True, seed)
-    return train_iter, BatchIterator(test_images, test_labels, batch_size, name)
+        images, labels = images[:train_size].copy(), labels[:train_size].copy()  # the others are not kept
+    train_iter = BatchIterator(images, labels, batch_size, name, True, seed, part)
+    return train_iter, BatchIterator(test_images, test_labels, batch_size, name, part=part)
 
 
 def load_data_fashion_mnist(batch_size: int,

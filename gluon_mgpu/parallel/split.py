@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..data.parts import part
 from ..devices.lists import check_omp_threads
 
 if TYPE_CHECKING:
@@ -25,30 +26,27 @@ def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
     Parameters
     ----------
     data : np.ndarray or numpy.ndarray, (n, ...)
-        With n at least 1.
     devices : sequence of k mx.Context
 
     Returns
     -------
     list of min(k, n) np.ndarray
         Shard i is on ``devices[i]``. 7 rows on 3 devices are 3, 2 and 2; 1 row on 3 devices is one shard, so
-        that ``zip(shards, devices)`` leaves the other devices out. The dtype stays. A shard on the device of
-        `data` shares its memory, so don't write into it. Does not wait.
+        that ``zip(shards, devices)`` leaves the other devices out; no rows are no shards. The dtype stays. A shard
+        on the device of `data` shares its memory, so don't write into it. Does not wait.
 
     Raises
     ------
     ValueError
-        If there are no rows or no devices, or several CPU contexts would hang (`check_omp_threads`).
+        If there are no devices, or several CPU contexts would hang (`check_omp_threads`).
     """
     n, k = len(data), min(len(data), len(devices))
-    if k == 0:
-        raise ValueError(f'cannot split {n} rows over {len(devices)} devices: both must be at least 1')
+    if not devices:
+        raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')
     if k > 1:
         check_omp_threads(devices)
-    data = _from_numpy(data)
-    # n = k * (n // k) + n % k: the first n % k shards have one row more
-    ends = [i * (n // k) + min(i, n % k) for i in range(k + 1)]
-    return [data[a:b].as_in_ctx(device) for a, b, device in zip(ends, ends[1:], devices)]
+    data = _from_numpy(data) if n else data
+    return [data[part(n, i, k)].as_in_ctx(device) for i, device in enumerate(devices[:k])]
 
 
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
@@ -59,7 +57,6 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
     Parameters
     ----------
     X, y : np.ndarray or numpy.ndarray, (n, ...) and (n, ...)
-        With n at least 1.
     devices : sequence of k mx.Context
 
     Returns

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy
 
+from ..parallel.workers import Workers
 from . import optimizer_state
 from .checkpoint_file import CheckpointError, Snapshot, read, write
-from .parameters import by_name, copies, finish_initialization, refuse_uninitialized, wait
+from .parameters import by_name, copies, finish_initialization, refuse_uninitialized, statistics, wait
 
 
 def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> None:
@@ -47,21 +48,29 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> 
     write(path, snapshot(net, trainer), position)
 
 
-def snapshot(net: Any, trainer: Any = None) -> Snapshot:
+def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> Snapshot:
     """Copy to the host what `save` keeps. Call ``npx.waitall()`` after the last step of training.
 
-    To read an array waits for it, but not for the running statistics of batch norm in a hybridized network.
+    To read an array waits for it, but not for the running statistics of batch norm in a hybridized network. Of several
+    workers, all must call it: what is not the same on all of them is gathered.
     """
-    parameters = {name: _merged(arrays) for name, arrays in copies(net).items()}
+    on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
+    own = {name: on_host[name] for name in statistics(net)}
+    for others in (workers or Workers()).gather(own)[1:] if own else ():
+        for name, arrays in others.items():
+            own[name] = own[name] + arrays
+    parameters = {name: _merged(arrays) for name, arrays in (on_host | own).items()}
     arrays = {f'parameters/{name}': kept for name, kept in parameters.items()}
     record: dict[str, Any] = {'parameters': {name: len(kept) for name, kept in parameters.items()}}
     if trainer is not None:
         record['optimizer'], states = optimizer_state.collect(trainer, _names(net))
-        arrays |= {f'states/{name}': _merged(on_devices) for name, on_devices in states.items()}
+        arrays |= {f'states/{name}': _merged([array.asnumpy() for array in on_devices])
+                   for name, on_devices in states.items()}
     return Snapshot(arrays, record)
 
 
-def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[str], None] = print) -> dict:
+def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[str], None] = print,
+         workers: Workers | None = None) -> dict:
     """Give a network, and the state of its optimizer, the values of a checkpoint, in place; waits.
 
     Parameters
@@ -74,6 +83,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
     say : callable
         Is told in one line if parameters that differed between the devices come to another number of devices: each
         device gets their mean then. With the same number, each gets its own.
+    workers : Workers, optional
+        The first one reads the file, and all get what is in it; the devices are those of all of them.
 
     Returns
     -------
@@ -86,7 +97,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
         If the file is no whole checkpoint, or one of another network or optimizer: name, shape and dtype of each
         array are compared. Nothing has been changed then.
     """
-    record, arrays = read(path)
+    workers = workers or Workers()
+    record, arrays = workers.first(lambda: read(path))
     parameters = {name: arrays[f'parameters/{name}'] for name in record['parameters']}
     refuse_uninitialized(net)
     _check(path, net, parameters)
@@ -97,19 +109,19 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
         optimizer_state.check(path, trainer, _names(net), record['optimizer'], states)
     finish_initialization(net, {name: kept[0].shape for name, kept in parameters.items()})
     wait()
-    averaged = _set(net, parameters)
+    averaged = _set(net, parameters, workers)
     if averaged:
-        numbers = f'{len(parameters[averaged[0]])} devices, now on {len(copies(net)[averaged[0]])}'
+        numbers = f'{len(parameters[averaged[0]])} devices, now on {workers.size * len(copies(net)[averaged[0]])}'
         say(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {numbers}: each has their mean')
     if trainer is not None:
         optimizer_state.restore(trainer, _names(net), record['optimizer'], states)
-        _set(net, parameters)  # once more: a Trainer that begins copies the first device's to the others
+        _set(net, parameters, workers)  # once more: a Trainer that begins copies the first device's to the others
     return record['position']
 
 
-def _merged(arrays: list) -> list[numpy.ndarray]:
-    """Host copies of an array on all devices: a single one if they are equal to the bit."""
-    first, *others = [array.asnumpy() for array in arrays]
+def _merged(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:
+    """Copies of an array, one per device: a single one if they are equal to the bit."""
+    first, *others = copies
     equal = all(first.tobytes() == other.tobytes() for other in others)
     return [first] if equal else [first, *others]
 
@@ -142,15 +154,15 @@ def _shapes(net) -> dict[str, tuple]:
     return {name: (arrays[0].shape, arrays[0].dtype) for name, arrays in copies(net).items()}
 
 
-def _set(net, kept: dict[str, list]) -> list[str]:
+def _set(net, kept: dict[str, list], workers: Workers) -> list[str]:
     """Give every device its values, or the mean of all; return the names of those that were averaged."""
     averaged = []
     for name, arrays in copies(net).items():
         values = kept[name]
-        if len(values) not in (1, len(arrays)):
+        if len(values) not in (1, workers.size * len(arrays)):
             averaged.append(name)
             values = [numpy.mean(values, axis=0, dtype='float64').astype(values[0].dtype)]
-        for k, array in enumerate(arrays):
+        for k, array in enumerate(arrays, workers.rank * len(arrays)):
             array[:] = values[k % len(values)]
     wait()
     return averaged

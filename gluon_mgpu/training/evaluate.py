@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, np
 from ..parallel.split import split_batch
+from ..parallel.workers import Workers
 
 
 def _num_correct(y_hat, y):
@@ -67,7 +68,7 @@ def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | 
 
 
 def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable = split_batch,
-                           devices: list | None = None) -> float:
+                           devices: list | None = None, workers: Workers | None = None) -> float:
     """The share of right predictions over a dataset, computed on several devices at the same time.
 
     Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch, here all are
@@ -83,6 +84,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
         (X, y, devices) -> (X_shards, y_shards).
     devices : list of mx.Context, optional
         By default the devices on which the network's parameters are.
+    workers : Workers, optional
+        Count right rows and rows over all of them; each brings its own part of the batches.
 
     Returns
     -------
@@ -106,10 +109,11 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
         num_correct += [_num_correct(pred_shard, y_shard)
                         for pred_shard, y_shard in zip(pred_shards, y_shards)]
         num_rows += labels.size
-    if num_rows == 0:
+    correct, rows = (workers or Workers()).sum_counts(num_correct, num_rows)
+    if rows == 0:
         raise ValueError('the dataset holds 0 rows: accuracy needs at least one; '
                          'pass an iterator that yields batches')
-    return sum(float(n) for n in num_correct) / num_rows
+    return correct / rows
 
 
 def _devices_of(net) -> list:

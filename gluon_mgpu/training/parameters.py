@@ -88,6 +88,15 @@ def trainable(net: Any) -> list:
     return [param for param in net.collect_params().values() if param.grad_req != 'null']
 
 
+def statistics(net: Any) -> list[str]:
+    """Return the names of the parameters that are not trained, such as batch norm's running statistics.
+
+    They are computed on each device for itself, and differ.
+    """
+    return [name for name, param in by_name(net).items() if param.grad_req == 'null'] \
+        if hasattr(net, 'collect_params') else []
+
+
 def not_finite(net: Any) -> str:
     """Return the name of a parameter that holds NaN or infinity on some device, '' if none does; waits."""
     for name, arrays in copies(net).items():

@@ -19,6 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..checks import integer
+from ..parallel.workers import Workers
 from .history import Epoch, write_history
 from .losses import DivergenceError, Losses
 from .parameters import not_finite, seed_all, wait
@@ -59,6 +60,8 @@ class Run:
         Where ``history.csv`` is written anew after every epoch; it must be there.
     hooks : sequence of Hook
         Called in this order.
+    workers : Workers, optional
+        The processes that train together, of which this is one; by default this one alone.
 
     Attributes
     ----------
@@ -68,6 +71,8 @@ class Run:
         The batches of the present epoch that have been started; after its last one, all of them.
     num_steps : int
         The batches of all epochs that have been started.
+    batch_size : int or None
+        The rows of the present batch over all workers; None with a single one, that has them all.
     net, trainer
         What is trained, as `epochs` was given it.
 
@@ -77,21 +82,25 @@ class Run:
         If `num_epochs` is no integer of at least 1.
     """
 
-    def __init__(self, num_epochs: int, quiet: bool = False, folder=None, hooks: Sequence[Hook] = ()):
+    def __init__(self, num_epochs: int, quiet: bool = False, folder=None, hooks: Sequence[Hook] = (),
+                 workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, 1)
-        self.quiet = quiet
+        self.workers = workers or Workers()
+        self.quiet = quiet or self.workers.rank > 0
         self.folder = None if folder is None else Path(folder)
         self.hooks = hooks
         self.history: list[Epoch] = []
         self.num_batches = self.num_steps = 0
+        self.batch_size: int | None = None
         self.net: Any = []
         self.trainer: Any = None
         self._seed: int | None = None
-        self._losses = Losses(1)
+        self._losses = self._new_losses(1)
         self._seconds = 0.0
         self._batches_done = 0  # of the next epoch, by a run that was interrupted; its losses and seconds are above
         self._bar: Any = None
         self._closed = False
+        self._together = False  # whether all workers have begun with the same parameters
 
     def epochs(self, net: Any, trainer: Any = None, seed: int | None = None) -> Iterator[int]:
         """Yield the numbers of the epochs to come, from 1; each must be ended by `end_epoch`.
@@ -126,10 +135,14 @@ class Run:
         An iterator with an attribute ``epoch``, such as a `BatchIterator`, is set to the epochs done. Of an epoch
         that was interrupted, the batches done are left out.
 
+        With several workers it yields this one's part of each batch, and `train_iter` must be of that part.
+
         Raises
         ------
         DivergenceError
             If a loss that `add` did not read, or a parameter, is NaN or infinite after the last batch.
+        ValueError
+            If `train_iter` is of another part, or the workers have different networks.
         """
         if self._bar is None:
             length = length_hint(train_iter)
@@ -143,11 +156,13 @@ class Run:
         if self._seed is not None:
             seed_all(self._seed, epoch)
         if not self._batches_done:
-            self._losses, self._seconds = Losses(epoch), 0.0
+            self._losses, self._seconds = self._new_losses(epoch), 0.0
         self.num_batches, self._batches_done = self._batches_done, 0
         self._call('start')
         self._started = time.perf_counter() - self._seconds
         for batch in islice(train_iter, self.num_batches, None):
+            if self.workers.size > 1:
+                self._share(train_iter, batch)
             yield batch
             self.num_batches += 1
             self.num_steps += 1
@@ -191,7 +206,8 @@ class Run:
         try:
             self.history = [Epoch(*epoch) for epoch in position['history']]
             self.num_steps, self._batches_done = position['num_steps'], position['num_batches']
-            self._losses = Losses(len(self.history) + 1, position['loss'], position['rows'], self._batches_done)
+            self._losses = self._new_losses(len(self.history) + 1, position['loss'], position['rows'],
+                                            self._batches_done)
             self._seconds = position['seconds']
         except (KeyError, TypeError) as error:
             raise ValueError(f'{error}: no position of a run; one that Run.position() returned expected') from None
@@ -207,7 +223,8 @@ class Run:
         DivergenceError
             If one of the losses read is NaN or infinite.
         """
-        self._read(lambda: self._losses.add(ls))
+        ls = self.workers.losses(ls)
+        self._read(lambda: self._losses.add(ls, self.batch_size))
 
     def _read(self, read: Callable[[], int]) -> None:
         """Call what reads losses, and show how far the devices have come."""
@@ -221,9 +238,22 @@ class Run:
             self._bar.set_postfix_str(f'loss {self._losses.last:.3f}, {speed:,.0f} images/s', refresh=False)
         self._bar.update(count)
 
+    def _share(self, train_iter: Any, batch: tuple) -> None:
+        """Learn how many rows the batch has on all workers; before the first, have them begin with one network."""
+        if getattr(train_iter, 'part', None) != self.workers.part:
+            raise ValueError(f'worker {self.workers.rank} of {self.workers.size} has the batches of another: load '
+                             'them with part=workers.part')
+        self.batch_size = train_iter.rows_of(self.num_batches)
+        if not self._together:
+            self._together = True
+            self.workers.begin(self.net, batch[0])
+
+    def _new_losses(self, epoch: int, total: float = 0.0, rows: int = 0, num_batches: int = 0) -> Losses:
+        return Losses(epoch, total, rows, num_batches, self.workers.lag)
+
     def _refuse_parameters(self) -> None:
         """End the run if a parameter is no number."""
-        name = not_finite(self.net)
+        name = next(filter(None, self.workers.gather(not_finite(self.net))), '')
         if name:
             self.close()
             raise DivergenceError(f'{name} is no longer finite after epoch {len(self.history) + 1}, though the '
@@ -237,7 +267,7 @@ class Run:
         test_acc : float
             Accuracy on the test rows, 0 to 1.
         """
-        losses, self._losses = self._losses, Losses(len(self.history) + 2)
+        losses, self._losses = self._losses, self._new_losses(len(self.history) + 2)
         if not losses.rows:
             raise ValueError('the epoch has 0 rows: its losses are needed; call add(ls) after each batch')
         epoch = Epoch(len(self.history) + 1, self._seconds, losses.total / losses.rows, test_acc,
@@ -255,6 +285,12 @@ class Run:
         seconds = sum(e.seconds for e in self.history) / len(self.history)
         return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}'
 
+    def print_summary(self, devices: list) -> None:
+        """Print the book's last line; of several workers, the first does, and counts them."""
+        if self.workers.rank == 0:
+            others = f', {self.workers.size} workers' if self.workers.size > 1 else ''
+            print(self.summary(devices) + others)
+
     def say(self, line: str) -> None:
         """Print a line beside the progress bar, unless the run is quiet."""
         if not self.quiet:
@@ -262,7 +298,9 @@ class Run:
                 print(line, flush=True)
 
     def warn(self, line: str) -> None:
-        """Print a line on stderr, beside the progress bar, also if the run is quiet."""
+        """Print a line on stderr, beside the progress bar, also if the run is quiet; of several workers, the first."""
+        if self.workers.rank > 0:
+            return
         with tqdm.external_write_mode(file=sys.stderr):
             print(line, file=sys.stderr, flush=True)
 

@@ -64,7 +64,8 @@ class Saver(Hook):
     require : bool
         End the run if a checkpoint cannot be written.
     signals : StopSignals, optional
-        When one is received, the step is finished, a checkpoint written and the run ended by `Stopped`.
+        When one is received, the step is finished, a checkpoint written and the run ended by `Stopped`; on all workers
+        after the same step, if the run has several. The first of them writes.
     how_to_resume : str
         The command, for the last line then.
 
@@ -89,11 +90,12 @@ class Saver(Hook):
 
     def begun(self, run: Run) -> None:
         """Give the network the values of the checkpoint to go on from, if there is one."""
-        for unfinished in self.folder.glob('checkpoint-*.part'):  # of a process that was killed
-            unfinished.unlink()
+        if run.workers.rank == 0:
+            for unfinished in self.folder.glob('checkpoint-*.part'):  # of a process that was killed
+                unfinished.unlink()
         if self.resume is None:
             return
-        position = checkpoint.load(self.resume, run.net, run.trainer, run.warn)
+        position = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
         try:
             run.go_on(position['run'])
         except (KeyError, ValueError) as error:
@@ -106,16 +108,19 @@ class Saver(Hook):
 
     def after_batch(self, run: Run) -> None:
         """Write a checkpoint if it is time; end the run if a signal came."""
-        if self.signals.received:
-            raise Stopped(self.signals.received)
+        signum = run.workers.stop(self.signals.received)
+        if signum:
+            raise Stopped(signum)
         if self.every and run.num_steps % self.every == 0:
             self._save(run)
 
     def trained(self, run: Run) -> None:
         """From here on, a signal ends the run at once: what evaluation tells can be computed again."""
-        self._training, self.signals.at_once = False, True
-        if self.signals.received:
-            raise Stopped(self.signals.received)
+        self._training = False
+        self.signals.at_once = run.workers.size == 1  # else they end evaluation together, in `sum_counts`
+        signum = run.workers.stop_now(self.signals.received)
+        if signum:
+            raise Stopped(signum)
 
     def evaluated(self, run: Run) -> None:
         """Write a checkpoint if it is time, tell of one that could not be written, obey a signal."""
@@ -126,8 +131,9 @@ class Saver(Hook):
         if complete:
             self._finish()
         self._tell(run, self.require)
-        if self.signals.received and not complete:
-            raise Stopped(self.signals.received)
+        signum = run.workers.stop_now(self.signals.received)
+        if signum and not complete:
+            raise Stopped(signum)
 
     def ended(self, run: Run) -> None:
         """Wait for the thread that writes."""
@@ -145,7 +151,7 @@ class Saver(Hook):
         """
         self.signals.at_once = False
         self._finish()
-        if self._last is None or _steps(self._last) != run.num_steps:
+        if run.workers.first(lambda: self._last is None or _steps(self._last) != run.num_steps):
             self._save(run)
             self._finish()
         within = run.position()['num_batches']
@@ -157,8 +163,10 @@ class Saver(Hook):
         """Copy what there is to the host and have it written. Waits for the devices and the checkpoint before."""
         if self._training:
             run.settle()  # in evaluation nothing changes, and to wait for its end may take long
-        kept = checkpoint.snapshot(run.net, run.trainer)
+        kept = checkpoint.snapshot(run.net, run.trainer, run.workers)
         _refuse_not_finite(run, kept)
+        if run.workers.rank != 0:
+            return
         self._finish()
         if self.require:
             self._tell(run, require=True)

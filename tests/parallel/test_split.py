@@ -114,7 +114,10 @@ def test_different_numbers_of_rows(devices, split):
     assert line == 'X has 4 rows and y has 3: they must have equally many'
 
 
-def test_nothing_to_split(devices):
-    for rows, on in ((0, devices), (4, [])):
-        line = refusal(split_batch, np.zeros((rows, 2)), np.zeros(rows), on)
-        assert line == f'cannot split {rows} rows over {len(on)} devices: both must be at least 1'
+def test_no_rows_are_no_shards(devices):
+    assert split_batch(np.zeros((0, 2)), np.zeros(0), devices) == ([], [])
+
+
+def test_no_devices():
+    line = refusal(split_batch, np.zeros((4, 2)), np.zeros(4), [])
+    assert line == 'cannot split 4 rows over 0 devices: name at least one'

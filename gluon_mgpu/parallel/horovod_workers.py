@@ -1,0 +1,241 @@
+"""Several processes that train one network together, on one machine or many, through Horovod.
+
+    horovodrun -np 4 -H a:2,b:2 python -m gluon_mgpu.scratch --horovod
+
+Each worker has one device, takes its part of every batch, and sums gradients with the others.
+"""
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from ..mxnet_setup.compat import MXNET_MAJOR, autograd, mx, np
+from ..program import Stopped
+from . import launchers
+from .flat import in_one_piece
+from .watch import Watch
+from .workers import Workers
+
+LAG = 2  # batches: what is told after one has long been summed when it is looked at
+NAMES = 64  # by which Horovod knows the sums that are under way; it plans those it has seen before more quickly
+
+
+def check_horovod() -> None:
+    """Refuse to go on without Horovod.
+
+    Raises
+    ------
+    ValueError
+        With the remedy, if it is not installed, or not for this MXNet.
+    """
+    if importlib.util.find_spec('horovod') is None:
+        raise ValueError('Horovod is not installed: make horovod builds it, or tools/install_horovod.sh FOLDER into '
+                         'a virtual environment')
+    if MXNET_MAJOR >= 2:
+        raise ValueError(f'Horovod has no support for MXNet {mx.__version__}: use MXNet 1.9.1')
+    try:
+        importlib.import_module('horovod.mxnet')
+    except ImportError as error:
+        raise ValueError(f'Horovod is not built for this MXNet ({error}): make horovod') from None
+
+
+class HorovodWorkers(Workers):
+    """All processes that a launcher has started, of which this is one; to be used as a context manager.
+
+    Source: Horovod's documentation of its MXNet interface. There each worker reads its own part of the data and
+    averages over workers; here all cut the same batches, and every update is divided by the rows really in the batch.
+
+    Parameters
+    ----------
+    fp16 : bool
+        Send gradients as float16: half the bytes.
+    signals : object with an attribute ``received``, optional
+        Such as `StopSignals`: the signal that this worker has received, or 0.
+    program : str
+        How the line begins that tells of a worker that is lost.
+
+    Attributes
+    ----------
+    rank, size, local_rank : int
+        Which worker this is, of how many, and which of those on its machine.
+    device : mx.Context
+        ``gpu(local_rank)`` where MXNet sees GPUs, else ``cpu(0)``.
+
+    Raises
+    ------
+    ValueError
+        If Horovod is not there, or the launcher has not told what it needs.
+    """
+
+    lag = LAG
+
+    def __init__(self, fp16: bool = False, signals: Any = None, program: str = 'gluon_mgpu'):
+        check_horovod()
+        found = launchers.place() or launchers.Place('no launcher', 0, 1, 0)
+        launchers.prepare(found)
+        self._hvd = hvd = importlib.import_module('horovod.mxnet')
+        hvd.init()
+        self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), found.local_rank
+        self.device = mx.gpu(self.local_rank) if mx.context.num_gpus() else mx.cpu(0)
+        self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
+        self._signals = signals
+        self._names = {kind: map(f'{kind}.{{}}'.format, _cycle(NAMES)) for kind in ('gradient', 'losses', 'stop')}
+        self._told: deque = deque()  # signals that were told, and are not looked at yet
+        self._hosts = self.gather(platform.node())
+        self._watch = Watch(self.rank, self.gather, launchers.address(), f'{platform.node()}, process {os.getpid()}',
+                            program, lambda: self.advice)
+
+    def __enter__(self) -> HorovodWorkers:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.gather(None)  # nobody leaves before the last
+        if error is None or getattr(error, 'agreed', False):
+            self._watch.leave()
+            self._hvd.shutdown()
+            if error is not None:
+                error.told = self.rank != 0  # type: ignore[attr-defined]
+            return
+        # The others wait for sums that will never come, and so may this process when Python ends
+        self._watch.leave(failed=True)
+        fuse = threading.Timer(3, os._exit, [1])
+        fuse.daemon = True
+        fuse.start()
+
+    def allreduce(self, algorithm: Callable) -> Callable:
+        """See `Workers.allreduce`."""
+        def over_all_workers(data: list) -> None:
+            algorithm(data)
+            self._sum(data[0], next(self._names['gradient']), self._compression)
+            for array in data[1:]:
+                data[0].copyto(array)
+        return over_all_workers
+
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
+        """See `Workers.trainer`: a ``horovod.mxnet.DistributedTrainer``."""
+        hvd, size = self._hvd, self.size
+
+        class Trainer(hvd.DistributedTrainer):  # type: ignore[name-defined]
+            def step(self, batch_size, ignore_stale_grad=False):
+                super().step(batch_size / size, ignore_stale_grad)  # it divides by the number of workers, too
+
+        named = {param.name: param for param in params}
+        return Trainer(named, optimizer, optimizer_params, compression=self._compression)
+
+    def begin(self, net: Any, X: Any) -> None:
+        """See `Workers.begin`."""
+        if hasattr(net, 'collect_params'):
+            with autograd.predict_mode():
+                net(np.zeros((1, *X.shape[1:]), ctx=self.device))  # its layers learn their shapes
+            params = net.collect_params().values()
+            own = {f'parameter {i}': p.data() for i, p in enumerate(params)}
+            given = [p.data() for p in params if p.grad_req != 'null']
+        else:
+            own = {f'parameter {i}': array for i, array in enumerate(net[0])}
+            given = in_one_piece(net[0])
+        self.agree({name: f'{array.shape} {array.dtype}' for name, array in own.items()})
+        for i, array in enumerate(given):
+            self._hvd.broadcast_(array, root_rank=0, name=f'parameter.{i}')
+
+    def losses(self, ls: list) -> list:
+        """See `Workers.losses`."""
+        if self.size == 1:
+            return ls
+        total = np.zeros(1, dtype='float64', ctx=self.device)
+        for l in ls:
+            total += l.astype('float64').sum()
+        return [self._sum(total, next(self._names['losses']))]
+
+    def sum_counts(self, num_correct: list, num_rows: int) -> tuple[float, int]:
+        """See `Workers.sum_counts`."""
+        correct = 0.0
+        for n in num_correct:
+            if self._received():
+                break
+            correct += float(n)
+        told = self.gather((correct, num_rows, self._received()))
+        signum = max(signum for _, _, signum in told)
+        if signum:
+            raise Stopped(signum)
+        return sum(correct for correct, _, _ in told), sum(rows for _, rows, _ in told)
+
+    def gather(self, value: Any) -> list:
+        """See `Workers.gather`."""
+        return self._hvd.allgather_object(value, name='gather') if self.size > 1 else [value]
+
+    def first(self, function: Callable[[], Any]) -> Any:
+        """See `Workers.first`."""
+        result, error = self.gather(_attempt(function) if self.rank == 0 else None)[0]
+        if error is not None:
+            raise _agreed(error)
+        return result
+
+    def each(self, function: Callable[[], Any]) -> Any:
+        """See `Workers.each`."""
+        result, error = _attempt(function)
+        errors = self.gather(error)
+        lines = {str(error) for error in errors}
+        for rank, error in enumerate(errors):
+            if error is not None:
+                raise _agreed(error if len(lines) == 1 else ValueError(f'{self._name(rank)}: {error}'))
+        return result
+
+    def agree(self, facts: dict[str, Any]) -> None:
+        """See `Workers.agree`."""
+        first, *others = self.gather(facts)
+        for rank, other in enumerate(others, 1):
+            for name in {**first, **other}:
+                if first.get(name) != other.get(name):
+                    raise _agreed(ValueError(
+                        f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on {self._name(rank)}: '
+                        'start all workers with the same program, flags, versions and data'))
+
+    def stop(self, signum: int) -> int:
+        """See `Workers.stop`."""
+        told = np.full(1, signum, dtype='float64', ctx=self.device)
+        self._hvd.allreduce_(told, op=self._hvd.Max, name=next(self._names['stop']))
+        self._told.append(told)
+        return int(self._told.popleft()) if len(self._told) > LAG else 0
+
+    def stop_now(self, signum: int) -> int:
+        """See `Workers.stop_now`."""
+        return max(self.gather(signum))
+
+    def _sum(self, array: Any, name: str, compression: Any = None) -> Any:
+        """Sum an array over all workers, in place; does not wait."""
+        sent, dtype = compression.compress(array) if compression else (array, None)
+        self._hvd.allreduce_(sent, op=self._hvd.Sum, name=name)
+        if sent is not array:
+            array[:] = compression.decompress(sent, dtype)
+        return array
+
+    def _received(self) -> int:
+        return self._signals.received if self._signals else 0
+
+    def _name(self, rank: int) -> str:
+        return f'worker {rank} ({self._hosts[rank]})'
+
+
+def _cycle(length: int):
+    return (i % length for i in count())
+
+
+def _attempt(function: Callable[[], Any]) -> tuple:
+    try:
+        return function(), None
+    except (ValueError, OSError) as error:
+        return None, error
+
+
+def _agreed(error: Exception) -> Exception:
+    """Mark an error that all workers have, so that one tells it."""
+    error.agreed = True  # type: ignore[attr-defined]
+    return error

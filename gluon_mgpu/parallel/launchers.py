@@ -1,0 +1,110 @@
+"""What a worker learns from the program that started it, and what Horovod is to know of that.
+
+`horovodrun` tells all. `mpirun`, `mpiexec` and `srun` tell each process its number: where the workers meet must
+then be in the environment, and the first worker serves there.
+"""
+from __future__ import annotations
+
+import os
+import socket
+from typing import NamedTuple
+
+ADDRESS, PORT = 'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT'
+# By launcher: this process's number, how many there are, and its number among those on its machine
+VARIABLES = {
+    'horovodrun': ('HOROVOD_RANK', 'HOROVOD_SIZE', 'HOROVOD_LOCAL_RANK'),
+    'mpirun': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
+    'mpiexec': ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID'),
+    'srun': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID'),
+}
+
+
+class Place(NamedTuple):
+    """The place of a process in a job."""
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+
+
+def place() -> Place | None:
+    """Return what the environment tells of this process's place in a job; None if it was started alone."""
+    for launcher, names in VARIABLES.items():
+        values = [os.environ.get(name) for name in names]
+        if values[0] is not None and values[1] is not None:
+            return Place(launcher, *(int(value or 0) for value in values))
+    return None
+
+
+def prepare(found: Place) -> None:
+    """Tell Horovod, in the environment, what another launcher than its own has told; the first worker serves.
+
+    Raises
+    ------
+    ValueError
+        If the environment does not say where the workers meet, or the first worker cannot serve there.
+    """
+    os.environ.setdefault('HOROVOD_LOG_LEVEL', 'fatal')  # what is wrong, this package tells in one line
+    if found.size == 1:
+        return
+    if not os.environ.get(ADDRESS) or not os.environ.get(PORT):
+        raise ValueError(f'{found.launcher} does not tell where the workers meet: set {ADDRESS} to the address of '
+                         f"worker 0's machine and {PORT} to a free port there, for all of them")
+    if 'HOROVOD_RANK' not in os.environ:
+        # Each worker as a machine of its own: that is right whichever way they are spread over machines
+        os.environ.update({
+            'HOROVOD_RANK': str(found.rank), 'HOROVOD_SIZE': str(found.size), 'HOROVOD_HOSTNAME': f'worker{found.rank}',
+            'HOROVOD_LOCAL_RANK': '0', 'HOROVOD_LOCAL_SIZE': '1',
+            'HOROVOD_CROSS_RANK': str(found.rank), 'HOROVOD_CROSS_SIZE': str(found.size)})
+    os.environ.setdefault('HOROVOD_CONTROLLER', 'gloo')
+    os.environ.setdefault('HOROVOD_CPU_OPERATIONS', 'gloo')
+    where = os.environ[ADDRESS], int(os.environ[PORT])
+    os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(_own_address(where)))
+    if found.rank == 0 and not _answers(where):
+        _serve(where)
+
+
+def address() -> str:
+    """Return this machine's address on the network that Horovod uses."""
+    import psutil
+    for entry in psutil.net_if_addrs().get(os.environ.get('HOROVOD_GLOO_IFACE', 'lo'), []):
+        if entry.family == socket.AF_INET:
+            return entry.address
+    return '127.0.0.1'
+
+
+def _own_address(where: tuple) -> str:
+    """This machine's address on the way to another; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect(where)
+            return way.getsockname()[0]
+    except OSError as error:
+        raise ValueError(f'{ADDRESS} {where[0]}: there is no way to it ({error})') from None
+
+
+def _interface(own: str) -> str:
+    import psutil
+    return next((name for name, entries in psutil.net_if_addrs().items()
+                 if any(entry.address == own for entry in entries)), 'lo')
+
+
+def _answers(where: tuple) -> bool:
+    try:
+        socket.create_connection(where, timeout=5).close()
+        return True
+    except OSError:
+        return False
+
+
+def _serve(where: tuple) -> None:
+    """Serve, in a thread, as the place where workers find each other."""
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    from horovod.runner.util.threads import in_thread
+    try:
+        server = RendezvousHTTPServer(where, RendezvousHandler, 0)
+    except OSError as error:
+        raise ValueError(f'worker 0 cannot serve at {where[0]}:{where[1]} ({error.strerror}): {ADDRESS} is to be '
+                         f'an address of its own machine, {PORT} a free port') from None
+    in_thread(target=server.serve_forever)

@@ -1,0 +1,107 @@
+"""The processes that train one network together, on several machines or one: here this process alone.
+
+`horovod_workers.HorovodWorkers` is the same for several. What trains asks these methods, and need not know which it is.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Workers:
+    """One worker, that is, no others: nothing is waited for or sent.
+
+    Attributes
+    ----------
+    rank, size : int
+        Which worker this is, from 0, and how many there are.
+    lag : int or None
+        How many batches later all workers look at what they have told each other; None for a single one.
+    advice : str
+        What a line ends with that tells of a worker that is lost.
+    """
+
+    rank, size = 0, 1
+    lag: int | None = None
+    advice = ''
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which part of each batch is this worker's: (rank, size)."""
+        return self.rank, self.size
+
+    def allreduce(self, algorithm: Callable) -> Callable:
+        """Extend an allreduce over this worker's devices to those of all workers; itself it does not wait."""
+        return algorithm
+
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
+        """Return a ``gluon.Trainer`` of these parameters, which sums gradients over all workers."""
+        from ..mxnet_setup.compat import gluon
+        return gluon.Trainer(params, optimizer, optimizer_params)
+
+    def begin(self, net: Any, X: Any) -> None:
+        """Give all workers the parameters of the first; `X` is a batch, or part of one, to learn shapes from. Waits.
+
+        Raises
+        ------
+        ValueError
+            If another worker has another network.
+        """
+
+    def losses(self, ls: list) -> list:
+        """Return the losses of a batch on all workers: as they are, or their sum as one array. Does not wait."""
+        return ls
+
+    def sum_counts(self, num_correct: list, num_rows: int) -> tuple[float, int]:
+        """Sum counts of rows over all workers: arrays () of those that are right, and how many there are; waits.
+
+        Raises
+        ------
+        Stopped
+            If a signal has reached a worker meanwhile.
+        """
+        return sum(float(n) for n in num_correct), num_rows
+
+    def gather(self, value: Any) -> list:
+        """Return the value of each worker, in the order of their ranks; waits for all."""
+        return [value]
+
+    def first(self, function: Callable[[], Any]) -> Any:
+        """Call a function on the first worker only, and return on all what it returns; waits.
+
+        Raises
+        ------
+        ValueError, OSError
+            On all workers, if it does on the first.
+        """
+        return function()
+
+    def each(self, function: Callable[[], Any]) -> Any:
+        """Call a function on every worker, and return this one's result; waits for all.
+
+        Raises
+        ------
+        ValueError, OSError
+            On all workers, if it does on one: which one is in the line.
+        """
+        return function()
+
+    def agree(self, facts: dict[str, Any]) -> None:
+        """Refuse to go on if a worker's facts differ from those of the first; waits for all.
+
+        Raises
+        ------
+        ValueError
+            On all workers: which fact differs on which worker.
+        """
+
+    def stop(self, signum: int) -> int:
+        """Tell the others after a batch that a signal was received (0: none), and return what is known of by all.
+
+        That is the same on all workers after the same batch, `lag` batches after one of them told it.
+        """
+        return signum
+
+    def stop_now(self, signum: int) -> int:
+        """As `stop`, with what all tell now; waits for them."""
+        return signum

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# usage: tools/install_horovod.sh FOLDER
+# Build Horovod 0.28.1 with MXNet and gloo, and with NCCL where CUDA is, into the virtual environment FOLDER.
+# What this package and MXNet need must be installed there.
+set -euo pipefail
+venv=$1
+horovod=horovod==0.28.1
+
+if "$venv/bin/python" -c 'import gluon_mgpu, horovod.mxnet' 2>/dev/null; then
+  exit 0
+fi
+for tool in "a C++ compiler:${CXX:-c++}:g++" "cmake 3.13 or newer:cmake:cmake" "make:make:make"; do
+  IFS=: read -r name command package <<<"$tool"
+  if ! type -p "$command" >/dev/null; then
+    echo "Horovod is built from source, and $name is missing (no command $command): apt-get install $package" >&2
+    exit 1
+  fi
+done
+
+# What the build is to contain, and nothing else, whatever may be found on the machine
+export HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO
+export HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1
+if compgen -G "$venv/lib/python3*/site-packages/mxnet_cu*" >/dev/null; then
+  export HOROVOD_GPU_OPERATIONS=NCCL
+fi
+# MXNet imports in the Pythons that the build starts, too
+export PYTHONPATH="$PWD/tools/horovod_build:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export CMAKE_POLICY_VERSION_MINIMUM=3.5 # gloo's own files are older than CMake 4 allows
+export MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}"
+
+echo "Building Horovod into $venv; this takes some minutes."
+log=$venv/horovod.log
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check setuptools wheel packaging
+if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation --no-binary horovod \
+    "$horovod" >"$log" 2>&1; then
+  grep -iE 'error' "$log" | tail -3 >&2 || true
+  echo "Horovod could not be built: $log tells why." >&2
+  exit 1
+fi
+# The launcher imports MXNet, too, to see what Horovod was built with
+sed -i '0,/^from horovod/s//import gluon_mgpu  # supplies what MXNet misses in NumPy 1.24\n&/' "$venv/bin/horovodrun"
+"$venv/bin/python" -c 'import gluon_mgpu, horovod.mxnet'

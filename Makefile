@@ -3,13 +3,15 @@
 # Each makes a virtual environment first if it is not there yet, from a Python 3.9 to 3.12 that it finds;
 # to name one: make test PYTHON=/path/to/python3.10. ARGS="..." is added to the command that is run.
 
-.PHONY: help demo test test-faults test-mxnet2 lint clean
+.PHONY: help demo test test-faults test-mxnet2 horovod test-horovod lint clean
 
 help:
 	@echo 'make demo         train LeNet on two devices and draw the accuracy curve (a few minutes)'
 	@echo 'make test         run the tests; make test ARGS="--devices gpu:0,gpu:1" runs them on GPUs'
 	@echo 'make test-faults  kill runs, corrupt files, fill disks: many times, some ten minutes'
 	@echo 'make test-mxnet2  run the tests on MXNet 2'
+	@echo 'make horovod      build Horovod, for training on several machines, into .venv (some minutes)'
+	@echo 'make test-horovod run its tests'
 	@echo 'make lint         check the code with Ruff and the types with mypy'
 	@echo 'make clean        delete the environments and caches that these commands made'
 
@@ -24,6 +26,12 @@ test-faults: .venv/installed
 
 test-mxnet2: .venv-mxnet2/installed
 	.venv-mxnet2/bin/python -m pytest $(ARGS)
+
+horovod: .venv/installed
+	@tools/install_horovod.sh .venv
+
+test-horovod: horovod
+	.venv/bin/python -m pytest tests/horovod $(ARGS)
 
 lint: .venv/installed
 	.venv/bin/python -m ruff check $(ARGS)

@@ -20,6 +20,8 @@ import pytest
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.devices.gpus import num_mxnet_gpus
 
+COUNTS = pytest.StashKey[dict]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--devices', default='cpu:0,cpu:1', metavar='LIST',
@@ -27,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--seed', type=int, default=0, metavar='N',
                      help='seed of every test (default: %(default)s)')
     parser.addoption('--long', action='store_true',
-                     help='in tests/faults, make many more faults: some ten minutes')
+                     help='make many more faults: some ten minutes in tests/faults')
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -111,3 +113,28 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[[], contextlib.Abstr
             yield
 
     return context
+
+
+@pytest.fixture(scope='session')
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether to make many faults, or few."""
+    return request.config.getoption('long')
+
+
+@pytest.fixture
+def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
+    """A function that notes how many faults of a kind were made and mastered; a test that fails notes nothing."""
+    counts = request.config.stash.setdefault(COUNTS, {})
+
+    def note(kind: str, number: int = 1) -> None:
+        counts[kind] = counts.get(kind, 0) + number
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    counts = terminalreporter.config.stash.get(COUNTS, {})
+    if counts:
+        terminalreporter.section('faults mastered')
+        for kind, number in counts.items():
+            terminalreporter.line(f'{number:6}  {kind}')

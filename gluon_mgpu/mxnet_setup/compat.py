@@ -16,7 +16,7 @@ mx = runtime.load_mxnet()
 
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
-__all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'autograd', 'cached_op', 'compute_capabilities',
+__all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'assign', 'autograd', 'cached_op', 'compute_capabilities',
            'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'trace_block',
            'zero_grad']
 
@@ -148,6 +148,15 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
         raise ValueError(f'{type(block).__name__} returns {len(graph)} arrays: only a block that returns one '
                          'array can be hybridized here; use its own hybridize()')
     return graph, names
+
+
+def assign(array: np.ndarray, values: numpy.ndarray) -> None:
+    """Give an array, in place, values from the host.
+
+    ``array[:] = values`` fails on MXNet 1.9 for weights of convolutions that were used: oneDNN keeps them in a layout
+    of its own.
+    """
+    array[:] = np.array(values, dtype=array.dtype, ctx=array.ctx)
 
 
 def cached_op(graph, names: list, params: list):

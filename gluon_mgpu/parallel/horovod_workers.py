@@ -16,7 +16,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from ..mxnet_setup.compat import MXNET_MAJOR, autograd, mx, np
+from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
 from ..program import Stopped
 from . import launchers
 from .flat import in_one_piece
@@ -96,9 +96,9 @@ class HorovodWorkers(Workers):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self.gather(None)  # nobody leaves before the last
         if error is None or getattr(error, 'agreed', False):
+            npx.waitall()  # all have begun the same sums
+            self.gather(None)  # nobody leaves before the last
             self._watch.leave()
             self._hvd.shutdown()
             if error is not None:
@@ -142,8 +142,9 @@ class HorovodWorkers(Workers):
             own = {f'parameter {i}': array for i, array in enumerate(net[0])}
             given = in_one_piece(net[0])
         self.agree({name: f'{array.shape} {array.dtype}' for name, array in own.items()})
-        for i, array in enumerate(given):
-            self._hvd.broadcast_(array, root_rank=0, name=f'parameter.{i}')
+        # By way of the host: in the layouts that oneDNN gives weights once they are used, Horovod cannot read them
+        for array, value in zip(given, self.first(lambda: [own.asnumpy() for own in given])):
+            assign(array, value)
 
     def losses(self, ls: list) -> list:
         """See `Workers.losses`."""

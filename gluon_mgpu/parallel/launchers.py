@@ -19,6 +19,13 @@ VARIABLES = {
 }
 
 
+# Defaults for Horovod's settings; what the user has set wins
+ENVIRONMENT = {
+    'HOROVOD_LOG_LEVEL': 'fatal',  # what is wrong, this package tells in one line
+    'HOROVOD_CYCLE_TIME': '3',     # ms from one look at what is to be summed to the next, which takes a core's time
+}
+
+
 class Place(NamedTuple):
     """The place of a process in a job."""
 
@@ -45,7 +52,8 @@ def prepare(found: Place) -> None:
     ValueError
         If the environment does not say where the workers meet, or the first worker cannot serve there.
     """
-    os.environ.setdefault('HOROVOD_LOG_LEVEL', 'fatal')  # what is wrong, this package tells in one line
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     if found.size == 1:
         return
     if not os.environ.get(ADDRESS) or not os.environ.get(PORT):

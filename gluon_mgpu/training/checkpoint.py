@@ -156,6 +156,7 @@ def _shapes(net) -> dict[str, tuple]:
 
 def _set(net, kept: dict[str, list], workers: Workers) -> list[str]:
     """Give every device its values, or the mean of all; return the names of those that were averaged."""
+    from ..mxnet_setup.compat import assign
     averaged = []
     for name, arrays in copies(net).items():
         values = kept[name]
@@ -163,6 +164,6 @@ def _set(net, kept: dict[str, list], workers: Workers) -> list[str]:
             averaged.append(name)
             values = [numpy.mean(values, axis=0, dtype='float64').astype(values[0].dtype)]
         for k, array in enumerate(arrays, workers.rank * len(arrays)):
-            array[:] = values[k % len(values)]
+            assign(array, values[k % len(values)])
     wait()
     return averaged

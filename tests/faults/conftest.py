@@ -6,30 +6,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import idx_files
 import pytest
+
 from runs import outcome, run
-
-COUNTS = pytest.StashKey[dict]()
-
-
-@pytest.fixture(scope='session')
-def long(request: pytest.FixtureRequest) -> bool:
-    """Whether to make many faults, or few."""
-    return request.config.getoption('long')
-
-
-@pytest.fixture
-def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
-    """A function that notes how many faults of a kind were made and mastered; a test that fails notes nothing."""
-    counts = request.config.stash.setdefault(COUNTS, {})
-
-    def note(kind: str, number: int = 1) -> None:
-        counts[kind] = counts.get(kind, 0) + number
-
-    return note
 
 
 @pytest.fixture(scope='session')
@@ -38,14 +19,6 @@ def whole(scratch_command, tmp_path_factory) -> tuple:
     folder = tmp_path_factory.mktemp('whole') / 'run'
     assert run([*scratch_command, '--out-dir', folder]).returncode == 0
     return outcome(folder)
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    counts = terminalreporter.config.stash.get(COUNTS, {})
-    if counts:
-        terminalreporter.section('faults mastered')
-        for kind, number in counts.items():
-            terminalreporter.line(f'{number:6}  {kind}')
 
 
 @pytest.fixture(scope='session')

@@ -11,6 +11,7 @@ import safetensors.numpy
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx, seed as seed_mxnet
 from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.training import checkpoint
 from gluon_mgpu.training.checkpoint import CheckpointError
@@ -266,3 +267,17 @@ def test_what_cannot_be_saved_is_refused(devices, tmp_path):
         net.add(gluon.nn.Dense(1))
         checkpoint.load(tmp_path / 'b', net)
     assert [p.name for p in tmp_path.iterdir()] == ['b']
+
+
+def test_into_a_network_that_was_evaluated(devices, tmp_path):
+    """oneDNN has its weights in layouts of its own by then, in which they cannot be written from the host."""
+    net = resnet18(10)
+    net.initialize(init=init.Normal(0.1), ctx=devices)
+    fast = hybridized(net)
+    X = np.ones((1, 1, 28, 28))
+    outputs = [fast(X.as_in_ctx(device)).asnumpy() for device in devices]
+    checkpoint.save(tmp_path / 'x.safetensors', fast)
+    net.initialize(init=init.Normal(0.1), ctx=devices, force_reinit=True)
+    assert any((fast(X.as_in_ctx(device)).asnumpy() != y).any() for device, y in zip(devices, outputs))
+    checkpoint.load(tmp_path / 'x.safetensors', fast)
+    assert all((fast(X.as_in_ctx(device)).asnumpy() == y).all() for device, y in zip(devices, outputs))

@@ -1,0 +1,72 @@
+"""Training on several devices or workers, held against each other: the same few steps on the same batches."""
+import numpy
+import oracle
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data.parts import part
+from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.training.parameters import trainable
+
+LR = 0.1
+ROWS = (16, 7, 2, 16, 1)  # also fewer than workers
+
+
+def batches(dtype):
+    """Batches of random images: without ties, as real images have them in average pooling's relu."""
+    rng = numpy.random.default_rng(3)
+    return [oracle.images(rng, n, dtype) for n in ROWS]
+
+
+def own_rows(X, y, workers):
+    rows = part(len(X), *workers.part)
+    if rows.start == rows.stop:
+        return np.empty((0, *X.shape[1:]), dtype=X.dtype), np.empty(0, dtype='int32')
+    return np.array(X[rows], dtype=X.dtype), np.array(y[rows], dtype='int32')
+
+
+def scratch_case(devices, dtype, workers):
+    """A function that takes a step with LeNet from scratch, and its parameters."""
+    params = oracle.to_mx(oracle.lenet_params(numpy.random.default_rng(5), 0.1, dtype))
+    if workers.rank:
+        params = [param + 1 for param in params]  # to be overwritten by those of the first
+    device_params = [scratch.get_params(params, device) for device in devices]
+    allreduce = workers.allreduce(scratch.allreduce)
+
+    def step(X, y):
+        ls = scratch.train_batch(*own_rows(X, y, workers), device_params, devices, LR, allreduce, len(X))
+        return total(workers.losses(ls))
+    return step, device_params
+
+
+def concise_case(devices, dtype, workers):
+    """A function that takes a step with a small network and Gluon's Trainer, and the network."""
+    nn = gluon.nn
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, activation='sigmoid'), nn.BatchNorm(), nn.AvgPool2D(2, 2), nn.Dense(10))
+    net.initialize(ctx=devices)
+    for device in devices:
+        net(np.zeros((1, 1, 28, 28), ctx=device))
+    rng = numpy.random.default_rng(5 + workers.rank)
+    for param in trainable(net):
+        param.set_data(np.array(rng.normal(scale=0.1, size=param.shape)))
+    net.cast(dtype)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': LR, 'momentum': 0.9})
+    fast = hybridized(net)
+
+    def step(X, y):
+        ls = concise.train_batch(*own_rows(X, y, workers), fast, loss, trainer, devices, len(X))
+        return total(workers.losses(ls))
+    return step, fast
+
+
+def total(ls):
+    return float(sum(numpy.float64(l.asnumpy().astype('float64').sum()) for l in ls))
+
+
+def params_of(net):
+    """The trained parameters on the first device, on the host."""
+    if isinstance(net, list):
+        return [array.asnumpy() for array in net[0]]
+    return [param.list_data()[0].asnumpy() for param in trainable(net)]

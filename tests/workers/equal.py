@@ -1,0 +1,15 @@
+"""A worker that trains on batches of its part, and writes what it comes to: python equal.py WORK DTYPE FOLDER."""
+import sys
+
+import numpy
+from cases import batches, concise_case, params_of, scratch_case
+
+from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+
+work, dtype, folder = sys.argv[1:]
+with HorovodWorkers() as workers:
+    case = {'scratch': scratch_case, 'concise': concise_case}[work]
+    step, net = case([workers.device], dtype, workers)
+    workers.begin(net, batches(dtype)[0][0])
+    losses = [step(X, y) for X, y in batches(dtype)]
+    numpy.savez(f'{folder}/{workers.rank}.npz', *params_of(net), losses=losses)

@@ -1,0 +1,68 @@
+"""Jobs: workers started by horovodrun, and what has come of them."""
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+LAUNCHER = Path(sys.executable).with_name('horovodrun')
+
+
+class Job:
+    """A command run by `num_workers` workers on this machine; ends them all when its block ends."""
+
+    def __init__(self, num_workers: int, *command, **environment):
+        self.mark = secrets.token_hex(8)  # in the environment of all its processes
+        hosts = ['-np', str(num_workers), '-H', f'localhost:{num_workers}']
+        self.process = subprocess.Popen(
+            [sys.executable, LAUNCHER, '--gloo', *hosts, *map(str, command)], text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, env={**os.environ, 'JOB': self.mark, **environment}, start_new_session=True)
+        self.lines: list[str] = []
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *error) -> None:
+        for worker in self.workers():
+            worker.kill()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def wait_for(self, text: str) -> None:
+        """Read what the job prints until a line has `text` in it."""
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if text in line:
+                return
+        raise AssertionError(f'{text!r} was never printed, but:\n{"".join(self.lines)}')
+
+    def end(self, timeout: float = 100) -> int:
+        """Wait for the end and return the exit status."""
+        rest, _ = self.process.communicate(timeout=timeout)
+        self.lines += rest.splitlines(keepends=True)
+        return self.process.returncode
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes of the workers, by rank; also of those that the launcher has left behind."""
+        found = {}
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+                if environment.get('JOB') == self.mark and process.name().startswith('python') and \
+                        'HOROVOD_RANK' in environment and process.status() != psutil.STATUS_ZOMBIE:
+                    found[int(environment['HOROVOD_RANK'])] = process
+            except psutil.Error:
+                pass
+        return [found[rank] for rank in sorted(found)]
+
+    @property
+    def text(self) -> str:
+        """All that the workers have printed, without the launcher's own words: ``[0] line``."""
+        told = [re.match(r'\[(\d+)\]<std(?:out|err)>:(.*)', line) for line in self.lines]
+        return '\n'.join(f'[{found[1]}] {found[2]}' for found in told if found)

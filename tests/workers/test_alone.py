@@ -1,0 +1,107 @@
+"""What needs no Horovod to be tested: places in a job, parts of batches, and what the command line refuses."""
+import numpy
+import pytest
+
+from gluon_mgpu import scratch
+from gluon_mgpu.data import BatchIterator
+from gluon_mgpu.parallel import launchers
+from gluon_mgpu.parallel.launchers import Place, place
+from gluon_mgpu.training.run import Run
+
+
+@pytest.fixture(autouse=True)
+def started_alone(monkeypatch):
+    for names in launchers.VARIABLES.values():
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+    for name in (launchers.ADDRESS, launchers.PORT):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize('launcher', launchers.VARIABLES)
+def test_the_place_that_each_launcher_tells(monkeypatch, launcher):
+    assert place() is None
+    for name, value in zip(launchers.VARIABLES[launcher], '351'):
+        monkeypatch.setenv(name, value)
+    assert place() == Place(launcher, 3, 5, 1)
+
+
+def test_horovodrun_in_a_job_of_srun(monkeypatch):
+    monkeypatch.setenv('SLURM_PROCID', '0')
+    monkeypatch.setenv('SLURM_NTASKS', '1')
+    monkeypatch.setenv('HOROVOD_RANK', '1')
+    monkeypatch.setenv('HOROVOD_SIZE', '2')
+    assert place() == Place('horovodrun', 1, 2, 0)
+
+
+def test_where_the_workers_meet_must_be_known(monkeypatch):
+    with pytest.raises(ValueError, match='srun does not tell where the workers meet: set HOROVOD_GLOO_RENDEZVOUS_ADDR'):
+        launchers.prepare(Place('srun', 0, 2, 0))
+
+
+@pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])
+@pytest.mark.parametrize('shuffle', [True, False])
+def test_the_parts_of_all_workers_are_the_batches(n, k, shuffle):
+    images = numpy.arange(n, dtype='uint8').repeat(4).reshape(n, 2, 2)
+    labels = numpy.arange(n)
+    whole = BatchIterator(images, labels, 5, 'test', shuffle, seed=1)
+    parts = [BatchIterator(images, labels, 5, 'test', shuffle, seed=1, part=(i, k)) for i in range(k)]
+    assert len({part.digest for part in parts}) == 1
+    for _ in range(2):  # epochs
+        for number, ((X, y), *others) in enumerate(zip(whole, *parts)):
+            assert numpy.concatenate([y_part.asnumpy() for _, y_part in others]).tolist() == y.asnumpy().tolist()
+            assert (numpy.concatenate([X_part.asnumpy() for X_part, _ in others]) == X.asnumpy()).all()
+            assert {part.rows_of(number) for part in parts} == {len(y)}
+
+
+def test_a_part_of_the_test_rows_keeps_no_others():
+    images = numpy.zeros((100, 28, 28), 'uint8')
+    assert sum(len(BatchIterator(images, images[:, 0, 0], 8, 'test', part=(i, 3))._images) for i in range(3)) == 100
+
+
+def test_other_rows_have_another_digest():
+    images, labels = numpy.zeros((10, 2, 2), 'uint8'), numpy.zeros(10, 'uint8')
+
+    def digest(images, labels):
+        return BatchIterator(images, labels, 5, 'test', part=(0, 2)).digest
+    other = images.copy()
+    other[3, 1, 1] = 1
+    assert len({digest(images, labels), digest(other, labels), digest(images, labels + 1),
+                digest(images[:9], labels[:9])}) == 4
+
+
+def test_batches_of_another_worker_are_refused():
+    class Two(Run):
+        pass
+    run = Two(1, quiet=True)
+    run.workers.rank, run.workers.size = 1, 2
+    images = numpy.zeros((10, 28, 28), 'uint8')
+    with pytest.raises(ValueError, match='worker 1 of 2 has the batches of another: load them with part=workers.part'):
+        next(run.batches(BatchIterator(images, images[:, 0, 0], 5, 'test', part=(0, 2))))
+
+
+@pytest.mark.parametrize('flags, words', [
+    (['--horovod', '--num-gpus', '2'], 'each worker has one device'),
+    (['--horovod', '--devices', 'cpu:0'], 'each worker has one device'),
+    (['--horovod', '--allreduce', 'ring'], 'each worker has one device'),
+    (['--fp16-allreduce'], 'use it with --horovod'),
+])
+def test_flags_that_do_not_fit(capsys, flags, words):
+    assert scratch.main(flags) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_horovodrun_without_the_flag(monkeypatch, capsys):
+    monkeypatch.setenv('HOROVOD_RANK', '0')
+    monkeypatch.setenv('HOROVOD_SIZE', '2')
+    assert scratch.main([]) == 2
+    assert 'horovodrun has started 2 workers, and each would train for itself: add --horovod' in capsys.readouterr().err
+
+
+def test_without_horovod(monkeypatch, capsys):
+    import importlib.util
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, 'find_spec',
+                        lambda name, *args: None if name == 'horovod' else find_spec(name, *args))
+    assert scratch.main(['--horovod']) == 2
+    assert 'Horovod is not installed: make horovod builds it' in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""The chapters as jobs: what appears, what is left, how it goes on, and what the workers refuse together."""
+import csv
+import json
+import sys
+
+import pytest
+
+from runs import outcome, run
+
+PYTHON = sys.executable
+
+
+def command(chapter, flags, out, *more):
+    return [PYTHON, '-m', f'gluon_mgpu.{chapter}', '--horovod', *flags, '--out-dir', out, *more]
+
+
+def history(out):
+    with open(out / 'history.csv') as file:
+        return [(row['epoch'], float(row['loss']), float(row['test_acc'])) for row in csv.DictReader(file)]
+
+
+def by_rank(template, *values):
+    """A command that differs by worker."""
+    cases = ' '.join(f'{rank}) {value};;' for rank, value in enumerate(values))
+    return ['sh', '-c', f'case $HOROVOD_RANK in {cases} esac; exec ' + template]
+
+
+@pytest.mark.parametrize('chapter, flags_of_it', [
+    ('scratch', []), ('concise', ['--train-size', '40', '--batch-size', '16', '--num-epochs', '1'])])
+def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
+    flags = [*flags, *flags_of_it]
+    with job(2, *command(chapter, flags, tmp_path / 'two')) as two:
+        assert two.end() == 0, two.text
+    alone = [PYTHON, '-m', f'gluon_mgpu.{chapter}', '--devices', 'cpu:0,cpu:1']
+    one = run([*alone, *flags, '--out-dir', tmp_path / 'one'])
+    assert one.returncode == 0, one.stderr
+    lines = two.text.splitlines()
+    assert all(line.startswith('[0] ') for line in lines)  # the first worker alone tells
+    assert lines[0].partition(': ')[2] == one.stdout.splitlines()[0].partition(': ')[2]
+    assert lines[0].startswith(f'[0] {"LeNet from scratch" if chapter == "scratch" else "ResNet-18"} on mnist, cpu(0), '
+                               'cpu(0), 2 workers: ')
+    assert lines[-1].endswith(' sec/epoch on [cpu(0)], 2 workers')
+    # As two devices of one process: rounding apart, ResNet-18's first steps enlarge it
+    assert history(tmp_path / 'two') == [(epoch, pytest.approx(loss, rel=1e-3), pytest.approx(acc, abs=0.02))
+                                         for epoch, loss, acc in history(tmp_path / 'one')]
+    config = json.loads((tmp_path / 'two' / 'config.json').read_text())
+    assert (config['devices'], config['num_gpus'], config['workers']) == (['cpu(0)', 'cpu(0)'], 2, 2)
+    # And it goes on in one process, which finds it complete
+    done = run([*alone, '--resume', tmp_path / 'two'])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith('test acc: ')
+
+
+def test_more_workers_than_rows(job, flags, tmp_path):
+    """The last batch has one row, and so has each of the test images' batches: two of three workers have none."""
+    flags = [*flags, '--batch-size', '3', '--train-size', '4', '--num-epochs', '1']
+    with job(3, *command('scratch', flags, tmp_path / 'run')) as three:
+        assert three.end() == 0, three.text
+    assert three.text.splitlines()[-1].endswith(', 3 workers')
+
+
+def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
+    """Stopped within the second epoch by SIGTERM to one worker, resumed by the same command: to the bit."""
+    flags = [*flags, '--train-size', '64', '--batch-size', '16', '--num-epochs', '2', '--checkpoint-every', '3']
+    with job(2, *command('concise', flags, tmp_path / 'whole')) as whole:
+        assert whole.end() == 0, whole.text
+    again = command('concise', flags, tmp_path / 'run', '--resume', 'auto')
+    with job(2, *again) as stopped:
+        stopped.wait_for('epoch 1/2')
+        stopped.workers()[1].terminate()
+        stopped.end()
+    assert '[0] concise: ended in epoch 2, after ' in stopped.text and '[1]' not in stopped.text, stopped.text
+    with job(2, *again) as done:
+        assert done.end() == 0, done.text
+    assert f'[0] going on from {tmp_path}/run/checkpoint-' in done.text
+    assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
+    parameters = outcome(tmp_path / 'run')[1]
+    assert {len(kept) for name, kept in parameters.items() if name.endswith('running_mean')} == {2}
+    assert {len(kept) for name, kept in parameters.items() if name.endswith('weight')} == {1}
+
+
+def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
+    """A job that is killed is begun again by the same command until it is done."""
+    from jobs import LAUNCHER
+    flags = [*flags, '--checkpoint-every', '2', '--resume', 'auto']
+    with job(2, *command('scratch', flags, tmp_path / 'whole')) as whole:
+        assert whole.end() == 0, whole.text
+    once = f'[ -e {tmp_path}/killed ] || {{ touch {tmp_path}/killed; (sleep 4; kill -9 $$) & }}; '
+    line = ' '.join(map(str, command('scratch', flags, tmp_path / 'run')))
+    loop = (f"until {PYTHON} {LAUNCHER} --gloo -np 2 -H localhost:2 sh -c '{once} exec {line}'; "
+            'do sleep 1; done')
+    done = run(['bash', '-c', loop], timeout=200)
+    assert done.returncode == 0
+    assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
+
+
+@pytest.mark.parametrize('values, words', [
+    (('flag="--lr 0.2"', 'flag="--lr 0.3"'), 'lr is 0.2 on worker 0 ({host}) and 0.3 on worker 1 ({host})'),
+    (('flag=--quiet', 'flag='), 'quiet is True on worker 0 ({host}) and False on worker 1 ({host})'),
+    (('flag=', 'flag="--train-size 999"'), 'train_size is 1000 on worker 0 ({host}) and 999 on worker 1 ({host})'),
+    (('flag=', 'flag="--data-dir /nowhere"'), 'worker 1 ({host}): /nowhere/mnist: train-images-idx3-ubyte.gz, '),
+])
+def test_workers_that_disagree(job, flags, tmp_path, values, words):
+    line = ' '.join(map(str, command('scratch', flags, tmp_path / 'run'))) + ' $flag'
+    with job(2, *by_rank(line, *values)) as refused:
+        assert refused.end() != 0
+    import platform
+    words = words.format(host=platform.node())
+    assert len(refused.text.splitlines()) == 1
+    if 'nowhere' not in words:
+        words += ': start all workers with the same program, flags, versions and data'
+    assert words in refused.text, refused.text
+    assert refused.text.startswith('[0] scratch: ')
+    assert not (tmp_path / 'run').exists()
+
+
+def test_workers_with_other_rows_or_another_network(job, flags, tmp_path, data):
+    """The same files in name and size, with one pixel changed; and a layer that is wider on one worker."""
+    pixel = ('import os, sys; from gluon_mgpu.data import idx; read = idx.read_pair\n'
+             'def changed(*args):\n'
+             '    images, labels = read(*args); images = images.copy()\n'
+             '    images[-1, 0, 0] ^= os.environ["HOROVOD_RANK"] == "1"\n'
+             '    return images, labels\n'
+             'idx.read_pair = changed\n')
+    layer = ('import os, sys; from gluon_mgpu import scratch; from gluon_mgpu.mxnet_setup.compat import np\n'
+             'init = scratch.init_params\n'
+             'def wider():\n'
+             '    params = init()\n'
+             '    if os.environ["HOROVOD_RANK"] == "1":\n'
+             '        params[4], params[5] = np.zeros((800, 64)), np.zeros(64)\n'
+             '        params[6] = np.zeros((64, 10))\n'
+             '    return params\n'
+             'scratch.init_params = wider\n')
+    for code, words in ((pixel, 'training rows is '), (layer, 'parameter 4 is (800, 128) float32 on worker 0 (')):
+        code += 'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))'
+        with job(2, PYTHON, '-c', code, '--horovod', *flags, '--out-dir', tmp_path / words[:8]) as refused:
+            assert refused.end() != 0
+        assert refused.text.splitlines()[-1].startswith(f'[0] scratch: {words}'), refused.text
+        assert len(refused.text.splitlines()) < 3
+
+
+def test_a_loss_that_is_nan_ends_all_together(job, flags, tmp_path):
+    with job(2, *command('scratch', flags, tmp_path / 'run', '--lr', '1e9')) as ended:
+        assert ended.end() != 0
+    told = ended.text.splitlines()
+    assert len(told) == 2 and told[1].startswith('[0] scratch: the loss is '), ended.text
+    assert {f'Process {rank} exit with status code 2.\n' for rank in (0, 1)} <= set(ended.lines)
+
+
+def test_workers_of_another_launcher(job, flags, tmp_path):
+    """srun tells each process its number, and the environment where they meet."""
+    import os
+    import socket
+    import subprocess
+    with socket.create_server(('127.0.0.1', 0)) as free:
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, 'SLURM_NTASKS': '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '127.0.0.1',
+                   'HOROVOD_GLOO_RENDEZVOUS_PORT': port}
+    started = [subprocess.Popen([str(word) for word in command('scratch', flags, tmp_path / 'run')], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                env={**environment, 'SLURM_PROCID': rank, 'SLURM_LOCALID': rank}) for rank in '01']
+    first, second = (process.communicate(timeout=60)[0] for process in started)
+    assert [process.returncode for process in started] == [0, 0], first + second
+    assert first.splitlines()[-1].endswith(', 2 workers') and second == ''

@@ -1,0 +1,59 @@
+"""n workers equal one process with n devices, and one device, whatever the rows."""
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+from cases import batches, concise_case, params_of, scratch_case
+
+from gluon_mgpu.parallel.workers import Workers
+
+# Rounding in another order: 5 steps of some 1e-8 relative in float32, of 1e-16 in float64
+TOLERANCE = {'float32': 1e-6, 'float64': 1e-13}
+HERE = Path(__file__).parent
+
+
+def trained(case, devices, dtype):
+    """What one process comes to: parameters and losses."""
+    step, net = case(devices, dtype, Workers())
+    losses = [step(X, y) for X, y in batches(dtype)]
+    return [*params_of(net), numpy.array(losses)]
+
+
+def worked(job, num_workers, work, dtype, folder):
+    """What each worker comes to."""
+    folder.mkdir()
+    path = ':'.join(str(place) for place in (HERE, HERE.parent))
+    with job(num_workers, sys.executable, HERE / 'equal.py', work, dtype, folder, PYTHONPATH=path) as run:
+        assert run.end() == 0, run.text
+    found = [numpy.load(folder / f'{rank}.npz') for rank in range(num_workers)]
+    return [[arrays[name] for name in sorted(arrays.files, key=lambda name: (len(name), name))] for arrays in found]
+
+
+def difference(these, those):
+    return max(abs(a - b).max() / max(abs(b).max(), 1) for a, b in zip(these, those))
+
+
+@pytest.mark.parametrize('num_workers, dtype', [(2, 'float32'), (3, 'float64')])
+def test_lenet(job, device_list, tmp_path, long, num_workers, dtype):
+    """Also of batches with fewer rows than workers; in the long version, 40 times."""
+    one = trained(scratch_case, device_list(1), dtype)
+    several = trained(scratch_case, device_list(num_workers), dtype)
+    first = None
+    for i in range(40 if long else 1):
+        found = worked(job, num_workers, 'scratch', dtype, tmp_path / str(i))
+        for arrays in found:
+            assert difference(arrays, one) < TOLERANCE[dtype]
+            assert difference(arrays, several) < TOLERANCE[dtype]
+            first = first or arrays
+            assert all((a == b).all() for a, b in zip(arrays, first))  # each worker, each run
+
+
+@pytest.mark.parametrize('num_workers', [2])
+def test_batch_norm_and_momentum(job, device_list, tmp_path, num_workers):
+    """With batch norm, as many devices as workers: each normalizes its own rows."""
+    several = trained(concise_case, device_list(num_workers), 'float32')
+    found = worked(job, num_workers, 'concise', 'float32', tmp_path / 'job')
+    for arrays in found:
+        assert difference(arrays, several) < 5e-6  # momentum and normalization enlarge what rounding does
+        assert all((a == b).all() for a, b in zip(arrays, found[0]))

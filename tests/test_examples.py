@@ -23,6 +23,7 @@ PROGRAMS = {
     'copy_overlap': (2, ['--size', '64', '--times', '5']),
     'data_parallel': (4, ['--batch-size', '16']),
     'layer_partition': (2, ['--batch-size', '8']),
+    'many_machines': (2, []),
     'minerva_style': (2, ['--size', '64']),
     'network_partition': (2, ['--width', '16', '--batch-size', '32']),
     'straight_dope': (4, ['--dataset', 'glyphs', '--train-size', '300']),

@@ -40,6 +40,9 @@ build() {
     # A thread of gloo that finds a connection locked tries again at once, and keeps the one that holds the lock from
     # its core: on busy cores, let that one go on. A sum of few numbers then takes 1 ms instead of 5
     sed -i '/^  if (!lock) {/a\    usleep(50);' "$source/third_party/gloo/gloo/transport/tcp/pair.cc" &&
+    # It forgets which network interface it was told, and takes the host's name, often 127.0.1.1
+    sed -i '/::InitializeForProcessSet/,/^}/ s/device_attr.iface = gloo_iface_/device_attr.iface = global_context.gloo_iface_/' \
+      "$source/horovod/common/gloo/gloo_context.cc" &&
     pip install --no-build-isolation --force-reinstall --no-deps "$source" &&
     pip install "$horovod" # what it needs
 }

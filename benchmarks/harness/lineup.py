@@ -40,6 +40,7 @@ FLOAT32 = ('scratch', 'concise')
 CONTENDERS = {
     OURS: Contender('ours.py', None, {'devices': CORES}, tuple(WORKS)),
     'ours-one-device': Contender('ours.py', None, {'devices': 1}, tuple(WORKS)),
+    'ours-horovod': Contender('workers.py', None, {}, FLOAT32),
     'd2l': Contender('book.py', 'd2l', {'devices': CORES}, FLOAT32),
     'd2l-one-device': Contender('book.py', 'd2l', {'devices': 1}, FLOAT32),
     'torch-eager': Contender('pytorch.py', 'torch', {'mode': 'eager'}, tuple(WORKS)),

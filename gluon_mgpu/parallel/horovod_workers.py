@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import platform
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -88,9 +87,10 @@ class HorovodWorkers(Workers):
         self._signals = signals
         self._names = {kind: map(f'{kind}.{{}}'.format, _cycle(NAMES)) for kind in ('gradient', 'losses', 'stop')}
         self._told: deque = deque()  # signals that were told, and are not looked at yet
-        self._hosts = self.gather(platform.node())
-        self._watch = Watch(self.rank, self.gather, launchers.address(), f'{platform.node()}, process {os.getpid()}',
-                            program, lambda: self.advice)
+        host = launchers.host(found)
+        self._hosts = self.gather(host)
+        self._watch = Watch(self.rank, self.gather, launchers.address(), f'{host}, process {os.getpid()}', program,
+                            lambda: self.advice)
 
     def __enter__(self) -> HorovodWorkers:
         return self

@@ -6,6 +6,7 @@ then be in the environment, and the first worker serves there.
 from __future__ import annotations
 
 import os
+import platform
 import socket
 from typing import NamedTuple
 
@@ -71,6 +72,11 @@ def prepare(found: Place) -> None:
     os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(_own_address(where)))
     if found.rank == 0 and not _answers(where):
         _serve(where)
+
+
+def host(found: Place) -> str:
+    """Return the name of this machine, as the launcher was told it."""
+    return (found.launcher == 'horovodrun' and os.environ.get('HOROVOD_HOSTNAME')) or platform.node()
 
 
 def address() -> str:

@@ -14,14 +14,14 @@ LAUNCHER = Path(sys.executable).with_name('horovodrun')
 
 
 class Job:
-    """A command run by `num_workers` workers on this machine; ends them all when its block ends."""
+    """A command run by `num_workers` workers on this machine, or as `launch` says; ends them when its block ends."""
 
-    def __init__(self, num_workers: int, *command, **environment):
+    def __init__(self, num_workers: int, *command, launch: tuple = (), **environment):
         self.mark = secrets.token_hex(8)  # in the environment of all its processes
-        hosts = ['-np', str(num_workers), '-H', f'localhost:{num_workers}']
+        launch = launch or (sys.executable, LAUNCHER, '--gloo', '-np', num_workers, '-H', f'localhost:{num_workers}')
         self.process = subprocess.Popen(
-            [sys.executable, LAUNCHER, '--gloo', *hosts, *map(str, command)], text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, env={**os.environ, 'JOB': self.mark, **environment}, start_new_session=True)
+            [str(word) for word in (*launch, *command)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**os.environ, 'JOB': self.mark, **environment}, start_new_session=True)
         self.lines: list[str] = []
 
     def __enter__(self) -> Job:

@@ -1,0 +1,49 @@
+"""Contender: the same chapters by Horovod, a worker with one CPU context per core, as `horovodrun` starts them."""
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package beside benchmarks/, installed or not
+
+from common import Stopwatch, read_job, read_rows
+from ours import Timing
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+from gluon_mgpu.parallel.launchers import place
+from gluon_mgpu.training.run import Run
+
+
+def launch(job: dict) -> None:
+    """Start this file once per core, and print what the first worker prints."""
+    launcher = Path(sys.executable).with_name('horovodrun')
+    hosts = ['-np', str(job['cores']), '-H', f'localhost:{job["cores"]}']
+    done = subprocess.run([sys.executable, launcher, '--gloo', *hosts, sys.executable, __file__, json.dumps(job)],
+                          stdout=subprocess.PIPE, text=True, check=True)
+    print(re.findall(r'\[0\]<stdout>:(.*)', done.stdout)[-1])
+
+
+def work(job: dict) -> None:
+    """Be one of the workers."""
+    images, labels, test_images, test_labels = read_rows(job)
+    with HorovodWorkers(fp16=job.get('fp16', False)) as workers:
+        train_iter = BatchIterator(images, labels, job['batch_size'], 'rows', shuffle=True, part=workers.part)
+        test_iter = BatchIterator(test_images, test_labels, job['batch_size'], 'rows', part=workers.part)
+        watch = Stopwatch()
+        run = Run(job['epochs'], quiet=True, hooks=[Timing(watch)], workers=workers)
+        train = {'scratch': scratch.train, 'concise': concise.train}[job['work']]
+        train(1, job['batch_size'], job['lr'], devices=[workers.device], data=(train_iter, test_iter), run=run)
+        if workers.rank == 0:
+            print(watch.line(job, len(images), run.history[-1].loss, run.history[-1].test_acc), flush=True)
+
+
+if __name__ == '__main__':
+    if place():
+        work(read_job())
+    else:
+        launch(read_job())

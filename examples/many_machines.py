@@ -1,0 +1,124 @@
+"""From one device to two, and from two devices to two machines: what changes in a training step.
+
+    python examples/many_machines.py
+    horovodrun -np 2 -H a:1,b:1 python examples/many_machines.py
+    horovodrun -np 2 -H localhost:2 python examples/many_machines.py      # two workers on this machine
+
+Prints, as one process, the two steps as differences, and what one device and two come to:
+
+    --- one_device
+    +++ two_devices
+    -    X, y = X.as_in_ctx(devices[0]), y.as_in_ctx(devices[0])
+    +    X_shards, y_shards = split_batch(X, y, devices)
+         with autograd.record():
+    -        ls = [loss(lenet(X, device_params[0]), y)]
+    +        ls = [loss(lenet(X_shard, params), y_shard)
+    +              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+         autograd.backward(ls)
+    +    for i in range(len(device_params[0])):
+    +        allreduce([params[i].grad for params in device_params])
+         for params in device_params:
+             sgd(params, lr, batch_size)
+    --- two_devices
+    +++ two_machines
+         X_shards, y_shards = split_batch(X, y, devices)
+         with autograd.record():
+             ls = [loss(lenet(X_shard, params), y_shard)
+                   for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+         autograd.backward(ls)
+         for i in range(len(device_params[0])):
+    -        allreduce([params[i].grad for params in device_params])
+    +        workers.allreduce(allreduce)([params[i].grad for params in device_params])
+         for params in device_params:
+             sgd(params, lr, batch_size)
+    trained on [cpu(0)]: sum of all parameters -1.0982
+    trained on [cpu(0), cpu(1)]: sum of all parameters -1.0982
+
+Each of several workers trains on one device and prints the same sum, as `trained by worker 0 of 2: ...`. The functions
+follow D2L 13.5.6, `train_batch`; the step to several machines, Horovod's documentation.
+"""
+from __future__ import annotations
+
+import difflib
+import inspect
+
+import numpy
+from flags import read_flags
+
+from gluon_mgpu import split_batch
+from gluon_mgpu.data import BatchIterator
+from gluon_mgpu.mxnet_setup.compat import autograd, seed
+from gluon_mgpu.parallel.launchers import place
+from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd
+
+
+def one_device(X, y, device_params, devices, lr, batch_size, workers):
+    X, y = X.as_in_ctx(devices[0]), y.as_in_ctx(devices[0])
+    with autograd.record():
+        ls = [loss(lenet(X, device_params[0]), y)]
+    autograd.backward(ls)
+    for params in device_params:
+        sgd(params, lr, batch_size)
+
+
+def two_devices(X, y, device_params, devices, lr, batch_size, workers):
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [loss(lenet(X_shard, params), y_shard)
+              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+    autograd.backward(ls)
+    for i in range(len(device_params[0])):
+        allreduce([params[i].grad for params in device_params])
+    for params in device_params:
+        sgd(params, lr, batch_size)
+
+
+def two_machines(X, y, device_params, devices, lr, batch_size, workers):
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [loss(lenet(X_shard, params), y_shard)
+              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+    autograd.backward(ls)
+    for i in range(len(device_params[0])):
+        workers.allreduce(allreduce)([params[i].grad for params in device_params])
+    for params in device_params:
+        sgd(params, lr, batch_size)
+
+
+def difference(before, after) -> str:
+    """The lines of two functions, those that differ marked."""
+    sources = [inspect.getsource(function).splitlines()[1:] for function in (before, after)]
+    lines = difflib.unified_diff(*sources, before.__name__, after.__name__, n=9, lineterm='')
+    return '\n'.join(line for line in lines if not line.startswith('@@'))
+
+
+def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size: int = 64) -> float:
+    """Train LeNet for a few steps on this worker's part of each batch; the sum of all parameters."""
+    rng = numpy.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (num_steps * batch_size, 28, 28), 'uint8'), rng.integers(0, 10, 10**4)
+    train_iter = BatchIterator(images, labels, batch_size, 'noise', part=workers.part)
+    seed(0)
+    params = init_params()
+    device_params = [get_params(params, device) for device in devices]
+    for number, (X, y) in enumerate(train_iter):
+        step(X, y, device_params, devices, 0.1, train_iter.rows_of(number), workers)
+    return float(device_params[0].flat.sum())
+
+
+def main(argv: list | None = None) -> None:
+    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2)
+    if place():  # started by horovodrun, or another launcher
+        from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+        with HorovodWorkers() as workers:
+            total = train(two_machines, [workers.device], workers)
+            print(f'trained by worker {workers.rank} of {workers.size}: sum of all parameters {total:.4f}')
+        return
+    for before, after in ((one_device, two_devices), (two_devices, two_machines)):
+        print(difference(before, after))
+    for step, devices in ((one_device, args.devices[:1]), (two_devices, args.devices[:2])):
+        print(f'trained on {devices}: sum of all parameters {train(step, devices, Workers()):.4f}')
+
+
+if __name__ == '__main__':
+    main()

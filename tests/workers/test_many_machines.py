@@ -1,0 +1,15 @@
+"""The example of the step to many machines, as a job."""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[2] / 'examples' / 'many_machines.py'
+
+
+def test_all_come_to_the_same_parameters(job):
+    with job(2, sys.executable, EXAMPLE) as run:
+        assert run.end() == 0, run.text
+    alone = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, check=True)
+    sums = re.findall(r'sum of all parameters (\S+)', alone.stdout + run.text)
+    assert len(sums) == 4 and len(set(sums)) == 1, sums

@@ -1,0 +1,105 @@
+"""Two hosts on one machine: network namespaces with addresses of their own, a link between them, and sshd in each.
+
+    with TwoHosts(folder) as hosts:
+        hosts.launch                 # the beginning of a command that runs on both
+        hosts.shape('1gbit')         # how fast the link is
+        hosts.cut()                  # and that it is gone
+
+What they listen on can be reached from within the two namespaces only. Needs root, `ip` and `sshd`.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ADDRESSES = '10.77.1.1', '10.77.1.2'
+PORT = 2222
+LAUNCHER = Path(sys.executable).with_name('horovodrun')
+
+
+def obstacle() -> str:
+    """Return why there cannot be two hosts here; '' if there can."""
+    sbin = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
+    missing = [tool for tool in ('ip', 'ssh', 'ssh-keygen', 'sshd') if not shutil.which(tool, path=sbin)]
+    if missing:
+        return f'no command {missing[0]}'
+    if os.geteuid() != 0:
+        return 'needs root, for network namespaces'
+    probe = subprocess.run(['ip', 'netns', 'add', f'probe-{os.getpid()}'], capture_output=True, text=True, check=False)
+    subprocess.run(['ip', 'netns', 'del', f'probe-{os.getpid()}'], capture_output=True, check=False)
+    return '' if probe.returncode == 0 else f'no network namespaces: {probe.stderr.strip()}'
+
+
+class TwoHosts:
+    """Makes the hosts, and takes them away when its block ends, with all that runs there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.names = [f'host-{os.getpid()}-{letter}' for letter in 'ab']
+        key = folder / 'key'
+        self.launch = ('ip', 'netns', 'exec', self.names[0], sys.executable, LAUNCHER, '--gloo', '-np', '2',
+                       '-H', ','.join(f'{address}:1' for address in ADDRESSES), '--network-interfaces', 'eth0',
+                       '--ssh-port', str(PORT), '--ssh-identity-file', str(key))
+        self.environment = {'PATH': f'{folder}:{os.environ["PATH"]}'}
+
+    def __enter__(self) -> TwoHosts:
+        self._keys()
+        for name in self.names:
+            _run('ip', 'netns', 'add', name)
+        _run('ip', 'link', 'add', 'eth0', 'netns', self.names[0], 'type', 'veth',
+             'peer', 'name', 'eth0', 'netns', self.names[1])
+        sshd = shutil.which('sshd', path='/usr/sbin:/sbin:' + os.environ['PATH'])
+        Path('/run/sshd').mkdir(exist_ok=True)  # where sshd leaves its rights
+        for name, address in zip(self.names, ADDRESSES):
+            _run('ip', '-n', name, 'address', 'add', f'{address}/24', 'dev', 'eth0')
+            for device in ('lo', 'eth0'):
+                _run('ip', '-n', name, 'link', 'set', device, 'up')
+            _run('ip', 'netns', 'exec', name, sshd, '-f', self._config(address))
+        time.sleep(0.2)
+        return self
+
+    def __exit__(self, *error) -> None:
+        for name in self.names:
+            inside = subprocess.run(['ip', 'netns', 'pids', name], capture_output=True, text=True, check=False)
+            for pid in inside.stdout.split():
+                subprocess.run(['kill', '-9', pid], capture_output=True, check=False)
+            subprocess.run(['ip', 'netns', 'del', name], capture_output=True, check=False)
+
+    def cut(self) -> None:
+        """Cut the link."""
+        _run('ip', '-n', self.names[0], 'link', 'set', 'eth0', 'down')
+
+    def mend(self) -> None:
+        """Have the link again."""
+        _run('ip', '-n', self.names[0], 'link', 'set', 'eth0', 'up')
+
+    def shape(self, rate: str) -> None:
+        """Make the link so fast in both directions, by a token bucket."""
+        for name in self.names:
+            _run('tc', '-n', name, 'qdisc', 'replace', 'dev', 'eth0', 'root', 'tbf', 'rate', rate, 'burst', '256kb',
+                 'latency', '50ms')
+
+    def _keys(self) -> None:
+        for name in ('key', 'host_key'):
+            _run('ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', self.folder / name)
+        ssh = self.folder / 'ssh'  # as ssh is, but it leaves the user's known hosts alone
+        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F none -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR '
+                       '"$@"\n')
+        ssh.chmod(0o755)
+
+    def _config(self, address: str) -> Path:
+        path = self.folder / f'sshd-{address}'
+        path.write_text(f'ListenAddress {address}:{PORT}\nHostKey {self.folder}/host_key\n'
+                        f'AuthorizedKeysFile {self.folder}/key.pub\nPidFile none\nStrictModes no\nUsePAM no\n'
+                        'PasswordAuthentication no\nPermitRootLogin prohibit-password\n')
+        return path
+
+
+def _run(*command) -> None:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f'{" ".join(map(str, command))}: {done.stderr.strip()}')

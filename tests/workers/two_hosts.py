@@ -87,8 +87,8 @@ class TwoHosts:
         for name in ('key', 'host_key'):
             _run('ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', self.folder / name)
         ssh = self.folder / 'ssh'  # as ssh is, but it leaves the user's known hosts alone
-        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F none -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR '
-                       '"$@"\n')
+        options = '-F none -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR'
+        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} "$@"\n')
         ssh.chmod(0o755)
 
     def _config(self, address: str) -> Path:

@@ -1,0 +1,190 @@
+"""What Horovod's allreduce costs two workers: in a step of each chapter, and by the model of up to 256 workers.
+
+    python benchmarks/workers.py                 # loopback, and a link of 1 Gbit/s where it can be made
+    python benchmarks/workers.py --link loopback --json workers.json --png workers.png
+
+The link of 1 Gbit/s lies between two network namespaces, shaped by tc: that needs root. Each chapter trains twice, with
+its sums and without: what a step takes longer with them is what is not hidden behind the computation. Bytes are counted
+by the network interface. Images/s beside PyTorch's: compare.py --only ours ours-horovod torch-ddp.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests' / 'workers'))
+
+from two_hosts import LAUNCHER, TwoHosts, obstacle
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.cost_model.formulas import ring_time
+from gluon_mgpu.cost_model.measure import gradient_sizes
+from gluon_mgpu.data import load_data
+from gluon_mgpu.mxnet_setup.compat import np, npx
+from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.training.run import Hook, Run
+
+WORK = {'LeNet': (scratch.train, 60, 256, 0.2), 'ResNet-18': (concise.train, 6, 64, 0.1)}  # steps, rows, learning rate
+LARGE = 4 * 2**20  # float32 numbers of a large message, 16 MiB
+ROUNDS = 5
+GBITS = 10, 100    # of the networks that the model is drawn for
+
+
+class WithoutSums(HorovodWorkers):
+    """Workers that sum nothing: what a step takes then is computation."""
+
+    def _sum(self, array, name, compression=None):
+        return array
+
+    def trainer(self, params, optimizer, optimizer_params):
+        return Workers.trainer(self, params, optimizer, optimizer_params)
+
+
+class Steps(Hook):
+    """The seconds of each epoch, and the bytes that this worker has sent in it."""
+
+    def __init__(self):
+        self.seconds, self.sent = [], []
+
+    def start(self, run):
+        self.began, self.sent_before = time.perf_counter(), sent_bytes()
+
+    def trained(self, run):
+        self.seconds.append(time.perf_counter() - self.began)
+        self.sent.append(sent_bytes() - self.sent_before)
+
+
+def sent_bytes() -> float:
+    """Bytes that this worker has sent; on loopback, half of those that both have."""
+    lines = Path('/proc/net/dev').read_text().splitlines()[2:]
+    by_name = {name.strip(): int(rest.split()[8]) for name, _, rest in (line.partition(':') for line in lines)}
+    return by_name['eth0'] if set(by_name) == {'lo', 'eth0'} else by_name['lo'] / 2
+
+
+def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
+    """The median time of one sum of so many numbers, waited for."""
+    data, seconds = np.zeros(size), []
+    for number in range(rounds + 5):
+        npx.waitall()
+        began = time.perf_counter()
+        workers._sum(data, f'size.{size}')
+        npx.waitall()
+        seconds += [time.perf_counter() - began] * (number >= 5)
+    return statistics.median(seconds)
+
+
+def be_a_worker(task: str, network: str | None) -> None:
+    """Do a task as one of the workers; the first prints what was found, as JSON."""
+    with {'sums': HorovodWorkers, 'without': WithoutSums, 'link': HorovodWorkers}[task]() as workers:
+        found = step(workers, network) if network else link(workers)
+        if workers.rank == 0:
+            print(json.dumps(found), flush=True)
+
+
+def link(workers) -> dict:
+    """Alpha and beta of the link, and what a sum of each network's gradients takes."""
+    small, large = (allreduce_seconds(workers, size) for size in (1, LARGE))
+    return {'alpha': small / 2, 'beta': (large - small) / (4 * LARGE),  # two workers: t = 2 alpha + beta n
+            'gradients': {name: allreduce_seconds(workers, size) for name, size in gradient_sizes().items()}}
+
+
+def step(workers, network: str) -> dict:
+    """Seconds and sent bytes of a training step, medians over epochs of a few."""
+    train, steps, rows, lr = WORK[network]
+    train_iter, test_iter = load_data('glyphs', rows, train_size=steps * rows, part=workers.part)
+    timing = Steps()
+    run = Run(ROUNDS + 1, quiet=True, hooks=[timing], workers=workers)
+    first = [next(iter(test_iter))]  # one batch is enough: accuracy is not what is measured
+    with contextlib.redirect_stdout(sys.stderr):
+        train(1, rows, lr, devices=[workers.device], data=(train_iter, first), run=run)
+    return {'seconds': statistics.median(timing.seconds[1:]) / steps,
+            'bytes': statistics.median(timing.sent[1:]) / steps}
+
+
+def job(launch: tuple, environment: dict, *task: str) -> dict:
+    """Run a task with two workers; what the first has found."""
+    done = subprocess.run([*launch, sys.executable, __file__, '--task', *task], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, **environment})
+    found = re.findall(r'\[0\]<stdout>:(\{.*)', done.stdout)
+    if not found:
+        raise SystemExit(f'workers: {" ".join(task)} failed:\n{done.stdout}{done.stderr}')
+    return json.loads(found[-1])
+
+
+def measure(name: str, launch: tuple, environment: dict) -> dict:
+    """All tasks on one link, told as it goes."""
+    found = job(launch, environment, 'link')
+    print(f'{name}: alpha {found["alpha"] * 1e3:.2f} ms, beta {found["beta"] * 1e9:.3f} ns/byte', flush=True)
+    for network, size in gradient_sizes().items():
+        sums, without = (job(launch, environment, task, network) for task in ('sums', 'without'))
+        model = ring_time(2, 4 * size, found['alpha'], found['beta'])
+        exposed = 1 - without['seconds'] / sums['seconds']
+        found[network] = {'step': sums['seconds'], 'without': without['seconds'], 'bytes': sums['bytes'],
+                          'model': model, 'exposed': exposed}
+        print(f'{name}, {network}: a sum of gradients {found["gradients"][network] * 1e3:.1f} ms, by the model '
+              f'{model * 1e3:.1f}; a step {sums["seconds"] * 1e3:.1f} ms, without sums {without["seconds"] * 1e3:.1f}, '
+              f'so {exposed:.0%} of it; {sums["bytes"] / 1e6:.2f} MB sent per worker and step', flush=True)
+    return found
+
+
+def draw(links: dict, path: Path) -> None:
+    """Draw a sum of gradients over the number of workers: dots were measured, lines are the model."""
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(8, 4), dpi=110, layout='tight')
+    ks = [2**i for i in range(1, 9)]
+    for axes, (network, size) in zip(fig.subplots(1, 2, sharey=True), gradient_sizes().items()):
+        for color, (name, found) in zip(('tab:blue', 'tab:orange'), links.items()):
+            axes.plot(2, found['gradients'][network] * 1e3, 'o', color=color, label=f'{name}, measured')
+            axes.plot(ks, [ring_time(k, 4 * size, found['alpha'], found['beta']) * 1e3 for k in ks], color=color,
+                      label=f'{name}, model')
+        for style, gbit in zip(('--', ':'), GBITS):
+            alpha = links['loopback']['alpha']
+            axes.plot(ks, [ring_time(k, 4 * size, alpha, 8e-9 / gbit) * 1e3 for k in ks], style, color='tab:gray',
+                      label=f'{gbit} Gbit/s, model')
+        axes.set(title=f'{network}, {4 * size / 1e6:.1f} MB of gradients', xlabel='workers', xscale='log', yscale='log')
+        axes.set_xticks(ks, [str(k) for k in ks])
+        axes.minorticks_off()
+        axes.grid(alpha=0.4)
+    fig.axes[0].set_ylabel('one sum of gradients (ms)')
+    fig.axes[0].legend(fontsize=8)
+    fig.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--link', choices=('loopback', '1gbit'), help='only this one')
+    parser.add_argument('--json', type=Path, metavar='FILE', help='write every number there')
+    parser.add_argument('--png', type=Path, metavar='FILE', help='draw the model there')
+    parser.add_argument('--task', nargs='+', help=argparse.SUPPRESS)  # of a worker
+    args = parser.parse_args()
+    if args.task:
+        return be_a_worker(args.task[0], args.task[1] if len(args.task) > 1 else None)
+    links = {}
+    if args.link != '1gbit':
+        launch = (sys.executable, str(LAUNCHER), '--gloo', '-np', '2', '-H', 'localhost:2')
+        links['loopback'] = measure('loopback', launch, {})
+    problem = obstacle()
+    if args.link != 'loopback' and problem:
+        print(f'1 Gbit/s is left out: {problem}')
+    elif args.link != 'loopback':
+        with tempfile.TemporaryDirectory() as folder, TwoHosts(Path(folder)) as hosts:
+            hosts.shape('1gbit')
+            links['1 Gbit/s'] = measure('1 Gbit/s', hosts.launch, hosts.environment)
+    if args.json:
+        args.json.write_text(json.dumps(links, indent=2) + '\n')
+    if args.png and 'loopback' in links:
+        draw(links, args.png)
+
+
+if __name__ == '__main__':
+    main()

@@ -17,7 +17,8 @@ from concurrent.futures import ProcessPoolExecutor
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.training.run import Hook, Run
+from gluon_mgpu.training.hook import Hook
+from gluon_mgpu.training.run import Run
 
 WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
     'scratch': (scratch.train, 60_000, 256, 0.2),

@@ -32,7 +32,8 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import np, npx
 from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.run import Hook, Run
+from gluon_mgpu.training.hook import Hook
+from gluon_mgpu.training.run import Run
 
 WORK = {'LeNet': (scratch.train, 60, 256, 0.2), 'ResNet-18': (concise.train, 6, 64, 0.1)}  # steps, rows, learning rate
 LARGE = 4 * 2**20  # float32 numbers of a large message, 16 MiB
@@ -113,8 +114,8 @@ def step(workers, network: str) -> dict:
 
 def job(launch: tuple, environment: dict, *task: str) -> dict:
     """Run a task with two workers; what the first has found."""
-    done = subprocess.run([*launch, sys.executable, __file__, '--task', *task], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, **environment})
+    done = subprocess.run([*launch, sys.executable, __file__, '--task', *task], capture_output=True,
+                          text=True, check=False, env={**os.environ, **environment})
     found = re.findall(r'\[0\]<stdout>:(\{.*)', done.stdout)
     if not found:
         raise SystemExit(f'workers: {" ".join(task)} failed:\n{done.stdout}{done.stderr}')

@@ -20,8 +20,9 @@ from .plot import AccuracyCurve
 from .program import Parser, Stopped, exit_status, number, text
 from .timeline.record import Timeline, check_profiler
 from .training.folder import check_free, hold, new_folder, this_process
+from .training.hook import Hook
 from .training.resume import Earlier, differences, earlier_run, record
-from .training.run import Hook, Run
+from .training.run import Run
 from .training.saver import Saver
 from .training.signals import StopSignals
 

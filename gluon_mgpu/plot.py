@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .program import Parser, exit_status, text
-from .training.run import Hook, Run
+from .training.hook import Hook
+from .training.run import Run
 
 
 class Animator:

@@ -15,7 +15,8 @@ import numpy
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.training.run import Hook, Run
+from gluon_mgpu.training.hook import Hook
+from gluon_mgpu.training.run import Run
 
 class Sizes(Hook):
     def evaluated(self, run):

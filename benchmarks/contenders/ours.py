@@ -11,7 +11,8 @@ from common import Stopwatch, read_job, read_rows
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.training.run import Hook, Run
+from gluon_mgpu.training.hook import Hook
+from gluon_mgpu.training.run import Run
 
 
 class Timing(Hook):

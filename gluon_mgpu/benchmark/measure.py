@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from ..devices import check_devices
 from ..mxnet_setup.compat import mx, np, npx
-from ..training.run import Hook, Run
+from ..training.hook import Hook
+from ..training.run import Run
 from .workloads import NETWORKS
 
 DISPATCH_COUNTS = (1, 2, 4, 8, 16)

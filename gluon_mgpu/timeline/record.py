@@ -9,7 +9,8 @@ from ..checks import integer
 from ..machine import num_cores
 from ..mxnet_setup.compat import npx
 from ..training.folder import write_whole
-from ..training.run import Hook, Run
+from ..training.hook import Hook
+from ..training.run import Run
 from . import profiler
 from .draw import draw
 from .read import Event, parse, read, step_time

@@ -8,7 +8,6 @@
 """
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -16,35 +15,13 @@ from operator import length_hint
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from ..checks import integer
 from ..parallel.workers import Workers
 from .history import Epoch, write_history
+from .hook import Hook
 from .losses import DivergenceError, Losses
 from .parameters import not_finite, seed_all, wait
-
-
-class Hook:
-    """What else is to happen during a run: a subclass overrides what it needs. `run` is the `Run`."""
-
-    def begun(self, run: Run) -> None:
-        """Called once, before the first epoch: `run.net` and `run.trainer` are known, nothing has been trained."""
-
-    def start(self, run: Run) -> None:
-        """Called before the first batch of an epoch; the devices are idle."""
-
-    def after_batch(self, run: Run) -> None:
-        """Called when a batch has been started on the devices, which may still be computing."""
-
-    def trained(self, run: Run) -> None:
-        """Called when all batches of an epoch are done, before evaluation; the devices are idle."""
-
-    def evaluated(self, run: Run) -> None:
-        """Called when the epoch is in the history."""
-
-    def ended(self, run: Run) -> None:
-        """Called once when the run ends, also by an error or Ctrl-C."""
+from .progress import Progress
 
 
 class Run:
@@ -86,7 +63,7 @@ class Run:
                  workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, 1)
         self.workers = workers or Workers()
-        self.quiet = quiet or self.workers.rank > 0
+        self._progress = Progress(quiet, silent=self.workers.rank > 0)
         self.folder = None if folder is None else Path(folder)
         self.hooks = hooks
         self.history: list[Epoch] = []
@@ -98,7 +75,6 @@ class Run:
         self._losses = self._new_losses(1)
         self._seconds = 0.0
         self._batches_done = 0  # of the next epoch, by a run that was interrupted; its losses and seconds are above
-        self._bar: Any = None
         self._closed = False
         self._together = False  # whether all workers have begun with the same parameters
 
@@ -144,13 +120,10 @@ class Run:
         ValueError
             If `train_iter` is of another part, or the workers have different networks.
         """
-        if self._bar is None:
-            length = length_hint(train_iter)
-            self._bar = tqdm(total=self.num_epochs * length, unit='batch', leave=False,
-                             initial=len(self.history) * length + self._batches_done, smoothing=0.05,
-                             disable=True if self.quiet else None, dynamic_ncols=True)
+        length = length_hint(train_iter)
+        self._progress.begin(self.num_epochs * length, len(self.history) * length + self._batches_done)
         epoch = len(self.history) + 1
-        self._bar.set_description(f'epoch {epoch}/{self.num_epochs}', refresh=False)
+        self._progress.epoch(f'epoch {epoch}/{self.num_epochs}')
         if hasattr(train_iter, 'epoch'):
             train_iter.epoch = epoch - 1
         if self._seed is not None:
@@ -233,10 +206,8 @@ class Run:
         except DivergenceError:
             self.close()
             raise
-        if count and not self._bar.disable:
-            speed = self._losses.rows / (time.perf_counter() - self._started)
-            self._bar.set_postfix_str(f'loss {self._losses.last:.3f}, {speed:,.0f} images/s', refresh=False)
-        self._bar.update(count)
+        speed = self._losses.rows / (time.perf_counter() - self._started)
+        self._progress.advance(count, self._losses.last, speed)
 
     def _share(self, train_iter: Any, batch: tuple) -> None:
         """Learn how many rows the batch has on all workers; before the first, have them begin with one network."""
@@ -292,17 +263,12 @@ class Run:
             print(self.summary(devices) + others)
 
     def say(self, line: str) -> None:
-        """Print a line beside the progress bar, unless the run is quiet."""
-        if not self.quiet:
-            with tqdm.external_write_mode():
-                print(line, flush=True)
+        """Print a line beside the progress bar, unless the run is quiet; of several workers, the first."""
+        self._progress.say(line)
 
     def warn(self, line: str) -> None:
         """Print a line on stderr, beside the progress bar, also if the run is quiet; of several workers, the first."""
-        if self.workers.rank > 0:
-            return
-        with tqdm.external_write_mode(file=sys.stderr):
-            print(line, file=sys.stderr, flush=True)
+        self._progress.warn(line)
 
     def _keep(self, path) -> None:
         try:
@@ -312,8 +278,7 @@ class Run:
 
     def close(self) -> None:
         """End the run, at its end or before: take the progress bar off the screen, call the hooks' `ended`."""
-        if self._bar is not None:
-            self._bar.close()  # and disabled: `settle` may still be called
+        self._progress.close()
         if not self._closed:
             self._closed = True
             self._call('ended')

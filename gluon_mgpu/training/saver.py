@@ -12,8 +12,9 @@ from ..checks import integer
 from ..program import Failure, Stopped
 from . import checkpoint
 from .checkpoint import CheckpointError, Snapshot
+from .hook import Hook
 from .losses import DivergenceError
-from .run import Hook, Run
+from .run import Run
 from .signals import StopSignals
 
 KEPT = 2

@@ -5,10 +5,11 @@ import numpy
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np
-from gluon_mgpu.training import run as module
+from gluon_mgpu.training import progress, run as module
 from gluon_mgpu.training.history import Epoch
+from gluon_mgpu.training.hook import Hook
 from gluon_mgpu.training.losses import DivergenceError
-from gluon_mgpu.training.run import Hook, Run
+from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.timer import Accumulator, Timer
 
 
@@ -113,12 +114,12 @@ def test_quiet_shows_nothing(capsys):
 def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, capsys):
     bars = []
 
-    class Bar(module.tqdm):
+    class Bar(progress.tqdm):
         def __init__(self, **options):
             super().__init__(**{**options, 'disable': False})  # as on a terminal
             bars.append(self)
 
-    monkeypatch.setattr(module, 'tqdm', Bar)
+    monkeypatch.setattr(progress, 'tqdm', Bar)
     run = Run(num_epochs=2)
     counts = []
     for epoch in run.epochs(NO_PARAMETERS):

@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from gluon_mgpu.cost_model.formulas import ring_time
 from gluon_mgpu.cost_model.measure import gradient_sizes
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import np, npx
+from gluon_mgpu.parallel import launchers
 from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.hook import Hook
@@ -92,11 +94,36 @@ def be_a_worker(task: str, network: str | None) -> None:
             print(json.dumps(found), flush=True)
 
 
+def message_seconds(workers, rounds: int = 200) -> float:
+    """The median time of a message of one byte between the two workers, by TCP: half a round trip."""
+    listener = socket.create_server((launchers.address(), 0))
+    where = workers.gather(listener.getsockname())[0]
+    connection = listener.accept()[0] if workers.rank == 0 else socket.create_connection(where)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    seconds = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        if workers.rank:
+            connection.sendall(connection.recv(1))
+        else:
+            connection.sendall(b'.')
+            connection.recv(1)
+        seconds.append((time.perf_counter() - began) / 2)
+    return statistics.median(seconds)
+
+
 def link(workers) -> dict:
-    """Alpha and beta of the link, and what a sum of each network's gradients takes."""
+    """What a message takes on the link, until Horovod begins a sum, and a sum of each network's gradients."""
+    alpha = message_seconds(workers)
     small, large = (allreduce_seconds(workers, size) for size in (1, LARGE))
-    return {'alpha': small / 2, 'beta': (large - small) / (4 * LARGE),  # two workers: t = 2 alpha + beta n
+    return {'alpha': alpha, 'beta': (large - small) / (4 * LARGE),  # of two workers: t = wait + 2 alpha + beta n
+            'wait': max(small - 2 * alpha, 0),
             'gradients': {name: allreduce_seconds(workers, size) for name, size in gradient_sizes().items()}}
+
+
+def model(k: int, num_bytes: int, link: dict, beta: float | None = None) -> float:
+    """Seconds of one sum over k workers, by the model: once the wait, then a ring."""
+    return link['wait'] + ring_time(k, num_bytes, link['alpha'], link['beta'] if beta is None else beta)
 
 
 def step(workers, network: str) -> dict:
@@ -125,16 +152,18 @@ def job(launch: tuple, environment: dict, *task: str) -> dict:
 def measure(name: str, launch: tuple, environment: dict) -> dict:
     """All tasks on one link, told as it goes."""
     found = job(launch, environment, 'link')
-    print(f'{name}: alpha {found["alpha"] * 1e3:.2f} ms, beta {found["beta"] * 1e9:.3f} ns/byte', flush=True)
+    print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, and '
+          f'{found["wait"] * 1e3:.2f} ms until a sum begins', flush=True)
     for network, size in gradient_sizes().items():
         sums, without = (job(launch, environment, task, network) for task in ('sums', 'without'))
-        model = ring_time(2, 4 * size, found['alpha'], found['beta'])
+        expected = model(2, 4 * size, found)
         exposed = 1 - without['seconds'] / sums['seconds']
         found[network] = {'step': sums['seconds'], 'without': without['seconds'], 'bytes': sums['bytes'],
-                          'model': model, 'exposed': exposed}
+                          'model': expected, 'exposed': exposed}
         print(f'{name}, {network}: a sum of gradients {found["gradients"][network] * 1e3:.1f} ms, by the model '
-              f'{model * 1e3:.1f}; a step {sums["seconds"] * 1e3:.1f} ms, without sums {without["seconds"] * 1e3:.1f}, '
-              f'so {exposed:.0%} of it; {sums["bytes"] / 1e6:.2f} MB sent per worker and step', flush=True)
+              f'{expected * 1e3:.1f}; a step {sums["seconds"] * 1e3:.1f} ms, without sums '
+              f'{without["seconds"] * 1e3:.1f}, so {exposed:.0%} of it; {sums["bytes"] / 1e6:.2f} MB sent per worker '
+              'and step', flush=True)
     return found
 
 
@@ -146,12 +175,11 @@ def draw(links: dict, path: Path) -> None:
     for axes, (network, size) in zip(fig.subplots(1, 2, sharey=True), gradient_sizes().items()):
         for color, (name, found) in zip(('tab:blue', 'tab:orange'), links.items()):
             axes.plot(2, found['gradients'][network] * 1e3, 'o', color=color, label=f'{name}, measured')
-            axes.plot(ks, [ring_time(k, 4 * size, found['alpha'], found['beta']) * 1e3 for k in ks], color=color,
+            axes.plot(ks, [model(k, 4 * size, found) * 1e3 for k in ks], color=color,
                       label=f'{name}, model')
         for style, gbit in zip(('--', ':'), GBITS):
-            alpha = links['loopback']['alpha']
-            axes.plot(ks, [ring_time(k, 4 * size, alpha, 8e-9 / gbit) * 1e3 for k in ks], style, color='tab:gray',
-                      label=f'{gbit} Gbit/s, model')
+            times = [model(k, 4 * size, list(links.values())[-1], 8e-9 / gbit) * 1e3 for k in ks]
+            axes.plot(ks, times, style, color='tab:gray', label=f'{gbit} Gbit/s, model')
         axes.set(title=f'{network}, {4 * size / 1e6:.1f} MB of gradients', xlabel='workers', xscale='log', yscale='log')
         axes.set_xticks(ks, [str(k) for k in ks])
         axes.minorticks_off()

@@ -8,9 +8,13 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import time
+import urllib.error
+import urllib.request
 from typing import NamedTuple
 
 ADDRESS, PORT = 'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT'
+PATIENCE = 30  # seconds to wait for the place where workers meet
 # By launcher: this process's number, how many there are, and its number among those on its machine
 VARIABLES = {
     'horovodrun': ('HOROVOD_RANK', 'HOROVOD_SIZE', 'HOROVOD_LOCAL_RANK'),
@@ -72,6 +76,7 @@ def prepare(found: Place) -> None:
     os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(_own_address(where)))
     if found.rank == 0 and not _answers(where):
         _serve(where)
+    _meet(where, found)
 
 
 def host(found: Place) -> str:
@@ -110,6 +115,35 @@ def _answers(where: tuple) -> bool:
         return True
     except OSError:
         return False
+
+
+def _meet(where: tuple, found: Place) -> None:
+    """Wait until all workers are there: Horovod itself would end the process, without a word of who is missing."""
+    place_of = f'http://{where[0]}:{where[1]}/gluon_mgpu/'
+    deadline = time.monotonic() + PATIENCE
+    _until(deadline, place_of, f'worker{found.rank}', found, put=True)
+    for name in [f'worker{rank}' for rank in range(1, found.size)] if found.rank == 0 else ['all']:
+        _until(deadline, place_of, name, found)
+    if found.rank == 0:
+        _until(deadline, place_of, 'all', found, put=True)
+
+
+def _until(deadline: float, place_of: str, name: str, found: Place, put: bool = False) -> None:
+    """Ask for a name, or leave one, again and again."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # not by way of a proxy for the web
+    request = urllib.request.Request(place_of + name, data=b'.' if put else None, method='PUT' if put else 'GET')
+    while True:
+        try:
+            direct.open(request, timeout=5).close()
+            return
+        except urllib.error.HTTPError:  # not there yet
+            missing = 'worker 0' if name == 'all' else name.replace('worker', 'worker ')
+            problem = f'{missing} has not come to {place_of}'
+        except OSError:
+            problem = f'nobody answers at {place_of}, where worker 0 or horovodrun serves'
+        if time.monotonic() > deadline:
+            raise ValueError(f'{problem} for {PATIENCE} s: are all {found.size} workers running, and can they reach it?')
+        time.sleep(0.1)
 
 
 def _serve(where: tuple) -> None:

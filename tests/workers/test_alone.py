@@ -39,6 +39,23 @@ def test_where_the_workers_meet_must_be_known(monkeypatch):
         launchers.prepare(Place('srun', 0, 2, 0))
 
 
+@pytest.mark.parametrize('rank, served, words', [
+    (1, False, 'nobody answers at http://127.0.0.1:{port}/gluon_mgpu/, where worker 0 or horovodrun serves for 0.5 s'),
+    (1, True, 'worker 0 has not come to http://127.0.0.1:{port}/gluon_mgpu/ for 0.5 s: are all 2 workers running'),
+    (0, True, 'worker 1 has not come to http://127.0.0.1:{port}/gluon_mgpu/ for 0.5 s: are all 2 workers running'),
+])
+def test_a_worker_that_does_not_come(job, monkeypatch, rank, served, words):
+    import socket
+    with socket.create_server(('127.0.0.1', 0)) as free:
+        port = free.getsockname()[1]
+    if served:
+        launchers._serve(('127.0.0.1', port))
+    monkeypatch.setattr(launchers, 'PATIENCE', 0.5)
+    monkeypatch.setattr(launchers.os, 'environ', {launchers.ADDRESS: '127.0.0.1', launchers.PORT: str(port)})
+    with pytest.raises(ValueError, match=words.format(port=port)):
+        launchers.prepare(Place('srun', rank, 2, 0))
+
+
 @pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])
 @pytest.mark.parametrize('shuffle', [True, False])
 def test_the_parts_of_all_workers_are_the_batches(n, k, shuffle):

@@ -142,7 +142,7 @@ def _until(deadline: float, place_of: str, name: str, found: Place, put: bool = 
         except OSError:
             problem = f'nobody answers at {place_of}, where worker 0 or horovodrun serves'
         if time.monotonic() > deadline:
-            raise ValueError(f'{problem} for {PATIENCE} s: are all {found.size} workers running, and can they reach it?')
+            raise ValueError(f'{problem} for {PATIENCE} s: are all {found.size} workers running, can they reach it?')
         time.sleep(0.1)
 
 

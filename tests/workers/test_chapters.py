@@ -59,6 +59,17 @@ def test_more_workers_than_rows(job, flags, tmp_path):
     assert three.text.splitlines()[-1].endswith(', 3 workers')
 
 
+@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+def test_gradients_as_float16(job, flags, tmp_path, chapter):
+    """Nearly the same, but not quite: the gradients have 11 bits."""
+    flags = [*flags, '--train-size', '40', '--batch-size', '16', '--num-epochs', '1']
+    for name, more in (('whole', []), ('half', ['--fp16-allreduce'])):
+        with job(2, *command(chapter, flags, tmp_path / name, *more)) as run_of_it:
+            assert run_of_it.end() == 0, run_of_it.text
+    whole, half = (outcome(tmp_path / name) for name in ('whole', 'half'))
+    assert half[0][0][1] == pytest.approx(whole[0][0][1], rel=2e-2) and half[1] != whole[1]
+
+
 def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
     """Stopped within the second epoch by SIGTERM to one worker, resumed by the same command: to the bit."""
     flags = [*flags, '--train-size', '64', '--batch-size', '16', '--num-epochs', '2', '--checkpoint-every', '3']

@@ -14,13 +14,14 @@ from ours import Timing
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+from gluon_mgpu.parallel.horovod_workers import HorovodWorkers, check_horovod
 from gluon_mgpu.parallel.launchers import place
 from gluon_mgpu.training.run import Run
 
 
 def launch(job: dict) -> None:
     """Start this file once per core, and print what the first worker prints."""
+    check_horovod()
     launcher = Path(sys.executable).with_name('horovodrun')
     hosts = ['-np', str(job['cores']), '-H', f'localhost:{job["cores"]}']
     done = subprocess.run([sys.executable, launcher, '--gloo', *hosts, sys.executable, __file__, json.dumps(job)],

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from ..devices.gpus import num_mxnet_gpus
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
 from ..program import Stopped
 from . import launchers
@@ -82,7 +83,7 @@ class HorovodWorkers(Workers):
         self._hvd = hvd = importlib.import_module('horovod.mxnet')
         hvd.init()
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), found.local_rank
-        self.device = mx.gpu(self.local_rank) if mx.context.num_gpus() else mx.cpu(0)
+        self.device = mx.gpu(self.local_rank) if num_mxnet_gpus() else mx.cpu(0)
         self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         self._signals = signals
         self._names = {kind: map(f'{kind}.{{}}'.format, _cycle(NAMES)) for kind in ('gradient', 'losses', 'stop')}
@@ -134,7 +135,7 @@ class HorovodWorkers(Workers):
         """See `Workers.begin`."""
         if hasattr(net, 'collect_params'):
             with autograd.predict_mode():
-                net(np.zeros((1, *X.shape[1:]), ctx=self.device))  # its layers learn their shapes
+                net(np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device))  # its layers learn their shapes
             params = net.collect_params().values()
             own = {f'parameter {i}': p.data() for i, p in enumerate(params)}
             given = [p.data() for p in params if p.grad_req != 'null']

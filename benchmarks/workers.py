@@ -88,7 +88,7 @@ def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
 
 def be_a_worker(task: str, network: str | None) -> None:
     """Do a task as one of the workers; the first prints what was found, as JSON."""
-    with {'sums': HorovodWorkers, 'without': WithoutSums, 'link': HorovodWorkers}[task]() as workers:
+    with (WithoutSums if task == 'without' else HorovodWorkers)(fp16=task == 'fp16') as workers:
         found = step(workers, network) if network else link(workers)
         if workers.rank == 0:
             print(json.dumps(found), flush=True)
@@ -155,15 +155,15 @@ def measure(name: str, launch: tuple, environment: dict) -> dict:
     print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, and '
           f'{found["wait"] * 1e3:.2f} ms until a sum begins', flush=True)
     for network, size in gradient_sizes().items():
-        sums, without = (job(launch, environment, task, network) for task in ('sums', 'without'))
+        sums, half, without = (job(launch, environment, task, network) for task in ('sums', 'fp16', 'without'))
         expected = model(2, 4 * size, found)
         exposed = 1 - without['seconds'] / sums['seconds']
         found[network] = {'step': sums['seconds'], 'without': without['seconds'], 'bytes': sums['bytes'],
-                          'model': expected, 'exposed': exposed}
+                          'model': expected, 'exposed': exposed, 'fp16': half}
         print(f'{name}, {network}: a sum of gradients {found["gradients"][network] * 1e3:.1f} ms, by the model '
               f'{expected * 1e3:.1f}; a step {sums["seconds"] * 1e3:.1f} ms, without sums '
               f'{without["seconds"] * 1e3:.1f}, so {exposed:.0%} of it; {sums["bytes"] / 1e6:.2f} MB sent per worker '
-              'and step', flush=True)
+              f'and step; as float16 {half["seconds"] * 1e3:.1f} ms, {half["bytes"] / 1e6:.2f} MB', flush=True)
     return found
 
 

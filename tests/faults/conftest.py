@@ -9,7 +9,6 @@ import sys
 
 import idx_files
 import pytest
-
 from runs import outcome, run
 
 

@@ -2,6 +2,7 @@
 import re
 
 import pytest
+from runs import outcome, run
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
@@ -11,7 +12,6 @@ from gluon_mgpu.training.hook import Hook
 from gluon_mgpu.training.losses import DivergenceError
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.saver import Saver, checkpoints
-from runs import outcome, run
 
 
 def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_command, whole, tmp_path, count):

@@ -4,7 +4,6 @@ import json
 import sys
 
 import pytest
-
 from runs import outcome, run
 
 PYTHON = sys.executable

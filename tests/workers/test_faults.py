@@ -6,7 +6,6 @@ import time
 
 import psutil
 import pytest
-
 from runs import outcome
 
 WAIT = 3  # seconds that a worker may be silent in these tests

@@ -4,9 +4,8 @@ import time
 
 import psutil
 import pytest
-from two_hosts import ADDRESSES, TwoHosts, obstacle
-
 from runs import outcome
+from two_hosts import ADDRESSES, TwoHosts, obstacle
 
 
 @pytest.fixture

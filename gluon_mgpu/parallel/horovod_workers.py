@@ -35,11 +35,11 @@ def check_horovod() -> None:
     ValueError
         With the remedy, if it is not installed, or not for this MXNet.
     """
+    if MXNET_MAJOR >= 2:
+        raise ValueError(f'Horovod has no support for MXNet {mx.__version__}: use MXNet 1.9.1')
     if importlib.util.find_spec('horovod') is None:
         raise ValueError('Horovod is not installed: make horovod builds it, or tools/install_horovod.sh FOLDER into '
                          'a virtual environment')
-    if MXNET_MAJOR >= 2:
-        raise ValueError(f'Horovod has no support for MXNet {mx.__version__}: use MXNet 1.9.1')
     try:
         importlib.import_module('horovod.mxnet')
     except ImportError as error:

@@ -28,7 +28,7 @@ NUM_WORKERS = 2
 
 @pytest.fixture(scope='module')
 def command(flags):
-    return [sys.executable, '-c', EXCEPTION, '--horovod', *flags, '--num-epochs', '6', '--checkpoint-every', '3',
+    return [sys.executable, '-c', EXCEPTION, '--horovod', *flags, '--num-epochs', '12', '--checkpoint-every', '3',
             '--resume', 'auto', '--out-dir']
 
 
@@ -48,8 +48,9 @@ def test_a_worker_ends_at_any_moment(job, command, whole, tmp_path, long, count,
     for i in range(10 if long else 1):
         out = tmp_path / str(i)
         with job(NUM_WORKERS, *command, out, GLUON_MGPU_WORKER_TIMEOUT=str(WAIT)) as run:
-            run.wait_for('images, batches of')
-            time.sleep(rng.uniform(0.3, 1.3))
+            epoch = rng.randint(0, 8)
+            run.wait_for(f'epoch {epoch}/12' if epoch else 'images, batches of')
+            time.sleep(rng.uniform(0, 0.15))  # well before the end, however fast the machine is
             worker = run.workers()[rank]
             worker.send_signal(signum)
             began = time.monotonic()
@@ -71,7 +72,7 @@ def test_a_worker_ends_at_any_moment(job, command, whole, tmp_path, long, count,
 
 def test_ctrl_c_ends_all_after_the_same_batch(job, command, whole, tmp_path, count):
     with job(NUM_WORKERS, *command, tmp_path / 'run') as run:
-        run.wait_for('epoch 2/6')
+        run.wait_for('epoch 2/12')
         run.process.send_signal(signal.SIGINT)
         assert run.end(timeout=30) != 0
     told = run.text.splitlines()[-1]
@@ -85,7 +86,7 @@ def test_ctrl_c_ends_all_after_the_same_batch(job, command, whole, tmp_path, cou
 def test_the_launcher_is_killed(job, command, whole, tmp_path, count):
     """Its workers do not live on."""
     with job(NUM_WORKERS, *command, tmp_path / 'run') as run:
-        run.wait_for('epoch 1/6')
+        run.wait_for('epoch 1/12')
         workers = run.workers()
         run.process.kill()
         assert psutil.wait_procs(workers, timeout=15)[1] == []

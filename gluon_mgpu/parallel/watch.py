@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..checks import positive
+
 BEAT = 0.5          # seconds from one byte to the next
 SILENCE = 10.0      # seconds without one, after which a worker is given up: GLUON_MGPU_WORKER_TIMEOUT
 ALIVE, BYE, FAILED, END = b'.', b'b', b'f', b'e'
@@ -43,7 +45,7 @@ class Watch:
     def __init__(self, rank: int, gather: Callable[[Any], list], address: str, name: str,
                  program: str = 'gluon_mgpu', advice: Callable[[], str] = str):
         self.rank, self.program, self.advice = rank, program, advice
-        self.silence = float(os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
+        self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
         listener = socket.create_server((address, 0)) if rank == 0 else None
         token = secrets.token_bytes(16)
         told = gather((listener.getsockname() if listener else None, token, name))

@@ -45,7 +45,8 @@ class Watch:
     def __init__(self, rank: int, gather: Callable[[Any], list], address: str, name: str,
                  program: str = 'gluon_mgpu', advice: Callable[[], str] = str):
         self.rank, self.program, self.advice = rank, program, advice
-        self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
+        limit: Any = os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE
+        self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', limit)
         listener = socket.create_server((address, 0)) if rank == 0 else None
         token = secrets.token_bytes(16)
         told = gather((listener.getsockname() if listener else None, token, name))

@@ -21,7 +21,7 @@ from .program import Parser, Stopped, exit_status, number, text
 from .timeline.record import Timeline, check_profiler
 from .training.folder import check_free, hold, new_folder, this_process
 from .training.hook import Hook
-from .training.resume import Earlier, differences, earlier_run, record
+from .training.resume import Earlier, check_same_run, differences, earlier_run, record
 from .training.run import Run
 from .training.saver import Saver
 from .training.signals import StopSignals
@@ -171,7 +171,9 @@ def _with_flags_of(earlier: Earlier, chapter, parser, args, argv: list) -> argpa
              'fp16_allreduce': False}
     if args.num_gpus is not None or args.devices is not None or args.horovod:
         flags['num_gpus'] = flags['devices'] = None
-    return parser.parse_args(argv, argparse.Namespace(**flags))
+    args = parser.parse_args(argv, argparse.Namespace(**flags))
+    check_same_run(earlier.config, {name: value for name, value in vars(args).items() if value not in (None, 'auto')})
+    return args
 
 
 def _how_it_goes_on(earlier: Earlier, changed: dict) -> str:

@@ -79,12 +79,27 @@ def differences(before: dict, now: dict) -> dict[str, list]:
     """
     differing = {name: [before.get(name), now.get(name)] for name in {**before, **now}
                  if name not in FREE and before.get(name) != now.get(name)}
-    for name, flag in FIXED.items():
-        if name in differing:
-            first, second = differing[name]
-            raise ValueError(f'{flag} {second} differs from that of the run, {first}: a resumed run has the same; '
-                             'leave it out, or begin another run')
+    check_same_run(before, now)
     return differing
+
+
+def check_same_run(before: dict, now: dict) -> None:
+    """Refuse what would make it another run.
+
+    Parameters
+    ----------
+    before, now : dict
+        The run's configuration, and the present one, or as much of it as is known.
+
+    Raises
+    ------
+    ValueError
+        Naming the flag that differs.
+    """
+    for name, flag in FIXED.items():
+        if name in now and now[name] != before.get(name):
+            raise ValueError(f'{flag} {now[name]} differs from that of the run, {before.get(name)}: a resumed run has '
+                             'the same; leave it out, or begin another run')
 
 
 def record(earlier: Earlier, now: dict, changed: dict[str, list]) -> None:

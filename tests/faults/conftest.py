@@ -5,7 +5,10 @@
 """
 from __future__ import annotations
 
+import shutil
 import sys
+import time
+from pathlib import Path
 
 import idx_files
 import pytest
@@ -13,11 +16,40 @@ from runs import outcome, run
 
 
 @pytest.fixture(scope='session')
-def whole(scratch_command, tmp_path_factory) -> tuple:
+def timed_whole(scratch_command, tmp_path_factory) -> tuple[tuple, float]:
+    began = time.monotonic()
+    folder = finished(scratch_command, tmp_path_factory.mktemp('whole') / 'run')
+    return outcome(folder), time.monotonic() - began
+
+
+@pytest.fixture(scope='session')
+def whole(timed_whole) -> tuple:
     """What `scratch_command` comes to if nothing happens."""
-    folder = tmp_path_factory.mktemp('whole') / 'run'
-    assert run([*scratch_command, '--out-dir', folder]).returncode == 0
-    return outcome(folder)
+    return timed_whole[0]
+
+
+@pytest.fixture(scope='session')
+def duration(timed_whole) -> float:
+    """Seconds that `scratch_command` takes if nothing happens."""
+    return timed_whole[1]
+
+
+@pytest.fixture(scope='session')
+def one_epoch(scratch_command, tmp_path_factory) -> Path:
+    return finished([*scratch_command, '--num-epochs', '1'], tmp_path_factory.mktemp('begun') / 'run')
+
+
+@pytest.fixture
+def begun(one_epoch, tmp_path) -> Path:
+    """The folder of a run of one epoch."""
+    return shutil.copytree(one_epoch, tmp_path / 'run')
+
+
+def finished(command: list, folder: Path) -> Path:
+    """Run a command to its end, into a folder."""
+    done = run([*command, '--out-dir', folder])
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.fixture(scope='session')

@@ -14,24 +14,22 @@ from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.saver import Saver, checkpoints
 
 
-def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_command, whole, tmp_path, count):
+def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_command, whole, begun, count):
     """A resumed run with a rate far too large; with the right one it can then be taken up again."""
-    out = tmp_path / 'run'
-    assert run([*scratch_command, '--num-epochs', '1', '--out-dir', out]).returncode == 0
-    kept = checkpoints(out)[0].read_bytes()
-    done = run([*scratch_command, '--lr', '1e30', '--checkpoint-every', '1', '--resume', out])
+    kept = checkpoints(begun)[0].read_bytes()
+    done = run([*scratch_command, '--lr', '1e30', '--checkpoint-every', '1', '--resume', begun])
     assert done.returncode == 2
     assert re.search(r'(the loss is (nan|inf|-inf) in epoch 2, batch \d, after \d+ rows|'
                      r'parameter \d is no longer finite in epoch 2, batch \d).*use a smaller learning rate',
                      done.stderr.splitlines()[-1]), done.stderr
-    for path in checkpoints(out):
+    for path in checkpoints(begun):
         for arrays in checkpoint.read(path)[1].values():
             assert all(abs(array).max() < float('inf') for array in arrays)
-    assert checkpoints(out)[-1].read_bytes() == kept
-    for path in checkpoints(out)[:-1]:  # of steps that were finite, at that rate
+    assert checkpoints(begun)[-1].read_bytes() == kept
+    for path in checkpoints(begun)[:-1]:  # of steps that were finite, at that rate
         path.unlink()
-    assert run([*scratch_command, '--lr', '0.2', '--resume', out]).returncode == 0
-    assert outcome(out) == whole
+    assert run([*scratch_command, '--lr', '0.2', '--resume', begun]).returncode == 0
+    assert outcome(begun) == whole
     count('NaN or infinity in training: ended, the last good checkpoint resumed to the bit')
 
 

@@ -4,6 +4,7 @@ import os
 import random
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import idx_files
 from runs import run
@@ -38,14 +39,19 @@ def test_no_combination_hangs(long, seed, tmp_path, count):
         rng = random.Random(seed)
         cases += [({name: rng.choice(values) for name, values in SETTINGS.items()}, rng.choice(DEVICES), chapter)
                   for _, chapter in itertools.product(range(40), ('scratch', 'concise'))]
-    for settings, devices, chapter in cases:
+
+
+    def train(settings, devices, chapter):
         env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
         env.update({name: value for name, value in settings.items() if value is not None})
-        program = [sys.executable, '-c', API.format(chapter=chapter), devices, tmp_path]
-        done = run(program, timeout=60, env=env)  # raises TimeoutExpired
-        case = f'{settings} {devices} {chapter}: {done.stderr}'
+        return run([sys.executable, '-c', API.format(chapter=chapter), devices, tmp_path],
+                   timeout=60, env=env)  # raises TimeoutExpired
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(train, *zip(*cases)))
+    for case, done in zip(cases, runs):
         refused = re.search(r'Error: OMP_NUM_THREADS=(\d+ with \d CPU contexts hangs|.* is not a number of)',
                             done.stderr)
-        assert refused if done.returncode else 'test acc: ' in done.stdout, case
+        assert refused if done.returncode else 'test acc: ' in done.stdout, (case, done.stderr)
         count('settings and devices at random: refused in one line' if refused else
               'settings and devices at random: ended in time')

@@ -1,23 +1,25 @@
 """Two runs at once in one folder: the second is refused by name of the first, and nothing is lost."""
 import re
+import signal
 import subprocess
 
 from runs import outcome, run
 
 
-def test_the_second_is_refused(scratch_command, tmp_path, count):
+def test_the_second_is_refused(scratch_command, whole, tmp_path, count):
     out = tmp_path / 'run'
-    command = [*scratch_command, '--num-epochs', '30', '--out-dir', str(out)]
+    command = [*scratch_command, '--out-dir', str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
         assert any(line.startswith('epoch 1/') for line in first.stdout)
+        first.send_signal(signal.SIGSTOP)  # so that it is not done before the second begins
         second = run([*command, '--resume', 'auto'])
-        assert second.returncode == 2
+        first.send_signal(signal.SIGCONT)
+        assert second.returncode == 2, second.stderr
         name = rf'the run of process {first.pid} on \S+ since [\d: -]{{19}}'
         assert re.fullmatch(rf'scratch: {out} is in use by {name}: wait until that ends, or give another --out-dir',
                             second.stderr.strip())
-        assert first.poll() is None  # or it was not refused for the first run's sake
         assert first.wait(120) == 0, first.stderr.read()
-    assert len(outcome(out)[0]) == 30
+    assert outcome(out) == whole
     count('a second run in the folder: refused by name of the first')
 
 

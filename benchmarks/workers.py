@@ -46,7 +46,7 @@ GBITS = 10, 100    # of the networks that the model is drawn for
 class WithoutSums(HorovodWorkers):
     """Workers that sum nothing: what a step takes then is computation."""
 
-    def _sum(self, array, name, compression=None):
+    def _sum(self, array, kind, compression=None):
         return array
 
     def trainer(self, params, optimizer, optimizer_params):

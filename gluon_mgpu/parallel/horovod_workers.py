@@ -10,10 +10,11 @@ import importlib
 import importlib.util
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any
+
+import numpy
 
 from ..devices.gpus import num_mxnet_gpus
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
@@ -23,8 +24,9 @@ from .flat import in_one_piece
 from .watch import Watch
 from .workers import Workers
 
-LAG = 2  # batches: what is told after one has long been summed when it is looked at
-NAMES = 64  # by which Horovod knows the sums that are under way; it plans those it has seen before more quickly
+NAMES = 64  # of sums, used in turn: Horovod plans those whose names it knows more quickly
+TOLD = 64   # numbers that a worker can tell at once
+HOST = mx.cpu(1)  # for what comes from the host: on a device it would wait for all work queued there
 
 
 def check_horovod() -> None:
@@ -74,7 +76,7 @@ class HorovodWorkers(Workers):
         If Horovod is not there, or the launcher has not told what it needs.
     """
 
-    lag = LAG
+    lag = 1
 
     def __init__(self, fp16: bool = False, signals: Any = None, program: str = 'gluon_mgpu'):
         check_horovod()
@@ -86,8 +88,8 @@ class HorovodWorkers(Workers):
         self.device = mx.gpu(self.local_rank) if num_mxnet_gpus() else mx.cpu(0)
         self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         self._signals = signals
-        self._names = {kind: map(f'{kind}.{{}}'.format, _cycle(NAMES)) for kind in ('gradient', 'losses', 'stop')}
-        self._told: deque = deque()  # signals that were told, and are not looked at yet
+        self._signum = 0  # the signal that a worker had received when values were last gathered
+        self._names = count()
         host = launchers.host(found)
         self._hosts = self.gather(host)
         self._watch = Watch(self.rank, self.gather, launchers.address(), f'{host}, process {os.getpid()}', program,
@@ -115,7 +117,7 @@ class HorovodWorkers(Workers):
         """See `Workers.allreduce`."""
         def over_all_workers(data: list) -> None:
             algorithm(data)
-            self._sum(data[0], next(self._names['gradient']), self._compression)
+            self._sum(data[0], 'gradient', self._compression)
             for array in data[1:]:
                 data[0].copyto(array)
         return over_all_workers
@@ -147,15 +149,6 @@ class HorovodWorkers(Workers):
         for array, value in zip(given, self.first(lambda: [own.asnumpy() for own in given])):
             assign(array, value)
 
-    def losses(self, ls: list) -> list:
-        """See `Workers.losses`."""
-        if self.size == 1:
-            return ls
-        total = np.zeros(1, dtype='float64', ctx=self.device)
-        for l in ls:
-            total += l.astype('float64').sum()
-        return [self._sum(total, next(self._names['losses']))]
-
     def sum_counts(self, num_correct: list, num_rows: int) -> tuple[float, int]:
         """See `Workers.sum_counts`."""
         correct = 0.0
@@ -163,15 +156,31 @@ class HorovodWorkers(Workers):
             if self._received():
                 break
             correct += float(n)
-        told = self.gather((correct, num_rows, self._received()))
-        signum = max(signum for _, _, signum in told)
-        if signum:
-            raise Stopped(signum)
-        return sum(correct for correct, _, _ in told), sum(rows for _, rows, _ in told)
+        told = self.gather((correct, num_rows))
+        if self._signum:
+            raise Stopped(self._signum)
+        return sum(correct for correct, _ in told), sum(rows for _, rows in told)
+
+    def tell(self, numbers: list) -> Callable[[], list]:
+        """See `Workers.tell`."""
+        own = numpy.zeros((self.size, TOLD))  # zeros in the rows of the others, so that the sum holds the row of each
+        own[self.rank, :len(numbers) + 1] = self._received(), *numbers
+        told = self._sum(np.array(own, dtype='float64', ctx=HOST), 'told')
+
+        def of_all() -> list:
+            rows = told.asnumpy()
+            self._signum = int(rows[:, 0].max())
+            return rows[:, 1:].tolist()
+        return of_all
 
     def gather(self, value: Any) -> list:
         """See `Workers.gather`."""
-        return self._hvd.allgather_object(value, name='gather') if self.size > 1 else [value]
+        told = [(value, self._received())]
+        if self.size > 1:
+            with HOST:
+                told = self._hvd.allgather_object(told[0], name='gather')
+        self._signum = max(signum for _, signum in told)
+        return [value for value, _ in told]
 
     def first(self, function: Callable[[], Any]) -> Any:
         """See `Workers.first`."""
@@ -202,19 +211,16 @@ class HorovodWorkers(Workers):
 
     def stop(self, signum: int) -> int:
         """See `Workers.stop`."""
-        told = np.full(1, signum, dtype='float64', ctx=self.device)
-        self._hvd.allreduce_(told, op=self._hvd.Max, name=next(self._names['stop']))
-        self._told.append(told)
-        return int(self._told.popleft()) if len(self._told) > LAG else 0
+        return self._signum
 
     def stop_now(self, signum: int) -> int:
         """See `Workers.stop_now`."""
         return max(self.gather(signum))
 
-    def _sum(self, array: Any, name: str, compression: Any = None) -> Any:
+    def _sum(self, array: Any, kind: str, compression: Any = None) -> Any:
         """Sum an array over all workers, in place; does not wait."""
         sent, dtype = compression.compress(array) if compression else (array, None)
-        self._hvd.allreduce_(sent, op=self._hvd.Sum, name=name)
+        self._hvd.allreduce_(sent, op=self._hvd.Sum, name=f'{kind}.{next(self._names) % NAMES}')
         if sent is not array:
             array[:] = compression.decompress(sent, dtype)
         return array
@@ -224,10 +230,6 @@ class HorovodWorkers(Workers):
 
     def _name(self, rank: int) -> str:
         return f'worker {rank} ({self._hosts[rank]})'
-
-
-def _cycle(length: int):
-    return (i % length for i in count())
 
 
 def _attempt(function: Callable[[], Any]) -> tuple:

@@ -15,14 +15,13 @@ class Workers:
     ----------
     rank, size : int
         Which worker this is, from 0, and how many there are.
-    lag : int or None
-        How many batches later all workers look at what they have told each other; None for a single one.
+    lag : int
+        How many calls of `tell` later one should ask what others told, so as not to wait for them.
     advice : str
         What a line ends with that tells of a worker that is lost.
     """
 
-    rank, size = 0, 1
-    lag: int | None = None
+    rank, size, lag = 0, 1, 0
     advice = ''
 
     @property
@@ -48,10 +47,6 @@ class Workers:
             If another worker has another network.
         """
 
-    def losses(self, ls: list) -> list:
-        """Return the losses of a batch on all workers: as they are, or their sum as one array. Does not wait."""
-        return ls
-
     def sum_counts(self, num_correct: list, num_rows: int) -> tuple[float, int]:
         """Sum counts of rows over all workers: arrays () of those that are right, and how many there are; waits.
 
@@ -61,6 +56,16 @@ class Workers:
             If a signal has reached a worker meanwhile.
         """
         return sum(float(n) for n in num_correct), num_rows
+
+    def tell(self, numbers: list) -> Callable[[], list]:
+        """Tell all workers a few numbers, as many on each; does not wait.
+
+        Returns
+        -------
+        callable
+            Waits, and returns the numbers of each worker, in the order of their ranks.
+        """
+        return lambda: [numbers]
 
     def gather(self, value: Any) -> list:
         """Return the value of each worker, in the order of their ranks; waits for all."""
@@ -96,9 +101,9 @@ class Workers:
         """
 
     def stop(self, signum: int) -> int:
-        """Tell the others after a batch that a signal was received (0: none), and return what is known of by all.
+        """Return the signal that all workers know of (0: none), `signum` if this is the only one. Does not wait.
 
-        That is the same on all workers after the same batch, `lag` batches after one of them told it.
+        They tell each other whenever values are told or gathered; so it is the same on all after the same batch.
         """
         return signum
 

@@ -1,11 +1,17 @@
 """The losses of an epoch, summed up as the devices compute them, without keeping the devices waiting."""
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
+from collections.abc import Callable
 
 import numpy
 
-# Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores
+from ..parallel.workers import Workers
+
+# Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores, and workers
+# wait for each other
 SECONDS_BETWEEN_READS, MOST_UNREAD = 0.25, 16
 
 
@@ -24,8 +30,9 @@ class Losses:
         Its number, for messages.
     total, rows, num_batches : float, int, int
         What has been read before, of an epoch that goes on.
-    lag : int, optional
-        Read each batch when so many others have been started, and not by the clock: all workers the same ones.
+    workers : Workers, optional
+        Whose losses they are; by default of this process alone. Several tell each other what they have read, and count
+        it when they read the next time: so none waits for another.
 
     Attributes
     ----------
@@ -37,32 +44,25 @@ class Losses:
         The mean of the batch that was read last.
     """
 
-    def __init__(self, epoch: int, total: float = 0.0, rows: int = 0, num_batches: int = 0, lag: int | None = None):
+    def __init__(self, epoch: int, total: float = 0.0, rows: int = 0, num_batches: int = 0,
+                 workers: Workers | None = None):
         self.epoch, self.total, self.rows, self.num_batches = epoch, total, rows, num_batches
         self.last = numpy.nan
-        self._lag = lag
-        self._unread: list[tuple[list, int | None]] = []
+        self._workers = workers or Workers()
+        self._unread: list[list] = []
+        self._told: deque[tuple[int, Callable]] = deque()  # of how many batches, and what returns their losses
         self._batches_per_read = 1
         self._read_at = time.perf_counter()
 
-    def add(self, ls: list, rows: int | None = None) -> int:
+    def add(self, ls: list) -> int:
         """Take the losses of the batch just started, one array (n,) per device; see `Run.add`.
-
-        Parameters
-        ----------
-        ls : list of np.ndarray
-            The losses, or sums of losses.
-        rows : int, optional
-            How many there are, if they are sums.
 
         Returns
         -------
         int
             How many earlier batches have been waited for and read.
         """
-        self._unread.append((ls, rows))
-        if self._lag is not None:
-            return self.read(len(self._unread) - self._lag) if len(self._unread) > self._lag else 0
+        self._unread.append(ls)
         return self.read(self._batches_per_read) if len(self._unread) > self._batches_per_read else 0
 
     def read(self, count: int | None = None) -> int:
@@ -71,7 +71,7 @@ class Losses:
         Returns
         -------
         int
-            How many there were.
+            How many have been counted.
 
         Raises
         ------
@@ -80,21 +80,39 @@ class Losses:
         """
         batches = self._unread[:count]
         del self._unread[:count]
-        # The last one first, so that it is waited for once, and Python wakes up once
-        read = [([l.asnumpy() for l in ls], rows) for ls, rows in batches[::-1]][::-1]
-        for arrays, rows in read:
-            losses = numpy.concatenate([numpy.empty(0), *arrays])  # in float64
-            rows = len(losses) if rows is None else rows
-            if not numpy.isfinite(losses).all():
-                raise DivergenceError(f'the loss is {losses.sum()} in epoch {self.epoch}, batch '
-                                      f'{self.num_batches + 1}, after {self.rows} rows: it must be finite; use a '
-                                      'smaller learning rate')
-            self.total += float(losses.sum())
+        if batches:
+            # The last one first, so that it is waited for once, and Python wakes up once
+            own = [number for ls in batches[::-1] for number in _sum([l.asnumpy() for l in ls])[::-1]][::-1]
+            self._told.append((len(batches), self._workers.tell([self._next_read(len(batches)), *own])))
+        counted = 0
+        while len(self._told) > (0 if count is None else self._workers.lag):
+            length, told = self._told.popleft()
+            self._count(told(), length)
+            counted += length
+        return counted
+
+    def _next_read(self, count: int) -> int:
+        """How many batches to read the next time, if reading these has taken as long as it has."""
+        now = time.perf_counter()
+        seconds_per_batch = (now - self._read_at) / count
+        self._read_at = now
+        return min(MOST_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
+
+    def _count(self, told: list, length: int) -> None:
+        """Count the losses of so many batches, as each worker has told them."""
+        self._batches_per_read = int(told[0][0])  # all read the same batches: the first worker decides how many
+        for i in range(1, 2 * length, 2):
+            loss, rows = sum(float(numbers[i]) for numbers in told), sum(int(numbers[i + 1]) for numbers in told)
+            if not math.isfinite(loss):
+                raise DivergenceError(f'the loss is {loss} in epoch {self.epoch}, batch {self.num_batches + 1}, after '
+                                      f'{self.rows} rows: it must be finite; use a smaller learning rate')
+            self.total += loss
             self.rows += rows
             self.num_batches += 1
-            self.last = losses.sum() / max(rows, 1)
-        now = time.perf_counter()
-        seconds_per_batch = (now - self._read_at) / max(len(batches), 1)
-        self._read_at = now
-        self._batches_per_read = min(MOST_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
-        return len(batches)
+            self.last = loss / rows
+
+
+def _sum(arrays: list) -> tuple[float, int]:
+    """The sum of the losses of a batch, and how many they are."""
+    losses = numpy.concatenate([numpy.empty(0), *arrays])  # in float64
+    return float(losses.sum()), len(losses)

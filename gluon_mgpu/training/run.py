@@ -196,8 +196,7 @@ class Run:
         DivergenceError
             If one of the losses read is NaN or infinite.
         """
-        ls = self.workers.losses(ls)
-        self._read(lambda: self._losses.add(ls, self.batch_size))
+        self._read(lambda: self._losses.add(ls))
 
     def _read(self, read: Callable[[], int]) -> None:
         """Call what reads losses, and show how far the devices have come."""
@@ -220,7 +219,7 @@ class Run:
             self.workers.begin(self.net, batch[0])
 
     def _new_losses(self, epoch: int, total: float = 0.0, rows: int = 0, num_batches: int = 0) -> Losses:
-        return Losses(epoch, total, rows, num_batches, self.workers.lag)
+        return Losses(epoch, total, rows, num_batches, self.workers)
 
     def _refuse_parameters(self) -> None:
         """End the run if a parameter is no number."""

@@ -35,7 +35,7 @@ def scratch_case(devices, dtype, workers):
 
     def step(X, y):
         ls = scratch.train_batch(*own_rows(X, y, workers), device_params, devices, LR, allreduce, len(X))
-        return total(workers.losses(ls))
+        return sum(workers.gather(total(ls)))
     return step, device_params
 
 
@@ -57,7 +57,7 @@ def concise_case(devices, dtype, workers):
 
     def step(X, y):
         ls = concise.train_batch(*own_rows(X, y, workers), fast, loss, trainer, devices, len(X))
-        return total(workers.losses(ls))
+        return sum(workers.gather(total(ls)))
     return step, fast
 
 

@@ -91,7 +91,7 @@ class HorovodWorkers(Workers):
         self._signum = 0  # the signal that a worker had received when values were last gathered
         self._names = count()
         host = launchers.host(found)
-        self._hosts = self.gather(host)
+        self.hosts = self.gather(host)
         self._watch = Watch(self.rank, self.gather, launchers.address(), f'{host}, process {os.getpid()}', program,
                             lambda: self.advice)
 
@@ -182,33 +182,6 @@ class HorovodWorkers(Workers):
         self._signum = max(signum for _, signum in told)
         return [value for value, _ in told]
 
-    def first(self, function: Callable[[], Any]) -> Any:
-        """See `Workers.first`."""
-        result, error = self.gather(_attempt(function) if self.rank == 0 else None)[0]
-        if error is not None:
-            raise _agreed(error)
-        return result
-
-    def each(self, function: Callable[[], Any]) -> Any:
-        """See `Workers.each`."""
-        result, error = _attempt(function)
-        errors = self.gather(error)
-        lines = {str(error) for error in errors}
-        for rank, error in enumerate(errors):
-            if error is not None:
-                raise _agreed(error if len(lines) == 1 else ValueError(f'{self._name(rank)}: {error}'))
-        return result
-
-    def agree(self, facts: dict[str, Any]) -> None:
-        """See `Workers.agree`."""
-        first, *others = self.gather(facts)
-        for rank, other in enumerate(others, 1):
-            for name in {**first, **other}:
-                if first.get(name) != other.get(name):
-                    raise _agreed(ValueError(
-                        f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on {self._name(rank)}: '
-                        'start all workers with the same program, flags, versions and data'))
-
     def stop(self, signum: int) -> int:
         """See `Workers.stop`."""
         return self._signum
@@ -227,19 +200,3 @@ class HorovodWorkers(Workers):
 
     def _received(self) -> int:
         return self._signals.received if self._signals else 0
-
-    def _name(self, rank: int) -> str:
-        return f'worker {rank} ({self._hosts[rank]})'
-
-
-def _attempt(function: Callable[[], Any]) -> tuple:
-    try:
-        return function(), None
-    except (ValueError, OSError) as error:
-        return None, error
-
-
-def _agreed(error: Exception) -> Exception:
-    """Mark an error that all workers have, so that one tells it."""
-    error.agreed = True  # type: ignore[attr-defined]
-    return error

@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -15,6 +15,8 @@ class Workers:
     ----------
     rank, size : int
         Which worker this is, from 0, and how many there are.
+    hosts : sequence of str
+        The machine of each worker.
     lag : int
         How many calls of `tell` later one should ask what others told, so as not to wait for them.
     advice : str
@@ -22,6 +24,7 @@ class Workers:
     """
 
     rank, size, lag = 0, 1, 0
+    hosts: Sequence[str] = ('',)
     advice = ''
 
     @property
@@ -79,7 +82,10 @@ class Workers:
         ValueError, OSError
             On all workers, if it does on the first.
         """
-        return function()
+        result, error = self.gather(_attempt(function) if self.rank == 0 else None)[0]
+        if error is not None:
+            raise _agreed(error)
+        return result
 
     def each(self, function: Callable[[], Any]) -> Any:
         """Call a function on every worker, and return this one's result; waits for all.
@@ -89,7 +95,13 @@ class Workers:
         ValueError, OSError
             On all workers, if it does on one: which one is in the line.
         """
-        return function()
+        result, error = _attempt(function)
+        errors = self.gather(error)
+        lines = {str(error) for error in errors}
+        for rank, error in enumerate(errors):
+            if error is not None:
+                raise _agreed(error if len(lines) == 1 else ValueError(f'{self._name(rank)}: {error}'))
+        return result
 
     def agree(self, facts: dict[str, Any]) -> None:
         """Refuse to go on if a worker's facts differ from those of the first; waits for all.
@@ -99,6 +111,13 @@ class Workers:
         ValueError
             On all workers: which fact differs on which worker.
         """
+        first, *others = self.gather(facts)
+        for rank, other in enumerate(others, 1):
+            for name in {**first, **other}:
+                if first.get(name) != other.get(name):
+                    raise _agreed(ValueError(
+                        f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on {self._name(rank)}: '
+                        'start all workers with the same program, flags, versions and data'))
 
     def stop(self, signum: int) -> int:
         """Return the signal that all workers know of (0: none), `signum` if this is the only one. Does not wait.
@@ -110,3 +129,19 @@ class Workers:
     def stop_now(self, signum: int) -> int:
         """As `stop`, with what all tell now; waits for them."""
         return signum
+
+    def _name(self, rank: int) -> str:
+        return f'worker {rank} ({self.hosts[rank]})'
+
+
+def _attempt(function: Callable[[], Any]) -> tuple:
+    try:
+        return function(), None
+    except (ValueError, OSError) as error:
+        return None, error
+
+
+def _agreed(error: Exception) -> Exception:
+    """Mark an error that all workers have, so that one tells it."""
+    error.agreed = True  # type: ignore[attr-defined]
+    return error

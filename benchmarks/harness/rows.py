@@ -25,15 +25,15 @@ def load(data_dir: str | None, folder: str) -> tuple:
     arrays : tuple of numpy.ndarray
         As `NAMES` says: uint8 (n, 28, 28) and integers (n,).
     """
-    from gluon_mgpu.data import glyphs, idx  # here, since it loads MXNet
+    from gluon_mgpu.data import folders, glyphs, idx  # here, since it sets MXNet's environment
     if not data_dir:
         train, test = glyphs.load(Path(folder))
         return 'glyphs', (*train, *test)
     source = Path(data_dir).expanduser()
     source = source if source.name == 'fashion-mnist' else source / 'fashion-mnist'
-    files = [idx.find(source, name) for name in idx.FILES]
+    files = [folders.find(source, name) for name in folders.FILES]
     if None in files:
-        raise ValueError(f'{source}: {idx.FILES[files.index(None)]} missing; leave out --data-dir for glyphs')
+        raise ValueError(f'{source}: {folders.FILES[files.index(None)]} missing; leave out --data-dir for glyphs')
     return 'fashion-mnist', (*idx.read_pair(*files[:2]), *idx.read_pair(*files[2:]))
 
 

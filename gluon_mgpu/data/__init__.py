@@ -3,20 +3,30 @@
     train_iter, test_iter = load_data('auto', batch_size=256)
     for X, y in train_iter:  # (256, 1, 28, 28), (256,); the last batch is smaller
         ...
+
+Can be imported without MXNet, which is loaded inside the functions that need it.
 """
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..checks import integer
-from . import download, glyphs, idx
-from .batches import BatchIterator
-from .download import DownloadError
-from .folders import cache_dir, named_folder
+from .folders import FILES, DownloadError, cache_dir, find, named_folder
+
+if TYPE_CHECKING:
+    from .batches import BatchIterator
 
 DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
+
+
+def __getattr__(name: str):
+    if name == 'BatchIterator':
+        from .batches import BatchIterator
+        return BatchIterator
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
@@ -60,6 +70,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     ValueError
         If an argument is out of range, the dataset can't be had (`DownloadError`), or a file is broken.
     """
+    from .batches import BatchIterator
     name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, say, progress)
     if train_size is not None:
         train_size = integer('train_size', train_size, 1, len(images))
@@ -91,15 +102,16 @@ def _load(dataset, data_dir, say, progress) -> tuple[str, tuple, tuple]:
             return _load('fashion-mnist', data_dir, say, progress)
         except DownloadError as error:
             say(f'the dataset is glyphs, not fashion-mnist: {error}')
+    from . import idx
     if dataset in ('auto', 'glyphs'):
         return 'glyphs', *_glyphs()
     folder = _folder(dataset, data_dir or os.environ.get('GLUON_MGPU_DATA'), progress)
-    train_images, train_labels, test_images, test_labels = (idx.find(folder, name) or folder / name
-                                                            for name in idx.FILES)
+    train_images, train_labels, test_images, test_labels = (find(folder, name) or folder / name for name in FILES)
     return dataset, idx.read_pair(train_images, train_labels), idx.read_pair(test_images, test_labels)
 
 
 def _glyphs() -> tuple[tuple, tuple]:
+    from . import glyphs
     try:
         folder = cache_dir()
     except DownloadError:
@@ -111,6 +123,7 @@ def _folder(dataset: str, data_dir: str | os.PathLike | None, progress: bool) ->
     """The folder that holds the four files of `dataset`, downloaded if need be."""
     if data_dir:
         return named_folder(dataset, data_dir)
+    from . import download
     folder = cache_dir() / dataset
     download.download(dataset, folder, progress)
     return folder

@@ -17,16 +17,12 @@ import pooch
 from requests.exceptions import HTTPError, RequestException, SSLError
 from tqdm import tqdm
 
-from .idx import FILES, find
+from .folders import FILES, DownloadError, find
 
 ANSWER_TIMEOUT = 5  # seconds for all mirrors together to show that they are there
 READ_TIMEOUT = 10   # seconds without a byte before a transfer counts as broken
 UNREACHABLE = 'is unreachable'
 NO_CERTIFICATES = 'cannot be asked without certificates'
-
-
-class DownloadError(ValueError):
-    """The files cannot be had; one line that says why, mirror by mirror, and what to do."""
 
 
 class Mirror(NamedTuple):

@@ -1,11 +1,24 @@
-"""Where the files of a dataset are: in a folder that the user names, else in the user's cache folder."""
+"""Where the files of a dataset are: in a folder that the user names, else in the user's cache folder.
+
+Needs neither MXNet nor NumPy.
+"""
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from .download import DownloadError
-from .idx import FILES, find
+FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
+         't10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz')  # a whole dataset
+
+
+class DownloadError(ValueError):
+    """The files cannot be had; one line that says why, mirror by mirror, and what to do."""
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """Find one of `FILES` in `folder`, there as ``name`` or without its ``.gz``; None if missing."""
+    paths = (Path(folder) / name, Path(folder) / name[:-len('.gz')])
+    return next((path for path in paths if path.exists()), None)
 
 
 def cache_dir() -> Path:

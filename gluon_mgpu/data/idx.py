@@ -19,14 +19,6 @@ SIDE = 28
 MAX_ROWS = 2**30 // SIDE**2  # in a file, which makes 1 GiB of pixels
 PIECE = 2**20                # bytes read at once
 NUM_CLASSES = 10
-FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
-         't10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz')  # a whole dataset
-
-
-def find(folder: Path, name: str) -> Path | None:
-    """Find one of `FILES` in `folder`, there as ``name`` or without its ``.gz``; None if missing."""
-    paths = (Path(folder) / name, Path(folder) / name[:-len('.gz')])
-    return next((path for path in paths if path.exists()), None)
 
 
 def read_images(path: Path) -> numpy.ndarray:

@@ -8,8 +8,10 @@ import ctypes
 import importlib
 import importlib.util
 import os
+import platform
 import re
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -37,6 +39,16 @@ BUILDS = {
 }
 
 
+# What MXNet's CPU wheel brings along beside libmxnet.so; all else it needs is the system's.
+BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')
+
+# The platforms, (system, processor), that PyPI has wheels of MXNet 1.9.1 for, by the extras of this package.
+# They are for glibc: Alpine Linux, which has musl, can't run them.
+PLATFORMS = {
+    'cpu': (('Linux', 'x86_64'), ('Linux', 'aarch64'), ('Darwin', 'x86_64')),
+    'cu112': (('Linux', 'x86_64'),),
+}
+
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}  # by the extras of this package
 
 
@@ -63,15 +75,17 @@ def installed_builds() -> list[str]:
 
 def obstacle() -> str:
     """Return what is known to stop MXNet or to break it later, in one line; '' for nothing."""
+    python = f'Python {sys.version_info[0]}.{sys.version_info[1]}'
     if sys.version_info >= (3, 13):
-        return (f'Python {sys.version_info[0]}.{sys.version_info[1]} cannot run MXNet, since it has no NumPy '
-                'older than 2: use Python 3.9 to 3.12')
+        return f'{python} cannot run MXNet, since it has no NumPy older than 2: use Python 3.9 to 3.12'
+    if not sys.version_info >= (3, 9):
+        return f'{python} is too old: use Python 3.9 to 3.12'
     builds = installed_builds()
     if len(builds) > 1:
         return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
-                f'pip uninstall -y {" ".join(builds)}, then {_pip("cpu")}; for NVIDIA GPUs {_pip("cu112")}')
+                f'pip uninstall -y {" ".join(builds)}, then {_install()}')
     if sys.modules.get('mxnet') is None and importlib.util.find_spec('mxnet') is None:
-        return f'MXNet is not installed: {_pip("cpu")}; for NVIDIA GPUs {_pip("cu112")}'
+        return f'MXNet is not installed: {_install()}'
     try:
         version = importlib.import_module('numpy').__version__
     except Exception as error:
@@ -93,6 +107,9 @@ def explain(error: Exception) -> str:
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
     if not library:
         return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'
+    if library[1] in BUNDLED:
+        return (f'The library {library[1]}, which comes with MXNet, is missing: pip uninstall -y '
+                f'{" ".join(installed_builds())}, then {_pip("cpu")}')
     cuda = [os.path.basename(path) for path in NVIDIA_LIBRARIES]
     if library[1] in (*cuda, 'libcuda.so.1'):
         if not loads('libcuda.so.1'):
@@ -102,6 +119,18 @@ def explain(error: Exception) -> str:
         return f'CUDA libraries that MXNet needs are missing ({missing}): {_pip("cu112")}'
     return (f'The library {library[1]}, which MXNet needs, is missing: install it with the package manager '
             f'of this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
+
+
+def _install() -> str:
+    """What to do where there is no MXNet."""
+    system, processor = platform.system(), platform.machine()
+    musl = 'musl' in (sysconfig.get_config_var('HOST_GNU_TYPE') or '')
+    if musl or (system, processor) not in PLATFORMS['cpu']:
+        here = f'{system} on {processor}{" with musl" if musl else ""}'
+        other = {'Windows': 'use Linux, such as WSL 2', 'Darwin': f'install the CPU wheel of {list(BUILDS)[1]}'}
+        return f'PyPI has no MXNet for {here}; {other.get(system, "use Linux with glibc on x86_64 or aarch64")}'
+    gpus = (system, processor) in PLATFORMS['cu112']
+    return _pip('cpu') + (f'; for NVIDIA GPUs {_pip("cu112")}' if gpus else '')
 
 
 def _pip(extra: str) -> str:

@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from types import ModuleType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ..machine import num_cores
 from . import installation
@@ -44,25 +44,36 @@ ALLOCATOR = (
 )
 
 
-@functools.cache
-def prepare() -> None:
+class Prepared(NamedTuple):
+    """What `prepare` has done in this process: of the rest, the user has set it, or it is not of this system."""
+
+    variables: tuple[str, ...]   # names in `ENVIRONMENT` that it has set
+    allocator: tuple[str, ...]   # names in `ALLOCATOR` that it has set
+    too_late: tuple[str, ...]    # what it would have set, had MXNet not been imported before
+
+
+@functools.lru_cache
+def prepare() -> Prepared:
     """Set up this process for MXNet, once, before MXNet is imported. Never fails.
 
     Where MXNet has been imported already, a warning names what could no longer be set.
     """
     early = sys.modules.get('mxnet') is None
-    unset = [f'{name}={value}' for name, value in ENVIRONMENT.items() if not os.environ.get(name)]
+    unset = [name for name in ENVIRONMENT if not os.environ.get(name)]
+    too_late = (*(f'{name}={ENVIRONMENT[name]}' for name in unset), 'the memory allocator')
+    allocator: list[str] = []
     if early:
-        for name, value in ENVIRONMENT.items():
-            os.environ[name] = os.environ.get(name) or value  # MXNet takes '' for unset, so do we
-        _set_allocator()
+        for name in unset:
+            os.environ[name] = ENVIRONMENT[name]  # MXNet takes '' for unset, so do we
+        allocator = _set_allocator()
         _preload_nvidia()
     omp_threads()  # on record from here on
     _supply_names()
     if not early:
         warnings.warn('MXNet was imported before gluon_mgpu, which is too early to set '
-                      f'{", ".join([*unset, "the memory allocator"])}: CPU contexts may hardly run in '
+                      f'{", ".join(too_late)}: CPU contexts may hardly run in '
                       'parallel; import gluon_mgpu first', stacklevel=3)
+    return Prepared(tuple(unset), tuple(allocator), ()) if early else Prepared((), (), too_late)
 
 
 def settings() -> dict[str, str | None]:
@@ -70,7 +81,7 @@ def settings() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in ENVIRONMENT}
 
 
-@functools.cache
+@functools.lru_cache
 def omp_threads() -> int:
     """Return how many threads one CPU context computes with, as found when `prepare` ran.
 
@@ -124,7 +135,7 @@ def _refuse(problem: str, cause: Exception | None) -> NoReturn:
     """Raise MXNetImportError or, in a program of this package, print the line and exit."""
     program = getattr(sys.modules.get('__main__'), '__spec__', None)
     if program is not None and program.name.startswith('gluon_mgpu.'):
-        print(problem, file=sys.stderr)
+        print(f'{problem} (python -m gluon_mgpu.doctor shows all that is here)', file=sys.stderr)
         raise SystemExit(2)
     raise MXNetImportError(problem) from cause
 
@@ -145,16 +156,19 @@ def _supply_names() -> None:
         pass
 
 
-def _set_allocator() -> None:
-    """Set glibc's allocator as in `ALLOCATOR`, except what the user has set."""
+def _set_allocator() -> list[str]:
+    """Set glibc's allocator as in `ALLOCATOR`, except what the user has set; returns the names of what was set."""
     libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
     if libc is None or not hasattr(libc, 'gnu_get_libc_version'):  # macOS, musl
-        return
+        return []
+    done = []
     variables = {name.rstrip('_') for name in os.environ}
     tunables = os.environ.get('GLIBC_TUNABLES', '')
     for name, number, value in ALLOCATOR:
         if f'MALLOC_{name.upper()}' not in variables and f'glibc.malloc.{name}=' not in tunables:
             libc.mallopt(number, value)
+            done.append(name)
+    return done
 
 
 def _preload_nvidia() -> None:

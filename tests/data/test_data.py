@@ -26,7 +26,7 @@ from gluon_mgpu.data import (
 )
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.data.download import DownloadError, Mirror
-from gluon_mgpu.data.idx import FILES
+from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
 
 NO_HOME = ('there is no home folder to keep data in; let XDG_CACHE_HOME name a folder that can be written, '

@@ -17,7 +17,7 @@ from local_mirror import LocalMirror
 import gluon_mgpu
 from gluon_mgpu.data import download as module
 from gluon_mgpu.data.download import DownloadError, Mirror, download
-from gluon_mgpu.data.idx import FILES
+from gluon_mgpu.data.folders import FILES
 
 CONTENTS = file_contents(dataset())
 MIRRORS = module.MIRRORS  # the real ones

@@ -8,9 +8,9 @@ import numpy
 import pytest
 from idx_files import dataset, idx_bytes
 
-from gluon_mgpu.data import idx
+from gluon_mgpu.data import folders, idx
 
-IMAGES, LABELS = idx.FILES[:2]
+IMAGES, LABELS = folders.FILES[:2]
 ARRAYS = dataset(num_train=7)
 READERS = {IMAGES: idx.read_images, LABELS: idx.read_labels}
 
@@ -43,12 +43,12 @@ def test_reads_images_and_labels(tmp_path, pack):
 
 
 def test_finds_a_file_with_and_without_gz(tmp_path):
-    assert idx.find(tmp_path, IMAGES) is None
+    assert folders.find(tmp_path, IMAGES) is None
     plain = tmp_path / 'train-images-idx3-ubyte'
     plain.touch()
-    assert idx.find(tmp_path, IMAGES) == plain
+    assert folders.find(tmp_path, IMAGES) == plain
     (tmp_path / IMAGES).touch()
-    assert idx.find(tmp_path, IMAGES) == tmp_path / IMAGES
+    assert folders.find(tmp_path, IMAGES) == tmp_path / IMAGES
 
 
 @pytest.mark.parametrize('name, magic, other', [(IMAGES, 2051, 2049), (LABELS, 2049, 2051)])

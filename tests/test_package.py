@@ -95,8 +95,8 @@ def test_typed():
 
 # From top to bottom: who stands below imports nothing from above
 LAYERS = [
-    {'__main__'}, {'benchmark', 'cost_model', 'predict'}, {'scratch', 'concise'}, {'cli'}, {'plot'}, {'timeline'},
-    {'training'}, {'parallel'}, {'networks', 'data'}, {'devices'}, {'mxnet_setup'}, {'program'},
+    {'__main__'}, {'benchmark', 'cost_model', 'doctor', 'predict'}, {'scratch', 'concise'}, {'cli'}, {'plot'},
+    {'timeline'}, {'training'}, {'parallel'}, {'networks', 'data'}, {'devices'}, {'mxnet_setup'}, {'program'},
     {'machine', 'checks'},
 ]
 

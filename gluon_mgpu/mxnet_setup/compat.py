@@ -7,13 +7,12 @@ import ctypes
 import math
 from typing import TYPE_CHECKING
 
-import numpy
-
 from . import runtime
 from .installation import BUILDS
 
-mx = runtime.load_mxnet()
+mx = runtime.load_mxnet()  # first: it says in one line what is missing
 
+import numpy  # noqa: E402
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
 __all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'assign', 'autograd', 'cached_op', 'compute_capabilities',

@@ -139,13 +139,20 @@ def _pip(extra: str) -> str:
     Never by this package's name: no index has it, and what a stranger put there would be installed.
     """
     if (Path(__file__).parents[2] / 'pyproject.toml').exists():
-        return f"pip install '.[{extra}]' in the folder {Path(__file__).parents[2]}"
+        return f"{_pip_of_its_own()} install '.[{extra}]' in the folder {Path(__file__).parents[2]}"
     try:
         requirements = metadata.requires('gluon-mgpu') or []
     except metadata.PackageNotFoundError:  # a copy that was not installed
         requirements = []
     wheels = [r.split(';')[0].strip() for r in requirements if re.search(rf"extra == ['\"]{extra}['\"]", r)]
-    return f'pip install {" ".join(wheels) or WHEELS[extra]}'
+    return f'{_pip_of_its_own()} install {" ".join(wheels) or WHEELS[extra]}'
+
+
+def _pip_of_its_own() -> str:
+    """pip, or that of a virtual environment to be made, where Debian and others keep pip off the system's Python."""
+    if sys.prefix == sys.base_prefix and (Path(sysconfig.get_path('stdlib')) / 'EXTERNALLY-MANAGED').exists():
+        return 'python3 -m venv .venv && .venv/bin/pip'
+    return 'pip'
 
 
 def _line(error: Exception) -> str:

@@ -83,6 +83,7 @@ OWN = {'scratch': ['--allreduce', '--allreduce mesh', "--allreduce ''", '--dtype
                    '--resume run']}
 OTHERS = {
     'devices': ['--unknown', 'word'],
+    'doctor': ['--unknown', 'word', '--timeout', '--timeout 0', '--timeout -1', '--timeout nan', '--timeout soon'],
     'plot': ['', 'missing', 'empty', 'taken', '--out x', "run --out ''", 'broken-run'],
     'predict': ['', 'missing', 'empty', 'taken', 'file', 'broken-run', 'run no-image', 'run file', 'run data', 'run',
                 'concise-run', 'run --devices gpu:0', "run --devices ''", 'run --data-dir missing',
@@ -128,7 +129,8 @@ def test_a_wrong_command_line(program, line, workplace, monkeypatch, capsys, cou
     monkeypatch.chdir(workplace)
     monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
     names = {'benchmark': 'gluon_mgpu.benchmark.__main__', 'cost_model': 'gluon_mgpu.cost_model.__main__',
-             'devices': 'gluon_mgpu.devices.__main__', 'timeline': 'gluon_mgpu.timeline.__main__'}
+             'devices': 'gluon_mgpu.devices.__main__', 'doctor': 'gluon_mgpu.doctor.__main__',
+             'timeline': 'gluon_mgpu.timeline.__main__'}
     main = importlib.import_module(names.get(program, f'gluon_mgpu.{program}')).main
     before = listing(workplace)
     try:

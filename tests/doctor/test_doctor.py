@@ -1,0 +1,199 @@
+"""Each kind of fault, as it is met: first on the screen, with its remedy, in JSON that can be read."""
+import os
+import resource
+import shutil
+import subprocess
+import sys
+
+import pytest
+from healthy import SELF_TEST, but_for
+
+from gluon_mgpu import doctor as package
+from gluon_mgpu.doctor import child
+from gluon_mgpu.doctor.__main__ import main
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
+
+NUMPY = '__version__ = "1.26.4"\n'
+OTHERS = dict.fromkeys(('matplotlib', 'tqdm', 'pooch', 'requests', 'safetensors', 'PIL'), '')
+MXNET = {'dists': ('mxnet-1.9.1',)}
+HEALTHY = f'from gluon_mgpu.doctor import child; child.run = lambda timeout: {SELF_TEST!r}; '
+MAIN = 'import sys; from gluon_mgpu.doctor.__main__ import main; sys.exit(main(sys.argv[1:]))'
+
+
+def cannot_open(library):
+    return f'raise OSError("{library}: cannot open shared object file: No such file or directory")'
+
+
+@pytest.mark.parametrize(('mxnet', 'numpy', 'dists', 'what', 'remedy'), [
+    (None, NUMPY, (), 'MXNet is not installed', "install '.[cpu]' in the folder"),
+    ('', NUMPY, ('mxnet-1.9.1', 'mxnet_cu112-1.9.1'), 'mxnet and mxnet-cu112 are both installed',
+     'pip uninstall -y mxnet mxnet-cu112, then pip install'),
+    ('', '__version__ = "2.0.0"', ('mxnet-1.9.1',), 'NumPy 2.0.0 is installed', "pip install 'numpy>=1.22,<2'"),
+    ('', None, ('mxnet-1.9.1',), 'NumPy cannot be imported', "pip install --force-reinstall 'numpy>=1.22,<2'"),
+    (cannot_open('libcuda.so.1'), NUMPY, ('mxnet_cu112-1.9.1',),
+     'MXNet is built for CUDA, but there is no NVIDIA driver here', 'pip uninstall -y mxnet-cu112, then pip install'),
+    (cannot_open('libquadmath.so.0'), NUMPY, ('mxnet-1.9.1',), 'The library libquadmath.so.0',
+     'apt install libquadmath0'),
+    (cannot_open('libgfortran.so.3'), NUMPY, ('mxnet-1.9.1',), 'The library libgfortran.so.3, which comes with MXNet',
+     'pip uninstall -y mxnet, then pip install'),
+    ('raise RuntimeError("too short")', NUMPY, ('mxnet-1.9.1',), 'MXNet cannot be imported (RuntimeError: too short)',
+     'pip uninstall it, then pip install'),
+    ('import os, signal; os.kill(os.getpid(), signal.SIGILL)', NUMPY, ('mxnet-1.9.1',),
+     'MXNet cannot be imported: the process died of SIGILL', 'pip install --force-reinstall --no-deps mxnet==1.9.1'),
+], ids=['no MXNet', 'both builds', 'NumPy 2', 'no NumPy', 'no driver', 'no libquadmath', 'no libgfortran', 'broken',
+        'crash'])
+def test_mxnet_cannot_be_imported(mxnet, numpy, dists, what, remedy, doctor, count):
+    fakes = {name: source for name, source in (('mxnet', mxnet), ('numpy', numpy)) if source is not None}
+    report = doctor(fakes={**OTHERS, **fakes}, dists=dists)
+    fault, = report['findings']
+    assert fault['level'] == 'fault' and fault['what'].startswith(what) and remedy in fault['remedy']
+    assert report['mxnet']['builds'] == {dist.split('-')[0].replace('_', '-'): '1.9.1' for dist in dists}
+    if dists == ('mxnet_cu112-1.9.1',):
+        assert report['cuda_libraries'] and not any(report['cuda_libraries'].values())
+    count('the doctor: MXNet cannot be imported')
+
+
+@pytest.mark.parametrize('role', ['', 'scheduler'])
+def test_mxnet_hangs_at_import(role, doctor):
+    fakes = {**OTHERS, 'numpy': NUMPY, 'mxnet': 'import time; print("lost?", flush=True); time.sleep(600)'}
+    report = doctor('--timeout', '1.5', fakes=fakes, **MXNET, **({'DMLC_ROLE': role} if role else {}))
+    fault, = report['findings']
+    assert fault['what'] == 'MXNet cannot be imported: the process was killed after 1.5 s'
+    assert ('unset DMLC_ROLE' if role else '--timeout 300') in fault['remedy']
+    assert report['self_test']['during'] == 'mxnet' and report['self_test']['driver']['gpus'] == []
+    assert report['self_test']['stderr'] == ['lost?']
+
+
+@pytest.mark.parametrize(('version', 'what'), [((3, 13), 'Python 3.13 cannot run MXNet'),
+                                               ((3, 8), 'Python 3.8 is too old')])
+def test_another_python(version, what, doctor):
+    code = f"import sys; sys.version_info = (*{version}, 0, 'final', 0); {MAIN}"
+    fault, = doctor(fakes={**OTHERS, 'numpy': NUMPY, 'mxnet': ''}, **MXNET, program=('-c', code))['findings']
+    assert fault['what'].startswith(what) and fault['remedy'] == 'use Python 3.9 to 3.12'
+
+
+def test_with_nothing_installed_one_command_is_enough(doctor):
+    report = doctor(fakes={})
+    assert [finding['what'] for finding in report['findings']] == ['MXNet is not installed']
+    assert report['packages_missing'] == ['matplotlib', 'tqdm', 'pooch', 'requests', 'safetensors', 'pillow']
+    assert report['self_test']['mxnet']['error'].startswith('MXNet is not installed')
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
+def test_two_threads_per_context(doctor):
+    report = doctor(OMP_NUM_THREADS='2')
+    fault, = report['findings']
+    assert fault == {'level': 'fault', 'what': "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS",
+                     'remedy': 'unset it or set it to 1'}
+    assert {'name': 'OMP_NUM_THREADS', 'value': '2', 'by': 'you'} in report['engine']
+
+
+@pytest.mark.parametrize('cores', [1, 8])
+def test_mxnet_imported_first(cores, doctor):
+    """In a program of one's own; half of 8 cores are 4 threads per context, and hang."""
+    code = (f'import os, warnings; os.sched_getaffinity = lambda pid: set(range({cores})); '
+            f'os.cpu_count = lambda: {cores}; warnings.simplefilter("ignore"); import mxnet; {HEALTHY}{MAIN}')
+    fakes = {**OTHERS, 'numpy': NUMPY, 'mxnet': ''}
+    finding, = doctor(fakes=fakes, **MXNET, program=('-c', code))['findings']
+    assert finding['level'] == ('fault' if cores == 8 else 'warning')
+    assert finding['what'].startswith('MXNet was imported before gluon_mgpu, too early to set OMP_NUM_THREADS=1, MXNET')
+    assert ('4 threads per context hang' in finding['what']) == (cores == 8)
+    assert finding['remedy'] == 'start Python anew and import gluon_mgpu first'
+
+
+def test_a_full_disk(doctor):
+    """For this process, no file may have a byte."""
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    report = doctor(program=('-c', HEALTHY + MAIN), preexec_fn=full)
+    runs, cache = report['findings']
+    assert runs['level'] == 'fault' and runs['what'] == '~/runs cannot be written (File too large), where runs are kept'
+    assert 'make room' in runs['remedy']
+    assert cache['level'] == 'warning' and cache['what'].endswith('what is downloaded cannot be kept there')
+
+
+def test_a_file_system_that_is_full(tmp_path, monkeypatch, capsys):
+    disk = tmp_path / 'disk'
+    disk.mkdir()
+    if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=100000', 'tmpfs', disk], capture_output=True).returncode:
+        pytest.skip('may not mount a file system here')
+    try:
+        monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+        monkeypatch.chdir(disk)
+        assert main([]) == 0
+        assert capsys.readouterr().out.splitlines()[2].startswith('warning     0 MB are free for runs in')
+        (disk / 'large').write_bytes(bytes(90000))
+        assert main([]) == 1
+        assert capsys.readouterr().out.splitlines()[2].startswith(f'FAULT       {disk}/runs')
+        assert os.listdir(disk) == ['large']
+    finally:
+        monkeypatch.undo()
+        subprocess.run(['umount', disk], check=True)
+
+
+@pytest.mark.parametrize('folder', ['/proc/none', '/dev/null/cache'], ids=['read-only', 'no folder'])
+def test_a_cache_that_cannot_be_written(folder, monkeypatch):
+    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setenv('XDG_CACHE_HOME', folder)
+    report = package.examine()
+    warning, = report['findings']
+    assert report['can_train'] and warning['what'].startswith(f'{folder}/gluon-mgpu cannot be written (')
+    assert warning['remedy'] == 'let XDG_CACHE_HOME name a folder that can be written'
+
+
+def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+    fault, = package.examine()['findings']
+    assert fault['level'] == 'fault' and fault['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
+    assert fault['what'].endswith('missing') and fault['remedy'].startswith('put the four files')
+
+
+STUB = """
+#include <string.h>
+int cuInit(unsigned flags) { return 0; }
+int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+int cuDeviceGetName(char *name, int size, int device) { strncpy(name, "NVIDIA H200", size); return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 150754820096; return 0; }
+"""
+
+
+def test_a_hopper_gpu_and_all_of_the_self_test(doctor, tmp_path, devices):
+    """With what is installed: the whole doctor on a machine where training runs."""
+    compiler = shutil.which('cc') or shutil.which('gcc')
+    if sys.platform != 'linux' or not compiler or devices[0].device_type == 'gpu':
+        pytest.skip('needs Linux, a C compiler to make a stub of libcuda.so.1, and no GPU')
+    (tmp_path / 'stub.c').write_text(STUB)
+    subprocess.run([compiler, '-shared', '-fPIC', '-o', 'libcuda.so.1', 'stub.c'], cwd=tmp_path, check=True)
+    report = doctor(LD_LIBRARY_PATH=str(tmp_path))
+    warning = report['findings'][0]
+    assert report['can_train']
+    if MXNET_MAJOR < 2:
+        assert warning['what'] == ('gpu(0) is NVIDIA H200 (compute capability 9.0): no MXNet on PyPI has code for it, '
+                                   'nor ever will')
+        assert warning['remedy'] == 'the revived MXNet 2 (https://github.com/smolix/mxnet), else CPU contexts'
+    test = report['self_test']
+    assert (test['ended'], test['during'], test['stderr']) == ('well', '', [])
+    assert test['devices'] == {'devices': ['cpu(0)', 'cpu(1)']}
+    assert test['allreduce'] == {'right': True, 'wrong': []}
+    assert test['step']['right'] and 0 < test['step']['difference'] < 1e-3  # rounding, 2e-5 at most where it was tried
+    assert test['speed']['speed_up'] > 0.7  # that it is a speed-up, other programs may not let us see
+    assert list(test)[:len(child.STAGES)] == list(child.STAGES)
+
+
+@pytest.mark.parametrize('can_train', [True, False])
+def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
+    facts = but_for() if can_train else but_for(mxnet__obstacle='MXNet is not installed: pip install x; for GPUs y')
+    monkeypatch.setattr(child, 'run', lambda timeout: facts['self_test'])
+    monkeypatch.setattr('gluon_mgpu.doctor.facts.look', lambda: facts)
+    assert main([]) == (0 if can_train else 1)
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == '' and '\033' not in out and max(map(len, lines)) <= 80 and len(lines) <= 24
+    if not can_train:
+        assert lines[:5] == ['gluon_mgpu 0.1.0: training cannot run', '', 'FAULT       MXNet is not installed',
+                             '  do        pip install x', '            for GPUs y']

@@ -1,0 +1,127 @@
+"""What the self-test finds, in this process: right where all is right, and wrong where something was made wrong."""
+import functools
+import os
+import sys
+import time
+
+import pytest
+
+from gluon_mgpu import scratch
+from gluon_mgpu.doctor import child, facts, self_test
+from gluon_mgpu.mxnet_setup.compat import mx
+from gluon_mgpu.parallel import allreduce
+
+train_batch = scratch.train_batch
+
+
+def forget_the_last(data):
+    """An allreduce that loses a device's gradient."""
+    scratch.allreduce(data[:-1])
+
+
+def lose_a_row(X, y, device_params, devices, lr):
+    """A step that drops a row where there are several devices."""
+    kept = len(X) - (len(devices) > 1)
+    return train_batch(X[:kept], y[:kept], device_params, devices, lr, batch_size=len(X))
+
+
+def nothing_learnt(X, y, device_params, devices, lr):
+    """A step that makes NaN where there are several devices."""
+    return train_batch(X, y, device_params, devices, lr if len(devices) == 1 else float('nan'))
+
+
+@pytest.fixture(autouse=True)
+def on_devices(devices, monkeypatch):
+    monkeypatch.setattr(self_test, '_chosen', lambda: devices[:2])
+
+
+def test_all_is_right(devices):
+    assert self_test.allreduce() == {'right': True, 'wrong': []}
+    found = self_test.step()
+    # Rounding: 2e-5 at most where it was tried, on CPU contexts
+    assert found['right'] and found['difference'] < 1e-3 and found['reference'] == [str(devices[0])]
+
+
+def test_a_wrong_sum(monkeypatch):
+    monkeypatch.setitem(allreduce.ALGORITHMS, 'ring', forget_the_last)
+    assert self_test.allreduce() == {'right': False, 'wrong': ['ring']}
+    monkeypatch.setattr(scratch, 'allreduce', lambda data: None)
+    assert self_test.allreduce()['wrong'] == ["the chapter's", 'ring']
+
+
+@pytest.mark.parametrize('wrong', [functools.partial(train_batch, allreduce=forget_the_last), lose_a_row,
+                                   nothing_learnt], ids=['a gradient lost', 'a row lost', 'NaN'])
+def test_a_wrong_step(wrong, monkeypatch):
+    monkeypatch.setattr(scratch, 'train_batch', wrong)
+    found = self_test.step()
+    assert found['right'] is False and found['difference'] is None
+
+
+def test_speed(devices, monkeypatch):
+    for name, value in {'ROUNDS': 2, 'STEPS': 1, 'WARM_UP': 1, 'ROWS': {'cpu': 8, 'gpu': 8}}.items():
+        monkeypatch.setattr(self_test, name, value)
+    found = self_test.speed()
+    one, two = found['seconds']
+    assert found['speed_up'] == one / two > 0 and found['rows'] == 8
+
+
+def test_a_single_device_is_held_against_a_cpu(monkeypatch):
+    monkeypatch.setattr(self_test, '_chosen', lambda: [mx.cpu(1)])
+    assert self_test.step()['reference'] == ['cpu(0)'] and self_test.step()['right']
+    assert self_test.speed() == {}
+
+
+@pytest.mark.parametrize(('seen', 'number'), [(0, 2), (1, 1), (2, 2), (8, 2)])
+def test_the_devices_are_those_of_the_chapters(seen, number, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: seen)
+    monkeypatch.setattr('gluon_mgpu.devices.devices_from', lambda n: n)
+    assert self_test._chosen() == number
+
+
+# The process that it runs in
+
+@pytest.mark.parametrize(('program', 'ended', 'during'), [
+    ('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 'was killed after 0.5 s', 'mxnet'),
+    ('import os, signal; os.kill(os.getpid(), signal.SIGSEGV)', 'died of SIGSEGV', 'driver'),
+    ('print("{\\"driver\\"", flush=True); import sys; sys.exit("gone")', 'ended with status 1', 'driver'),
+], ids=['hangs', 'crashes', 'fails'])
+def test_how_it_ends(program, ended, during, monkeypatch):
+    monkeypatch.setattr(child, 'PROGRAM', program)
+    start = time.monotonic()
+    found = child.run(0.5)
+    assert time.monotonic() - start < 5
+    assert (found['ended'], found['during']) == (ended, during)
+    assert found['stderr'] == (['gone'] if 'gone' in program else [])
+
+
+def test_no_process(monkeypatch):
+    monkeypatch.setattr(sys, 'executable', '/no/such/python')
+    assert child.run(1)['ended'] == 'could not be started (No such file or directory)'
+
+
+def test_it_starts_with_the_users_own_settings(monkeypatch):
+    """Without what this process has set for itself, with what the user has set."""
+    program = 'import json, os, sys; print(json.dumps({"a": [os.environ.get("MXNET_CPU_TEMP_COPY"), sys.argv[1]]}))'
+    monkeypatch.setattr(child, 'PROGRAM', program)
+    prepared = child.runtime.prepare()
+    found = child.run(30)
+    own = None if 'MXNET_CPU_TEMP_COPY' in prepared.variables else os.environ['MXNET_CPU_TEMP_COPY']
+    assert found['a'][0] == own and str(sys.path[-1]) in found['a'][1]
+
+
+# The home folder
+
+def test_the_home_folder_is_not_told(monkeypatch, tmp_path):
+    home, link = tmp_path / 'ann', tmp_path / 'link'
+    home.mkdir()
+    link.symlink_to(home)
+    monkeypatch.setenv('HOME', str(link))
+    before = {'a': [f'{link}/x', f'{home}/y:{home}', f'{home}a/z', ('in', f'{link}')], 'b': 1, 'c': None}
+    after = {'a': ['~/x', '~/y:~', f'{home}a/z', ['in', '~']], 'b': 1, 'c': None}
+    assert facts.without_home(before) == after
+
+
+def test_no_home_folder(monkeypatch):
+    monkeypatch.setattr(facts.Path, 'home', lambda: (_ for _ in ()).throw(RuntimeError('none')))
+    assert facts.without_home(['/x']) == ['/x']

@@ -13,11 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..data.folders import FILES, DownloadError, cache_dir, find, named_folder
-from ..machine import num_cores, processor, processor_flags
+from ..machine import num_cores, processor, processor_flags, versions
 from ..mxnet_setup import runtime
-from ..mxnet_setup.installation import NVIDIA_LIBRARIES, installed_builds, loads, obstacle
+from ..mxnet_setup.installation import NVIDIA_LIBRARIES, in_wheel, installed_builds, loads, obstacle
 
 # What training imports besides NumPy and MXNet: module -> what pip calls it
 PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
@@ -31,7 +30,7 @@ def look() -> dict[str, Any]:
     """All that can be said without MXNet, by topic."""
     prepared = runtime.prepare()
     return {
-        'gluon_mgpu': __version__,
+        'gluon_mgpu': versions()['gluon_mgpu'],
         'python': {'version': platform.python_version(), 'executable': sys.executable,
                    'platform': f'{platform.system()} {platform.machine()}', 'release': platform.platform()},
         'numpy': _numpy(),
@@ -75,11 +74,13 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _cuda_libraries() -> dict[str, bool] | None:
-    """Whether each library loads that the CUDA build needs; None for the CPU build, which needs none."""
+def _cuda_libraries() -> dict[str, str | None] | None:
+    """Where each library is that the CUDA build needs, None if nowhere; no dict for the CPU build, which needs none."""
     if not any('-cu' in build for build in installed_builds()):
         return None
-    return {name: loads(name) for name in (os.path.basename(path) for path in NVIDIA_LIBRARIES)}
+    # Without a driver those of the wheels are there and do not load
+    return {os.path.basename(path): in_wheel(path) or ('the system' if loads(os.path.basename(path)) else None)
+            for path in NVIDIA_LIBRARIES}
 
 
 def _engine(prepared: runtime.Prepared) -> list[dict[str, str | None]]:

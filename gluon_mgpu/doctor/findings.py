@@ -1,6 +1,7 @@
 """What is wrong, from the facts: each fault in a line, with its remedy, the worst first."""
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -45,13 +46,14 @@ def _installation(facts: dict) -> Iterator[Finding]:
         yield line_of('fault', test['mxnet']['error'])
     elif test['during'] == 'mxnet':
         yield Finding('fault', f'MXNet cannot be imported: the process {test["ended"]}', _why_no_import(facts))
-    if facts['packages_missing'] and "install '.[" not in mxnet['obstacle']:  # that installs them, too
+    # Not where another Python is needed, or a command that installs them, too
+    if facts['packages_missing'] and not re.search(r"^Python |install '\.\[", mxnet['obstacle']):
         names = ' '.join(facts['packages_missing'])
         yield Finding('fault', f'{names.replace(" ", ", ")}: not installed', f'pip install {names}')
 
 
 def _why_no_import(facts: dict) -> str:
-    role = next((entry['value'] for entry in facts['engine'] if entry['name'] == 'DMLC_ROLE'), None)
+    role = _setting(facts, 'DMLC_ROLE')
     if role in ('scheduler', 'server'):
         return f'unset DMLC_ROLE: as {role}, MXNet waits for a job inside its import'
     if facts['self_test']['ended'].startswith('was killed'):
@@ -77,10 +79,13 @@ def _environment(facts: dict) -> Iterator[Finding]:
     elif hangs and 'devices' not in test:  # else it tells by itself
         yield Finding('fault', f"OMP_NUM_THREADS={threads} with 2 CPU contexts hangs in MXNet's OpenBLAS",
                       'unset it or set it to 1')
-    for entry in facts['engine']:
-        if entry['name'] == 'MXNET_ENGINE_TYPE' and entry['value'] == 'NaiveEngine':
-            yield Finding('warning', 'MXNET_ENGINE_TYPE=NaiveEngine lets all devices take turns',
-                          'unset it, unless you look for an error')
+    if _setting(facts, 'MXNET_ENGINE_TYPE') == 'NaiveEngine':
+        yield Finding('warning', 'MXNET_ENGINE_TYPE=NaiveEngine lets all devices take turns',
+                      'unset it, unless you look for an error')
+
+
+def _setting(facts: dict, variable: str) -> str | None:
+    return next((entry['value'] for entry in facts['engine'] if entry['name'] == variable), None)
 
 
 def _mxnet_major(facts: dict) -> int:
@@ -115,7 +120,7 @@ def _self_test(facts: dict) -> Iterator[Finding]:
 
 def _speed(facts: dict) -> Iterator[Finding]:
     speed_up = facts['self_test'].get('speed', {}).get('speed_up', SLOW)
-    if speed_up < SLOW and facts['cores']['count'] > 1:
+    if speed_up < SLOW and facts['cores']['count'] > 1 and _setting(facts, 'MXNET_ENGINE_TYPE') != 'NaiveEngine':
         yield Finding('warning', f'two devices are only {speed_up:.2f} times as fast as one', _why_slow(facts))
 
 

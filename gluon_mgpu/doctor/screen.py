@@ -82,8 +82,8 @@ def _mxnet(report: dict) -> Iterator[tuple[str, str]]:
     libraries = report['cuda_libraries']
     if libraries:
         lacking = [name for name, there in libraries.items() if not there]
-        yield 'cuda', (f'missing: {", ".join(lacking)}; ' if lacking else '') + 'found: ' + (
-            ', '.join(name for name, there in libraries.items() if there) or 'none')
+        found = f'{len(libraries) - len(lacking)} of the {len(libraries)} libraries found'
+        yield 'cuda', found + (f'; missing: {", ".join(lacking)}' if lacking else '')
 
 
 def _gpus(report: dict) -> Iterator[tuple[str, str]]:
@@ -102,7 +102,7 @@ def _gpus(report: dict) -> Iterator[tuple[str, str]]:
         yield f'gpu:{gpu["index"]}', (f'{gpu["name"]}, {gpu["memory"] / 2**30:.1f} GiB, compute capability '
                                       f'{dotted(gpu["capability"])}{has_code}: runs with {builds}')
     if not driver['gpus']:
-        yield 'gpus', f'none ({driver["reason"]}): CPU contexts are used'
+        yield 'gpus', f'none ({driver["reason"]}){": CPU contexts are used" if report["can_train"] else ""}'
 
 
 def _engine(report: dict) -> Iterator[tuple[str, str]]:
@@ -133,9 +133,9 @@ def _horovod(report: dict) -> str:
 def _data(report: dict) -> Iterator[tuple[str, str]]:
     data = report['data']
     datasets = [f'{name} in {data[name]["folder"]}' if data[name]['folder'] else
-                f'{name} {"not there" if data["named"] else "not yet downloaded"}'
+                f'{name} {"not in the folder named" if data["named"] else "is downloaded when asked for"}'
                 for name in ('fashion-mnist', 'mnist')]
-    yield 'data', ', '.join([*datasets, 'glyphs are made here'])
+    yield 'data', ', '.join([*datasets, 'glyphs is made here'])
     disks = [(use, disk) for use, disk in (('data', report['disks']['cache']), ('runs', report['disks']['runs']))]
     yield 'disk', ', '.join(f'{disk["free"] / 2**30:.0f} GiB free for {use} in {disk["folder"]}' if not disk['error']
                             else f'none for {use}: {disk["error"]}' for use, disk in disks)
@@ -145,14 +145,15 @@ def _self_test(test: dict) -> Iterator[tuple[str, str]]:
     allreduce, step, speed = (test.get(stage, {}) for stage in ('allreduce', 'step', 'speed'))
     told = []
     if 'right' in allreduce:
-        told.append('sums over the devices are ' + ('right' if allreduce['right'] else 'WRONG'))
+        told.append(f'sums over the devices are {"right" if allreduce["right"] else "wrong"}')
     if 'right' in step:
-        told.append(f'a step equals that of {", ".join(step["reference"])} to {step["difference"]:.0e}'
-                    if step['right'] else 'a step is WRONG')
+        told.append(f'a step equals that on {", ".join(step["reference"])}, to {step["difference"]:.0e}'
+                    if step['right'] else f'a step differs from that on {", ".join(step["reference"])}')
     if 'speed_up' in speed:
         one, two = (1000 * seconds for seconds in speed['seconds'])
-        told.append(f'LeNet takes {one:.1f} ms per step on one device, {two:.1f} ms on two: {speed["speed_up"]:.2f} '
-                    'times as fast')
+        told.append(f'LeNet: {one:.0f} ms per step on one device, {two:.0f} ms on two')
+        told.append(f'two devices are {speed["speed_up"]:.2f} times as fast as one')
     if test['ended'] != 'well':
         told.append(f'the process {test["ended"]}')
-    yield 'self-test', '; '.join(told) or 'not begun, since it needs MXNet'
+    for i, line in enumerate(told or ['not begun, since it needs MXNet']):
+        yield '' if i else 'self-test', line

@@ -165,6 +165,11 @@ def is_count(text: str) -> bool:
     return re.fullmatch(r'\s*\+?0*[1-9]\d*\s*', text) is not None
 
 
+def in_wheel(library: str) -> str | None:
+    """Return where pip's NVIDIA wheels have one of `NVIDIA_LIBRARIES`, or None."""
+    return next(filter(os.path.exists, (os.path.join(folder, 'nvidia', library) for folder in sys.path)), None)
+
+
 def loads(library: str) -> bool:
     """Load a shared library, for those loaded later to find; return whether that worked."""
     try:

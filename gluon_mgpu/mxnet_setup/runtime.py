@@ -176,7 +176,6 @@ def _preload_nvidia() -> None:
     if not any('-cu' in build for build in installed_builds()) or not loads('libcuda.so.1'):
         return
     for library in installation.NVIDIA_LIBRARIES:
-        paths = (os.path.join(folder, 'nvidia', library) for folder in sys.path)
-        path = next(filter(os.path.exists, paths), None)
+        path = installation.in_wheel(library)
         if path:  # if not, the system may have it
             loads(path)

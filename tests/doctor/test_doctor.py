@@ -49,7 +49,7 @@ def test_mxnet_cannot_be_imported(mxnet, numpy, dists, what, remedy, doctor, cou
     assert fault['level'] == 'fault' and fault['what'].startswith(what) and remedy in fault['remedy']
     assert report['mxnet']['builds'] == {dist.split('-')[0].replace('_', '-'): '1.9.1' for dist in dists}
     if dists == ('mxnet_cu112-1.9.1',):
-        assert report['cuda_libraries'] and not any(report['cuda_libraries'].values())
+        assert len(report['cuda_libraries']) == 11 and not report['cuda_libraries']['libnccl.so.2']
     count('the doctor: MXNet cannot be imported')
 
 
@@ -68,7 +68,7 @@ def test_mxnet_hangs_at_import(role, doctor):
                                                ((3, 8), 'Python 3.8 is too old')])
 def test_another_python(version, what, doctor):
     code = f"import sys; sys.version_info = (*{version}, 0, 'final', 0); {MAIN}"
-    fault, = doctor(fakes={**OTHERS, 'numpy': NUMPY, 'mxnet': ''}, **MXNET, program=('-c', code))['findings']
+    fault, = doctor(fakes={}, program=('-c', code))['findings']
     assert fault['what'].startswith(what) and fault['remedy'] == 'use Python 3.9 to 3.12'
 
 

@@ -31,7 +31,8 @@ def test_nothing_is_wrong():
     ({'self_test': stopped('driver')}, 'fault', 'the self-test was killed after 60 s while asking the NVIDIA driver',
      'nvidia-smi'),
     ({'self_test': stopped('speed')}, 'fault', 'the self-test was killed after 60 s while training LeNet', '--json'),
-    ({'self_test': stopped('step', 'died of SIGSEGV')}, 'fault', 'the self-test died of SIGSEGV while taking a step', '--json'),
+    ({'self_test': stopped('step', 'died of SIGSEGV')}, 'fault', 'the self-test died of SIGSEGV while taking a step',
+     '--json'),
     ({'self_test': {'ended': 'could not be started (x)', 'during': '', 'stderr': []}}, 'warning',
      'the self-test could not be started (x)', 'in a shell'),
     ({'self_test__allreduce': {'right': False, 'wrong': ['ring', 'tree']}}, 'fault',
@@ -43,8 +44,8 @@ def test_nothing_is_wrong():
     ({'self_test__speed__speed_up': 1.1, 'engine': [{'name': 'MXNET_CPU_TEMP_COPY', 'value': '4', 'by': 'you'}]},
      'warning', 'two devices are only 1.10', 'unset MXNET_CPU_TEMP_COPY'),
     ({'self_test__speed__speed_up': 1.1}, 'warning', 'two devices are only 1.10', 'a container'),
-    ({'engine': [{'name': 'MXNET_ENGINE_TYPE', 'value': 'NaiveEngine', 'by': 'you'}]}, 'warning',
-     'MXNET_ENGINE_TYPE=NaiveEngine', 'unset it'),
+    ({'engine': [{'name': 'MXNET_ENGINE_TYPE', 'value': 'NaiveEngine', 'by': 'you'}],
+      'self_test__speed__speed_up': 1.0}, 'warning', 'MXNET_ENGINE_TYPE=NaiveEngine', 'unset it'),
     ({'horovod__installed': True,
       'self_test__horovod__error': 'Horovod is not built for this MXNet (a: b): make horovod'}, 'warning',
      'Horovod is not built for this MXNet (a: b)', 'make horovod'),
@@ -107,10 +108,10 @@ def test_a_line_is_split_where_its_remedy_begins(line, what, remedy):
 def test_the_screen_of_a_machine_with_gpus():
     facts = but_for(self_test__driver=driver(V100, H200), self_test__mxnet=CUDA, horovod__installed=True,
                     self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'},
-                    cuda_libraries={'libcudart.so.11.0': True, 'libcudnn.so.8': False})
+                    cuda_libraries={'libcudart.so.11.0': '/x', 'libcudnn.so.8': None})
     lines = ' '.join(line.strip() for line in screen({'can_train': True, 'findings': [], **facts}))
     for text in ('mxnet-cu112 1.9.1, with CUDA, code for compute capability 5.0 to 8.9',
-                 'missing: libcudnn.so.8; found: libcudart.so.11.0', 'for CUDA up to 12.4',
+                 '1 of the 2 libraries found; missing: libcudnn.so.8', 'for CUDA up to 12.4',
                  'Tesla V100, 16.0 GiB, compute capability 7.0, code for it in this MXNet: runs with mxnet-cu112',
                  'compute capability 9.0, no code for it in this MXNet: runs with the revived MXNet 2',
                  'works with this MXNet'):

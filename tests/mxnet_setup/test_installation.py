@@ -78,6 +78,8 @@ def test_fakes_load(site):
     ({'mxnet': 'raise ModuleNotFoundError("gone", name="distutils")'}, 'The module distutils',
      'pip install setuptools'),
     ({'mxnet': cannot_open('libgomp.so.1')}, 'The library libgomp.so.1', 'apt install libgomp1'),
+    ({'mxnet': cannot_open('libgfortran.so.3')}, 'The library libgfortran.so.3, which comes with MXNet,',
+     'pip uninstall -y mxnet, then pip install'),
     ({'OMP_NUM_THREADS': 'abc'}, "OMP_NUM_THREADS='abc' is not a number of threads", 'unset it'),
     ({'OMP_NUM_THREADS': '2,1'}, "OMP_NUM_THREADS='2,1' is not", 'unset it'),
     ({'OMP_NUM_THREADS': '0'}, "OMP_NUM_THREADS='0' is not", 'set it to 1'),
@@ -99,6 +101,43 @@ def test_python_too_new(site):
     result = site('-c', "import sys; sys.version_info = (3, 13, 0, 'final', 0)" + CAUGHT)
     assert result.stdout.startswith('Python 3.13 cannot run MXNet'), result.stderr
     assert 'use Python 3.9 to 3.12' in result.stdout
+
+
+def test_python_too_old(site):
+    result = site('-c', "import sys; sys.version_info = (3, 8, 18, 'final', 0)" + CAUGHT)
+    assert result.stdout == 'Python 3.8 is too old: use Python 3.9 to 3.12\n', result.stderr
+
+
+@pytest.mark.parametrize(('system', 'processor', 'libc', 'remedy'), [
+    ('Linux', 'x86_64', 'gnu',
+     "install '.[cpu]' in the folder {0}; for NVIDIA GPUs pip install '.[cu112]' in the folder {0}"),
+    ('Linux', 'aarch64', 'gnu', "install '.[cpu]' in the folder {0}"),
+    ('Darwin', 'x86_64', None, "install '.[cpu]' in the folder {0}"),
+    ('Darwin', 'arm64', None, 'PyPI has no MXNet for Darwin on arm64; install the CPU wheel of the revived MXNet 2 '
+                              '(https://github.com/smolix/mxnet)'),
+    ('Windows', 'AMD64', None, 'PyPI has no MXNet for Windows on AMD64; use Linux, such as WSL 2'),
+    ('Linux', 'x86_64', 'musl', 'PyPI has no MXNet for Linux on x86_64 with musl; use Linux with glibc on x86_64 or '
+                                'aarch64'),
+    ('Linux', 'ppc64le', 'gnu', 'PyPI has no MXNet for Linux on ppc64le; use Linux with glibc on x86_64 or aarch64'),
+])
+def test_what_to_install_on_other_machines(system, processor, libc, remedy, monkeypatch):
+    """What PyPI has wheels for was asked with ``pip install --dry-run --platform``."""
+    monkeypatch.setattr(installation.platform, 'system', lambda: system)
+    monkeypatch.setattr(installation.platform, 'machine', lambda: processor)
+    monkeypatch.setattr(installation.sysconfig, 'get_config_var', lambda name: libc and f'{processor}-pc-linux-{libc}')
+    monkeypatch.setattr(installation, '_pip_of_its_own', lambda: 'pip')
+    assert installation._install().endswith(remedy.format(REPO))
+
+
+def test_where_pip_may_not_install(monkeypatch, tmp_path):
+    """Debian's own Python: the remedy makes a virtual environment first."""
+    monkeypatch.setattr(installation.sysconfig, 'get_path', lambda name: str(tmp_path))
+    monkeypatch.setattr(sys, 'prefix', sys.base_prefix)
+    assert installation._pip_of_its_own() == 'pip'
+    (tmp_path / 'EXTERNALLY-MANAGED').touch()
+    assert installation._pip('cpu').startswith("python3 -m venv .venv && .venv/bin/pip install '.[cpu]'")
+    monkeypatch.setattr(sys, 'prefix', str(tmp_path))  # in a virtual environment it may
+    assert installation._pip_of_its_own() == 'pip'
 
 
 @pytest.mark.parametrize('library', ['libcuda.so.1', 'libcudnn.so.8'])

@@ -164,6 +164,22 @@ print(inside, end - start > 256 << 20, heap() == [start, end])
 
 @linux
 @pytest.mark.parametrize(('user', 'expected'), [
+    ({}, "('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY') ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad') ()"),
+    ({'OMP_NUM_THREADS': '1', 'MALLOC_ARENA_MAX': '4', 'MALLOC_TOP_PAD_': '9'},
+     "('MXNET_CPU_TEMP_COPY',) ('mmap_max', 'trim_threshold') ()"),
+])
+def test_what_was_set_is_on_record(user, expected):
+    assert run('from gluon_mgpu.mxnet_setup import runtime; print(*runtime.prepare())', '-S', **user) == expected
+
+
+def test_what_came_too_late_is_on_record():
+    code = FAKE_MXNET + 'from gluon_mgpu.mxnet_setup import runtime; print(*runtime.prepare())'
+    assert run(code, '-S', '-W', 'ignore', OMP_NUM_THREADS='1') == (
+        f"() () ('MXNET_CPU_TEMP_COPY={TEMP_COPY}', 'the memory allocator')")
+
+
+@linux
+@pytest.mark.parametrize(('user', 'expected'), [
     ({}, 'True True True'),  # a large block lies in the heap, which grew ahead and stays as it is
     ({'MALLOC_MMAP_MAX_': '65536', 'MALLOC_TOP_PAD_': '131072'}, 'False False True'),
     ({'GLIBC_TUNABLES': 'glibc.malloc.mmap_max=65536:glibc.malloc.top_pad=131072'}, 'False False True'),

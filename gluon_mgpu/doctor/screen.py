@@ -132,10 +132,11 @@ def _horovod(report: dict) -> str:
 
 def _data(report: dict) -> Iterator[tuple[str, str]]:
     data = report['data']
-    datasets = [f'{name} in {data[name]["folder"]}' if data[name]['folder'] else
-                f'{name} {"not in the folder named" if data["named"] else "is downloaded when asked for"}'
-                for name in ('fashion-mnist', 'mnist')]
-    yield 'data', ', '.join([*datasets, 'glyphs is made here'])
+    names = ('fashion-mnist', 'mnist')
+    there = [f'{name} in {data[name]["folder"]}' for name in names if data[name]['folder']]
+    lacking = ' and '.join(name for name in names if not data[name]['folder'])
+    how = f'not in {data["named"]}' if data['named'] else 'downloaded when asked for'
+    yield 'data', '; '.join([*there, *([f'{lacking}: {how}'] if lacking else []), 'glyphs: made here'])
     disks = [(use, disk) for use, disk in (('data', report['disks']['cache']), ('runs', report['disks']['runs']))]
     yield 'disk', ', '.join(f'{disk["free"] / 2**30:.0f} GiB free for {use} in {disk["folder"]}' if not disk['error']
                             else f'none for {use}: {disk["error"]}' for use, disk in disks)

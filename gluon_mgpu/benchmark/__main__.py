@@ -18,10 +18,6 @@ Where the time of a step goes is shown twice, since devices compute while Python
 - *One part after the other*: the same step with a wait (``npx.waitall``) after each of its parts. The parts
   overlap in training, so that their sum is more than the step as trained: the difference is the *overlap*.
   Below zero it is noise: the two are measured one after the other.
-
-Both steps compute the same. But ``trainer.step``, as the concise chapter has it, lets the key-value store sum
-and update at once; to tell the two apart, its parts are measured with ``update_on_kvstore=False``, where
-``trainer.allreduce_grads()`` sums and ``trainer.update()`` updates on every device.
 """
 from __future__ import annotations
 

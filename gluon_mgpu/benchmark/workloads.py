@@ -12,6 +12,7 @@ from ..mxnet_setup.compat import autograd, gluon, init
 from ..networks.hybridize import hybridized
 from ..networks.resnet import resnet18
 from ..parallel.split import split_batch
+from ..parallel.trainer import Trainer
 from ..training.parameters import trainable
 
 
@@ -58,18 +59,13 @@ class ResNet18:
         net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
         self.devices, self.net = devices, hybridized(net)
         self.loss = hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
-        self.trainer = self._trainer()
-        self.parts_trainer: gluon.Trainer | None = None
-
-    def _trainer(self, **options):
-        return gluon.Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1}, **options)
+        self.trainer = Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1})
 
     def train_batch(self, X, y) -> list:
         return concise.train_batch(X, y, self.net, self.loss, self.trainer, self.devices)
 
     def parts(self, X, y) -> Iterator[str]:
         """Do what `train_batch` does and yield the name of each part when it is queued."""
-        self.parts_trainer = self.parts_trainer or self._trainer(update_on_kvstore=False)
         X_shards, y_shards = split_batch(X, y, self.devices)
         yield 'split'
         with autograd.record():
@@ -77,9 +73,9 @@ class ResNet18:
         for l in ls:
             l.backward()
         yield 'forward+backward'
-        self.parts_trainer.allreduce_grads()
+        self.trainer.allreduce_grads()
         yield 'allreduce'
-        self.parts_trainer.update(len(X))
+        self.trainer.update(len(X))
         yield 'update'
 
 

@@ -36,6 +36,35 @@ def in_one_piece(params: list) -> list:
     return [params.flat] if isinstance(params, FlatParams) else params
 
 
+def gradients_in_one_piece(params: list) -> tuple[list, list]:
+    """Put the gradients of a Gluon network's parameters side by side, their values too; does not wait.
+
+    Only the gradients: weights that share memory could not be brought into the layouts that oneDNN wants.
+
+    Parameters
+    ----------
+    params : list of gluon.Parameter
+        Initialized on the same devices, of one dtype. Their gradients are other arrays afterwards.
+
+    Returns
+    -------
+    flat : list of np.ndarray, (number of all elements,)
+        On each device, the memory of all gradients.
+    gradients : list of lists of np.ndarray
+        On each device, the parts of it that are the parameters' gradients.
+    """
+    flat, gradients = [], []
+    for i, _ in enumerate(params[0].list_ctx()):
+        data = [param.list_data()[i] for param in params]
+        flat.append(np.concatenate([param.list_grad()[i].reshape(-1) for param in params]))
+        gradients.append(_views(flat[-1], data))
+        fresh = [array._fresh_grad for array in data]
+        autograd.mark_variables(data, gradients[-1], [param.grad_req for param in params])
+        for param, array, gradient, is_fresh in zip(params, data, gradients[-1], fresh):
+            param._grad[i], array._fresh_grad = gradient, is_fresh  # written by a backward pass, as before
+    return flat, gradients
+
+
 def _views(flat, params) -> list:
     """Parts of `flat` in the shapes of `params`."""
     flat = flat.as_nd_ndarray()  # an np.ndarray would copy to reshape

@@ -38,8 +38,8 @@ class Workers:
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
         """Return a ``gluon.Trainer`` of these parameters, which sums gradients over all workers."""
-        from ..mxnet_setup.compat import gluon
-        return gluon.Trainer(params, optimizer, optimizer_params)
+        from .trainer import Trainer
+        return Trainer(params, optimizer, optimizer_params)
 
     def begin(self, net: Any, X: Any) -> None:
         """Give all workers the parameters of the first; `X` is a batch, or part of one, to learn shapes from. Waits.

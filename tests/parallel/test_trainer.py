@@ -1,0 +1,138 @@
+"""The Trainer with few calls against gluon.Trainer: the same parameters to the bit, whatever the optimizer."""
+from functools import partial
+
+import numpy
+import pytest
+
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, zero_grad
+from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.trainer import MOST_AT_ONCE, Trainer
+from gluon_mgpu.training.parameters import trainable
+
+ROWS = (16, 5, 1)  # also fewer than devices
+
+
+def network(devices, seed=0):
+    nn = gluon.nn
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, activation='relu'), nn.BatchNorm(), nn.Dense(10))
+    net.initialize(ctx=devices)
+    for device in devices:
+        net(np.zeros((1, 1, 6, 6), ctx=device))
+    rng = numpy.random.default_rng(seed)
+    for param in trainable(net):
+        param.set_data(np.array(rng.normal(scale=0.1, size=param.shape), dtype='float32'))
+    return net
+
+
+def step(net, trainer, devices, rows, rng):
+    X = np.array(rng.normal(size=(rows, 1, 6, 6)), dtype='float32')
+    y = np.array(rng.integers(0, 10, rows), dtype='int32')
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+    for l in ls:
+        l.backward()
+    zero_grad(net, devices[len(X_shards):])
+    trainer.step(rows)
+
+
+def values(net):
+    return [[array.asnumpy() for array in param.list_data()] for param in trainable(net)]
+
+
+def assert_same(net, other):
+    for mine, others in zip(values(net), values(other)):
+        for array in mine:  # on every device
+            assert array.tobytes() == others[0].tobytes()
+
+
+@pytest.mark.parametrize('num_devices', [1, 2, 3])
+@pytest.mark.parametrize('optimizer, settings', [
+    ('sgd', {'learning_rate': 0.1}),
+    ('sgd', {'learning_rate': 0.1, 'wd': 0.01, 'clip_gradient': 0.02}),
+    ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}),
+    ('adam', {'learning_rate': 0.01})])
+def test_the_same_as_gluon_trainer(optimizer, settings, num_devices, device_list):
+    devices = device_list(num_devices)
+    nets = [network(devices), network(devices)]
+    trainers = [kind(trainable(net), optimizer, dict(settings)) for kind, net in zip((Trainer, gluon.Trainer), nets)]
+    before = values(nets[0])
+    for net, trainer in zip(nets, trainers):
+        rng = numpy.random.default_rng(1)
+        for rows in ROWS:
+            step(net, trainer, devices, rows, rng)
+    assert_same(*nets)
+    assert any((a != b).any() for a, b in zip(before[0], values(nets[0])[0]))
+
+
+def test_rates_of_their_own_and_a_schedule(devices):
+    nets = [network(devices), network(devices)]
+    for net, kind in zip(nets, (Trainer, gluon.Trainer)):
+        trainable(net)[0].lr_mult, trainable(net)[-1].wd_mult = 0.1, 0.0
+        schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.1)
+        trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1, 'wd': 0.1, 'lr_scheduler': schedule})
+        rng = numpy.random.default_rng(1)
+        for rows in ROWS:
+            step(net, trainer, devices, rows, rng)
+    assert_same(*nets)
+
+
+@pytest.mark.parametrize('change', ['one layer anew', 'all parameters anew', 'frozen'])
+def test_parameters_that_change_on_the_way(change, devices):
+    """Gradients that have got other memory are put side by side again."""
+    nets = [network(devices), network(devices)]
+    # Else gluon.Trainer would go on with the values that its key-value store has kept
+    for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, update_on_kvstore=False))):
+        if change == 'frozen':
+            trainable(net)[0].grad_req = 'null'
+        trainer, rng = kind(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
+        step(net, trainer, devices, 8, rng)
+        if change != 'frozen':
+            part = net if change == 'all parameters anew' else net[2]
+            part.initialize(ctx=devices, force_reinit=True, init=mx.init.Constant(0.05))
+        for rows in ROWS:
+            step(net, trainer, devices, rows, rng)
+    assert_same(*nets)
+
+
+def test_few_calls(devices, monkeypatch):
+    """One sum, and on each device one update of the 50 weights and one of the 50 biases."""
+    nn, sums, updates = gluon.nn, [], []
+    net = nn.HybridSequential()
+    net.add(*(nn.Dense(8, in_units=8) for _ in range(50)))
+    net.initialize(ctx=devices)
+    trainer, update, pushpull = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}), mx.nd.multi_sgd_update, \
+        mx.kv.KVStore.pushpull
+    monkeypatch.setattr(mx.kv.KVStore, 'pushpull',
+                        lambda *args, **kwargs: (sums.append(args[1]), pushpull(*args, **kwargs)))
+    monkeypatch.setattr(mx.nd, 'multi_sgd_update',
+                        lambda *args, **kwargs: (updates.append(kwargs['num_weights']), update(*args, **kwargs)))
+    with autograd.record():
+        ls = [net(np.ones((1, 8), ctx=device)).sum() for device in devices]
+    for l in ls:
+        l.backward()
+    trainer.step(len(devices))
+    assert len(sums) == 1
+    assert updates == [50, 50] * len(devices) and MOST_AT_ONCE >= 50
+
+
+def test_what_does_not_fit_into_one_array(devices):
+    """Parameters of two dtypes go the way of gluon.Trainer."""
+    nn, nets = gluon.nn, []
+    for kind in (Trainer, gluon.Trainer):
+        net = nn.HybridSequential()
+        net.add(nn.Dense(4, in_units=3), nn.Dense(4, in_units=3, dtype='float64'))
+        net.initialize(ctx=devices, init=mx.init.Constant(0.5))
+        trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1})
+        for _ in range(2):
+            with autograd.record():
+                ls = [net[0](np.ones((2, 3), ctx=device)).sum() +
+                      net[1](np.ones((2, 3), dtype='float64', ctx=device)).sum().astype('float32')
+                      for device in devices]
+            for l in ls:
+                l.backward()
+            trainer.step(2)
+        nets.append(net)
+    assert_same(*nets)

@@ -9,6 +9,7 @@ COMMANDS = {
     'scratch': 'train LeNet from scratch on several devices (D2L 13.5)',
     'concise': "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)",
     'predict': 'what a trained run tells of images',
+    'export': 'write what a run has trained as an ONNX model',
     'doctor': 'what this machine has, what is wrong with it, and what to do',
     'devices': 'show the GPUs, whether MXNet can use them, and the CPU contexts',
     'benchmark': 'measure how training scales with the devices, and where the time of a step goes',

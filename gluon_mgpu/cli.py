@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from .data import DATASETS, load_data
 from .devices import check_devices, devices_from, parse_devices
@@ -14,6 +15,7 @@ from .devices.gpus import num_mxnet_gpus, why_no_gpus
 from .devices.lists import MOST_DEVICES
 from .machine import versions
 from .mxnet_setup.runtime import settings
+from .onnx_model import file as onnx_file
 from .parallel.launchers import place
 from .parallel.workers import Workers
 from .plot import AccuracyCurve
@@ -28,7 +30,7 @@ from .training.signals import StopSignals
 
 
 def run(train: Callable, chapter: str, network: str, argv: list | None, batch_size: int, lr: float,
-        own_flags: dict | None = None, check: Callable | None = None) -> int:
+        own_flags: dict | None = None, check: Callable | None = None, lenet: Callable | None = None) -> int:
     """Run a chapter's `train` as a program.
 
     Parameters
@@ -47,6 +49,8 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
     check : callable, optional
         Takes `devices` and these flags by name, raises ValueError where they don't fit: before anything is
         loaded or written.
+    lenet : callable, optional
+        Where `train` trains bare arrays, the network: ``lenet(X, params)``.
 
     Returns
     -------
@@ -61,10 +65,10 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
         parser.add_argument(flag, **settings_of_flag)
     args = parser.parse_args(argv)  # what is no flag at all is refused here, with the usage
     own_names = [flag.strip('-').replace('-', '_') for flag in own_flags or {}]
-    return exit_status(chapter, lambda: _run(train, chapter, network, parser, args, argv, own_names, check))
+    return exit_status(chapter, lambda: _run(train, chapter, network, parser, args, argv, own_names, check, lenet))
 
 
-def _run(train, chapter, network, parser, args, argv, own_names, check) -> None:
+def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -> None:
     signals = StopSignals()
     with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as held:
         say = (lambda line: None) if args.quiet or workers.rank else (lambda line: print(line, flush=True))
@@ -74,6 +78,8 @@ def _run(train, chapter, network, parser, args, argv, own_names, check) -> None:
             args = workers.each(partial(_with_flags_of, earlier, chapter, parser, args, argv))
         else:
             workers.first(lambda: check_free(args.out_dir))
+        if args.export:
+            workers.first(lambda: onnx_file.check_path(args.export, args.out_dir))
         own = {name: getattr(args, name) for name in own_names if getattr(args, name) is not None}
         devices, (train_iter, test_iter) = workers.each(lambda: _devices_and_data(args, own, check, workers, say))
         all_devices = [device for its in workers.gather(list(map(str, devices))) for device in its]
@@ -97,8 +103,10 @@ def _run(train, chapter, network, parser, args, argv, own_names, check) -> None:
             checkpoint = earlier.checkpoint
             workers.first(partial(record, earlier, config, changed))
             say(_how_it_goes_on(earlier, changed))
-        _train(train, args, out_dir, config, checkpoint, heading, workers, signals,
-               devices=devices, data=(train_iter, test_iter), **own)
+        net = _train(train, args, out_dir, config, checkpoint, heading, workers, signals,
+                     devices=devices, data=(train_iter, test_iter), **own)
+        if args.export:
+            workers.first(lambda: _export(net, args.export, lenet, out_dir, say))
 
 
 def _workers(args, chapter, signals) -> contextlib.AbstractContextManager[Workers]:
@@ -133,8 +141,8 @@ def _devices_and_data(args, own: dict, check: Callable | None, workers, say) -> 
                               part=workers.part)
 
 
-def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, **options) -> None:
-    """Call the chapter's `train` with a run that keeps its record in `out_dir`."""
+def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, **options) -> Any:
+    """Call the chapter's `train` with a run that keeps its record in `out_dir`; return what it has trained."""
     how_to_resume = shlex.join(['python', '-m', f'gluon_mgpu.{config["chapter"]}', *['--horovod'] * args.horovod,
                                 '--resume', str(out_dir)])
     how_to_resume = f'horovodrun ... {how_to_resume}' if args.horovod else how_to_resume
@@ -151,6 +159,17 @@ def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, 
             raise saver.stopped(run, stopped.signum) from None
         finally:  # also after an error or a signal: what was recorded until then
             run.close()
+    return run.net
+
+
+def _export(net, path, lenet, out_dir, say) -> None:
+    """Write the model; what stops that is told with the command that does it later."""
+    try:
+        onnx_file.write(net, path, lenet, say)
+    except OSError as error:
+        command = shlex.join(['python', '-m', 'gluon_mgpu.export', str(out_dir), '--out', str(path)])
+        raise ValueError(f'{path} cannot be written ({error.strerror or error}), all else is done; to do it again: '
+                         f'{command}') from None
 
 
 def _pictures(args, out_dir, heading) -> list[Hook]:
@@ -234,6 +253,8 @@ def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
                              'from a checkpoint in it; flags left out are those of the run')
     parser.add_argument('--require-checkpoint', action='store_true',
                         help='end the run if a checkpoint cannot be written (default: say so and go on)')
+    parser.add_argument('--export', type=text, metavar='MODEL.onnx',
+                        help='write what has been trained as an ONNX model, at the end')
     parser.add_argument('--timeline', action='store_true',
                         help='profile steps of training: trace.json and timeline.png show the median one')
     parser.add_argument('--no-plot', action='store_true', help='draw no accuracy.png')

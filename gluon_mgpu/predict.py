@@ -58,6 +58,18 @@ def trained_network(path, devices: list | None = None, say: Callable[[str], None
     ValueError
         If there is no whole checkpoint, or the devices of the run are not here.
     """
+    found, config = find_run(path, say)
+    if devices is None:
+        devices = parse_devices(','.join(d.replace('(', ':').rstrip(')') for d in config['devices']))
+    if config['chapter'] == 'scratch':
+        params_on = dict(zip(devices, load_run(found, config, devices, say)))
+        return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
+    check_dtype(config['dtype'], devices)
+    return hybridized(load_run(found, config, devices, say)), devices, config
+
+
+def find_run(path, say: Callable[[str], None] = print) -> tuple[Path, dict]:
+    """Find the checkpoint that a path means; returns it and the run's configuration. As in `trained_network`."""
     path = Path(path)
     found = newest(path, say) if path.is_dir() else path
     if found is None:
@@ -65,17 +77,18 @@ def trained_network(path, devices: list | None = None, say: Callable[[str], None
     config = checkpoint.read(found)[0]['position'].get('config', {})
     if config.get('chapter') not in ('scratch', 'concise'):
         raise CheckpointError(f'{found}: not of a run of scratch or concise, whose networks are known here')
-    if devices is None:
-        devices = parse_devices(','.join(d.replace('(', ':').rstrip(')') for d in config['devices']))
+    return found, config
+
+
+def load_run(found: Path, config: dict, devices: list, say: Callable[[str], None] = print) -> Any:
+    """Load what `find_run` has found: LeNet's parameters on each device, or a Gluon network; waits."""
     if config['chapter'] == 'scratch':
-        params_on = {d: scratch.get_params(scratch.init_params(), d) for d in devices}
-        checkpoint.load(found, list(params_on.values()), say=say)
-        return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
-    net = resnet18(10, config['dtype'])
-    check_dtype(config['dtype'], devices)
-    net.initialize(ctx=devices)
+        net: Any = [scratch.get_params(scratch.init_params(), d) for d in devices]
+    else:
+        net = resnet18(10, config['dtype'])
+        net.initialize(ctx=devices)
     checkpoint.load(found, net, say=say)
-    return hybridized(net), devices, config
+    return net
 
 
 def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:

@@ -300,7 +300,8 @@ def main(argv: list | None = None) -> int:
     from . import cli
     own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
                                  'help': "sum the gradients by another algorithm than the chapter's own, a star"}}
-    return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2, own_flags=own_flags)
+    return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2, own_flags=own_flags,
+                   lenet=lenet)
 
 
 if __name__ == '__main__':

@@ -15,7 +15,7 @@ AUTO = 'auto'
 FIXED = {'dataset': '--dataset', 'train_size': '--train-size', 'batch_size': '--batch-size',
          'seed': '--seed', 'dtype': '--dtype'}
 # What says nothing about the run itself
-FREE = ('flags', 'out_dir', 'resume', 'process', 'resumed', 'quiet', 'no_plot', 'timeline', 'data_dir')
+FREE = ('flags', 'out_dir', 'resume', 'process', 'resumed', 'quiet', 'no_plot', 'timeline', 'export', 'data_dir')
 
 
 class Earlier(NamedTuple):

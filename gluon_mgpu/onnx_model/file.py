@@ -1,0 +1,155 @@
+"""A network's ONNX model as a file, written once onnxruntime has given the network's own scores."""
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from ..mxnet_setup.compat import gluon, np
+from ..networks.precision import Cast
+from ..networks.resnet import resnet18
+from ..training.folder import write_whole
+from ..training.parameters import by_name, copies, wait
+
+SUFFIX = '.onnx'
+TOLERANCE = 1e-5  # of the largest score
+ROWS = (1, 5)     # of the batches that are compared
+
+
+def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
+    """Refuse a path that no model can be written to, and any path where onnx is not installed; writes nothing.
+
+    Parameters
+    ----------
+    path : path-like
+        The model. A file that is there already is going to be replaced.
+    new_folder : path-like, optional
+        A folder that need not be there yet.
+
+    Raises
+    ------
+    ValueError
+        If the name does not end in ``.onnx``, or its folder is not there or may not be written.
+    """
+    path = Path(path)
+    if path.suffix != SUFFIX or path.is_dir():
+        raise ValueError(f'{path}: the name of a file that ends in {SUFFIX} expected')
+    if not _installed('onnx'):
+        raise ValueError(f"{path} cannot be written without onnx: pip install onnx onnxruntime, or '.[onnx]' where "
+                         'this package comes from')
+    folder = path.absolute().parent
+    if new_folder is not None and folder == Path(new_folder).absolute() and not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ValueError(f'{path} cannot be written: {folder} is no folder; make it first')
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f'{path} cannot be written: nothing may be written in {folder}; name another folder')
+
+
+def write(net: Any, path: str | os.PathLike, lenet: Callable | None = None,
+          say: Callable[[str], None] = print) -> None:
+    """Write a network as an ONNX model, with the values that it has on its first device; waits.
+
+    Parameters
+    ----------
+    net : gluon.Block, what `hybridized` makes of one, a list of np.ndarray, or a list of such lists
+        ResNet-18, or LeNet's parameters, also those on each device.
+    path : path-like
+        What it was before is left until the new file is complete.
+    lenet : callable, optional
+        ``lenet(X, params)`` are the scores of images X; needed with parameters.
+    say : callable
+        Is told in one line where the model is, and how it was checked.
+
+    Raises
+    ------
+    ValueError
+        If `check_path` does, the network is not known, or onnxruntime computes other scores. Nothing is written then.
+    OSError
+        If the file cannot be written.
+    """
+    check_path(path)
+    wait()  # to read batch norm's running statistics does not wait for them
+    model, scores = _lenet(net, lenet) if isinstance(net, (list, tuple)) else _gluon(net)
+    content = model.SerializeToString()
+    told = _check(content, model.graph.input[0].type.tensor_type.shape.dim[1].dim_value, scores)
+    write_whole(path, [content])
+    say(f'model: {path}, {told}')
+
+
+def _lenet(params, lenet: Callable | None) -> tuple:
+    """The model of LeNet's parameters, and what computes scores in MXNet; both take and return NumPy's arrays."""
+    from . import graph
+    params = params[0] if params and isinstance(params[0], (list, tuple)) else params
+    shapes = [getattr(array, 'shape', array) for array in params]
+    if lenet is None or shapes != list(graph.LENET.values()):
+        raise ValueError(f'a list of {len(shapes)} arrays that are not those of LeNet: {graph.KNOWN}')
+    model = graph.lenet_model(_float32(dict(zip(graph.LENET, params))))
+    return model, lambda X: lenet(np.array(X, ctx=params[0].ctx), params).asnumpy()
+
+
+def _gluon(net) -> tuple:
+    """The same of a Gluon network."""
+    from . import graph
+    if not isinstance(getattr(net, 'block', net), gluon.HybridBlock):
+        raise ValueError(f'{type(net).__name__}: no network that can be exported; {graph.KNOWN}')
+    arrays = {name: on_devices[0] for name, on_devices in copies(net).items()}
+    values = _float32(arrays)
+    model = graph.gluon_model(getattr(net, 'block', net), values)
+    device = next(iter(arrays.values())).ctx
+    in_float32 = _in_float32(net, list(values.values()), device)
+    return model, lambda X: in_float32(np.array(X, ctx=device)).asnumpy()
+
+
+def _float32(arrays: dict) -> dict[str, numpy.ndarray]:
+    """The values of arrays, which must be finite numbers of float32."""
+    values = {name: array.asnumpy() for name, array in arrays.items()}
+    for name, value in values.items():
+        if value.dtype != 'float32' or not numpy.isfinite(value).all():
+            what = f'is {value.dtype}' if value.dtype != 'float32' else 'holds NaN or infinity'
+            raise ValueError(f'{name} {what}: finite numbers of float32 can be exported')
+    return values
+
+
+def _in_float32(net, values: list[numpy.ndarray], device):
+    """What computes a network's scores in float32: the network itself, or ResNet-18 with the same parameters."""
+    kinds: list[type] = []
+    getattr(net, 'block', net).apply(lambda layer: kinds.append(type(layer)))
+    if Cast not in kinds:
+        return net
+    net = resnet18(len(values[-1]))
+    net.initialize(ctx=device)
+    net(np.zeros((1, values[0].shape[1], 28, 28), ctx=device))  # it learns its shapes
+    params = list(by_name(net).values())
+    if [param.shape for param in params] != [value.shape for value in values]:
+        raise ValueError('of networks in lower precision, only resnet18(num_classes, dtype) can be exported')
+    for param, value in zip(params, values):
+        param.set_data(np.array(value, ctx=device))
+    return net
+
+
+def _check(content: bytes, channels: int, scores: Callable) -> str:
+    """Compare the scores of a model with those of MXNet, for random images; return what to say of it."""
+    if not _installed('onnxruntime'):
+        return 'not checked, since onnxruntime is not installed: pip install onnxruntime'
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
+    difference = 0.0
+    for rows in ROWS:
+        X = numpy.random.default_rng(rows).random((rows, channels, 28, 28), 'float32')
+        expected, (found,) = scores(X), session.run(None, {session.get_inputs()[0].name: X})
+        difference = max(difference, float(abs(found - expected).max() / abs(expected).max()))
+    if not difference <= TOLERANCE:
+        raise ValueError(f"the model's scores in onnxruntime differ from the network's by {difference:.1e} of the "
+                         f'largest, and rounding makes {TOLERANCE:.0e} at most: not written')
+    return f"checked in onnxruntime: its scores are the network's, to {difference:.1e} of the largest"
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

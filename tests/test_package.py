@@ -86,7 +86,7 @@ def test_installed_metadata():
     except metadata.PackageNotFoundError:
         pytest.skip('gluon-mgpu is run from the checkout, not installed')
     assert dist.version == gluon_mgpu.__version__
-    assert {'cpu', 'cu112', 'mxnet2', 'test'} <= set(dist.metadata.get_all('Provides-Extra'))
+    assert {'cpu', 'cu112', 'mxnet2', 'onnx', 'test'} <= set(dist.metadata.get_all('Provides-Extra'))
 
 
 def test_typed():
@@ -97,8 +97,7 @@ def test_typed():
 LAYERS = [
     {'__main__'}, {'benchmark', 'cost_model', 'doctor', 'export'}, {'predict'}, {'scratch', 'concise'}, {'cli'},
     {'plot'}, {'timeline', 'onnx_model'}, {'training'}, {'parallel'}, {'networks', 'data'}, {'devices'},
-    {'mxnet_setup'}, {'program'},
-    {'machine', 'checks'},
+    {'mxnet_setup'}, {'program'}, {'machine', 'checks'},
 ]
 
 

@@ -13,7 +13,6 @@ from onnx import helper, numpy_helper
 
 from .. import __version__
 from ..mxnet_setup.compat import gluon
-from ..networks.precision import Cast, LowPrecisionConv2D
 from ..networks.resnet import Residual
 from ..training.parameters import by_name
 
@@ -110,9 +109,8 @@ class _Layers:
     def add(self, layer: gluon.Block, X: str) -> str:
         known: dict[type, Callable[[Any, str], str]] = {
             nn.HybridSequential: self._sequential, Residual: self._residual, nn.Conv2D: self._convolution,
-            LowPrecisionConv2D: self._convolution, nn.BatchNorm: self._batch_norm, nn.Activation: self._activation,
-            nn.GlobalAvgPool2D: self._global_average, nn.Dense: self._dense,
-            Cast: lambda layer, X: X}  # the model computes in float32
+            nn.BatchNorm: self._batch_norm, nn.Activation: self._activation,
+            nn.GlobalAvgPool2D: self._global_average, nn.Dense: self._dense}
         if type(layer) not in known:
             raise ValueError(f'{type(layer).__name__}: a layer that cannot be exported; {KNOWN}')
         return known[type(layer)](layer, X)

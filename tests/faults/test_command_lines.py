@@ -73,6 +73,12 @@ CHAPTERS = """
 --checkpoint-every 1.5
 --checkpoint-every
 --require-checkpoint 3
+--export
+--export ''
+--export model
+--export missing/model.onnx
+--export file/model.onnx
+--export taken/model.onnx --out-dir taken
 --timeline --devices cpu:0,cpu:999
 --quiet 3
 --unknown
@@ -88,6 +94,8 @@ OTHERS = {
     'predict': ['', 'missing', 'empty', 'taken', 'file', 'broken-run', 'run no-image', 'run file', 'run data', 'run',
                 'concise-run', 'run --devices gpu:0', "run --devices ''", 'run --data-dir missing',
                 'foreign.safetensors', "run --out ''"],
+    'export': ['', 'missing', 'empty', 'taken', 'file', 'broken-run', 'run', 'concise-run', 'foreign.safetensors',
+               "run --out ''", 'run --out model', 'run --out missing/model.onnx', 'run --out empty', 'run word'],
     'timeline': ['', 'missing', 'file', 'empty', "file --out ''"],
     'benchmark': ['--unknown', '--devices cpu:x', '--devices gpu:0', '--epochs 0'],
     'cost_model': ['--unknown', '--devices cpu:x', '--devices cpu:0', '--devices gpu:0'],

@@ -1,0 +1,197 @@
+"""What can become an ONNX model, and what is refused, checked and told on the way."""
+import importlib.util
+import os
+
+import numpy
+import onnx
+import pytest
+from oracle import lenet_params, to_mx
+
+from gluon_mgpu.export import to_onnx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
+from gluon_mgpu.networks.precision import Cast
+from gluon_mgpu.networks.resnet import Residual, resnet18
+from gluon_mgpu.onnx_model import file, graph
+from gluon_mgpu.scratch import init_params, lenet
+
+nn = gluon.nn
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def block(*layers):
+    """A network of these layers whose parameters have values."""
+    net = nn.HybridSequential()
+    net.add(*layers)
+    net.initialize()
+    net(np.zeros((2, 1, 28, 28)))
+    return net
+
+
+def missing(*names):
+    """As `importlib.util.find_spec`, where these modules are not installed."""
+    find_spec = importlib.util.find_spec
+    return lambda name, *args: None if name in names else find_spec(name, *args)
+
+
+def test_the_shapes_of_lenet_are_those_of_the_chapter():
+    assert list(graph.LENET.values()) == [param.shape for param in init_params()]
+
+
+def test_what_is_in_the_file():
+    arrays = lenet_params(numpy.random.default_rng(0))
+    to_onnx(to_mx(arrays), 'a.onnx', say=lambda line: None)
+    model = onnx.load('a.onnx')
+    assert [array.name for array in model.graph.initializer] == ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
+    for expected, array in zip(arrays, model.graph.initializer):
+        assert (onnx.numpy_helper.to_array(array) == expected).all()
+    for value, name, shape in ((model.graph.input[0], 'images', ['batch', 1, 28, 28]),
+                               (model.graph.output[0], 'scores', ['batch', 10])):
+        tensor = value.type.tensor_type
+        assert (value.name, tensor.elem_type) == (name, onnx.TensorProto.FLOAT)
+        assert [axis.dim_param or axis.dim_value for axis in tensor.shape.dim] == shape
+    assert (model.ir_version, model.opset_import[0].version, model.producer_name) == (8, 13, 'gluon_mgpu')
+
+
+def test_other_channels_and_classes(capsys):
+    net = resnet18(3)
+    net.initialize()
+    net(np.zeros((1, 2, 40, 40)))
+    to_onnx(net, 'a.onnx')
+    import onnxruntime
+    X = numpy.random.default_rng(0).random((2, 2, 40, 40), 'float32')
+    found, = onnxruntime.InferenceSession('a.onnx').run(None, {'images': X})
+    expected = net(np.array(X)).asnumpy()
+    assert found.shape == (2, 3) and abs(found - expected).max() <= file.TOLERANCE * abs(expected).max()
+    assert 'model: a.onnx, checked in onnxruntime: ' in capsys.readouterr().out
+
+
+def test_the_parameters_of_lower_precision(capsys):
+    """The same model as of the same parameters in float32. It is compared in float32: no bfloat16 is computed."""
+    if MXNET_MAJOR >= 2:
+        pytest.skip('MXNet 2 has no bfloat16 here')
+    net = resnet18(10)
+    net.initialize()
+    net(np.zeros((1, 1, 28, 28)))
+    low = resnet18(10, 'bfloat16')
+    low.initialize()
+    pairs = list(zip(net._collect_params_with_prefix().values(), low._collect_params_with_prefix().values()))
+    for param, other in pairs:
+        other.shape = param.shape
+        other._finish_deferred_init()
+        other.set_data(param.data())
+    assert len(pairs) == 110  # 20 convolutions and a dense layer of two arrays each, 17 batch norms of four
+    to_onnx(net, 'a.onnx')
+    to_onnx(low, 'b.onnx')
+    with open('a.onnx', 'rb') as a, open('b.onnx', 'rb') as b:
+        assert a.read() == b.read()
+    assert capsys.readouterr().out.count('checked in onnxruntime') == 2
+
+
+@pytest.mark.parametrize('net, words', [
+    ([], 'a list of 0 arrays that are not those of LeNet: what can be'),
+    ([[]], 'a list of 0 arrays that are not those of LeNet'),
+    ([1, 2, 3], 'a list of 3 arrays that are not those of LeNet'),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[:7], 'a list of 7 arrays that are not those of LeNet'),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[::-1], 'a list of 8 arrays that are not those of LeNet'),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0), dtype='float64')), 'W1 is float64: only finite numbers'),
+    (lambda: [*to_mx(lenet_params(numpy.random.default_rng(0)))[:7], np.full(10, numpy.nan)], 'b4 holds NaN or infin'),
+    (None, "NoneType: no network that can be exported; what can be: LeNet's list of parameters, and resnet18"),
+    (lenet, 'function: no network that can be exported'),
+    (lambda: resnet18(10), 'the network has no parameters yet: call net.initialize'),
+    (lambda: block(), 'the network is not one convolution after another, then global average pooling and a Dense'),
+    (lambda: block(nn.Dense(10)), 'the network is not one convolution after another'),
+    (lambda: block(nn.BatchNorm(), nn.GlobalAvgPool2D(), nn.Dense(10)), 'the network is not one convolution after'),
+    (lambda: block(nn.Conv2D(3, 3)), 'the network is not one convolution after another'),
+    (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(9), nn.Dense(9)), 'the network is not one conv'),
+    (lambda: block(nn.Conv2D(3, 3), nn.MaxPool2D(), nn.Dense(10)), 'MaxPool2D: a layer that cannot be exported; wha'),
+    (lambda: block(nn.Conv2D(3, 3), nn.Dropout(0.5)), 'Dropout: a layer that cannot be exported'),
+    (lambda: block(nn.Conv2DTranspose(3, 3)), 'Conv2DTranspose: a layer that cannot be exported'),
+    (lambda: block(nn.Conv2D(3, 3, activation='relu')), 'a convolution over all channels, without activation expecte'),
+    (lambda: block(nn.Conv2D(4, 3), nn.Conv2D(4, 3, groups=2)), 'a convolution over all channels, without activation'),
+    (lambda: block(nn.Conv2D(3, 3), nn.Activation('tanh')), 'only relu can be exported'),
+    (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(scale=False)), 'batch norm over channels with a scale of its own'),
+    (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(axis=2)), 'batch norm over channels with a scale of its own'),
+    (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10, activation='relu')), 'Dense layer without act'),
+])
+def test_another_network_is_refused(net, words, tmp_path):
+    with pytest.raises(ValueError, match=words) as refused:
+        to_onnx(net() if callable(net) and net is not lenet else net, 'a.onnx')
+    assert '\n' not in str(refused.value) and list(tmp_path.iterdir()) == []
+
+
+def test_another_network_in_lower_precision_is_refused():
+    net = block(Cast('float32'), nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10))
+    with pytest.raises(ValueError, match=r'of networks in lower precision, only resnet18\(num_classes, dtype\) can'):
+        to_onnx(net, 'a.onnx')
+
+
+def test_layers_without_bias_and_other_strides():
+    net = block(nn.Conv2D(3, (3, 5), strides=(2, 1), padding=(0, 2), dilation=(2, 1), use_bias=False),
+                Residual(4, use_1x1conv=True, strides=3), nn.GlobalAvgPool2D(), nn.Dense(5, use_bias=False))
+    to_onnx(net, 'a.onnx')  # compares the scores
+
+
+def test_a_model_with_other_scores_is_not_written(tmp_path, monkeypatch):
+    """As if an operator meant something else in onnxruntime; what was there before is left."""
+    params = to_mx(lenet_params(numpy.random.default_rng(0), 0.1))
+    (tmp_path / 'a.onnx').write_text('of before')
+    for wrong, words in ((lambda X, params: lenet(X, params) * 1.001, r'1.0e-03 of the largest'),
+                         (lambda X, params: lenet(X, params) * numpy.nan, 'nan of the largest')):
+        with pytest.raises(ValueError, match=f"the model's scores in onnxruntime differ from the network's by {words}"):
+            file.write(params, 'a.onnx', wrong)
+    assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
+    assert (tmp_path / 'a.onnx').read_text() == 'of before'
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    params = to_mx(lenet_params(numpy.random.default_rng(0)))
+    (tmp_path / 'a.onnx').write_text('of before')
+
+    def full(descriptor):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(os, 'fsync', full)
+    with pytest.raises(OSError, match='No space left'):
+        to_onnx(params, 'a.onnx')
+    assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
+    assert (tmp_path / 'a.onnx').read_text() == 'of before'
+
+
+def test_without_onnxruntime_it_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, 'find_spec', missing('onnxruntime'))
+    to_onnx(to_mx(lenet_params(numpy.random.default_rng(0))), 'a.onnx')
+    assert capsys.readouterr().out == ('model: a.onnx, not checked, since onnxruntime is not installed: pip install '
+                                       'onnxruntime\n')
+    onnx.checker.check_model('a.onnx')
+
+
+def test_without_onnx(monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, 'find_spec', missing('onnx'))
+    with pytest.raises(ValueError, match='a.onnx cannot be written without onnx: pip install onnx onnxruntime'):
+        to_onnx(to_mx(lenet_params(numpy.random.default_rng(0))), 'a.onnx')
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths(tmp_path, monkeypatch):
+    (tmp_path / 'folder.onnx').mkdir()
+    (tmp_path / 'file').write_text('')
+    for path, words in (('model', 'model: the name of a file that ends in .onnx expected'),
+                        ('a.safetensors', 'the name of a file that ends in .onnx'),
+                        ('.onnx', 'the name of a file that ends in .onnx'),
+                        ('folder.onnx', 'the name of a file that ends in .onnx'),
+                        ('no/a.onnx', f'no/a.onnx cannot be written: {tmp_path}/no is no folder; make it first'),
+                        ('file/a.onnx', f'file/a.onnx cannot be written: {tmp_path}/file is no folder')):
+        with pytest.raises(ValueError, match=words):
+            file.check_path(path)
+    file.check_path('a.onnx')
+    file.check_path('runs/new/a.onnx', 'runs/new')
+    file.check_path(tmp_path / 'runs/new/a.onnx', 'runs/new')
+    with pytest.raises(ValueError, match='runs is no folder'):
+        file.check_path('runs/a.onnx', 'runs/new')
+    monkeypatch.setattr(os, 'access', lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(ValueError, match=f'a.onnx cannot be written: nothing may be written in {tmp_path}; name ano'):
+        file.check_path('a.onnx')

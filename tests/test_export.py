@@ -1,0 +1,260 @@
+"""Runs and networks as ONNX models: in onnxruntime and in PyTorch they predict what they predicted in MXNet."""
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import idx_files
+import numpy
+import onnxruntime
+import pytest
+from oracle import images, lenet_params, numpy_lenet, to_mx
+
+from gluon_mgpu import concise, export, scratch
+from gluon_mgpu.data import load_data
+from gluon_mgpu.export import to_onnx
+from gluon_mgpu.mxnet_setup.compat import assign, autograd, gluon, np, npx
+from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.predict import find_run, load_run, trained_network
+from gluon_mgpu.training.parameters import by_name, statistics, trainable
+from gluon_mgpu.training.saver import checkpoints
+
+REPO = Path(__file__).parents[1]
+REAL = REPO.parent / 'shared/data'
+TOLERANCE = 1e-5  # of the largest score: what export itself asks for
+
+
+def run_model(path, X):
+    """The scores of a model in onnxruntime."""
+    scores, = onnxruntime.InferenceSession(path).run(None, {'images': X})
+    return scores
+
+
+def assert_equal(found, expected):
+    """Scores are those of the network, row for row, and so is the class that each row is taken for."""
+    assert found.shape == expected.shape and found.dtype == 'float32'
+    assert abs(found - expected).max() <= TOLERANCE * abs(expected).max()
+    assert (found.argmax(axis=1) == expected.argmax(axis=1)).all()
+
+
+@pytest.fixture
+def lenet_arrays(seed):
+    """Parameters whose scores differ from row to row."""
+    return lenet_params(numpy.random.default_rng(seed), 0.2)
+
+
+@pytest.fixture
+def net(seed, devices):
+    """ResNet-18 after a step with several devices: each has running statistics of its own."""
+    net = resnet18(10)
+    net.initialize(ctx=devices)
+    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    rng = numpy.random.default_rng(seed)
+    for device in devices:
+        X, y = images(rng, 4)
+        with autograd.record():
+            l = loss(net(np.array(X, ctx=device)), np.array(y, ctx=device))
+        l.backward()
+    trainer.step(4 * len(devices))
+    npx.waitall()
+    return net
+
+
+@pytest.mark.parametrize('rows', [1, 3, 64])
+def test_lenet(rows, lenet_arrays, devices, tmp_path):
+    """Held against the chapter's LeNet and against LeNet in NumPy."""
+    params = [scratch.get_params(to_mx(lenet_arrays), d) for d in devices]
+    to_onnx(params, tmp_path / 'all.onnx')
+    to_onnx(params[-1], tmp_path / 'one.onnx')
+    assert (tmp_path / 'all.onnx').read_bytes() == (tmp_path / 'one.onnx').read_bytes()
+    X, _ = images(numpy.random.default_rng(1), rows)
+    found = run_model(tmp_path / 'one.onnx', X)
+    assert_equal(found, scratch.lenet(np.array(X, ctx=devices[0]), params[0]).asnumpy())
+    assert_equal(found, numpy_lenet(X, lenet_arrays))
+
+
+def test_resnet18_on_its_first_device(net, devices, tmp_path):
+    to_onnx(net, tmp_path / 'a.onnx')
+    differ = 0.0
+    for rows in (1, 3, 64):
+        X, _ = images(numpy.random.default_rng(1), rows)
+        first, other = (net(np.array(X, ctx=d)).asnumpy() for d in devices[:2])
+        assert_equal(run_model(tmp_path / 'a.onnx', X), first)
+        differ = max(differ, abs(first - other).max() / abs(first).max())
+    assert differ > 100 * TOLERANCE  # the devices do, so that it matters which is exported
+
+
+def test_other_statistics_are_another_model(net, tmp_path):
+    """Each of the running statistics is in the model: with one changed, its file is another."""
+    to_onnx(net, tmp_path / 'a.onnx')
+    array = by_name(net)[statistics(net)[-1]].list_data()[0]
+    assign(array, array.asnumpy() + 1)
+    to_onnx(net, tmp_path / 'b.onnx')
+    assert (tmp_path / 'a.onnx').read_bytes() != (tmp_path / 'b.onnx').read_bytes()
+
+
+@pytest.fixture
+def chapter(tmp_path, devices, monkeypatch, capsys):
+    """A function that trains a chapter on few rows: returns its exit status, lines, and lines of errors."""
+    idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
+    monkeypatch.chdir(tmp_path)
+    names = ','.join(f'{d.device_type}:{d.device_id}' for d in devices)
+    flags = ['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--no-plot']
+
+    def run(module, *more, first=True):
+        status = module.main([*(flags if first else ()), *(['--devices', names] if first else ()), *more])
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err.splitlines()
+
+    return run
+
+
+def right_answers(model, dataset, data_dir):
+    """How many of the test images a model takes for what they are, in batches of 256."""
+    _, test_iter = load_data(dataset, 256, data_dir)
+    return sum((run_model(model, X.asnumpy()).argmax(axis=1) == y.asnumpy()).sum() for X, y in test_iter)
+
+
+@pytest.mark.parametrize('module', [scratch, concise])
+def test_at_the_end_of_training_and_of_a_run_that_is_done(module, chapter, capsys, devices):
+    """Both give the same file, and what the run has told of its accuracy holds for it."""
+    status, out, err = chapter(module, '--num-epochs', '2', '--out-dir', 'run', '--export', 'run/a.onnx')
+    assert (status, err) == (0, []) and out[-2].startswith('test acc: ')
+    assert re.fullmatch(r"model: run/a.onnx, checked in onnxruntime: its scores are the network's, to \d\.\de[-+]0\d of "
+                        'the largest', out[-1])
+    assert export.main(['run']) == 0
+    assert capsys.readouterr().out.startswith('model: run/model.onnx, checked in onnxruntime')
+    assert export.main([str(checkpoints('run')[0]), '--out', 'b.onnx']) == 0
+    contents = [Path(name).read_bytes() for name in ('run/a.onnx', 'run/model.onnx', 'b.onnx')]
+    assert contents[0] == contents[1] == contents[2]
+    history = Path('run/history.csv').read_text().splitlines()
+    if module is scratch:  # ResNet-18's accuracy is that of several devices, with statistics of their own
+        assert right_answers('run/a.onnx', 'mnist', 'data') == round(50 * float(history[-1].split(',')[3]))
+    found, config = find_run('run')
+    loaded = load_run(found, config, devices)
+    X, _ = images(numpy.random.default_rng(1), 64)
+    X_first = np.array(X, ctx=devices[0])
+    expected = scratch.lenet(X_first, loaded[0]) if module is scratch else loaded(X_first)
+    assert_equal(run_model('b.onnx', X), expected.asnumpy())
+
+
+def test_resnet18_on_one_device_has_the_accuracy_that_the_run_has_told(chapter, devices):
+    one = ['--devices', f'{devices[0].device_type}:{devices[0].device_id}']
+    status, _, err = chapter(concise, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx', *one)
+    assert (status, err) == (0, [])
+    history = Path('run/history.csv').read_text().splitlines()
+    assert right_answers('a.onnx', 'mnist', 'data') == round(50 * float(history[-1].split(',')[3]))
+
+
+def test_a_run_that_goes_on(chapter):
+    """It exports at its end, also if only the command before asked for it, and also if nothing is left to train."""
+    assert chapter(scratch, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx')[0] == 0
+    first = Path('a.onnx').read_bytes()
+    assert chapter(scratch, '--resume', 'run', '--num-epochs', '2', first=False)[0] == 0
+    second = Path('a.onnx').read_bytes()
+    assert second != first
+    status, out, _ = chapter(scratch, '--resume', 'run', '--export', 'b.onnx', first=False)
+    assert status == 0 and out[-1].startswith('model: b.onnx') and Path('b.onnx').read_bytes() == second
+    config = json.loads(Path('run/config.json').read_text())
+    assert config['export'] == 'b.onnx' and config['resumed'][-1]['changed'] == {}
+
+
+def test_a_run_that_ends_early_exports_nothing(chapter):
+    status, _, err = chapter(scratch, '--num-epochs', '2', '--lr', '1e30', '--out-dir', 'run', '--export', 'a.onnx')
+    assert status == 2 and len(err) == 1 and not Path('a.onnx').exists()
+
+
+def test_a_disk_that_is_full_at_the_end(chapter, monkeypatch, tmp_path):
+    """The run is complete, and the line says how to have the model later."""
+    from gluon_mgpu.onnx_model import file
+
+    def full(path, pieces):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(file, 'write_whole', full)
+    status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
+    assert status == 2 and out[-1].startswith('test acc: ')
+    assert err == ['scratch: a.onnx cannot be written (No space left on device), all else is done; to do it again: '
+                   "python -m gluon_mgpu.export 'my run' --out a.onnx"]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert export.main(['my run', '--out', 'a.onnx']) == 0
+
+
+@pytest.mark.parametrize('module', [scratch, concise])
+def test_refused_before_training(module, chapter, monkeypatch):
+    """With one line, status 2, and nothing written."""
+    before, here, find_spec = sorted(Path().rglob('*')), Path().absolute(), importlib.util.find_spec
+
+    def refused(path):
+        status, out, err = chapter(module, '--out-dir', 'run', '--export', path)
+        assert (status, out, sorted(Path().rglob('*'))) == (2, [], before)
+        line, = err
+        return line.partition(': ')[2]
+
+    assert refused('no/a.onnx') == f'no/a.onnx cannot be written: {here}/no is no folder; make it first'
+    assert refused('a.bin') == 'a.bin: the name of a file that ends in .onnx expected'
+    monkeypatch.setattr(importlib.util, 'find_spec',
+                        lambda name, *more: None if name == 'onnx' else find_spec(name, *more))
+    assert refused('a.onnx') == ("a.onnx cannot be written without onnx: pip install onnx onnxruntime, or '.[onnx]' "
+                                 'where this package comes from')
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f'no Fashion-MNIST in {REAL.parent.name}/{REAL.name} beside the project')
+@pytest.mark.parametrize('module', [scratch, concise])
+def test_the_right_answers_of_fashion_mnist(module, tmp_path, devices, long):
+    """All 10,000 test rows, each taken for the same class."""
+    if module is concise and not long:
+        pytest.skip('ResNet-18 on 10,000 rows takes a minute: --long')
+    out, model, device = tmp_path / 'run', tmp_path / 'a.onnx', devices[0]
+    assert module.main(['--dataset', 'fashion-mnist', '--data-dir', str(REAL), '--batch-size', '64', '--no-plot',
+                        '--num-epochs', '2', '--train-size', '20000' if module is scratch else '1024',
+                        '--devices', f'{device.device_type}:{device.device_id}', '--out-dir', str(out),
+                        '--export', str(model)]) == 0
+    net, _, _ = trained_network(out)
+    count_right = 0
+    for X, y in load_data('fashion-mnist', 256, REAL)[1]:
+        found = run_model(model, X.asnumpy())
+        assert_equal(found, net(X.as_in_ctx(device)).asnumpy())
+        count_right += (found.argmax(axis=1) == y.asnumpy()).sum()
+    history = (out / 'history.csv').read_text().splitlines()
+    assert count_right == round(10000 * float(history[-1].split(',')[3]))
+
+
+def programs():
+    """The programs of docs/export.md, by the model that each reads and what it imports."""
+    blocks = re.findall(r'(?:^(?:    .*)?\n)+', (REPO / 'docs/export.md').read_text(), re.MULTILINE)
+    found = [textwrap.dedent(block).strip() for block in blocks if re.search(r'^    import onnx', block, re.MULTILINE)]
+    return {f'{re.search(r"(lenet|resnet18).onnx", code)[1]}, {re.search(r"import (torch|onnxruntime)", code)[1]}': code
+            for code in found}
+
+
+def test_the_programs_of_the_documentation_are_found():
+    assert list(programs()) == ['lenet, onnxruntime', 'lenet, torch', 'resnet18, torch']
+
+
+@pytest.mark.parametrize('name', programs())
+def test_the_documentation(name, net, lenet_arrays, tmp_path, monkeypatch, devices):
+    """They print the classes of three black images; those in PyTorch give the network's scores of others, too."""
+    model, library = name.split(', ')
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f'{library} is not installed')
+    params = scratch.get_params(to_mx(lenet_arrays), devices[0])
+    to_onnx(params if model == 'lenet' else net, tmp_path / f'{model}.onnx')
+    X = numpy.concatenate([numpy.zeros((3, 1, 28, 28), 'float32'), images(numpy.random.default_rng(1), 5)[0]])
+    numpy.save(tmp_path / 'images.npy', X)
+    more = 'import numpy\nnumpy.save("scores.npy", net(torch.tensor(numpy.load("images.npy"))).detach().numpy())'
+    code = programs()[name] + ('\n' + more if library == 'torch' else '')
+    # A process of its own: PyTorch and MXNet bring an OpenMP each
+    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr
+    X_first = np.array(X, ctx=devices[0])
+    expected = (scratch.lenet(X_first, params) if model == 'lenet' else net(X_first)).asnumpy()
+    assert re.findall(r'\d+', done.stdout) == [str(i) for i in expected[:3].argmax(axis=1)]
+    if library == 'torch':
+        assert_equal(numpy.load(tmp_path / 'scores.npy'), expected)

@@ -124,8 +124,8 @@ def test_at_the_end_of_training_and_of_a_run_that_is_done(module, chapter, capsy
     """Both give the same file, and what the run has told of its accuracy holds for it."""
     status, out, err = chapter(module, '--num-epochs', '2', '--out-dir', 'run', '--export', 'run/a.onnx')
     assert (status, err) == (0, []) and out[-2].startswith('test acc: ')
-    assert re.fullmatch(r"model: run/a.onnx, checked in onnxruntime: its scores are the network's, to \d\.\de[-+]0\d of "
-                        'the largest', out[-1])
+    assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: its scores are the network's, to "
+                        r'\d\.\de[-+]0\d of the largest', out[-1])
     assert export.main(['run']) == 0
     assert capsys.readouterr().out.startswith('model: run/model.onnx, checked in onnxruntime')
     assert export.main([str(checkpoints('run')[0]), '--out', 'b.onnx']) == 0

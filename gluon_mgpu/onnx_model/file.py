@@ -125,8 +125,8 @@ def _layers(block) -> list[type]:
 
 def _resnet18(low, values: dict[str, numpy.ndarray], device) -> gluon.HybridBlock:
     """ResNet-18 in float32, with the parameters of one in lower precision."""
-    weight = list(values.values())[0]
-    num_classes = len(list(values.values())[-1])
+    weight, *_, bias = values.values()
+    num_classes = len(bias)
     net = resnet18(num_classes)
     net.initialize(ctx=device)
     net(np.zeros((1, weight.shape[1], 28, 28), ctx=device))  # it learns its shapes

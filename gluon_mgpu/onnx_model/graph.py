@@ -11,7 +11,7 @@ import numpy
 import onnx
 from onnx import helper, numpy_helper
 
-from .. import __version__
+from ..machine import versions
 from ..mxnet_setup.compat import gluon
 from ..networks.resnet import Residual
 from ..training.parameters import by_name
@@ -93,7 +93,7 @@ class _Graph:
             self.nodes, name, [helper.make_tensor_value_info(INPUT, float32, ('batch', *image))],
             [helper.make_tensor_value_info(OUTPUT, float32, ('batch', num_classes))],
             [numpy_helper.from_array(array, name) for name, array in self.arrays.items()])
-        model = helper.make_model(graph, producer_name='gluon_mgpu', producer_version=__version__,
+        model = helper.make_model(graph, producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
                                   opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
         onnx.checker.check_model(model, full_check=True)
         return model

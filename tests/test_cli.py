@@ -277,6 +277,6 @@ def test_help_gives_defaults_and_units(chapter):
     text = ' '.join(text.split())
     for phrase in ('(default: 256)', '(default: 10)', '(default: 2, or 1', '(default: auto)', 'ROWS', '--num-gpus',
                    'learning rate', '--devices', '--data-dir', '--train-size', '--seed', '--out-dir', '--no-plot',
-                   '--checkpoint-every', '--resume', '--require-checkpoint',
+                   '--checkpoint-every', '--resume', '--require-checkpoint', '--export',
                    '--quiet'):
         assert phrase in text

@@ -58,6 +58,23 @@ def test_more_workers_than_rows(job, flags, tmp_path):
     assert three.text.splitlines()[-1].endswith(', 3 workers')
 
 
+def test_the_first_worker_exports(job, flags, tmp_path):
+    """As the run that is done would be exported later: with the running statistics of the first worker."""
+    from gluon_mgpu import export
+    flags = [*flags, '--train-size', '40', '--batch-size', '16', '--num-epochs', '1']
+    with job(2, *command('concise', flags, tmp_path / 'run', '--export', tmp_path / 'run/a.onnx')) as two:
+        assert two.end() == 0, two.text
+    assert two.text.splitlines()[-1].startswith(f'[0] model: {tmp_path}/run/a.onnx, checked in onnxruntime')
+    assert two.text.count('model: ') == 1
+    assert export.main([str(tmp_path / 'run')]) == 0
+    assert (tmp_path / 'run/model.onnx').read_bytes() == (tmp_path / 'run/a.onnx').read_bytes()
+    with job(2, *command('concise', flags, tmp_path / 'other', '--export', tmp_path / 'no/a.onnx')) as refused:
+        assert refused.end() != 0
+    assert refused.text.splitlines() == [f'[0] concise: {tmp_path}/no/a.onnx cannot be written: {tmp_path}/no is no '
+                                         'folder; make it first']
+    assert not (tmp_path / 'other').exists()
+
+
 @pytest.mark.parametrize('chapter', ['scratch', 'concise'])
 def test_gradients_as_float16(job, flags, tmp_path, chapter):
     """Nearly the same, but not quite: the gradients have 11 bits."""

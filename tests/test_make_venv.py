@@ -26,16 +26,16 @@ def make_venv(tmp_path):
     """Return a function that puts programs on an otherwise bare PATH and runs the script."""
     binaries = tmp_path / 'bin'
     binaries.mkdir()
-    for tool in ('bash', 'cp', 'ls', 'mkdir', 'rm', 'sh', 'touch', 'uname'):
+    for tool in ('bash', 'chmod', 'cp', 'ls', 'mkdir', 'rm', 'sh', 'touch', 'uname'):
         (binaries / tool).symlink_to(shutil.which(tool))
 
-    def run(programs=None, **environment):
+    def run(programs=None, arguments=('cpu,test',), **environment):
         for name, source in (programs or {}).items():
             (binaries / name).write_text(source)
             (binaries / name).chmod(0o755)
         env = {'PATH': str(binaries), 'HOME': str(tmp_path), 'PIP_LOG': str(tmp_path / 'pip.log')}
         env.update(environment)
-        command = [shutil.which('bash'), str(SCRIPT), 'venv', 'cpu,test']
+        command = [shutil.which('bash'), str(SCRIPT), 'venv', *arguments]
         return subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=60)
 
     return run
@@ -117,3 +117,28 @@ def test_an_environment_that_is_there_is_used(make_venv, tmp_path):
     assert make_venv().returncode == 0
     calls = (tmp_path / 'pip.log').read_text().splitlines()
     assert [call.split()[-1] for call in calls] == ['.[cpu,test]', '.[cpu,test]', '.[test]']
+    assert make_venv(arguments=['cu112,test']).returncode == 0
+    assert (tmp_path / 'pip.log').read_text().endswith(' .[cu112,test]\n')
+
+
+def test_the_lowest_versions(make_venv, tmp_path):
+    """By uv, on the Python that they have wheels for."""
+    uv = '#!/bin/sh\necho "uv $*" >>"$PIP_LOG"\n'
+    programs = {'python3.11': python('3.11.7'), 'python3.9': python('3.9.18').replace(
+        'mkdir "$3/bin"', f"mkdir \"$3/bin\" && echo '{uv}' >\"$3/bin/uv\" && chmod +x \"$3/bin/uv\"")}
+    result = make_venv(programs, arguments=['cpu,test', 'oldest'])
+    assert result.returncode == 0, result.stderr
+    assert f'from {tmp_path}/bin/python3.9 and' in result.stdout
+    pip, uv = (tmp_path / 'pip.log').read_text().splitlines()
+    assert pip.split()[-1].startswith('uv>=')
+    assert uv.startswith('uv pip install ')
+    assert '--python venv/bin/python --resolution lowest-direct' in uv
+    assert uv.endswith('.[cpu,test]')
+
+
+@pytest.mark.parametrize('arguments', [['cpu,test'], ['cpu,test', 'oldest']])
+def test_pip_that_fails_leaves_nothing_that_looks_installed(make_venv, tmp_path, arguments):
+    result = make_venv({'python3.9': python('3.9.18')}, arguments, PIP_FAILS='yes')
+    assert result.returncode == 1
+    assert 'pip could not install' in result.stderr
+    assert not (tmp_path / 'venv' / 'installed').exists()

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# usage: tools/make_venv.sh FOLDER EXTRAS
-# Make the virtual environment FOLDER, if it is not there, and install this package with EXTRAS in it.
+# usage: tools/make_venv.sh FOLDER EXTRAS [oldest]
+# Make the virtual environment FOLDER, if it is not there, and install this package with EXTRAS in it; with `oldest`,
+# the lowest versions that pyproject.toml allows, which have wheels for Python 3.9.
 # PYTHON=/path/to/python names the Python to make it from; else one of 3.9 to 3.12 is looked for.
 set -euo pipefail
 venv=$1
 extras=$2
+oldest=${3:-}
 
 candidates() {
   if [ -n "${PYTHON:-}" ]; then
     type -p "$PYTHON" || echo "$PYTHON"
     return
   fi
-  for version in 3.11 3.12 3.10 3.9; do
+  for version in ${oldest:+3.9} 3.11 3.12 3.10 3.9; do
     type -ap "python$version" || true
     ls -d "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python 2>/dev/null || true
   done
@@ -52,9 +54,18 @@ if [ ! -d "$venv" ]; then
   "$python" -m venv "$venv"
 fi
 if compgen -G "$venv/lib/python3*/site-packages/mxnet_cu*" >/dev/null; then
-  extras=test # the owner has chosen the CUDA build, and the CPU build would overwrite it
+  extras=${extras#cpu,} # the owner has chosen the CUDA build, and the CPU build would overwrite it
 fi
-if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"; then
+pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+install_package() {
+  if [ -z "$oldest" ]; then
+    "${pip[@]}" --editable ".[$extras]"
+  else # pip can't take the lowest versions
+    "${pip[@]}" 'uv>=0.5' &&
+      "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --resolution lowest-direct --editable ".[$extras]"
+  fi
+}
+if ! install_package; then
   echo "pip could not install the package into $venv: see its message above." >&2
   echo "If it found no mxnet for this machine ($(uname -sm)), the README says what there is." >&2
   exit 1

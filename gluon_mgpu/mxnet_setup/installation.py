@@ -155,6 +155,14 @@ def _pip_of_its_own() -> str:
     return 'pip'
 
 
+def how_to_get_horovod() -> str:
+    """The command that builds Horovod into this environment: what it takes is in the source, and not in the wheel."""
+    source = Path(__file__).parents[2]
+    if (source / 'tools' / 'install_horovod.sh').exists():
+        return f'tools/install_horovod.sh {sys.prefix} in the folder {source} builds it'
+    return f"tools/install_horovod.sh {sys.prefix} in a checkout of this package's source builds it"
+
+
 def _line(error: Exception) -> str:
     text = ' '.join(str(error).split())
     return f'{type(error).__name__}: {text if len(text) < 200 else text[:200] + "..."}'

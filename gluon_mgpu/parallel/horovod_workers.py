@@ -18,6 +18,7 @@ import numpy
 
 from ..devices.gpus import num_mxnet_gpus
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
+from ..mxnet_setup.installation import how_to_get_horovod
 from ..program import Stopped
 from . import launchers
 from .flat import in_one_piece
@@ -40,12 +41,11 @@ def check_horovod() -> None:
     if MXNET_MAJOR >= 2:
         raise ValueError(f'Horovod has no support for MXNet {mx.__version__}: use MXNet 1.9.1')
     if importlib.util.find_spec('horovod') is None:
-        raise ValueError('Horovod is not installed: make horovod builds it, or tools/install_horovod.sh FOLDER into '
-                         'a virtual environment')
+        raise ValueError(f'Horovod is not installed: {how_to_get_horovod()}')
     try:
         importlib.import_module('horovod.mxnet')
     except ImportError as error:
-        raise ValueError(f'Horovod is not built for this MXNet ({error}): make horovod') from None
+        raise ValueError(f'Horovod is not built for this MXNet ({error}): {how_to_get_horovod()}') from None
 
 
 class HorovodWorkers(Workers):

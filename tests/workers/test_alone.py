@@ -122,5 +122,5 @@ def test_without_horovod(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, 'find_spec',
                         lambda name, *args: None if name == 'horovod' else find_spec(name, *args))
     assert scratch.main(['--horovod']) == 2
-    line = 'Horovod has no support for MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: make horovod'
+    line = 'Horovod has no support for MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/install_horovod.sh'
     assert line in capsys.readouterr().err

@@ -135,7 +135,7 @@ def test_numpy_2_keeps_its_own_bool(tmp_path):
 
 def test_a_broken_numpy_does_not_stop_the_import(tmp_path):
     (tmp_path / 'numpy.py').write_text('1 / 0\n')
-    assert run('import gluon_mgpu; print(gluon_mgpu.__version__)', '-S', path=[str(tmp_path)]) == '0.1.0'
+    assert run('import gluon_mgpu; print(gluon_mgpu.__version__)', '-S', path=[str(tmp_path)]) == gluon_mgpu.__version__
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason='distutils is part of Python before 3.12')

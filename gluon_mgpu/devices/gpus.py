@@ -1,7 +1,7 @@
 """Which GPUs MXNet can use, and why not the others: what it sees, next to what the driver says."""
 from __future__ import annotations
 
-from .nvidia_driver import ask_driver
+from .nvidia_driver import Gpu, ask_driver, hidden
 
 
 def num_mxnet_gpus() -> int:
@@ -29,9 +29,15 @@ def _no_code_for() -> dict[int, str]:
     """Return the GPUs that this MXNet has no code for: number -> the line that refuses it."""
     from ..mxnet_setup.compat import compute_capabilities
     lowest, highest = compute_capabilities()
-    return {gpu.index: f'gpu({gpu.index}) is {gpu}, and this MXNet has code only for {dotted(lowest)} to '
-                       f'{dotted(highest)}: use {" or ".join([*gpu.builds(), "CPU contexts (cpu:0,cpu:1)"])}'
-            for gpu in ask_driver().gpus if not lowest <= gpu.capability <= highest}
+    gpus = ask_driver().gpus
+    others = ','.join(f'gpu:{gpu.index}' for gpu in gpus if lowest <= gpu.capability <= highest)
+
+    def line(gpu: Gpu) -> str:
+        instead = [*([others] if others and num_mxnet_gpus() else []), *gpu.builds(), 'CPU contexts (cpu:0,cpu:1)']
+        return (f'gpu({gpu.index}) is {gpu}, and this MXNet has code only for {dotted(lowest)} to '
+                f'{dotted(highest)}: use {" or ".join(instead)}')
+
+    return {gpu.index: line(gpu) for gpu in gpus if not lowest <= gpu.capability <= highest}
 
 
 def usable_gpus() -> list[int]:
@@ -53,7 +59,22 @@ def check_gpus(numbers: list[int]) -> None:
         if not seen:
             raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use CPU contexts (cpu:0,cpu:1)')
         if i >= seen:
-            raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}): use gpu:0 to gpu:{seen - 1}')
+            one_instance = ', as a process has one MIG instance at most' if ask_driver().gpus[0].is_mig else ''
+            raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}{one_instance}{hidden()}): '
+                             f'use gpu:0{f" to gpu:{seen - 1}" if seen > 1 else ""}')
+
+
+def gpu_of_worker(local_rank: int) -> int:
+    """Return the number of the GPU that the i-th worker of a machine takes, or 0 where it sees a single one.
+
+    Slurm can show each of its tasks one GPU, or one MIG instance: for each, that is gpu(0).
+    """
+    return 0 if num_mxnet_gpus() == 1 else local_rank
+
+
+def uuid_of(number: int) -> str:
+    """Return what tells a GPU from all others, '' if the driver does not say."""
+    return next((gpu.uuid for gpu in ask_driver().gpus if gpu.index == number), '')
 
 
 def dotted(version: tuple[int, int] | None) -> str:

@@ -11,6 +11,7 @@ import os
 import sys
 from ctypes import byref, c_char, c_int, c_size_t
 from typing import NamedTuple
+from uuid import UUID
 
 from ..mxnet_setup.installation import BUILDS
 
@@ -39,6 +40,12 @@ class Gpu(NamedTuple):
     name: str                     # 'Tesla V100-SXM2-16GB'
     capability: tuple[int, int]   # compute capability (major, minor): (7, 0)
     memory: int                   # bytes
+    uuid: str = ''                # as nvidia-smi -L shows it, without GPU- or MIG-; '' from old drivers
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is an instance of a GPU that is split: 'NVIDIA A100-SXM4-40GB MIG 3g.20gb'."""
+        return ' MIG ' in self.name
 
     def __str__(self) -> str:
         return f'{self.name} (compute capability {self.capability[0]}.{self.capability[1]})'
@@ -87,7 +94,7 @@ def ask_driver() -> Driver:
         gpus = [_describe(cuda, i) for i in range(count.value)]
     except _DriverError as error:
         return Driver([], version, str(error))
-    return Driver(gpus, version, '' if gpus else f'the NVIDIA driver has no GPU{_hidden()}')
+    return Driver(gpus, version, '' if gpus else f'the NVIDIA driver has no GPU{hidden()}')
 
 
 def _call(cuda: ctypes.CDLL, name: str, *args: object) -> None:
@@ -99,7 +106,7 @@ def _call(cuda: ctypes.CDLL, name: str, *args: object) -> None:
         raise _DriverError(f'the NVIDIA driver is unusable: {LIBRARY} has no {name}') from None
     if code != 0:
         meaning = MEANINGS.get(code, 'see CUresult in the documentation of the CUDA driver API')
-        raise _DriverError(f'the NVIDIA driver is unusable: {name} failed with {code} ({meaning}){_hidden()}')
+        raise _DriverError(f'the NVIDIA driver is unusable: {name} failed with {code} ({meaning}){hidden()}')
 
 
 def _cuda_version(cuda: ctypes.CDLL) -> tuple[int, int]:
@@ -117,9 +124,19 @@ def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
     _call(cuda, 'cuDeviceGetAttribute', byref(minor), c_int(CAPABILITY_MINOR), device)
     # Without _v2 the function is the one of CUDA 3.1, which counts in 32 bits
     _call(cuda, 'cuDeviceTotalMem_v2', byref(memory), device)
-    return Gpu(index, name.value.decode(errors='replace'), (major.value, minor.value), memory.value)
+    return Gpu(index, name.value.decode(errors='replace'), (major.value, minor.value), memory.value,
+               _uuid(cuda, device))
 
 
-def _hidden() -> str:
+def _uuid(cuda: ctypes.CDLL, device: c_int) -> str:
+    # Without _v2 a MIG instance has the number of the GPU that it is a part of
+    number = (c_char * 16)()
+    if not hasattr(cuda, 'cuDeviceGetUuid_v2') or cuda.cuDeviceGetUuid_v2(number, device) != 0:
+        return ''
+    return str(UUID(bytes=number.raw))
+
+
+def hidden() -> str:
+    """What to add where a GPU is missed; '' if the environment hides none."""
     visible = os.environ.get('CUDA_VISIBLE_DEVICES')
     return '' if visible is None else f'; CUDA_VISIBLE_DEVICES={visible!r} may hide some'

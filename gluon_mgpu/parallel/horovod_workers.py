@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 
-from ..devices.gpus import num_mxnet_gpus
+from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
 from ..mxnet_setup.installation import how_to_get_horovod
 from ..program import Stopped
@@ -48,6 +48,25 @@ def check_horovod() -> None:
         raise ValueError(f'Horovod is not built for this MXNet ({error}): {how_to_get_horovod()}') from None
 
 
+def check_own_gpus(told: list[tuple[str, str]], rank: int = 0) -> None:
+    """Refuse workers that share a GPU: NCCL would hang, or their sums take turns.
+
+    Parameters
+    ----------
+    told : list of (str, str)
+        Of each worker its host and its GPU's UUID, '' for none.
+    rank : int
+        This worker's; the first tells the error for all.
+    """
+    seen: dict[str, int] = {}
+    for worker, (host, uuid) in enumerate(told):
+        if uuid and seen.setdefault(uuid, worker) != worker:
+            error = _agreed(ValueError(f'workers {seen[uuid]} and {worker} have the same GPU ({host}, UUID {uuid}): '
+                                       'start as many workers on a machine as it has GPUs'))
+            error.told = rank != 0  # type: ignore[attr-defined]
+            raise error
+
+
 class HorovodWorkers(Workers):
     """All processes that a launcher has started, of which this is one; to be used as a context manager.
 
@@ -68,7 +87,7 @@ class HorovodWorkers(Workers):
     rank, size, local_rank : int
         Which worker this is, of how many, and which of those on its machine.
     device : mx.Context
-        ``gpu(local_rank)`` where MXNet sees GPUs, else ``cpu(0)``.
+        ``gpu(local_rank)`` where MXNet sees GPUs, ``gpu(0)`` where it sees one alone, else ``cpu(0)``.
 
     Raises
     ------
@@ -85,13 +104,15 @@ class HorovodWorkers(Workers):
         self._hvd = hvd = importlib.import_module('horovod.mxnet')
         hvd.init()
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), found.local_rank
-        self.device = mx.gpu(self.local_rank) if num_mxnet_gpus() else mx.cpu(0)
+        self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         self._signals = signals
         self._signum = 0  # the signal that a worker had received when values were last gathered
         self._names = count()
         host = launchers.host(found)
-        self.hosts = self.gather(host)
+        told = self.gather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
+        check_own_gpus(told, self.rank)
+        self.hosts = [host for host, _ in told]
         self._watch = Watch(self.rank, self.gather, launchers.address(), f'{host}, process {os.getpid()}', program,
                             lambda: self.advice)
 

@@ -26,6 +26,8 @@ WHEEL, REVIVED = ((5, 0), (8, 9)), ((8, 0), (12, 1))
 K80, V100, RTX4090, H200 = (Gpu(0, name, capability, 2**34) for name, capability in (
     ('Tesla K80', (3, 7)), ('Tesla V100', (7, 0)), ('RTX 4090', (8, 9)), ('NVIDIA H200', (9, 0))))
 
+A100_PART = Gpu(0, 'NVIDIA A100-SXM4-40GB MIG 1g.5gb', (8, 0), 2**32, '9d8e7f6a-0000-4000-8000-0123456789ab')
+
 
 @pytest.fixture
 def machine(monkeypatch):
@@ -39,6 +41,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(mx.runtime.Features, 'is_enabled', lambda self, feature: cuda)
         monkeypatch.setattr(compat, 'compute_capabilities', lambda: code_for)
         monkeypatch.setattr(module, 'omp_threads', lambda: 1)
+        monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     return pretend
 
 
@@ -187,7 +190,7 @@ def test_duplicates(machine, text, twice):
 def test_a_gpu_that_does_not_exist(machine):
     machine(V100)
     assert check_devices(gpus(0)) == gpus(0)
-    assert refusal(check_devices, gpus(0, 1)) == 'gpu(1) does not exist (MXNet sees 1): use gpu:0 to gpu:0'
+    assert refusal(check_devices, gpus(0, 1)) == 'gpu(1) does not exist (MXNet sees 1): use gpu:0'
 
 
 def test_a_gpu_without_a_driver(machine):
@@ -214,7 +217,43 @@ def test_a_gpu_that_the_wheel_has_no_code_for(machine, seen):
     machine(RTX4090, H200, seen=seen)
     assert refusal(check_devices, gpus(1)) == (
         'gpu(1) is NVIDIA H200 (compute capability 9.0), and this MXNet has code only for 5.0 to 8.9: '
-        'use the revived MXNet 2 (https://github.com/smolix/mxnet) or CPU contexts (cpu:0,cpu:1)')
+        f'use {"gpu:0 or " if seen else ""}the revived MXNet 2 (https://github.com/smolix/mxnet) or CPU contexts '
+        '(cpu:0,cpu:1)')
+
+
+@pytest.mark.parametrize('text', ['gpu:all', 'gpu:0-2', 'gpu:2,gpu:1'])
+def test_a_gpu_without_code_in_the_middle(machine, text):
+    machine(V100, K80, RTX4090)
+    assert refusal(parse_devices, text) == (
+        'gpu(1) is Tesla K80 (compute capability 3.7), and this MXNet has code only for 5.0 to 8.9: '
+        'use gpu:0,gpu:2 or CPU contexts (cpu:0,cpu:1)')
+    assert parse_devices('gpu:0,gpu:2') == gpus(0, 2) == try_all_gpus()
+    assert [try_gpu(0), try_gpu(1), try_gpu(2)] == [mx.gpu(0), mx.cpu(1), mx.gpu(2)]
+    assert devices_from(1) == gpus(0)
+    assert refusal(devices_from, 2).startswith('gpu(1) is Tesla K80')
+
+
+def test_gpus_that_the_environment_hides(machine, monkeypatch):
+    machine(V100)
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3')
+    assert refusal(check_devices, gpus(3)) == (
+        "gpu(3) does not exist (MXNet sees 1; CUDA_VISIBLE_DEVICES='3' may hide some): use gpu:0")
+
+
+def test_mig_instances(machine):
+    machine(A100_PART)
+    assert try_all_gpus() == parse_devices('gpu:all') == gpus(0)
+    assert refusal(devices_from, 2) == (
+        'gpu(1) does not exist (MXNet sees 1, as a process has one MIG instance at most): use gpu:0')
+
+
+def test_the_gpus_of_workers(machine):
+    machine(V100, RTX4090)
+    assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 1, 2]  # and gpu(2) is refused
+    assert [gpu_module.uuid_of(i) for i in range(3)] == ['', '', '']
+    machine(A100_PART)  # each is shown one of its own
+    assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 0, 0]
+    assert gpu_module.uuid_of(0) == A100_PART.uuid
 
 
 def test_a_gpu_that_the_revived_build_has_no_code_for(machine):
@@ -222,7 +261,7 @@ def test_a_gpu_that_the_revived_build_has_no_code_for(machine):
     assert check_devices(gpus(1)) == gpus(1)
     assert refusal(check_devices, gpus(0)) == (
         'gpu(0) is Tesla V100 (compute capability 7.0), and this MXNet has code only for 8.0 to 12.1: '
-        'use mxnet-cu112 or CPU contexts (cpu:0,cpu:1)')
+        'use gpu:1 or mxnet-cu112 or CPU contexts (cpu:0,cpu:1)')
 
 
 def test_a_gpu_that_no_build_has_code_for(machine):

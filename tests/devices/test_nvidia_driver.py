@@ -6,16 +6,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+import stub_driver
 
 import gluon_mgpu
 from gluon_mgpu.devices import nvidia_driver
 from gluon_mgpu.devices.nvidia_driver import LIBRARY, Gpu, ask_driver
 
-H200 = Gpu(0, 'NVIDIA H200', (9, 0), 150_754_820_096)   # more bytes than 32 bits can count
-V100 = Gpu(1, 'Tesla V100-SXM2-16GB', (7, 0), 16_945_512_448)
-RTX4090 = Gpu(2, 'NVIDIA GeForce RTX 4090', (8, 9), 25_757_220_864)
+# More bytes than 32 bits can count
+H200 = Gpu(0, 'NVIDIA H200', (9, 0), 150_754_820_096, '1a2b3c4d-0000-4000-8000-0123456789ab')
+V100 = Gpu(1, 'Tesla V100-SXM2-16GB', (7, 0), 16_945_512_448, '1aaabbbb-0000-4000-8000-0123456789ab')
+RTX4090 = Gpu(2, 'NVIDIA GeForce RTX 4090', (8, 9), 25_757_220_864, '9d8e7f6a-0000-4000-8000-0123456789ab')
 GPUS = [H200, V100, RTX4090]
 
 
@@ -52,7 +55,9 @@ ANSWERS = {
     'cuDeviceGetAttribute': lambda gpus, out, attribute, device: _put(
         out, gpus[device.value - 10].capability[{75: 0, 76: 1}[attribute.value]]),
     'cuDeviceTotalMem_v2': lambda gpus, out, device: _put(out, gpus[device.value - 10].memory),
+    'cuDeviceGetUuid_v2': lambda gpus, out, device: setattr(out, 'raw', UUID(gpus[device.value - 10].uuid).bytes),
 }
+OPTIONAL = 'cuDeviceGetUuid_v2'  # only drivers from CUDA 11.4 on have it
 
 
 @pytest.fixture
@@ -92,7 +97,7 @@ def test_cuinit_fails(install, code, meaning):
     assert '\n' not in reason
 
 
-@pytest.mark.parametrize('name', [name for name in ANSWERS if name != 'cuInit'])
+@pytest.mark.parametrize('name', [name for name in ANSWERS if name not in ('cuInit', OPTIONAL)])
 def test_any_other_call_fails(install, name):
     install(FakeCuda(GPUS, **{name: 999}))
     gpus, _, reason = ask_driver()
@@ -100,12 +105,21 @@ def test_any_other_call_fails(install, name):
     assert f'{name} failed with 999 (unknown error' in reason
 
 
-@pytest.mark.parametrize('name', list(ANSWERS))
+@pytest.mark.parametrize('name', [name for name in ANSWERS if name != OPTIONAL])
 def test_library_without_a_function(install, monkeypatch, name):
     monkeypatch.delitem(ANSWERS, name)
     install(FakeCuda(GPUS))
     assert ask_driver().gpus == []
     assert ask_driver().reason == f'the NVIDIA driver is unusable: {LIBRARY} has no {name}'
+
+
+def test_a_driver_that_does_not_tell_uuids(install, monkeypatch):
+    without = [gpu._replace(uuid='') for gpu in GPUS]
+    install(FakeCuda(GPUS, cuDeviceGetUuid_v2=999))
+    assert ask_driver().gpus == without
+    monkeypatch.delitem(ANSWERS, OPTIONAL)
+    install(FakeCuda(GPUS))
+    assert ask_driver().gpus == without
 
 
 def test_driver_with_no_gpu(install):
@@ -130,50 +144,29 @@ def test_builds_with_code(capability, wheel, revived):
     assert any('revived' in build for build in builds) is revived
 
 
-STUB = """
-#include <stdlib.h>
-#include <string.h>
-static const char *names[] = {%(names)s};
-static const int majors[] = {%(majors)s}, minors[] = {%(minors)s};
-static const size_t memories[] = {%(memories)s};
-int cuInit(unsigned flags) { const char *code = getenv("STUB_CUINIT"); return code ? atoi(code) : 0; }
-int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
-int cuDeviceGetCount(int *count) { *count = %(count)d; return 0; }
-int cuDeviceGet(int *device, int index) { *device = index; return 0; }
-int cuDeviceGetName(char *name, int size, int device) { strncpy(name, names[device], size); return 0; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    *value = attribute == 75 ? majors[device] : attribute == 76 ? minors[device] : -1;
-    return 0;
-}
-int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = memories[device]; return 0; }
-"""
-
-
 @pytest.fixture(scope='module')
-def probe(tmp_path_factory):
-    """A function that runs `python -m gluon_mgpu.devices` on a stub of the driver, with nothing installed."""
-    compiler = shutil.which('cc') or shutil.which('gcc')
-    if sys.platform != 'linux' or not compiler:
-        pytest.skip('needs Linux and a C compiler to make a stub of libcuda.so.1')
+def stub(tmp_path_factory):
+    """A folder with a stub of the driver, and a copy of the package: that of an installed one holds other packages."""
     folder = tmp_path_factory.mktemp('stub')
-    (folder / 'stub.c').write_text(STUB % {
-        'names': ', '.join(f'"{gpu.name}"' for gpu in GPUS), 'count': len(GPUS),
-        'majors': ', '.join(str(gpu.capability[0]) for gpu in GPUS),
-        'minors': ', '.join(str(gpu.capability[1]) for gpu in GPUS),
-        'memories': ', '.join(str(gpu.memory) for gpu in GPUS)})
-    subprocess.run([compiler, '-shared', '-fPIC', '-o', 'libcuda.so.1', 'stub.c'], cwd=folder, check=True)
-    # A copy, since the folder of an installed package holds what else is installed
+    stub_driver.build(folder)
     shutil.copytree(Path(gluon_mgpu.__file__).parent, folder / 'gluon_mgpu')
+    return folder
 
-    def run(**environment):
-        environment = {**os.environ, 'LD_LIBRARY_PATH': str(folder), **environment}
-        environment.pop('PYTHONPATH', None)
-        # -S: without site-packages
-        done = subprocess.run([sys.executable, '-S', '-m', 'gluon_mgpu.devices'], cwd=folder, env=environment,
-                              capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stderr) == (0, '')
-        return done.stdout.splitlines()
-    return run
+
+def python(stub, gpus, *arguments, **environment):
+    """What a Python with nothing installed (-S) prints where the driver has these GPUs."""
+    inherited = {name: value for name, value in os.environ.items()
+                 if name not in ('PYTHONPATH', 'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER')}
+    done = subprocess.run([sys.executable, '-S', *arguments], cwd=stub, capture_output=True, text=True, timeout=60,
+                          env={**inherited, **stub_driver.environment(stub, gpus), **environment})
+    assert (done.returncode, done.stderr) == (0, '')
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def probe(stub):
+    """A function that runs `python -m gluon_mgpu.devices` on the stub."""
+    return lambda **environment: python(stub, GPUS, '-m', 'gluon_mgpu.devices', **environment)
 
 
 def test_program_lists_gpus_and_who_can_use_them(probe):
@@ -194,3 +187,27 @@ def test_program_says_why_there_is_none(probe):
     reason = probe(STUB_CUINIT='803', CUDA_VISIBLE_DEVICES='')[1]
     assert reason.startswith('no GPU (the NVIDIA driver is unusable: cuInit failed with 803 (')
     assert reason.endswith("; CUDA_VISIBLE_DEVICES='' may hide some)")
+
+
+A100 = Gpu(0, 'NVIDIA A100-SXM4-40GB MIG 1g.5gb', (8, 0), 5 * 2**30, '9d8e7f6a-0000-4000-8000-00000000000a')
+OTHER_A100 = A100._replace(uuid='9d8e7f6a-0000-4000-8000-00000000000b')
+NAMES = ('from gluon_mgpu.devices.nvidia_driver import ask_driver\n'
+         'for gpu in ask_driver().gpus: print(gpu.index, gpu.name, gpu.uuid)')
+
+
+@pytest.mark.parametrize(('visible', 'numbers'), [
+    (None, [0, 1, 2]), ('0,1,2', [0, 1, 2]), ('2,0', [2, 0]), ('1', [1]), ('0,2,-1,1', [0, 2]), ('-1', []), ('', []),
+    ('0,7,1', [0]), ('GPU-9d8e', [2]), (f'GPU-{V100.uuid},0', [1, 0]), ('GPU-1a', []), ('2,none', [2])])
+def test_the_numbers_are_those_of_the_visible_gpus(stub, visible, numbers):
+    """As the stub, and NVIDIA's documentation, have it: gpu(i) is the i-th one visible, and not the driver's i-th."""
+    environment = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
+    assert python(stub, GPUS, '-c', NAMES, **environment) == [
+        f'{i} {GPUS[number].name} {GPUS[number].uuid}' for i, number in enumerate(numbers)]
+
+
+@pytest.mark.parametrize(('visible', 'expected'), [
+    (None, A100), (f'MIG-{OTHER_A100.uuid},MIG-{A100.uuid}', OTHER_A100)])
+def test_a_process_sees_one_mig_instance(stub, visible, expected):
+    environment = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
+    assert python(stub, [A100, OTHER_A100], '-c', NAMES, **environment) == [f'0 {expected.name} {expected.uuid}']
+    assert A100.is_mig and not H200.is_mig

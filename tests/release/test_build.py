@@ -18,7 +18,8 @@ import gluon_mgpu
 REPO = Path(__file__).parents[2]
 NAME = f'gluon_mgpu-{gluon_mgpu.__version__}'
 # Caches, environments, what runs leave, and what only CI of the project reads
-UNWANTED = re.compile(r'__pycache__|\.pyc$|(^|/)(\.\w+_cache|\.hypothesis|\.venv[^/]*|\.git|\.ci|runs|build|dist|site)/')
+UNWANTED = re.compile(
+    r'__pycache__|\.pyc$|(^|/)(\.\w+_cache|\.hypothesis|\.venv[^/]*|\.git|\.ci|runs|build|dist|site)/')
 
 
 @pytest.fixture(scope='module')
@@ -26,8 +27,8 @@ def built(tmp_path_factory):
     """A folder with the wheel and the source archive, built as pip would: no fault, no warning."""
     pytest.importorskip('hatchling')
     folder = tmp_path_factory.mktemp('dist')
-    done = subprocess.run([sys.executable, '-W', 'error', '-m', 'hatchling', 'build', '-d', folder], cwd=REPO, text=True,
-                          capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, '-W', 'error', '-m', 'hatchling', 'build', '-d', folder], cwd=REPO,
+                          text=True, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert 'warning' not in (done.stdout + done.stderr).lower()
     assert sorted(os.listdir(folder)) == [f'{NAME}-py3-none-any.whl', f'{NAME}.tar.gz']

@@ -6,6 +6,7 @@ from gluon_mgpu import scratch
 from gluon_mgpu.data import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 from gluon_mgpu.parallel import launchers
+from gluon_mgpu.parallel.horovod_workers import check_own_gpus
 from gluon_mgpu.parallel.launchers import Place, place
 from gluon_mgpu.training.run import Run
 
@@ -116,11 +117,20 @@ def test_horovodrun_without_the_flag(monkeypatch, capsys):
     assert 'horovodrun has started 2 workers, and each would train for itself: add --horovod' in capsys.readouterr().err
 
 
+def test_workers_that_share_a_gpu_are_refused():
+    for fine in ([('a', ''), ('a', '')], [('a', '1f'), ('a', '2f'), ('b', '3f')]):
+        check_own_gpus(fine)
+    for rank in (0, 1):
+        with pytest.raises(ValueError, match='workers 0 and 2 have the same GPU .a, UUID 1f.: start as many') as caught:
+            check_own_gpus([('a', '1f'), ('a', '2f'), ('a', '1f')], rank)
+        assert caught.value.told is (rank != 0)
+
+
 def test_without_horovod(monkeypatch, capsys):
     import importlib.util
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, 'find_spec',
                         lambda name, *args: None if name == 'horovod' else find_spec(name, *args))
     assert scratch.main(['--horovod']) == 2
-    line = 'Horovod has no support for MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/install_horovod.sh'
+    line = 'Horovod has no support for MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/'
     assert line in capsys.readouterr().err

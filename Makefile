@@ -3,16 +3,22 @@
 # Each makes a virtual environment first if it is not there yet, from a Python 3.9 to 3.12 that it finds;
 # to name one: make test PYTHON=/path/to/python3.10. ARGS="..." is added to the command that is run.
 
-.PHONY: help demo test test-faults test-mxnet2 horovod test-horovod lint clean
+.PHONY: help demo test test-faults test-mxnet2 test-oldest test-cu112 test-wheel gpu-report horovod test-horovod lint \
+        audit clean
 
 help:
 	@echo 'make demo         train LeNet on two devices and draw the accuracy curve (a few minutes)'
 	@echo 'make test         run the tests; make test ARGS="--devices gpu:0,gpu:1" runs them on GPUs'
 	@echo 'make test-faults  kill runs, corrupt files, fill disks: many times, some ten minutes'
 	@echo 'make test-mxnet2  run the tests on MXNet 2'
+	@echo 'make test-oldest  run the tests with the lowest versions that pyproject.toml allows (Python 3.9)'
+	@echo 'make test-cu112   run the tests on CPU contexts through the CUDA build, GPU or not (some GB of downloads)'
+	@echo 'make test-wheel   build wheel and source archive, install the wheel in an empty environment, and train'
+	@echo 'make gpu-report   on a machine with GPUs: run what only they can show, and write gpu-report.txt'
 	@echo 'make horovod      build Horovod, for training on several machines, into .venv (some minutes)'
 	@echo 'make test-horovod run its tests'
 	@echo 'make lint         check the code with Ruff and the types with mypy'
+	@echo 'make audit        look for known vulnerabilities in what is installed'
 	@echo 'make clean        delete the environments and caches that these commands made'
 
 demo: .venv/installed
@@ -27,6 +33,21 @@ test-faults: .venv/installed
 test-mxnet2: .venv-mxnet2/installed
 	.venv-mxnet2/bin/python -m pytest $(ARGS)
 
+test-oldest: .venv-oldest/installed
+	.venv-oldest/bin/python -m pytest $(ARGS)
+
+test-cu112: .venv-cu112/installed
+	@tools/with_driver.sh .venv-cu112/bin/python -m pytest $(ARGS)
+
+test-wheel: .venv/installed
+	@tools/test_wheel.sh .venv
+
+# Some GB are installed only where there is a GPU
+gpu-report:
+	@python3 tools/gpu_report.py --check
+	@$(MAKE) --no-print-directory .venv-cu112/installed
+	@.venv-cu112/bin/python tools/gpu_report.py $(ARGS)
+
 horovod: .venv/installed
 	@tools/install_horovod.sh .venv
 
@@ -37,12 +58,22 @@ lint: .venv/installed
 	.venv/bin/python -m ruff check $(ARGS)
 	.venv/bin/python -m mypy
 
+audit: .venv/installed
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'
+	.venv/bin/python -m pip_audit --skip-editable $(ARGS)
+
 .venv/installed: pyproject.toml
 	@tools/make_venv.sh .venv cpu,test
 
 .venv-mxnet2/installed: pyproject.toml
 	@tools/make_venv.sh .venv-mxnet2 mxnet2,test
 
+.venv-oldest/installed: pyproject.toml
+	@tools/make_venv.sh .venv-oldest cpu,test oldest
+
+.venv-cu112/installed: pyproject.toml
+	@tools/make_venv.sh .venv-cu112 cu112,test
+
 clean:
-	rm -rf .venv .venv-mxnet2 .venv-compare .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .pytest_cache .ruff_cache .mypy_cache
 	find gluon_mgpu tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

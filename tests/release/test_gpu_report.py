@@ -1,0 +1,125 @@
+"""tools/gpu_report.py with a stand-in driver and a stand-in list; and the real list, as far as it can be known here."""
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import stub_driver
+
+from gluon_mgpu.devices.nvidia_driver import Gpu
+
+REPO = Path(__file__).parents[2]
+TOOL = REPO / 'tools' / 'gpu_report.py'
+PAGE = """# A page
+
+    echo not of the list
+
+## The list
+
+    echo one; printf 'step 1\\rstep 2\\rstep 3\\n' >&2
+    echo broken; exit 7
+    sleep 30
+    python -c 'import os, sys; print(sys.prefix, os.environ["VIRTUAL_ENV"])'
+
+## Further
+
+    echo nor this
+"""
+
+
+@pytest.fixture
+def report(tmp_path):
+    """A function that runs the tool in an empty folder, on a machine with a GPU if asked for."""
+    def run(*arguments, gpu=True):
+        environment = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
+        if gpu:
+            stub_driver.build(tmp_path)
+        else:
+            (tmp_path / 'libcuda.so.1').write_text('no library')
+        gpus = [Gpu(0, 'Tesla V100', (7, 0), 2**34, '1a2b3c4d-0000-4000-8000-0123456789ab')]
+        environment.update(stub_driver.environment(tmp_path, gpus))
+        (tmp_path / 'work').mkdir()
+        (tmp_path / 'page.md').write_text(PAGE)
+        return subprocess.run([sys.executable, TOOL, *map(str, arguments)], cwd=tmp_path / 'work', env=environment,
+                              text=True, capture_output=True, timeout=60)
+    return run
+
+
+def test_all_commands_are_run_and_told_of(report, tmp_path):
+    done = report('--list', tmp_path / 'page.md', '--timeout', 2)
+    assert (done.returncode, done.stderr) == (1, '')
+    assert done.stdout.endswith('2 of 4 succeeded: gpu-report.txt has what they printed; please send it back\n')
+    text = (tmp_path / 'work/gpu-report.txt').read_text()
+    seconds = re.findall(r'--- (.*), (\d+\.\d) s\n', text)
+    assert [ended for ended, _ in seconds] == ['exit status 0', 'exit status 7', 'killed after 2 s', 'exit status 0']
+    assert 2 <= float(seconds[2][1]) < 10 and float(seconds[0][1]) < 2
+    assert 'gpu:0  Tesla V100 (compute capability 7.0)\n' in text
+    assert '\none\nstep 3\n--- exit status 0' in text
+    assert '\nbroken\n--- exit status 7' in text
+    assert f'\n{sys.prefix} {sys.prefix}\n' in text  # the commands' python is the one that runs the tool
+    assert 'not of the list' not in text and 'nor this' not in text
+    assert text.endswith('\n2 of 4 succeeded\n')
+
+
+@pytest.mark.parametrize('arguments', [[], ['--check'], ['--out', 'other.txt']])
+def test_without_a_gpu_one_line_and_nothing_written(report, tmp_path, arguments):
+    done = report(*arguments, gpu=False)
+    assert (done.returncode, done.stdout) == (2, '')
+    assert done.stderr == ('gpu_report: there is no GPU here to report on (no NVIDIA driver: libcuda.so.1 cannot be '
+                           'loaded)\n')
+    assert list((tmp_path / 'work').iterdir()) == []
+
+
+def test_check_finds_a_gpu_and_runs_nothing(report, tmp_path):
+    done = report('--check')
+    assert (done.returncode, done.stdout, done.stderr) == (0, '', '')
+    assert list((tmp_path / 'work').iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written(report, tmp_path):
+    done = report('--list', tmp_path / 'page.md', '--out', 'no/such/folder')
+    assert (done.returncode, done.stdout) == (2, '')
+    assert done.stderr == ('gpu_report: no/such/folder: cannot be written (No such file or directory): '
+                           'name another file by --out\n')
+
+
+def real_list():
+    sys.path.insert(0, str(TOOL.parent))
+    try:
+        import gpu_report
+    finally:
+        sys.path.pop(0)
+    return gpu_report.commands_in((REPO / 'docs/gpus.md').read_text())
+
+
+@pytest.mark.parametrize('command', real_list())
+def test_the_real_commands_exist_and_know_their_flags(command, capsys, monkeypatch):
+    """Each is refused for its GPU, and for nothing else."""
+    words = shlex.split(command)
+    if '-m' not in words:
+        assert (REPO / words[0]).exists()
+        return
+    module, arguments = words[words.index('-m') + 1], words[words.index('-m') + 2:]
+    program = pytest.importorskip(module)
+    if '--devices' not in arguments and '--horovod' not in arguments or module == 'pytest':
+        return
+    if not hasattr(program, 'main'):
+        program = importlib.import_module(f'{module}.__main__')
+    monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
+    monkeypatch.setattr('gluon_mgpu.devices.lists.num_mxnet_gpus', lambda: 0)
+    alone = [word.replace('--horovod', '--devices=gpu:0') for word in arguments]
+    assert program.main(alone) == 2
+    err = capsys.readouterr().err
+    assert 'gpu(0) ' in err or "'gpu:all' names no device" in err, err
+
+
+def test_what_the_issue_asks_for_is_in_the_list():
+    commands = '\n'.join(real_list())
+    for word in ('doctor', 'pytest -q --devices gpu:0,gpu:1', 'benchmark', 'float16', 'horovod'):
+        assert word in commands

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# usage: tools/test_wheel.sh FOLDER
+# Build the source archive, and the wheel from it, with the environment FOLDER; install the wheel in an empty environment,
+# and train there, in another folder, for an epoch.
+set -euo pipefail
+python=$PWD/$1/bin/python
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+"$python" -m hatchling build --target sdist --directory "$out/dist"
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$out/dist" "$out"/dist/gluon_mgpu-*.tar.gz
+"$python" -m venv "$out/empty"
+wheel=$(ls "$out"/dist/gluon_mgpu-*.whl)
+"$out/empty/bin/python" -m pip install --quiet "$wheel[cpu]"
+
+mkdir "$out/elsewhere"
+cd "$out/elsewhere"
+run() { env -u PYTHONPATH XDG_CACHE_HOME="$out/cache" "$out/empty/bin/python" -m "$@"; }
+run pip check
+run gluon_mgpu
+run gluon_mgpu.devices
+run gluon_mgpu.scratch --dataset glyphs --train-size 2048 --num-epochs 1 --out-dir trained
+run gluon_mgpu.predict trained
+if [ "$(wc -l <trained/history.csv)" -ne 2 ]; then
+  echo "The installed wheel should have left a header and one epoch in history.csv, but left:" >&2
+  cat trained/history.csv >&2
+  exit 1
+fi
+echo "The wheel $(basename "$wheel") installs and trains."

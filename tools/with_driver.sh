@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# usage: tools/with_driver.sh PYTHON ARGUMENTS...
+# Run a Python with the NVIDIA driver, or, on a machine without one, with a stand-in that knows no GPU: MXNet's CUDA build
+# can't be imported without a driver.
+set -euo pipefail
+if ! "$1" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  "${CC:-cc}" -shared -fPIC -o "$folder/libcuda.so.1" "$(dirname "$0")/stub_driver.c"
+  export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  echo "There is no NVIDIA driver here: a stand-in takes its place."
+fi
+"$@"

@@ -2,8 +2,8 @@
 
     python tools/gpu_report.py [--out gpu-report.txt] [--timeout SECONDS]
 
-Goes on after failures. Exit status: 0 if all commands succeeded, 1 if some failed, 2 where there is no GPU to run them on;
-then nothing is written. With --check it only looks for a GPU.
+Goes on after failures. Exit status: 0 if all commands succeeded, 1 if some failed, 2 where there is no GPU to run them
+on; then nothing is written. With --check it only looks for a GPU.
 """
 from __future__ import annotations
 

@@ -106,8 +106,8 @@ def test_the_real_commands_exist_and_know_their_flags(command, capsys, monkeypat
         assert (REPO / words[0]).exists()
         return
     module, arguments = words[words.index('-m') + 1], words[words.index('-m') + 2:]
-    program = pytest.importorskip(module)
-    if '--devices' not in arguments and '--horovod' not in arguments or module == 'pytest':
+    program = importlib.import_module(module)
+    if module == 'pytest' or not {'--devices', '--horovod'} & set(arguments):
         return
     if not hasattr(program, 'main'):
         program = importlib.import_module(f'{module}.__main__')

@@ -33,7 +33,8 @@ def test_import_with_nothing_installed():
 
 
 def test_import_is_quick_and_loads_little():
-    code = ('import time; start = time.process_time(); import gluon_mgpu; '
+    # NumPy's import apart: it takes a tenth of a second, older versions three
+    code = ('import time, numpy; start = time.process_time(); import gluon_mgpu; '
             'print(time.process_time() - start); import sys; '
             'print([name for name in ("mxnet", "matplotlib", "tqdm", "pooch") if name in sys.modules])')
     seconds = []
@@ -41,7 +42,7 @@ def test_import_is_quick_and_loads_little():
         first, second = run(code).stdout.splitlines()
         seconds.append(float(first))
         assert second == '[]'
-    assert min(seconds) < 0.3  # most of it NumPy's import; the least of three, for busy machines
+    assert min(seconds) < 0.1  # 0.02 where it was measured; the least of three, for busy machines
 
 
 def test_public_names():

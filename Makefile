@@ -75,5 +75,5 @@ audit: .venv/installed
 	@tools/make_venv.sh .venv-cu112 cu112,test
 
 clean:
-	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find gluon_mgpu tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -4,7 +4,7 @@
 # to name one: make test PYTHON=/path/to/python3.10. ARGS="..." is added to the command that is run.
 
 .PHONY: help demo test test-faults test-mxnet2 test-oldest test-cu112 test-wheel gpu-report horovod test-horovod lint \
-        audit clean
+        audit docs clean
 
 help:
 	@echo 'make demo         train LeNet on two devices and draw the accuracy curve (a few minutes)'
@@ -19,6 +19,7 @@ help:
 	@echo 'make test-horovod run its tests'
 	@echo 'make lint         check the code with Ruff and the types with mypy'
 	@echo 'make audit        look for known vulnerabilities in what is installed'
+	@echo 'make docs         build the documentation as a site, in site/'
 	@echo 'make clean        delete the environments and caches that these commands made'
 
 demo: .venv/installed
@@ -62,6 +63,11 @@ audit: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'
 	.venv/bin/python -m pip_audit --skip-editable $(ARGS)
 
+# Strict: a warning is an error. The variable: Material's own notice of its successor is no warning of ours.
+docs: .venv-docs/installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet
+	@echo 'site/index.html'
+
 .venv/installed: pyproject.toml
 	@tools/make_venv.sh .venv cpu,test
 
@@ -74,6 +80,10 @@ audit: .venv/installed
 .venv-cu112/installed: pyproject.toml
 	@tools/make_venv.sh .venv-cu112 cu112,test
 
+.venv-docs/installed: pyproject.toml
+	@tools/make_venv.sh .venv-docs docs
+
 clean:
-	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .venv-docs site .pytest_cache .ruff_cache .mypy_cache \
+	       .hypothesis
 	find gluon_mgpu tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

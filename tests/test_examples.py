@@ -9,6 +9,7 @@ import numpy
 import pytest
 from oracle import images, lenet_params, numpy_lenet, to_mx
 
+from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, np, seed as set_seed
 from gluon_mgpu.parallel import split_batch
@@ -26,6 +27,8 @@ PROGRAMS = {
     'many_machines': (2, []),
     'minerva_style': (2, ['--size', '64']),
     'network_partition': (2, ['--width', '16', '--batch-size', '32']),
+    'one_device': (2, ['--rows', '16']),
+    'one_device_concise': (2, ['--rows', '8']),
     'straight_dope': (4, ['--dataset', 'glyphs', '--train-size', '300']),
 }
 
@@ -348,3 +351,19 @@ def test_book_tryouts__parameters_exist_on_their_devices_only(example, device_li
     *devices, elsewhere = device_list(3)
     weight = example.initialized(devices)[0].weight
     assert [example.exists_on(weight, device) for device in (*devices, elsewhere)] == [True, True, False]
+
+
+def assert_equals_the_chapter_on_one_device(example, chapter, device, rows):
+    """The same losses to the bit: nothing of what several devices need changes what one computes."""
+    of_chapter = example.losses(lambda *args, **rest: chapter.train(1, *args, devices=[device], **rest), rows)
+    assert example.losses(lambda *args, **rest: example.train(*args, device=device, **rest), rows) == of_chapter
+    assert of_chapter[0] != of_chapter[1]  # it has learned something
+
+
+def test_one_device__equals_the_chapter(example, devices):
+    assert_equals_the_chapter_on_one_device(example, scratch, devices[0], 30)
+
+
+def test_one_device_concise__equals_the_chapter(example, devices):
+    example.losses = importlib.import_module('one_device').losses
+    assert_equals_the_chapter_on_one_device(example, concise, devices[0], 8)

@@ -48,7 +48,7 @@ if [ -e "$venv/unfinished" ]; then # interrupted last time
 fi
 if [ ! -d "$venv" ]; then
   python=$(find_python)
-  echo "Making $venv from $python and installing MXNet there; this takes a minute or two."
+  echo "Making $venv from $python and installing what it needs; this takes a minute or two."
   mkdir "$venv"
   touch "$venv/unfinished"
   "$python" -m venv "$venv"
@@ -67,7 +67,7 @@ install_package() {
 }
 if ! install_package; then
   echo "pip could not install the package into $venv: see its message above." >&2
-  echo "If it found no mxnet for this machine ($(uname -sm)), the README says what there is." >&2
+  echo "If it found no mxnet for this machine ($(uname -sm)), docs/devices.md says what there is." >&2
   exit 1
 fi
 rm -f "$venv/unfinished"

@@ -1,0 +1,160 @@
+"""What MkDocs does not know of this repository, for `mkdocs.yml`: pages outside docs/, source code, the API.
+
+- README.md and the READMEs of examples and benchmarks become pages of the site, and links between them and docs/ are
+  turned, so that the same link works on GitHub and here. A source file that is linked to becomes a page, too.
+- ``<!-- code: PATH FUNCTION -->`` in a page is replaced by the function, and ``<!-- side by side: PATH FUNCTION |
+  PATH FUNCTION -->`` by two, with the lines marked that are not in the other; docstrings are left out.
+- The API has a page per package, made from its docstrings.
+"""
+from __future__ import annotations
+
+import ast
+import difflib
+import posixpath
+import re
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+READMES = {'README.md': 'index.md', 'examples/README.md': 'examples/index.md',
+           'benchmarks/README.md': 'benchmarks/index.md'}
+LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
+LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
+CODE = re.compile(r'^<!-- (code|side by side): (.+) -->$', re.MULTILINE)
+
+
+def on_config(config):
+    """Add the API to the navigation."""
+    config.nav.append({'API': [{title: uri} for uri, (title, _) in api_pages().items()]})
+    return config
+
+
+def on_files(files, config):
+    """Add the pages that are not in docs/."""
+    from mkdocs.structure.files import File, InclusionLevel
+    for path, uri in READMES.items():
+        files.append(File.generated(config, uri, abs_src_path=str(REPO / path)))
+    for uri, (title, modules) in api_pages().items():
+        files.append(File.generated(config, uri, content=api_page(title, modules)))
+    pages = [*REPO.glob('docs/*.md'), *(REPO / path for path in READMES)]
+    for path in sorted({linked for page in pages for linked in linked_sources(page)}):
+        if path.suffix in LANGUAGES:
+            files.append(File.generated(config, uri_of(path), content=source_page(path),
+                                        inclusion=InclusionLevel.NOT_IN_NAV))
+        else:
+            files.append(File.generated(config, uri_of(path), abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Put in the code, and turn the links."""
+    if CODE.search(markdown) and 'side by side' in markdown:
+        page.meta.setdefault('hide', ['navigation', 'toc'])
+    markdown = CODE.sub(lambda match: code_block(match[1], match[2]), markdown)
+    here = path_of(page.file.src_uri)
+    if here is None:
+        return markdown
+
+    def turned(match):
+        path = (here.parent / match[1]).resolve()
+        if not path.is_relative_to(REPO) or not path.exists():
+            return match[0]  # MkDocs says that it leads nowhere
+        return posixpath.relpath(uri_of(path), posixpath.dirname(page.file.src_uri) or '.')
+    return LINK.sub(turned, markdown)
+
+
+def path_of(uri: str) -> Path | None:
+    """The file in the repository that a page is made of; None for one that is made here."""
+    path = {uri: REPO / path for path, uri in READMES.items()}.get(uri, REPO / 'docs' / uri)
+    return path if path.exists() else None
+
+
+def uri_of(path: Path) -> str:
+    """What a file of the repository is called in the site."""
+    name = path.relative_to(REPO).as_posix()
+    if name in READMES:
+        return READMES[name]
+    if name.startswith('docs/'):
+        return name[len('docs/'):]
+    return f'source/{name}.md' if path.suffix in LANGUAGES else f'source/{name}'
+
+
+def linked_sources(page: Path) -> set[Path]:
+    """The files outside docs/ that a page links to, other than READMEs."""
+    paths = {(page.parent / link).resolve() for link in LINK.findall(page.read_text())}
+    return {path for path in paths if path.exists() and path.is_relative_to(REPO)
+            and not path.is_relative_to(REPO / 'docs') and path.relative_to(REPO).as_posix() not in READMES}
+
+
+def source_page(path: Path) -> str:
+    """The Markdown of a page that shows a file, or the Python files of a folder."""
+    shown = sorted(path.glob('*.py')) if path.is_dir() else [path]
+    blocks = [f'`{file.relative_to(REPO)}`\n\n{fenced(file.read_text(), LANGUAGES[file.suffix])}' for file in shown]
+    return f'# {path.name}\n\n' + '\n'.join(blocks)
+
+
+def code_of(path: str, name: str) -> str:
+    """The source of a function of a file, without its docstring.
+
+    Raises
+    ------
+    ValueError
+        If it is not there.
+    """
+    source = (REPO / path).read_text()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            lines = source.splitlines()
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            return '\n'.join(lines[first - 1:node.body[0].lineno - 1] + lines[body[0].lineno - 1:node.end_lineno])
+    raise ValueError(f'{path} has no function {name}: mend the comment that names it')
+
+
+def code_block(kind: str, what: str) -> str:
+    """Markdown for a function, or for two beside each other."""
+    if kind == 'code':
+        return fenced(code_of(*what.split()), 'python')
+    places = [place.split() for place in what.split('|')]
+    codes = [code_of(*place) for place in places]
+    columns = ''
+    for (path, name), code, other in zip(places, codes, reversed(codes)):
+        marked = ' '.join(map(str, changed_lines(code, other)))
+        title = f'[`{name}`](../{path}) in `{path}`'
+        columns += f'<div markdown="1">\n\n{title}\n\n{fenced(code, "python", marked)}\n</div>\n'
+    return f'<div class="side-by-side" markdown="1">\n{columns}</div>'
+
+
+def changed_lines(code: str, other: str) -> list[int]:
+    """The numbers, from 1, of the lines of `code` that `other` does not have at that place."""
+    matcher = difflib.SequenceMatcher(None, code.splitlines(), other.splitlines(), autojunk=False)
+    return [i + 1 for tag, start, end, _, _ in matcher.get_opcodes() if tag != 'equal' for i in range(start, end)]
+
+
+def fenced(code: str, language: str, marked: str = '') -> str:
+    """A block of code in Markdown."""
+    return f'````{language}{f" hl_lines={chr(34)}{marked}{chr(34)}" if marked else ""}\n{code.rstrip()}\n````\n'
+
+
+def api_pages() -> dict[str, tuple[str, list[str]]]:
+    """The pages of the API: uri -> (title, names of modules)."""
+    package = REPO / 'gluon_mgpu'
+    chapters = ['scratch', 'concise']
+    others = sorted(path.stem for path in package.glob('[!_]*.py') if path.stem not in chapters)
+    pages = {'api/chapters.md': ('The chapters', chapters), 'api/programs.md': ('Programs and helpers', others)}
+    for folder in sorted(path.parent for path in package.glob('*/__init__.py')):
+        modules = [f'{folder.name}.{path.stem}' for path in sorted(folder.glob('[!_]*.py'))]
+        own = has_definitions(folder / '__init__.py')
+        pages[f'api/{folder.name}.md'] = (folder.name, [folder.name] * own + modules)
+    return pages
+
+
+def has_definitions(path: Path) -> bool:
+    """Whether a module defines a public function or class itself."""
+    return any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith('_')
+               for node in ast.parse(path.read_text()).body)
+
+
+def api_page(title: str, modules: list[str]) -> str:
+    """The Markdown of a page of the API."""
+    sections = [f'## gluon_mgpu.{name}\n\n::: gluon_mgpu.{name}\n' for name in modules]
+    return f'# API: {title}\n\n' + '\n'.join(sections)

@@ -66,7 +66,7 @@ audit: .venv/installed
 # Strict: a warning is an error. The variable: Material's own notice of its successor is no warning of ours.
 docs: .venv-docs/installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet
-	@echo 'site/index.html'
+	@echo 'site/index.html; with search: python3 -m http.server --directory site'
 
 .venv/installed: pyproject.toml
 	@tools/make_venv.sh .venv cpu,test

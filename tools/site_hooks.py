@@ -125,8 +125,9 @@ def code_block(kind: str, what: str) -> str:
 
 
 def changed_lines(code: str, other: str) -> list[int]:
-    """The numbers, from 1, of the lines of `code` that `other` does not have at that place."""
-    matcher = difflib.SequenceMatcher(None, code.splitlines(), other.splitlines(), autojunk=False)
+    """The numbers, from 1, of the lines of `code` that `other` does not have there; comments and indents aside."""
+    lines, others = ([re.sub(r' *(#.*)?$', '', line).strip() for line in text.splitlines()] for text in (code, other))
+    matcher = difflib.SequenceMatcher(None, lines, others, autojunk=False)
     return [i + 1 for tag, start, end, _, _ in matcher.get_opcodes() if tag != 'equal' for i in range(start, end)]
 
 

@@ -4,14 +4,11 @@ Each function takes a list of arrays, one per device, puts the sum into all of t
 bytes that every device sent and received. The arrays may have any shape and dtype, the same for all. With k
 devices and arrays of N bytes:
 
-=========  ==========================================  ======================================
-algorithm  messages, one after the other               bytes each way, at the busiest device
-=========  ==========================================  ======================================
-star       2 (k - 1) of N bytes                        (k - 1) N, at the hub
-ring       2 (k - 1) of N / k bytes                    2 (k - 1) / k N, on every device
-tree       at most 4 log2 k of N bytes                 3 N
-kvstore    MXNet's own; as the star                    (k - 1) N, at the hub
-=========  ==========================================  ======================================
+    algorithm  messages, one after the other    bytes each way, at the busiest device
+    star       2 (k - 1) of N bytes             (k - 1) N, at the hub
+    ring       2 (k - 1) of N / k bytes         2 (k - 1) / k N, on every device
+    tree       at most 4 log2 k of N bytes      3 N
+    kvstore    MXNet's own; as the star         (k - 1) N, at the hub
 
 The sum is the same but for rounding, as each adds in an order of its own. The replicas are always equal to
 the bit: each element is summed up on one device and copied from there.

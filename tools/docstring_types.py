@@ -1,0 +1,25 @@
+"""What the API's pages show as the type of a parameter: what the docstring says, as it stands there.
+
+Griffe reads ``np.ndarray, (n, 10), float32`` as an expression of Python, a tuple, and would show it as one.
+"""
+import griffe
+
+
+class DocstringTypes(griffe.Extension):
+    """Turns the types in docstrings back into text."""
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
+        """Called when the whole package has been read."""
+        self._turn(pkg)
+
+    def _turn(self, owner: griffe.Object) -> None:
+        for section in owner.docstring.parsed if owner.docstring else []:
+            for element in section.value if isinstance(section.value, list) else []:
+                annotation = getattr(element, 'annotation', None)
+                if isinstance(annotation, griffe.Expr):
+                    text = str(annotation)
+                    tuple_ = isinstance(annotation, griffe.ExprTuple) and not annotation.implicit
+                    element.annotation = text[1:-1] if tuple_ else text
+        for member in owner.members.values():
+            if not member.is_alias:
+                self._turn(member)

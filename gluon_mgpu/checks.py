@@ -8,6 +8,17 @@ import operator
 def integer(name: str, value: int, least: int, most: int | None = None) -> int:
     """Return `value` as an int.
 
+    Parameters
+    ----------
+    name : str
+        What it is called in the error.
+    value : int
+        An int, or what can be one without loss, such as NumPy's.
+    least : int
+        The smallest that is allowed.
+    most : int, optional
+        The largest.
+
     Raises
     ------
     ValueError
@@ -25,6 +36,13 @@ def integer(name: str, value: int, least: int, most: int | None = None) -> int:
 
 def positive(name: str, value: float) -> float:
     """Return `value` as a float.
+
+    Parameters
+    ----------
+    name : str
+        What it is called in the error.
+    value : float
+        A number, or text that is one.
 
     Raises
     ------

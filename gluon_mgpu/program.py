@@ -45,12 +45,20 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that refuses in one line, with exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the line and end the program."""
+        """Print `message`, what is wrong with the flags, in a line, and end the program."""
         self.exit(BAD_INPUT, f'{self.prog.rpartition(".")[2]}: {message}; --help shows all flags\n')
 
 
 def number(kind: type, least: int = 1, most: int | None = None) -> Callable:
-    """Return a type for argparse: text to an int from `least` to `most`, or to a finite float above 0."""
+    """Return a type for argparse: text to an int from `least` to `most`, or to a finite float above 0.
+
+    Parameters
+    ----------
+    kind : type
+        ``int`` or ``float``.
+    least, most : int, optional
+        The smallest and the largest int that are allowed.
+    """
     def convert(text: str):
         try:
             value = kind(text)
@@ -64,7 +72,13 @@ def number(kind: type, least: int = 1, most: int | None = None) -> Callable:
 
 
 def text(value: str) -> str:
-    """A type for argparse: any text but the empty one, which an unset variable of the shell gives."""
+    """A type for argparse: any text but the empty one, which an unset variable of the shell gives.
+
+    Parameters
+    ----------
+    value : str
+        What stands on the command line.
+    """
     if not value:
         raise argparse.ArgumentTypeError("'' is empty: give a value, or leave the flag out")
     return value
@@ -72,6 +86,13 @@ def text(value: str) -> str:
 
 def exit_status(program: str, work: Callable[[], object]) -> int:
     """Call `work` and tell how it ended, as the command line does.
+
+    Parameters
+    ----------
+    program : str
+        How the line begins.
+    work : callable
+        Takes nothing.
 
     Returns
     -------

@@ -160,6 +160,11 @@ def split_batch(X: np.ndarray, y: np.ndarray, devices: list) -> tuple:
     -------
     X_shards, y_shards : lists of np.ndarray
         One per device; with fewer rows than devices, one per row.
+
+    Raises
+    ------
+    ValueError
+        If `X` and `y` differ in rows, or there are no devices.
     """
     if X.shape[0] != y.shape[0]:
         raise ValueError(f'X has {X.shape[0]} rows and y has {y.shape[0]}: they must have equally many')

@@ -94,6 +94,15 @@ class _Clock(Hook):
 def measure_dispatch(network: str, counts: tuple = DISPATCH_COUNTS, steps: int = 20) -> list[dict]:
     """Measure what Python needs to start a step on idle CPU contexts, one row each; waits.
 
+    Parameters
+    ----------
+    network : str
+        Which one is trained: a key of `NETWORKS`.
+    counts : tuple of int
+        The numbers of devices.
+    steps : int
+        How many times each is measured.
+
     Returns
     -------
     list of dict

@@ -19,7 +19,13 @@ def machine_line(devices: list) -> str:
 
 
 def scaling_table(results: list) -> list[str]:
-    """How fast each case is: heading and lines, from `scaling`."""
+    """How fast each case is: heading and lines, from `scaling`.
+
+    Parameters
+    ----------
+    results : list of dict
+        One per case and number of devices.
+    """
     lines = [['network', 'mode', 'devices', 'batch', 'images/s', '', 'speed-up', '', 'efficiency', 'ms per step']]
     for r in results:
         least, most = r['images_per_second_range']
@@ -32,7 +38,13 @@ def scaling_table(results: list) -> list[str]:
 
 
 def shares_table(results: list) -> list[str]:
-    """Where the time of a step goes: two headings and their lines, from `scaling`."""
+    """Where the time of a step goes: two headings and their lines, from `scaling`.
+
+    Parameters
+    ----------
+    results : list of dict
+        One per case and number of devices.
+    """
     sums = [['sum, ms', *(f'{sum(r["parts_ms"].values()):.1f}' for r in results)]]
     steps = [['step, ms', *(f'{r["ms_per_step"]:.1f}' for r in results)],
              ['overlap, ms', *(f'{r["overlap_ms"]:.1f}' for r in results)]]
@@ -50,7 +62,13 @@ def _shares(results, key, more_columns) -> list[str]:
 
 
 def dispatch_table(dispatch: list) -> list[str]:
-    """What Python needs to start a step: heading and lines, from `measure_dispatch`."""
+    """What Python needs to start a step: heading and lines, from `measure_dispatch`.
+
+    Parameters
+    ----------
+    dispatch : list of dict
+        One per number of devices.
+    """
     lines = [['network', 'CPU contexts', 'ms per step', 'of which running']]
     lines += [[TITLES[d['network']], f'{d["devices"]}', f'{d["wall_ms"]:.2f}', f'{d["cpu_ms"]:.2f}']
               for d in dispatch]

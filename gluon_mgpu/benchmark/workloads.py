@@ -28,10 +28,11 @@ class LeNet:
         self.net = [scratch.get_params(params, device) for device in devices]
 
     def train_batch(self, X, y) -> list:
+        """Train on a batch, `X` (n, 1, 28, 28) and `y` (n,), as the chapter does; returns the losses, does not wait."""
         return scratch.train_batch(X, y, self.net, self.devices, lr=0.2)
 
     def parts(self, X, y) -> Iterator[str]:
-        """Do what `train_batch` does and yield the name of each part when it is queued."""
+        """Do what `train_batch` does with `X` and `y`, and yield the name of each part when it is queued."""
         X_shards, y_shards = split_batch(X, y, self.devices)
         yield 'split'
         with autograd.record():
@@ -62,10 +63,11 @@ class ResNet18:
         self.trainer = Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1})
 
     def train_batch(self, X, y) -> list:
+        """Train on a batch, `X` (n, 1, 28, 28) and `y` (n,), as the chapter does; returns the losses, does not wait."""
         return concise.train_batch(X, y, self.net, self.loss, self.trainer, self.devices)
 
     def parts(self, X, y) -> Iterator[str]:
-        """Do what `train_batch` does and yield the name of each part when it is queued."""
+        """Do what `train_batch` does with `X` and `y`, and yield the name of each part when it is queued."""
         X_shards, y_shards = split_batch(X, y, self.devices)
         yield 'split'
         with autograd.record():

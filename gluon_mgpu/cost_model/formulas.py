@@ -6,13 +6,37 @@ sends one message and receives one at a time; additions cost nothing; all pairs 
 
 
 def star_time(k: int, num_bytes: float, alpha: float, beta: float) -> float:
-    """Seconds of `allreduce.star` by the model: the hub receives k - 1 messages, then sends k - 1."""
+    """Seconds of `allreduce.star` by the model: the hub receives k - 1 messages, then sends k - 1.
+
+    Parameters
+    ----------
+    k : int
+        Devices.
+    num_bytes : float
+        Of the array on each device.
+    alpha : float
+        Seconds that a message takes, however short.
+    beta : float
+        Seconds per byte.
+    """
     # 2 (k - 1) (alpha + beta N)
     return 2 * (k - 1) * (alpha + beta * num_bytes)
 
 
 def ring_time(k: int, num_bytes: float, alpha: float, beta: float) -> float:
-    """Seconds of `allreduce.ring` by the model: 2 (k - 1) steps, in each a chunk from every device to the next."""
+    """Seconds of `allreduce.ring` by the model: 2 (k - 1) steps, in each a chunk from every device to the next.
+
+    Parameters
+    ----------
+    k : int
+        Devices.
+    num_bytes : float
+        Of the array on each device.
+    alpha : float
+        Seconds that a message takes, however short.
+    beta : float
+        Seconds per byte.
+    """
     # 2 (k - 1) (alpha + beta N / k)
     return 2 * (k - 1) * (alpha + beta * num_bytes / k)
 
@@ -24,6 +48,17 @@ def tree_time(k: int, num_bytes: float, alpha: float, beta: float) -> float:
     left one. Counted from 1, device n has the children 2 n and 2 n + 1: each binary digit of n after the first
     is a level, and each that is 1 a turn to the right. So it is reached after (digits of n - 1) +
     (ones of n - 1) messages.
+
+    Parameters
+    ----------
+    k : int
+        Devices.
+    num_bytes : float
+        Of the array on each device.
+    alpha : float
+        Seconds that a message takes, however short.
+    beta : float
+        Seconds per byte.
     """
     # 2 max(digits(n) + ones(n) - 2 for n <= k) (alpha + beta N)
     messages = max(n.bit_length() + bin(n).count('1') - 2 for n in range(1, k + 1))
@@ -34,7 +69,17 @@ TIMES = {'star': star_time, 'ring': ring_time, 'tree': tree_time, 'kvstore': sta
 
 
 def busiest_bytes(algorithm: str, k: int, num_bytes: float) -> float:
-    """Bytes that the busiest of k devices sends and receives, both together, by the formulas of `allreduce`."""
+    """Bytes that the busiest of k devices sends and receives, both together, by the formulas of `allreduce`.
+
+    Parameters
+    ----------
+    algorithm : str
+        A key of `TIMES`.
+    k : int
+        Devices.
+    num_bytes : float
+        Of the array on each device.
+    """
     if algorithm == 'ring':
         return 4 * (k - 1) / k * num_bytes
     # In the tree, the most neighbours of a device: one of 2 devices, two of 3 and 4, three of more

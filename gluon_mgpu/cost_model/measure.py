@@ -18,6 +18,13 @@ def measure_link(source, target, rounds: int = 9) -> tuple:
     """Measure alpha, in seconds, and beta, in seconds per byte, between two devices; waits.
 
     The medians of `rounds` times that `HOPS` messages take to and fro, each after the one before.
+
+    Parameters
+    ----------
+    source, target : mx.Context
+        The two devices.
+    rounds : int
+        Measurements of which the median is taken.
     """
     def seconds_per_message(size):
         here, there = np.zeros(size, ctx=source), np.zeros(size, ctx=target)
@@ -37,6 +44,17 @@ def measure_link(source, target, rounds: int = 9) -> tuple:
 
 def measure_allreduce(algorithm: str, size: int, devices: list, rounds: int = 9) -> dict:
     """Measure one algorithm on arrays of `size` float32 zeros, one per device; waits.
+
+    Parameters
+    ----------
+    algorithm : str
+        One of `allreduce.ALGORITHMS`.
+    size : int
+        Elements of each array.
+    devices : list of mx.Context
+        Two or more.
+    rounds : int
+        Measurements of which the median is taken.
 
     Returns
     -------
@@ -73,6 +91,15 @@ def gradient_sizes() -> dict:
 
 def measure(devices: list, rounds: int = 9, say=print) -> dict:
     """Measure the devices' link, and each algorithm on the first 2, 3, ... of them; waits.
+
+    Parameters
+    ----------
+    devices : list of mx.Context
+        Two or more.
+    rounds : int
+        Measurements of which the median is taken.
+    say : callable
+        Is told each result in a line.
 
     Returns
     -------

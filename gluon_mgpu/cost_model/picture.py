@@ -14,6 +14,13 @@ def draw_times(costs: dict, path) -> None:
     """Draw seconds over devices as PNG: lines are the model, dots what was measured.
 
     `costs` as from `measure.measure`.
+
+    Parameters
+    ----------
+    costs : dict
+        As from `measure.measure`.
+    path : path-like
+        The file to write.
     """
     from matplotlib.figure import Figure
     fig = Figure(figsize=(8, 4), dpi=110, layout='tight')
@@ -37,7 +44,15 @@ def draw_times(costs: dict, path) -> None:
 
 
 def draw_bytes(costs: dict, path) -> None:
-    """Draw the busiest device's bytes over devices as PNG: lines are formulas, dots were counted."""
+    """Draw the busiest device's bytes over devices as PNG: lines are formulas, dots were counted.
+
+    Parameters
+    ----------
+    costs : dict
+        As from `measure.measure`.
+    path : path-like
+        The file to write.
+    """
     from matplotlib.figure import Figure
     fig = Figure(figsize=(6.4, 4), dpi=110, layout='tight')
     axes = fig.subplots()

@@ -79,7 +79,15 @@ def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
 
 
 def blur(ink: numpy.ndarray, width: int) -> numpy.ndarray:
-    """Return the mean of every pixel's `width` x `width` neighbourhood in pictures (..., h, w)."""
+    """Return the mean of every pixel's `width` x `width` neighbourhood in pictures (..., h, w).
+
+    Parameters
+    ----------
+    ink : numpy.ndarray, (..., h, w)
+        The pictures; they stay as they are.
+    width : int
+        Pixels.
+    """
     for axis in (-2, -1):
         ink = numpy.add.reduce([numpy.roll(ink, i - width // 2, axis) for i in range(width)]) / width
     return ink
@@ -87,6 +95,13 @@ def blur(ink: numpy.ndarray, width: int) -> numpy.ndarray:
 
 def random_poses(rng: numpy.random.Generator, n: int) -> numpy.ndarray:
     """Draw random rotations, shears, sizes and shifts.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Draws them.
+    n : int
+        How many.
 
     Returns
     -------
@@ -106,6 +121,15 @@ def random_poses(rng: numpy.random.Generator, n: int) -> numpy.ndarray:
 
 def make(rng: numpy.random.Generator, fonts: tuple[str, ...], n: int) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Make `n` images of letters in `fonts`, as many of each letter, in random order.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Draws poses, pens and noise.
+    fonts : tuple of str
+        Names of fonts that Matplotlib ships.
+    n : int
+        How many images.
 
     Returns
     -------
@@ -130,6 +154,13 @@ def make(rng: numpy.random.Generator, fonts: tuple[str, ...], n: int) -> tuple[n
 
 def write(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
     """Write blurred letters, float32 (b, 784), with pens of random widths, in random greys, on noisy paper.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Draws pens, greys and noise.
+    X : numpy.ndarray, (b, 784), float32
+        The letters, 0 to 1.
 
     Returns
     -------

@@ -70,6 +70,11 @@ def read_labels(path: Path) -> numpy.ndarray:
 def read_pair(images_path: Path, labels_path: Path) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Read a file of images and the file of their labels, and check that there is one for each.
 
+    Parameters
+    ----------
+    images_path, labels_path : path-like
+        The two files, gzipped or not.
+
     Returns
     -------
     images, labels : numpy.ndarray

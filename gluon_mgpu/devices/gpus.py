@@ -48,7 +48,13 @@ def usable_gpus() -> list[int]:
 
 
 def check_gpus(numbers: list[int]) -> None:
-    """Raise ValueError, with the remedy, for a GPU that does not exist or that MXNet has no code for."""
+    """Raise ValueError, with the remedy, for a GPU that does not exist or that MXNet has no code for.
+
+    Parameters
+    ----------
+    numbers : list of int
+        i of each ``mx.gpu(i)``.
+    """
     if not numbers:
         return
     seen, no_code = num_mxnet_gpus(), _no_code_for()
@@ -78,5 +84,11 @@ def uuid_of(number: int) -> str:
 
 
 def dotted(version: tuple[int, int] | None) -> str:
-    """(9, 0) -> '9.0', None -> 'unknown'"""
+    """(9, 0) -> '9.0', None -> 'unknown'
+
+    Parameters
+    ----------
+    version : (int, int) or None
+        Major and minor.
+    """
     return '.'.join(map(str, version)) if version else 'unknown'

@@ -55,7 +55,13 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
 
 
 def seed(number: int) -> None:
-    """Seed MXNet's random stream on every device."""
+    """Seed MXNet's random stream on every device.
+
+    Parameters
+    ----------
+    number : int
+        Decides the random numbers from here on.
+    """
     mx.random.seed(number)
 
 
@@ -121,6 +127,11 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
         With one output.
     names : list of str
         Those of the variables in the graph that stand for `args`; parameters are named ``param.var().name``.
+
+    Raises
+    ------
+    ValueError
+        If the block returns several arrays.
     """
     names = [f'data_{i}' for i in range(len(args))]
     symbols = [mx.sym.var(name).as_np_ndarray() for name in names]

@@ -99,7 +99,13 @@ def obstacle() -> str:
 
 
 def explain(error: Exception) -> str:
-    """Say in one line why importing MXNet failed, and the remedy."""
+    """Say in one line why importing MXNet failed, and the remedy.
+
+    Parameters
+    ----------
+    error : Exception
+        What ``import mxnet`` has raised.
+    """
     name = getattr(error, 'name', None) or ''
     if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12

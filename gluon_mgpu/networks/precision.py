@@ -57,6 +57,13 @@ class LowPrecisionConv2D(gluon.nn.Conv2D):
     """A convolution whose input and output are of a lower precision and whose parameters are float32.
 
     Only inside a hybridized network, since NumPy, and so an array in Python's hands, knows no bfloat16.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As of ``gluon.nn.Conv2D``.
+    dtype : str
+        The lower precision, one of `DTYPES`.
     """
 
     def __init__(self, *args, dtype: str, **kwargs):

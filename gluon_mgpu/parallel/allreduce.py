@@ -176,6 +176,11 @@ ALGORITHMS: dict[str, Callable] = {'star': star, 'ring': ring, 'tree': tree, 'kv
 def by_name(algorithm: Callable | str) -> Callable:
     """Return one of `ALGORITHMS` by its name; a callable is returned as it is.
 
+    Parameters
+    ----------
+    algorithm : callable or str
+        A function of a list of arrays, or a name.
+
     Raises
     ------
     ValueError

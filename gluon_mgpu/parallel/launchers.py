@@ -52,6 +52,11 @@ def place() -> Place | None:
 def prepare(found: Place) -> None:
     """Tell Horovod, in the environment, what another launcher than its own has told; the first worker serves.
 
+    Parameters
+    ----------
+    found : Place
+        As from `place`.
+
     Raises
     ------
     ValueError
@@ -80,7 +85,13 @@ def prepare(found: Place) -> None:
 
 
 def host(found: Place) -> str:
-    """Return the name of this machine, as the launcher was told it."""
+    """Return the name of this machine, as the launcher was told it.
+
+    Parameters
+    ----------
+    found : Place
+        As from `place`.
+    """
     return (found.launcher == 'horovodrun' and os.environ.get('HOROVOD_HOSTNAME')) or platform.node()
 
 

@@ -33,16 +33,39 @@ class Workers:
         return self.rank, self.size
 
     def allreduce(self, algorithm: Callable) -> Callable:
-        """Extend an allreduce over this worker's devices to those of all workers; itself it does not wait."""
+        """Extend an allreduce over this worker's devices to those of all workers; itself it does not wait.
+
+        Parameters
+        ----------
+        algorithm : callable
+            Sums a list of arrays, one per device of this worker, in place.
+        """
         return algorithm
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
-        """Return a ``gluon.Trainer`` of these parameters, which sums gradients over all workers."""
+        """Return a ``gluon.Trainer`` of these parameters, which sums gradients over all workers.
+
+        Parameters
+        ----------
+        params : list of gluon.Parameter
+            What it updates.
+        optimizer : str
+            MXNet's name of it, such as ``'sgd'``.
+        optimizer_params : dict
+            Its settings.
+        """
         from .trainer import Trainer
         return Trainer(params, optimizer, optimizer_params)
 
     def begin(self, net: Any, X: Any) -> None:
         """Give all workers the parameters of the first; `X` is a batch, or part of one, to learn shapes from. Waits.
+
+        Parameters
+        ----------
+        net : gluon.Block or list of lists of np.ndarray
+            The network, or the parameters on each device; changed in place.
+        X : np.ndarray, (n, ...)
+            A batch, or this part of one, maybe without rows.
 
         Raises
         ------
@@ -52,6 +75,13 @@ class Workers:
 
     def sum_counts(self, num_correct: list, num_rows: int) -> tuple[float, int]:
         """Sum counts of rows over all workers: arrays () of those that are right, and how many there are; waits.
+
+        Parameters
+        ----------
+        num_correct : list of np.ndarray, ()
+            The right rows of each shard.
+        num_rows : int
+            The rows of all of them.
 
         Raises
         ------
@@ -123,11 +153,22 @@ class Workers:
         """Return the signal that all workers know of (0: none), `signum` if this is the only one. Does not wait.
 
         They tell each other whenever values are told or gathered; so it is the same on all after the same batch.
+
+        Parameters
+        ----------
+        signum : int
+            The signal's number, 0 for none.
         """
         return signum
 
     def stop_now(self, signum: int) -> int:
-        """As `stop`, with what all tell now; waits for them."""
+        """As `stop`, with what all tell now; waits for them.
+
+        Parameters
+        ----------
+        signum : int
+            The signal's number, 0 for none.
+        """
         return signum
 
     def _name(self, rank: int) -> str:

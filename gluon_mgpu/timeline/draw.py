@@ -10,7 +10,13 @@ COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'allreduce': 'tab:red
 
 
 def busy_shares(events: list[Event]) -> dict[str, float]:
-    """Return the share of the step's time in which something ran on a device, in the order of the devices."""
+    """Return the share of the step's time in which something ran on a device, in the order of the devices.
+
+    Parameters
+    ----------
+    events : list of Event
+        At least one.
+    """
     whole = step_time(events)
     busy = dict.fromkeys(sorted({e.device for e in events}, key=_by_number), 0.0)
     until: dict[str, float] = {}

@@ -19,7 +19,13 @@ def start() -> tempfile.TemporaryDirectory:
 
 
 def stop(folder: tempfile.TemporaryDirectory) -> str:
-    """Stop the profiler and return what it recorded, as a Chrome trace; does not wait."""
+    """Stop the profiler and return what it recorded, as a Chrome trace; does not wait.
+
+    Parameters
+    ----------
+    folder : tempfile.TemporaryDirectory
+        As from `start`; it is deleted.
+    """
     return f'{_head()}{_stop(folder)}\n    ],\n    "displayTimeUnit": "ms"\n}}\n'
 
 

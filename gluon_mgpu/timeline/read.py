@@ -120,5 +120,11 @@ def classify(name: str, state: str) -> tuple[str, str]:
 
 
 def step_time(events: list[Event]) -> float:
-    """Return the milliseconds from the first event's beginning to the last one's end."""
+    """Return the milliseconds from the first event's beginning to the last one's end.
+
+    Parameters
+    ----------
+    events : list of Event
+        At least one.
+    """
     return max(e.start + e.duration for e in events)

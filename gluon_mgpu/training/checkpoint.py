@@ -53,6 +53,15 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
 
     To read an array waits for it, but not for the running statistics of batch norm in a hybridized network. Of several
     workers, all must call it: what is not the same on all of them is gathered.
+
+    Parameters
+    ----------
+    net : gluon.Block or list of lists of np.ndarray
+        A network, or the parameters on each device.
+    trainer : gluon.Trainer, optional
+        Its state is kept, too.
+    workers : Workers, optional
+        The processes that train together; by default this one alone.
     """
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
     own = {name: on_host[name] for name in statistics(net)}

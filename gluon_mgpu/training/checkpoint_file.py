@@ -71,6 +71,11 @@ def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """Read a checkpoint, once it is known to be whole.
 
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
     Returns
     -------
     record : dict
@@ -106,6 +111,11 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
 
 def check_sum(path: str | os.PathLike) -> None:
     """Compare the checksum of a checkpoint with its content, with little memory.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
 
     Raises
     ------

@@ -23,6 +23,13 @@ def write_history(history: list[Epoch], path) -> None:
 
     The file is whole at any time: an interrupted call leaves the one before.
 
+    Parameters
+    ----------
+    history : list of Epoch
+        The epochs done.
+    path : path-like
+        The file.
+
     Raises
     ------
     OSError

@@ -55,6 +55,19 @@ def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]
 def check(path, trainer: Any, names: dict[int, str], record: dict, states: dict[str, list]) -> None:
     """Refuse a state that is not one of this Trainer's optimizer and parameters; changes nothing.
 
+    Parameters
+    ----------
+    path : path-like
+        The name of the file, for the error.
+    trainer : gluon.Trainer
+        What it would be given to.
+    names : dict of int to str
+        Of each parameter its `id` and its name in the network.
+    record : dict
+        What the checkpoint says of the optimizer.
+    states : dict of str to list of numpy.ndarray
+        Its arrays: one, or one per device.
+
     Raises
     ------
     CheckpointError
@@ -84,7 +97,19 @@ def check(path, trainer: Any, names: dict[int, str], record: dict, states: dict[
 
 
 def restore(trainer: Any, names: dict[int, str], record: dict, states: dict[str, list]) -> None:
-    """Give a Trainer a state that `check` has let pass; its parameters must have their values already."""
+    """Give a Trainer a state that `check` has let pass; its parameters must have their values already.
+
+    Parameters
+    ----------
+    trainer : gluon.Trainer
+        Changed in place.
+    names : dict of int to str
+        Of each parameter its `id` and its name in the network.
+    record : dict
+        What the checkpoint says of the optimizer.
+    states : dict of str to list of numpy.ndarray
+        Its arrays: one, or one per device.
+    """
     optimizer = trainer.optimizer
     trainer._reset_kvstore()  # it holds copies of the parameters
     trainer._init_kvstore()

@@ -54,7 +54,13 @@ def by_name(net: Any) -> dict[str, Any]:
 
 
 def refuse_uninitialized(net: Any) -> None:
-    """Raise ValueError if a Gluon network is on no devices yet."""
+    """Raise ValueError if a Gluon network is on no devices yet.
+
+    Parameters
+    ----------
+    net : gluon.Block
+        The network.
+    """
     for name, param in by_name(net).items() if hasattr(net, 'collect_params') else ():
         try:
             param.list_ctx()
@@ -63,7 +69,15 @@ def refuse_uninitialized(net: Any) -> None:
 
 
 def finish_initialization(net: Any, shapes: dict[str, tuple]) -> None:
-    """Give the parameters of a Gluon network the shapes that it would learn from its first batch."""
+    """Give the parameters of a Gluon network the shapes that it would learn from its first batch.
+
+    Parameters
+    ----------
+    net : gluon.Block
+        Changed in place.
+    shapes : dict of str to tuple
+        By the names of the parameters in the network.
+    """
     for name, param in by_name(net).items() if hasattr(net, 'collect_params') else ():
         if param._deferred_init:
             param.shape = shapes[name]
@@ -92,13 +106,24 @@ def statistics(net: Any) -> list[str]:
     """Return the names of the parameters that are not trained, such as batch norm's running statistics.
 
     They are computed on each device for itself, and differ.
+
+    Parameters
+    ----------
+    net : gluon.Block or list of lists of np.ndarray
+        A network, or the parameters on each device.
     """
     return [name for name, param in by_name(net).items() if param.grad_req == 'null'] \
         if hasattr(net, 'collect_params') else []
 
 
 def not_finite(net: Any) -> str:
-    """Return the name of a parameter that holds NaN or infinity on some device, '' if none does; waits."""
+    """Return the name of a parameter that holds NaN or infinity on some device, '' if none does; waits.
+
+    Parameters
+    ----------
+    net : gluon.Block or list of lists of np.ndarray
+        A network, or the parameters on each device.
+    """
     for name, arrays in copies(net).items():
         if not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):
             return name

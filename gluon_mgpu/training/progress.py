@@ -23,17 +23,41 @@ class Progress:
         self._bar: Any = None
 
     def begin(self, total: int, done: int) -> None:
-        """Show the bar, if it is not there yet, of so many batches of which some are done."""
+        """Show the bar, if it is not there yet, of so many batches of which some are done.
+
+        Parameters
+        ----------
+        total : int
+            The batches of the whole run.
+        done : int
+            Those that are done already.
+        """
         if self._bar is None:
             self._bar = tqdm(total=total, unit='batch', leave=False, initial=done, smoothing=0.05,
                              disable=True if self.quiet else None, dynamic_ncols=True)
 
     def epoch(self, text: str) -> None:
-        """Tell which epoch it is."""
+        """Tell which epoch it is.
+
+        Parameters
+        ----------
+        text : str
+            What stands before the bar.
+        """
         self._bar.set_description(text, refresh=False)
 
     def advance(self, num_batches: int, loss: float, images_per_second: float) -> None:
-        """Count batches that the devices have finished."""
+        """Count batches that the devices have finished.
+
+        Parameters
+        ----------
+        num_batches : int
+            Those finished since the last call.
+        loss : float
+            What is shown beside the bar, in nats.
+        images_per_second : float
+            Since the epoch began.
+        """
         if num_batches and not self._bar.disable:
             self._bar.set_postfix_str(f'loss {loss:.3f}, {images_per_second:,.0f} images/s', refresh=False)
         self._bar.update(num_batches)

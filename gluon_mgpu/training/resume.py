@@ -105,6 +105,15 @@ def check_same_run(before: dict, now: dict) -> None:
 def record(earlier: Earlier, now: dict, changed: dict[str, list]) -> None:
     """Write the configuration that a run goes on with into its ``config.json``, and what was different before.
 
+    Parameters
+    ----------
+    earlier : Earlier
+        The run that goes on.
+    now : dict
+        Its configuration from here on.
+    changed : dict of str to list
+        As from `differences`.
+
     Raises
     ------
     OSError

@@ -191,6 +191,11 @@ class Run:
         Some four times a second, and at every 16th batch at the latest, it waits for the batches before
         this one, to read their losses; otherwise it doesn't wait. So the devices always have work.
 
+        Parameters
+        ----------
+        ls : list of np.ndarray, (n,)
+            The losses of the rows, an array for each device that got rows.
+
         Raises
         ------
         DivergenceError
@@ -251,12 +256,24 @@ class Run:
         return epoch
 
     def summary(self, devices: list) -> str:
-        """The book's last line: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``."""
+        """The book's last line: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``.
+
+        Parameters
+        ----------
+        devices : list of mx.Context
+            Where it was trained.
+        """
         seconds = sum(e.seconds for e in self.history) / len(self.history)
         return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}'
 
     def print_summary(self, devices: list) -> None:
-        """Print the book's last line; of several workers, the first does, and counts them."""
+        """Print the book's last line; of several workers, the first does, and counts them.
+
+        Parameters
+        ----------
+        devices : list of mx.Context
+            Where it was trained.
+        """
         if self.workers.rank == 0:
             others = f', {self.workers.size} workers' if self.workers.size > 1 else ''
             print(self.summary(devices) + others)

@@ -63,9 +63,10 @@ audit: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'
 	.venv/bin/python -m pip_audit --skip-editable $(ARGS)
 
-# Strict: a warning is an error. The variable: Material's own notice of its successor is no warning of ours.
+# Strict: a warning is an error (not with --quiet, which hides it from MkDocs itself). The variable: Material's own
+# notice of its successor is no warning of ours.
 docs: .venv-docs/installed
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
 	@echo 'site/index.html; with search: python3 -m http.server --directory site'
 
 .venv/installed: pyproject.toml

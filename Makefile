@@ -63,7 +63,7 @@ audit: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'
 	.venv/bin/python -m pip_audit --skip-editable $(ARGS)
 
-# Strict: a warning is an error (not with --quiet, which hides it from MkDocs itself). The variable: Material's own
+# Strict: a warning is an error; not with --quiet, which hides them from MkDocs itself. The variable: Material's own
 # notice of its successor is no warning of ours.
 docs: .venv-docs/installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict

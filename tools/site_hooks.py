@@ -47,7 +47,7 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     """Put in the code, and turn the links."""
-    if CODE.search(markdown) and 'side by side' in markdown:
+    if 'side by side' in dict(CODE.findall(markdown)):  # two columns need the room
         page.meta.setdefault('hide', ['navigation', 'toc'])
     markdown = CODE.sub(lambda match: code_block(match[1], match[2]), markdown)
     here = path_of(page.file.src_uri)

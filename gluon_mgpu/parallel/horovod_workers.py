@@ -23,7 +23,7 @@ from ..program import Stopped
 from . import launchers
 from .flat import in_one_piece
 from .watch import Watch
-from .workers import Workers
+from .workers import Workers, agreed
 
 NAMES = 64  # of sums, used in turn: Horovod plans those whose names it knows more quickly
 TOLD = 64   # numbers that a worker can tell at once
@@ -61,8 +61,8 @@ def check_own_gpus(told: list[tuple[str, str]], rank: int = 0) -> None:
     seen: dict[str, int] = {}
     for worker, (host, uuid) in enumerate(told):
         if uuid and seen.setdefault(uuid, worker) != worker:
-            error = _agreed(ValueError(f'workers {seen[uuid]} and {worker} have the same GPU ({host}, UUID {uuid}): '
-                                       'start as many workers on a machine as it has GPUs'))
+            error = agreed(ValueError(f'workers {seen[uuid]} and {worker} have the same GPU ({host}, UUID {uuid}): '
+                                      'start as many workers on a machine as it has GPUs'))
             error.told = rank != 0  # type: ignore[attr-defined]
             raise error
 

@@ -114,7 +114,7 @@ class Workers:
         """
         result, error = self.gather(_attempt(function) if self.rank == 0 else None)[0]
         if error is not None:
-            raise _agreed(error)
+            raise agreed(error)
         return result
 
     def each(self, function: Callable[[], Any]) -> Any:
@@ -130,7 +130,7 @@ class Workers:
         lines = {str(error) for error in errors}
         for rank, error in enumerate(errors):
             if error is not None:
-                raise _agreed(error if len(lines) == 1 else ValueError(f'{self._name(rank)}: {error}'))
+                raise agreed(error if len(lines) == 1 else ValueError(f'{self._name(rank)}: {error}'))
         return result
 
     def agree(self, facts: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ class Workers:
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
                 if first.get(name) != other.get(name):
-                    raise _agreed(ValueError(
+                    raise agreed(ValueError(
                         f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on {self._name(rank)}: '
                         'start all workers with the same program, flags, versions and data'))
 
@@ -182,7 +182,13 @@ def _attempt(function: Callable[[], Any]) -> tuple:
         return None, error
 
 
-def _agreed(error: Exception) -> Exception:
-    """Mark an error that all workers have, so that one tells it."""
+def agreed(error: Exception) -> Exception:
+    """Mark an error that all workers have, so that one tells it; returns it.
+
+    Parameters
+    ----------
+    error : Exception
+        Changed in place.
+    """
     error.agreed = True  # type: ignore[attr-defined]
     return error

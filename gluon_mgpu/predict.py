@@ -40,8 +40,8 @@ def trained_network(path, devices: list | None = None, say: Callable[[str], None
     path : path-like
         A run's folder, whose newest whole checkpoint is taken, or a checkpoint.
     devices : list of mx.Context, optional
-        By default those that the run was on. On another number of devices, each has the mean of batch norm's
-        running statistics.
+        By default those that the run was on, each once where several workers had devices of the same name. On another
+        number of devices, each has the mean of batch norm's running statistics.
     say : callable
         Is told in one line what is not as expected.
 
@@ -60,7 +60,8 @@ def trained_network(path, devices: list | None = None, say: Callable[[str], None
     """
     found, config = find_run(path, say)
     if devices is None:
-        devices = parse_devices(','.join(d.replace('(', ':').rstrip(')') for d in config['devices']))
+        names = dict.fromkeys(config['devices'])  # each once: workers may have devices of the same name
+        devices = parse_devices(','.join(name.replace('(', ':').rstrip(')') for name in names))
     if config['chapter'] == 'scratch':
         params_on = dict(zip(devices, load_run(found, config, devices, say)))
         return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
@@ -69,7 +70,27 @@ def trained_network(path, devices: list | None = None, say: Callable[[str], None
 
 
 def find_run(path, say: Callable[[str], None] = print) -> tuple[Path, dict]:
-    """Find the checkpoint that a path means; returns it and the run's configuration. As in `trained_network`."""
+    """Find the checkpoint that a path means.
+
+    Parameters
+    ----------
+    path : path-like
+        A run's folder, whose newest whole checkpoint is taken, or a checkpoint.
+    say : callable
+        Is told in one line of each checkpoint that is not whole.
+
+    Returns
+    -------
+    found : pathlib.Path
+        The checkpoint.
+    config : dict
+        The run's configuration.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no whole checkpoint, or it is not of a chapter's run.
+    """
     path = Path(path)
     found = newest(path, say) if path.is_dir() else path
     if found is None:
@@ -81,7 +102,24 @@ def find_run(path, say: Callable[[str], None] = print) -> tuple[Path, dict]:
 
 
 def load_run(found: Path, config: dict, devices: list, say: Callable[[str], None] = print) -> Any:
-    """Load what `find_run` has found: LeNet's parameters on each device, or a Gluon network; waits."""
+    """Load what `find_run` has found; waits.
+
+    Parameters
+    ----------
+    found : pathlib.Path
+        The checkpoint.
+    config : dict
+        The run's configuration.
+    devices : list of mx.Context
+        What to load it onto.
+    say : callable
+        Is told in one line if arrays that differed between devices come to another number of them.
+
+    Returns
+    -------
+    list of lists of np.ndarray, or gluon.Block
+        LeNet's parameters on each device, or ResNet-18.
+    """
     if config['chapter'] == 'scratch':
         net: Any = [scratch.get_params(scratch.init_params(), d) for d in devices]
     else:

@@ -9,6 +9,7 @@ from PIL import Image
 from gluon_mgpu import concise, predict, scratch
 from gluon_mgpu.data.image_file import read_image
 from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.training import checkpoint_file
 from gluon_mgpu.training.saver import checkpoints
 
 
@@ -51,6 +52,18 @@ def test_batch_norm_on_another_number_of_devices_is_told(runs, devices, capsys):
     folder, _ = runs('concise')
     assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
     assert 'each has their mean' in capsys.readouterr().out
+
+
+def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
+    """The job has recorded a device for each worker: on CPU contexts, or on two machines, by the same name."""
+    folder, accuracy = runs('scratch')
+    record, arrays = checkpoint_file.read(checkpoints(folder)[0])
+    position, told = record.pop('position'), list(map(str, devices))
+    position['config']['devices'] = told + told
+    checkpoint_file.write(tmp_path / 'job.safetensors', checkpoint_file.Snapshot(arrays, record), position)
+    assert list(map(str, predict.trained_network(tmp_path / 'job.safetensors')[1])) == told
+    assert predict.main([str(tmp_path / 'job.safetensors')]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
 
 
 def test_a_broken_checkpoint_is_passed_over(runs, capsys):

@@ -74,12 +74,23 @@ def gpu_of_worker(local_rank: int) -> int:
     """Return the number of the GPU that the i-th worker of a machine takes, or 0 where it sees a single one.
 
     Slurm can show each of its tasks one GPU, or one MIG instance: for each, that is gpu(0).
+
+    Parameters
+    ----------
+    local_rank : int
+        i, from 0.
     """
     return 0 if num_mxnet_gpus() == 1 else local_rank
 
 
 def uuid_of(number: int) -> str:
-    """Return what tells a GPU from all others, '' if the driver does not say."""
+    """Return what tells a GPU from all others, '' if the driver does not say.
+
+    Parameters
+    ----------
+    number : int
+        i of ``mx.gpu(i)``.
+    """
     return next((gpu.uuid for gpu in ask_driver().gpus if gpu.index == number), '')
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..data.folders import FILES, DownloadError, cache_dir, find, named_folder
 from ..machine import num_cores, processor, processor_flags, versions
 from ..mxnet_setup import runtime
-from ..mxnet_setup.installation import NVIDIA_LIBRARIES, in_wheel, installed_builds, loads, obstacle
+from ..mxnet_setup.installation import NVIDIA_LIBRARIES, how_to_get_horovod, in_wheel, installed_builds, loads, obstacle
 
 # What training imports besides NumPy and MXNet: module -> what pip calls it
 PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
@@ -41,7 +41,7 @@ def look() -> dict[str, Any]:
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16': 'avx512_bf16' in processor_flags()},
         'engine': _engine(prepared),
         'omp_threads': runtime.omp_threads(),
-        'horovod': {'installed': _there('horovod')},
+        'horovod': {'installed': _there('horovod'), 'remedy': how_to_get_horovod()},
         'data': _data(),
         'disks': {'cache': _cache(), 'runs': _room(Path.cwd() / 'runs')},
     }

@@ -22,14 +22,28 @@ class Finding(NamedTuple):
 
 
 def diagnose(facts: dict[str, Any]) -> list[Finding]:
-    """What is wrong in what `facts.look` and `child.run` have found, faults before warnings."""
+    """What is wrong in what `facts.look` and `child.run` have found, faults before warnings.
+
+    Parameters
+    ----------
+    facts : dict
+        All of `facts.look`, and ``'self_test'`` from `child.run`.
+    """
     found = [*_installation(facts), *_environment(facts), *_self_test(facts), *_gpus(facts), *_disks(facts),
              *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # keeps the order of equals
 
 
 def line_of(level: str, line: str) -> Finding:
-    """A finding from a line as this package writes them: what is wrong, a colon outside of brackets, the remedy."""
+    """A finding from a line as this package writes them: what is wrong, a colon outside of brackets, the remedy.
+
+    Parameters
+    ----------
+    level : str
+        'fault' or 'warning'.
+    line : str
+        Such as a ValueError's; one without a colon has no remedy.
+    """
     depth = 0
     for i, letter in enumerate(line):
         depth += (letter == '(') - (letter == ')')
@@ -115,7 +129,7 @@ def _self_test(facts: dict) -> Iterator[Finding]:
                       f'{step["tolerance"]:g} of it', PARALLEL_FAULT)
     if facts['horovod']['installed'] and (test.get('horovod', {}).get('error') or test['during'] == 'horovod'):
         yield line_of('warning', test.get('horovod', {}).get('error') or
-                      f'Horovod cannot be imported (the process {test["ended"]}): make horovod')
+                      f'Horovod cannot be imported (the process {test["ended"]}): {facts["horovod"]["remedy"]}')
 
 
 def _speed(facts: dict) -> Iterator[Finding]:

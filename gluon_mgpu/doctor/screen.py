@@ -123,7 +123,7 @@ def _engine(report: dict) -> Iterator[tuple[str, str]]:
 
 def _horovod(report: dict) -> str:
     if not report['horovod']['installed']:
-        return 'not installed; for training on several machines: make horovod'
+        return f'not installed; for training on several machines, {report["horovod"]["remedy"]}'
     answer = report['self_test'].get('horovod')
     if answer is None:
         return 'installed, not tried'

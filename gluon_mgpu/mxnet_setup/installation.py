@@ -180,7 +180,13 @@ def is_count(text: str) -> bool:
 
 
 def in_wheel(library: str) -> str | None:
-    """Return where pip's NVIDIA wheels have one of `NVIDIA_LIBRARIES`, or None."""
+    """Return where pip's NVIDIA wheels have a library, or None.
+
+    Parameters
+    ----------
+    library : str
+        One of `NVIDIA_LIBRARIES`.
+    """
     return next(filter(os.path.exists, (os.path.join(folder, 'nvidia', library) for folder in sys.path)), None)
 
 

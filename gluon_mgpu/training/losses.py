@@ -55,7 +55,12 @@ class Losses:
         self._read_at = time.perf_counter()
 
     def add(self, ls: list) -> int:
-        """Take the losses of the batch just started, one array (n,) per device; see `Run.add`.
+        """Take the losses of the batch just started; see `Run.add`.
+
+        Parameters
+        ----------
+        ls : list of np.ndarray, (n,)
+            One array per device.
 
         Returns
         -------

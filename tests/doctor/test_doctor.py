@@ -1,14 +1,14 @@
 """Each kind of fault, as it is met: first on the screen, with its remedy, in JSON that can be read."""
 import os
 import resource
-import shutil
 import subprocess
-import sys
 
 import pytest
+import stub_driver
 from healthy import SELF_TEST, but_for
 
 from gluon_mgpu import doctor as package
+from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.doctor import child
 from gluon_mgpu.doctor.__main__ import main
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
@@ -150,26 +150,12 @@ def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     assert fault['what'].endswith('missing') and fault['remedy'].startswith('put the four files')
 
 
-STUB = """
-#include <string.h>
-int cuInit(unsigned flags) { return 0; }
-int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
-int cuDeviceGetCount(int *count) { *count = 1; return 0; }
-int cuDeviceGet(int *device, int index) { *device = index; return 0; }
-int cuDeviceGetName(char *name, int size, int device) { strncpy(name, "NVIDIA H200", size); return 0; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
-int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 150754820096; return 0; }
-"""
-
-
 def test_a_hopper_gpu_and_all_of_the_self_test(doctor, tmp_path, devices):
     """With what is installed: the whole doctor on a machine where training runs."""
-    compiler = shutil.which('cc') or shutil.which('gcc')
-    if sys.platform != 'linux' or not compiler or devices[0].device_type == 'gpu':
-        pytest.skip('needs Linux, a C compiler to make a stub of libcuda.so.1, and no GPU')
-    (tmp_path / 'stub.c').write_text(STUB)
-    subprocess.run([compiler, '-shared', '-fPIC', '-o', 'libcuda.so.1', 'stub.c'], cwd=tmp_path, check=True)
-    report = doctor(LD_LIBRARY_PATH=str(tmp_path))
+    if devices[0].device_type == 'gpu':
+        pytest.skip('for a machine without a GPU')
+    stub_driver.build(tmp_path)
+    report = doctor(**stub_driver.environment(tmp_path, [Gpu(0, 'NVIDIA H200', (9, 0), 150754820096)]))
     warning = report['findings'][0]
     assert report['can_train']
     if MXNET_MAJOR < 2:
@@ -195,5 +181,5 @@ def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
     lines = out.splitlines()
     assert err == '' and '\033' not in out and max(map(len, lines)) <= 80 and len(lines) <= 24
     if not can_train:
-        assert lines[:5] == ['gluon_mgpu 0.1.0: training cannot run', '', 'FAULT       MXNet is not installed',
+        assert lines[:5] == ['gluon_mgpu 1.0.0: training cannot run', '', 'FAULT       MXNet is not installed',
                              '  do        pip install x', '            for GPUs y']

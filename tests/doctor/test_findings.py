@@ -1,6 +1,6 @@
 """From facts to what is wrong, and from both to the screen."""
 import pytest
-from healthy import SELF_TEST, but_for
+from healthy import HOROVOD, SELF_TEST, but_for
 
 from gluon_mgpu.doctor.findings import diagnose, line_of
 from gluon_mgpu.doctor.screen import screen
@@ -47,10 +47,10 @@ def test_nothing_is_wrong():
     ({'engine': [{'name': 'MXNET_ENGINE_TYPE', 'value': 'NaiveEngine', 'by': 'you'}],
       'self_test__speed__speed_up': 1.0}, 'warning', 'MXNET_ENGINE_TYPE=NaiveEngine', 'unset it'),
     ({'horovod__installed': True,
-      'self_test__horovod__error': 'Horovod is not built for this MXNet (a: b): make horovod'}, 'warning',
-     'Horovod is not built for this MXNet (a: b)', 'make horovod'),
+      'self_test__horovod__error': 'Horovod is not built for this MXNet (a: b): do this'}, 'warning',
+     'Horovod is not built for this MXNet (a: b)', 'do this'),
     ({'horovod__installed': True, 'self_test': stopped('horovod', 'died of SIGSEGV')}, 'warning',
-     'Horovod cannot be imported (the process died of SIGSEGV)', 'make horovod'),
+     'Horovod cannot be imported (the process died of SIGSEGV)', HOROVOD),
     ({'self_test__driver': driver(V100)}, 'warning', 'gpu(0) is Tesla V100 (compute capability 7.0), and the CPU build',
      'install mxnet-cu112'),
     ({'self_test__driver': driver(K80)}, 'warning', 'gpu(0) is Tesla K80 (compute capability 3.7): no MXNet on PyPI',

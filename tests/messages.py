@@ -13,10 +13,11 @@ from pathlib import Path
 
 REPO = Path(__file__).parents[1]
 WORDS = 4  # a text with fewer, elsewhere than in an exception, is a name or a part of a message
-TELLS = re.compile(r'(Error|Failure|Stopped|\bwarn|\bexit)$')  # the calls that take a message
-HELP = {'help', 'description', 'prog', 'metavar', 'label', 'xlabel', 'ylabel', 'title'}
+TELLS = re.compile(r'(Error|Failure|Stopped|Finding|\bwarn|\bexit)$')  # the calls that take a message
+HELP = {'help', 'description', 'epilog', 'prog', 'metavar', 'label', 'xlabel', 'ylabel', 'title'}
 SHORT = {'broke off', 'interrupted', 'is unreachable'}  # and are messages
-SHOWS = re.compile(r'gluon_mgpu/(__main__|plot|.*/(picture|report|draw)).py')  # files whose other texts are output
+# Files whose other texts are output
+SHOWS = re.compile(r'gluon_mgpu/(__main__|plot|doctor/(__main__|screen)|.*/(picture|report|draw)).py')
 
 # What is no message: what programs print when all is well, and parts of it
 OUTPUT = {
@@ -28,18 +29,30 @@ OUTPUT = {
     '… on …: … of … test images right',
     '(lib[\\w+-]+\\.so[.\\d]*): cannot open shared object',
     'Building Horovod into …; this takes some minutes.',
+    'CPU contexts',
     'NVIDIA driver for CUDA up to …',
+    'The wheel … installs and trains.',
+    'There is no NVIDIA driver here: a stand-in takes its place.',
     'Making … from … and installing what it needs; this takes a minute or two.',
+    'asking the NVIDIA driver',
     'alpha … us, beta … ns/byte',
     'between … and …',
+    "checked in onnxruntime: its scores are the network's, to … of the largest",
     'count() never ends',
     'cpu:0-… (cpu:all) one CPU context per core',
+    'fault',
     'gpu:… …, … GiB: …',
+    'import json, sys; sys.path[:] = json.loads(sys.argv[1]); '
+    'from gluon_mgpu.doctor import self_test; self_test.main()',
     'loss …, … images/s',
     'rows in a batch on … devices:',
     'round … of … done',
+    'summing over the devices',
+    'taking a step of training',
     'the median of … steps',
     'the number of devices',
+    'training LeNet on one device and on two',
+    'warning',
     'epoch …/…: loss …, test acc …, … s, … images/s',
     'test acc: …, … sec/epoch on …',
     '…: … training and … test images, batches of …, learning rate …',

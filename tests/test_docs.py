@@ -24,6 +24,7 @@ def test_every_message_has_an_entry_and_every_entry_a_message():
     found = messages.messages()
     entries = re.findall(r'^- `(.+?)`', TROUBLESHOOTING.read_text(), re.MULTILINE)
     assert len(found) > 150
+    assert sum(where.startswith('gluon_mgpu/doctor/findings.py') for where in found.values()) > 30
     missing = [f'{where}: {text}' for text, where in found.items() if text not in entries]
     hint = 'to be explained in docs/troubleshooting.md; in OUTPUT of tests/messages.py if it is no fault:'
     assert not missing, '\n'.join([hint, *missing])
@@ -44,6 +45,7 @@ def test_what_counts_as_output_is_still_there(monkeypatch):
     ("warnings.warn('late')", ['late']),
     ("return 'there is no way'", ['there is no way']),
     ("raise _DriverError('a' if x else 'b')", ['a', 'b']),
+    ("yield Finding('fault', f'{x} is full', 'make room')", ['fault', '… is full', 'make room']),
     ("parser.add_argument('--x', help='four words of help')", []),
     ("def f():\n    'four words of docstring'", []),
     ("names = {'help': 'four words of help', 'x': 'four words to tell'}", ['four words to tell']),

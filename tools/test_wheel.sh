@@ -27,4 +27,4 @@ if [ "$(wc -l <trained/history.csv)" -ne 2 ]; then
   cat trained/history.csv >&2
   exit 1
 fi
-echo "The wheel $(basename "$wheel") installs and trains."
+echo "The wheel ${wheel##*/} installs and trains."

@@ -1,6 +1,7 @@
 """What the API's pages show as the type of a parameter: what the docstring says, as it stands there.
 
-Griffe reads ``np.ndarray, (n, 10), float32`` as an expression of Python, a tuple, and would show it as one.
+Griffe reads ``np.ndarray, (n, 10), float32`` as an expression of Python, a tuple, and ``path-like`` as a difference, and
+would show them so; backquotes it would show as they are.
 """
 import griffe
 
@@ -16,8 +17,8 @@ class DocstringTypes(griffe.Extension):
         for section in owner.docstring.parsed if owner.docstring else []:
             for element in section.value if isinstance(section.value, list) else []:
                 annotation = getattr(element, 'annotation', None)
-                if isinstance(annotation, griffe.Expr):
-                    text = str(annotation)
+                if isinstance(annotation, (griffe.Expr, str)):
+                    text = str(annotation).replace(' - ', '-').replace('`', '')
                     tuple_ = isinstance(annotation, griffe.ExprTuple) and not annotation.implicit
                     element.annotation = text[1:-1] if tuple_ else text
         for member in owner.members.values():

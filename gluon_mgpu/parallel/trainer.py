@@ -28,8 +28,10 @@ class Trainer(gluon.Trainer):
     ----------
     params : list of gluon.Parameter
         Initialized on the same devices by the first step, which gives their gradients other memory.
-    optimizer, optimizer_params : str, dict
-        As ``gluon.Trainer`` takes them.
+    optimizer : str
+        MXNet's name of it, such as ``'sgd'``.
+    optimizer_params : dict
+        Its settings.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict):

@@ -1,7 +1,7 @@
 """What the API's pages show as the type of a parameter: what the docstring says, as it stands there.
 
-Griffe reads ``np.ndarray, (n, 10), float32`` as an expression of Python, a tuple, and ``path-like`` as a difference, and
-would show them so; backquotes it would show as they are.
+Griffe reads ``np.ndarray, (n, 10), float32`` as an expression of Python, a tuple, and ``path-like`` as a difference,
+and would show them so; backquotes it would show as they are.
 """
 import griffe
 

@@ -6,6 +6,8 @@ import sys
 import pytest
 from runs import outcome, run
 
+from gluon_mgpu import predict
+
 PYTHON = sys.executable
 
 
@@ -44,6 +46,8 @@ def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
                                          for epoch, loss, acc in history(tmp_path / 'one')]
     config = json.loads((tmp_path / 'two' / 'config.json').read_text())
     assert (config['devices'], config['num_gpus'], config['workers']) == (['cpu(0)', 'cpu(0)'], 2, 2)
+    # Whose device is there, though it is listed twice
+    assert predict.main([str(tmp_path / 'two')]) == 0
     # And it goes on in one process, which finds it complete
     done = run([*alone, '--resume', tmp_path / 'two'])
     assert done.returncode == 0, done.stderr

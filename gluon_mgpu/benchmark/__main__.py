@@ -4,6 +4,7 @@
     python -m gluon_mgpu.benchmark --quick      # less than a minute
     python -m gluon_mgpu.benchmark --devices gpu:0-3 --network resnet18 --batch-size 512
     python -m gluon_mgpu.benchmark --dispatch   # and what Python needs to start a step, up to 16 devices
+    python -m gluon_mgpu.benchmark --network lenet --device-images-per-second 250000    # and what 16 such GPUs would do
 
 Two modes: with a *fixed total* the same batch is split over more devices; with *fixed per device* the batch
 grows with the devices. Speed-up is images/s divided by that of one device; efficiency is speed-up divided by
@@ -25,6 +26,7 @@ import argparse
 import json
 import sys
 
+from ..cost_model.measure import gradient_sizes, measure_link
 from ..data import DATASETS, load_data
 from ..devices import check_devices, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
@@ -33,9 +35,18 @@ from ..mxnet_setup.compat import mx
 from ..mxnet_setup.runtime import settings
 from ..program import Parser, exit_status, number, text
 from ..training.folder import check_free, new_folder
+from .expected import BATCHES, COUNTS, LATENCY, expect
 from .measure import DISPATCH_COUNTS, measure_dispatch
-from .picture import scaling_curves
-from .report import dispatch_table, machine_line, scaling_table, shares_table
+from .picture import expected_curves, scaling_curves
+from .report import (
+    TITLES,
+    comparison_table,
+    dispatch_table,
+    expected_table,
+    machine_line,
+    scaling_table,
+    shares_table,
+)
 from .scaling import plan, scaling
 from .workloads import NETWORKS
 
@@ -49,6 +60,9 @@ def main(argv: list | None = None) -> int:
 def _run(args: argparse.Namespace) -> None:
     # All that can be refused is refused before anything is written or measured
     check_free(args.out_dir)
+    if args.device_images_per_second and args.network == 'both':
+        raise ValueError('--device-images-per-second is of one network: add --network lenet or --network resnet18')
+    args.dispatch = args.dispatch or args.device_images_per_second is not None
     if not args.devices and not num_mxnet_gpus():
         print(f'measuring CPU contexts: {why_no_gpus()}', flush=True)
     devices = parse_devices(args.devices or ('gpu:all' if num_mxnet_gpus() else 'cpu:all'))
@@ -74,9 +88,34 @@ def _run(args: argparse.Namespace) -> None:
     if args.dispatch:
         results['dispatch'] = [line for name in networks for line in measure_dispatch(name)]
         print('', *dispatch_table(results['dispatch']), sep='\n', flush=True)
+        _expected(args, results, devices, batch_sizes, out_dir)
     (out_dir / 'scaling.json').write_text(json.dumps({**about, **results}, indent=2) + '\n')
     scaling_curves(results['results'], out_dir / 'scaling.png', machine)
-    print(f'\n{out_dir / "scaling.json"}, {out_dir / "scaling.png"}')
+    pictures = [out_dir / 'scaling.png', *[out_dir / 'expected.png'] * bool(args.device_images_per_second)]
+    print('', ', '.join(map(str, [out_dir / 'scaling.json', *pictures])), sep='\n')
+
+
+def _expected(args, results: dict, devices: list, batch_sizes: dict, out_dir) -> None:
+    """Tell what the model expects: beside what was measured here and, if asked for, of other devices."""
+    sizes = gradient_sizes()
+    num_bytes = {name: 4 * sizes[TITLES[name]] for name in batch_sizes}
+    dispatch = {name: {d['devices']: d['cpu_ms'] / 1000 for d in results['dispatch'] if d['network'] == name}
+                for name in batch_sizes}
+    if len(devices) > 1:
+        alpha, beta = measure_link(*devices[:2])
+        rate = {(r['network'], r['mode']): r['images_per_second'] for r in results['results'] if r['num_devices'] == 1}
+        beside = [expect(r['rows'], r['num_devices'], rate[r['network'], r['mode']], dispatch[r['network']],
+                         num_bytes[r['network']], alpha, beta) for r in results['results']]
+        print('', *comparison_table(results['results'], beside), sep='\n', flush=True)
+    if args.device_images_per_second:
+        name, gigabytes = args.network, args.link_gigabytes_per_second
+        expected = [expect(factor * batch_sizes[name], k, args.device_images_per_second, dispatch[name],
+                           num_bytes[name], LATENCY, 1e-9 / gigabytes) for factor in BATCHES for k in COUNTS]
+        heading = (f'{TITLES[name]} on devices that compute {args.device_images_per_second:,.0f} images/s each, a link '
+                   f'of {gigabytes:g} GB/s, dispatch as measured')
+        print('', f'expected: {heading}', *expected_table(expected, name), sep='\n', flush=True)
+        expected_curves(expected, out_dir / 'expected.png', heading)
+        results['expected'] = [{**e._asdict(), 'step': e.step, 'pace': e.pace} for e in expected]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,6 +135,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--quick', action='store_true', help='a quarter of the steps and 2 rounds, unless given')
     parser.add_argument('--dispatch', action='store_true',
                         help='also measure what Python needs to start a step on 1 to 16 CPU contexts')
+    parser.add_argument('--device-images-per-second', type=number(float), metavar='RATE',
+                        help='also draw what the --network would do on 1 to 16 devices that compute so many images/s '
+                             'each, such as GPUs, with dispatch as measured here (implies --dispatch)')
+    parser.add_argument('--link-gigabytes-per-second', type=number(float), default=10.0, metavar='RATE',
+                        help='of the link between those devices (default: %(default)s, PCIe 3.0 with 16 lanes)')
     parser.add_argument('--dataset', choices=DATASETS, default='glyphs', help='(default: %(default)s)')
     parser.add_argument('--data-dir', type=text, metavar='DIR', help='folder that holds fashion-mnist/ and mnist/')
     parser.add_argument('--out-dir', type=text, metavar='DIR',

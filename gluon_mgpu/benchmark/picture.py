@@ -1,7 +1,11 @@
-"""The curve of what has been measured. Matplotlib is loaded when it is drawn."""
+"""The curves of what has been measured and of what is expected. Matplotlib is loaded when they are drawn."""
 from __future__ import annotations
 
+from .expected import Expected
 from .report import TITLES
+
+MARKS = {'devices': 'o', 'Python': 's', 'link': '^'}
+LONG = {'devices': 'the devices', 'Python': 'Python', 'link': 'the link'}
 
 
 def scaling_curves(results: list, path, title: str) -> None:
@@ -37,4 +41,39 @@ def scaling_curves(results: list, path, title: str) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.4)
     axes.legend(loc='lower right')
+    fig.savefig(path)
+
+
+def expected_curves(expected: list[Expected], path, title: str) -> None:
+    """Draw the images/s that the model expects against devices, a line per batch and a mark for the pace, as PNG.
+
+    Parameters
+    ----------
+    expected : list of Expected
+        For each batch the same numbers of devices.
+    path : path-like
+        The file to write.
+    title : str
+        What they are of.
+    """
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(7.2, 5.4), dpi=120, layout='tight')
+    axes = fig.subplots()
+    counts = sorted({e.devices for e in expected})
+    one = max(e.images_per_second for e in expected if e.devices == counts[0])
+    axes.plot(counts, [one * k / counts[0] for k in counts], '--', color='0.5', label='ideal')
+    for i, rows in enumerate(sorted({e.rows for e in expected})):
+        points = [e for e in expected if e.rows == rows]
+        axes.plot([e.devices for e in points], [e.images_per_second for e in points], color=f'C{i}',
+                  label=f'batch of {rows:,}')
+        for e in points:
+            axes.plot(e.devices, e.images_per_second, MARKS[e.pace], color=f'C{i}', markersize=8)
+    for pace, mark in MARKS.items():
+        axes.plot([], [], mark, color='0.3', label=f'pace set by {LONG[pace]}')
+    axes.set_xscale('log', base=2)
+    axes.set_yscale('log')
+    axes.set(xlabel='devices', ylabel='images/s', xticks=counts, xticklabels=[str(k) for k in counts])
+    axes.set_title(title, fontsize='medium', wrap=True)
+    axes.grid(alpha=0.4)
+    axes.legend(loc='upper left', fontsize='small')
     fig.savefig(path)

@@ -75,6 +75,40 @@ def dispatch_table(dispatch: list) -> list[str]:
     return ['dispatch: the call of train_batch, one row per device', *_aligned(lines)]
 
 
+def expected_table(expected: list, network: str) -> list[str]:
+    """What the model expects on more devices: heading and lines.
+
+    Parameters
+    ----------
+    expected : list of Expected
+        In the order of the lines.
+    network : str
+        A key of `TITLES`.
+    """
+    lines = [['network', 'devices', 'batch', 'computing, ms', 'dispatch, ms', 'allreduce, ms', 'step, ms', 'images/s',
+              'pace set by']]
+    lines += [[TITLES[network], f'{e.devices}', f'{e.rows:,}', *(f'{1000 * seconds:.2f}' for seconds in
+               (e.computing, e.dispatch, e.allreduce, e.step)), f'{e.images_per_second:,.0f}', e.pace]
+              for e in expected]
+    return _aligned(lines)
+
+
+def comparison_table(results: list, expected: list) -> list[str]:
+    """What was measured beside what the model expects: heading and lines.
+
+    Parameters
+    ----------
+    results : list of dict
+        From `scaling`.
+    expected : list of Expected
+        Of each of them.
+    """
+    lines = [['network', 'mode', 'devices', 'batch', 'measured, ms', 'expected, ms', 'pace set by']]
+    lines += [[TITLES[r['network']], r['mode'], f'{e.devices}', f'{e.rows}', f'{r["ms_per_step"]:.1f}',
+               f'{1000 * e.step:.1f}', e.pace] for r, e in zip(results, expected)]
+    return ['step = max(computing on one device / k, dispatch) + allreduce, on these devices', *_aligned(lines)]
+
+
 def _aligned(lines: list) -> list[str]:
     """Columns of text: those of words to the left, those of numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]

@@ -111,9 +111,9 @@ def _expected(args, results: dict, devices: list, batch_sizes: dict, out_dir) ->
         name, gigabytes = args.network, args.link_gigabytes_per_second
         expected = [expect(factor * batch_sizes[name], k, args.device_images_per_second, dispatch[name],
                            num_bytes[name], LATENCY, 1e-9 / gigabytes) for factor in BATCHES for k in COUNTS]
-        heading = (f'{TITLES[name]} on devices that compute {args.device_images_per_second:,.0f} images/s each, a link '
-                   f'of {gigabytes:g} GB/s, dispatch as measured')
-        print('', f'expected: {heading}', *expected_table(expected, name), sep='\n', flush=True)
+        heading = (f'{TITLES[name]} on devices that compute {args.device_images_per_second:,.0f} images/s each\n'
+                   f'a link of {gigabytes:g} GB/s, dispatch as measured')
+        print('', f'expected: {heading}'.replace('\n', ', '), *expected_table(expected, name), sep='\n', flush=True)
         expected_curves(expected, out_dir / 'expected.png', heading)
         results['expected'] = [{**e._asdict(), 'step': e.step, 'pace': e.pace} for e in expected]
 

@@ -22,6 +22,7 @@ SHOWS = re.compile(r'gluon_mgpu/(__main__|plot|doctor/(__main__|screen)|.*/(pict
 # What is no message: what programs print when all is well, and parts of it
 OUTPUT = {
     '… on …, …',
+    '… on devices that compute … images/s each a link of … GB/s, dispatch as measured',
     '…',
     '…, …, … rounds',
     '…: costs.json, allreduce.png, bytes.png',

@@ -1,4 +1,4 @@
-"""The command line that both chapters share: its flags, their checks, and what happens in which order."""
+"""The command line that both chapters share: what it refuses, and what happens in which order."""
 from __future__ import annotations
 
 import argparse
@@ -9,17 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .data import DATASETS, load_data
+from . import flags
+from .data import load_data
 from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
-from .devices.lists import MOST_DEVICES
 from .machine import versions
 from .mxnet_setup.runtime import settings
 from .onnx_model import file as onnx_file
 from .parallel.launchers import place
 from .parallel.workers import Workers
 from .plot import AccuracyCurve
-from .program import Parser, Stopped, exit_status, number, text
+from .program import Stopped, exit_status
 from .timeline.record import Timeline, check_profiler
 from .training.folder import check_free, hold, new_folder, this_process
 from .training.hook import Hook
@@ -60,7 +60,7 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
         any case.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(chapter, network, batch_size, lr)
+    parser = flags.parser(chapter, network, batch_size, lr)
     for flag, settings_of_flag in (own_flags or {}).items():
         parser.add_argument(flag, **settings_of_flag)
     args = parser.parse_args(argv)  # what is no flag at all is refused here, with the usage
@@ -186,11 +186,11 @@ def _with_flags_of(earlier: Earlier, chapter, parser, args, argv: list) -> argpa
     if earlier.config['chapter'] != chapter:
         raise ValueError(f'{earlier.folder} is a run of {earlier.config["chapter"]}: go on with it by python -m '
                          f'gluon_mgpu.{earlier.config["chapter"]}')
-    flags = {**earlier.config.get('flags', {}), 'out_dir': str(earlier.folder), 'horovod': False,
-             'fp16_allreduce': False}
+    kept = {**earlier.config.get('flags', {}), 'out_dir': str(earlier.folder), 'horovod': False,
+            'fp16_allreduce': False}
     if args.num_gpus is not None or args.devices is not None or args.horovod:
-        flags['num_gpus'] = flags['devices'] = None
-    args = parser.parse_args(argv, argparse.Namespace(**flags))
+        kept['num_gpus'] = kept['devices'] = None
+    args = parser.parse_args(argv, argparse.Namespace(**kept))
     check_same_run(earlier.config, {name: value for name, value in vars(args).items() if value not in (None, 'auto')})
     return args
 
@@ -212,51 +212,3 @@ def _devices(args, say) -> list:
     if not num_gpus:
         say(f'training on CPU contexts: {why_no_gpus()}')
     return devices_from(args.num_gpus or min(num_gpus, 2) or 2)
-
-
-def _parser(chapter, network, batch_size, lr) -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=f'python -m gluon_mgpu.{chapter}',
-        description=f'Train {network} on several devices and tell its accuracy on the test images.')
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument('--num-gpus', type=number(int, 1, MOST_DEVICES), metavar='N',
-                       help='number of devices: GPUs, or CPU contexts on a machine with no GPU '
-                            '(default: 2, or 1 on a machine with one GPU)')
-    where.add_argument('--devices', type=text, metavar='LIST',
-                       help="devices by name: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all', 'cpu:all' (one per core)")
-    parser.add_argument('--horovod', action='store_true',
-                        help='be one of the workers that horovodrun, mpirun or srun has started: each on one device')
-    parser.add_argument('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
-    parser.add_argument('--batch-size', type=number(int), default=batch_size, metavar='ROWS',
-                        help='images in a batch, over all devices (default: %(default)s)')
-    parser.add_argument('--lr', type=number(float), default=lr, metavar='RATE',
-                        help='learning rate (default: %(default)s)')
-    parser.add_argument('--num-epochs', type=number(int), default=10, metavar='N',
-                        help='passes over the training images (default: %(default)s)')
-    parser.add_argument('--dataset', choices=DATASETS, default='auto',
-                        help='auto is fashion-mnist if it is there or can be downloaded, else glyphs '
-                             '(default: %(default)s)')
-    parser.add_argument('--data-dir', type=text, metavar='DIR',
-                        help='folder that holds fashion-mnist/ and mnist/ '
-                             '(default: $GLUON_MGPU_DATA, else the cache folder)')
-    parser.add_argument('--train-size', type=number(int), metavar='N',
-                        help='use the first N training images only (default: all)')
-    parser.add_argument('--seed', type=number(int, 0, 2**31 - 1), default=0, metavar='N',
-                        help='decides the initial parameters and the order of the images (default: %(default)s)')
-    parser.add_argument('--out-dir', type=text, metavar='DIR',
-                        help='new folder for config.json, history.csv and accuracy.png '
-                             f'(default: runs/{chapter}-DATE-TIME)')
-    parser.add_argument('--checkpoint-every', type=number(int), metavar='STEPS',
-                        help='write a checkpoint after so many batches (default: after every epoch)')
-    parser.add_argument('--resume', type=text, metavar='auto|PATH',
-                        help='go on with the run in --out-dir, or begin it (auto); or with the run in a folder, or '
-                             'from a checkpoint in it; flags left out are those of the run')
-    parser.add_argument('--require-checkpoint', action='store_true',
-                        help='end the run if a checkpoint cannot be written (default: say so and go on)')
-    parser.add_argument('--export', type=text, metavar='MODEL.onnx',
-                        help='write what has been trained as an ONNX model, at the end')
-    parser.add_argument('--timeline', action='store_true',
-                        help='profile steps of training: trace.json and timeline.png show the median one')
-    parser.add_argument('--no-plot', action='store_true', help='draw no accuracy.png')
-    parser.add_argument('--quiet', action='store_true', help='show the last line only')
-    return parser

@@ -97,7 +97,7 @@ def test_typed():
 # From top to bottom: who stands below imports nothing from above
 LAYERS = [
     {'__main__'}, {'benchmark', 'doctor', 'export'}, {'cost_model', 'predict'}, {'scratch', 'concise'}, {'cli'},
-    {'plot'}, {'timeline', 'onnx_model'}, {'training'}, {'parallel'}, {'networks', 'data'}, {'devices'},
+    {'flags', 'plot'}, {'timeline', 'onnx_model'}, {'training'}, {'parallel'}, {'networks', 'data'}, {'devices'},
     {'mxnet_setup'}, {'program'}, {'machine', 'checks'},
 ]
 

@@ -22,12 +22,15 @@ class FlatParams(list):
     ----------
     flat : np.ndarray, (number of all elements,)
         The memory of all parameters: changing it changes them. ``flat.grad`` is that of all gradients.
+    signature : tuple
+        Shapes and dtypes of the parameters, for `hybridized`, which else asks for them at each call.
     """
 
     def __init__(self, params: list, device: Context):
         self.flat = np.concatenate([p.as_in_ctx(device).reshape(-1) for p in params])
         self.flat.attach_grad()
         super().__init__(_views(self.flat, params))
+        self.signature = tuple((p.shape, p.dtype) for p in self)
         autograd.mark_variables(self, _views(self.flat.grad, params))
 
 

@@ -63,6 +63,6 @@ class Job:
 
     @property
     def text(self) -> str:
-        """All that the workers have printed, without the launcher's own words: ``[0] line``."""
+        """All that the workers have printed, without the words of the launcher and its shell: ``[0] line``."""
         told = [re.match(r'\[(\d+)\]<std(?:out|err)>:(.*)', line) for line in self.lines]
-        return '\n'.join(f'[{found[1]}] {found[2]}' for found in told if found)
+        return '\n'.join(f'[{found[1]}] {found[2]}' for found in told if found and found[2] != 'Terminated')

@@ -16,22 +16,28 @@ from runs import outcome, run
 
 
 @pytest.fixture(scope='session')
-def timed_whole(scratch_command, tmp_path_factory) -> tuple[tuple, float]:
+def timed_whole(scratch_command, tmp_path_factory) -> tuple[Path, float]:
     began = time.monotonic()
     folder = finished(scratch_command, tmp_path_factory.mktemp('whole') / 'run')
-    return outcome(folder), time.monotonic() - began
+    return folder, time.monotonic() - began
 
 
 @pytest.fixture(scope='session')
 def whole(timed_whole) -> tuple:
     """What `scratch_command` comes to if nothing happens."""
-    return timed_whole[0]
+    return outcome(timed_whole[0])
 
 
 @pytest.fixture(scope='session')
 def duration(timed_whole) -> float:
     """Seconds that `scratch_command` takes if nothing happens."""
     return timed_whole[1]
+
+
+@pytest.fixture
+def complete(timed_whole, tmp_path) -> Path:
+    """The folder of a run that nothing happened to."""
+    return shutil.copytree(timed_whole[0], tmp_path / 'run')
 
 
 @pytest.fixture(scope='session')

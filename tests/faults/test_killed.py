@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from runs import outcome, run
 
@@ -16,11 +17,10 @@ SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (t
 
 
 def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long, count, seed):
-    rng = random.Random(seed)
     flags = ['--checkpoint-every', '3', '--resume', 'auto']
-    for i in range(50 if long else 2):
-        out = tmp_path / str(i)
-        slow = i % 2 == 1
+
+    def kill_and_resume(i):
+        rng, out, slow = random.Random(f'{seed} {i}'), tmp_path / str(i), i % 2 == 1
         command = [*scratch_command, *flags, '--out-dir', str(out)]
         killed = [sys.executable, '-c', SLOW_DISK, *command[3:]] if slow else command
         with subprocess.Popen(killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -30,12 +30,15 @@ def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long,
                 time.sleep(rng.uniform(0.3, 1) * duration)
             process.kill()
         writing = bool(list(out.glob('*.part')))
-        done = run(command)
-        assert (done.returncode, done.stderr.count('Traceback')) == (0, 0), done.stderr
-        assert outcome(out) == whole, (i, done.stdout)
-        assert not list(out.glob('*.part'))
-        count('SIGKILL while a checkpoint was written: resumed to the bit' if writing else
-              'SIGKILL at a random moment: resumed to the bit')
+        return out, writing, run(command)
+
+    with ThreadPoolExecutor(2) as pool:
+        for out, writing, done in pool.map(kill_and_resume, range(50 if long else 2)):
+            assert (done.returncode, done.stderr.count('Traceback')) == (0, 0), done.stderr
+            assert outcome(out) == whole, (out, done.stdout)
+            assert not list(out.glob('*.part'))
+            count('SIGKILL while a checkpoint was written: resumed to the bit' if writing else
+                  'SIGKILL at a random moment: resumed to the bit')
 
 
 def wait_for_unfinished_files(folder, process, number):

@@ -54,13 +54,13 @@ def wait_for_unfinished_files(folder, process, number):
 
 def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp_path, long, count):
     """It says how to go on, and that very command goes on to the bit. (Of Ctrl-C, see also test_cli.)"""
-    # Each step takes a twentieth of a second, so that the signal comes before the end. Where the tests run in the
+    # Each step takes some hundredths of a second more, so that the signal comes before the end. Where the tests run in the
     # background of a script, Ctrl-C is ignored, also by what they start.
     code = ('import signal, sys, time\n'
             'from gluon_mgpu import scratch\n'
             'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
             'batch = scratch.train_batch\n'
-            'scratch.train_batch = lambda *args: (time.sleep(0.05), batch(*args))[1]\n'
+            'scratch.train_batch = lambda *args: (time.sleep(0.03), batch(*args))[1]\n'
             'sys.exit(scratch.main(sys.argv[1:]))')
     for number in (signal.SIGTERM, signal.SIGINT) if long else (signal.SIGTERM,):
         out = tmp_path / number.name
@@ -96,7 +96,7 @@ def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert any(line == 'stuck\n' for line in process.stdout)
         process.send_signal(signal.SIGTERM)
-        time.sleep(1.5)
+        time.sleep(0.5)
         assert process.poll() is None  # it would finish the step
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()

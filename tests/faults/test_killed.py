@@ -54,7 +54,7 @@ def wait_for_unfinished_files(folder, process, number):
 
 def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp_path, long, count):
     """It says how to go on, and that very command goes on to the bit. (Of Ctrl-C, see also test_cli.)"""
-    # Each step takes some hundredths of a second more, so that the signal comes before the end. Where the tests run in the
+    # Each step takes 30 ms more, so that the signal comes before the end. Where the tests run in the
     # background of a script, Ctrl-C is ignored, also by what they start.
     code = ('import signal, sys, time\n'
             'from gluon_mgpu import scratch\n'

@@ -205,6 +205,7 @@ def test_the_allocator_is_left_alone_when_too_late():
 def test_each_allocator_setting_of_the_user_wins(user, numbers, monkeypatch):
     class Libc:
         gnu_get_libc_version = None
+        malloc = ctypes.CDLL(None).malloc
 
         def mallopt(self, number, value):
             called.append(number)
@@ -219,6 +220,19 @@ def test_each_allocator_setting_of_the_user_wins(user, numbers, monkeypatch):
     monkeypatch.setattr(ctypes, 'CDLL', lambda name: Libc())
     runtime._set_allocator()
     assert called == numbers
+
+
+def test_another_allocator_is_left_alone(monkeypatch):
+    class Process:
+        gnu_get_libc_version = None
+        malloc = ctypes.CDLL(None).calloc  # stands for the malloc of a library in LD_PRELOAD
+
+        def mallopt(self, number, value):
+            pytest.fail('it means nothing to this allocator')
+
+    real = ctypes.CDLL
+    monkeypatch.setattr(ctypes, 'CDLL', lambda name: real(name) if name else Process())
+    assert runtime._set_allocator() == []
 
 
 @pytest.mark.parametrize('platform', ['linux', 'darwin'])

@@ -35,7 +35,7 @@ from ..mxnet_setup.compat import mx
 from ..mxnet_setup.runtime import settings
 from ..program import Parser, exit_status, number, text
 from ..training.folder import check_free, new_folder
-from .expected import BATCHES, COUNTS, LATENCY, expect
+from .expected import BATCHES, LATENCY, expect
 from .measure import DISPATCH_COUNTS, measure_dispatch
 from .picture import expected_curves, scaling_curves
 from .report import (
@@ -110,7 +110,7 @@ def _expected(args, results: dict, devices: list, batch_sizes: dict, out_dir) ->
     if args.device_images_per_second:
         name, gigabytes = args.network, args.link_gigabytes_per_second
         expected = [expect(factor * batch_sizes[name], k, args.device_images_per_second, dispatch[name],
-                           num_bytes[name], LATENCY, 1e-9 / gigabytes) for factor in BATCHES for k in COUNTS]
+                           num_bytes[name], LATENCY, 1e-9 / gigabytes) for factor in BATCHES for k in DISPATCH_COUNTS]
         heading = (f'{TITLES[name]} on devices that compute {args.device_images_per_second:,.0f} images/s each\n'
                    f'a link of {gigabytes:g} GB/s, dispatch as measured')
         print('', f'expected: {heading}'.replace('\n', ', '), *expected_table(expected, name), sep='\n', flush=True)

@@ -13,7 +13,6 @@ import numpy
 
 from ..cost_model.formulas import star_time
 
-COUNTS = (1, 2, 4, 8, 16)
 BATCHES = (1, 4, 16)  # times the batch that is measured
 LATENCY = 20e-6       # seconds: a copy between two GPUs, however short
 

@@ -107,7 +107,7 @@ class HorovodWorkers(Workers):
         self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         self._signals = signals
-        self._signum = 0  # the signal that a worker had received when values were last gathered
+        self._signum = 0  # the signal that a worker had received when values were last told or gathered
         self._names = count()
         host = launchers.host(found)
         told = self.gather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
@@ -190,7 +190,7 @@ class HorovodWorkers(Workers):
 
         def of_all() -> list:
             rows = told.asnumpy()
-            self._signum = int(rows[:, 0].max())
+            self._signum = max(self._signum, int(rows[:, 0].max()))  # what was gathered since may know of one
             return rows[:, 1:].tolist()
         return of_all
 
@@ -200,7 +200,7 @@ class HorovodWorkers(Workers):
         if self.size > 1:
             with HOST:
                 told = self._hvd.allgather_object(told[0], name='gather')
-        self._signum = max(signum for _, signum in told)
+        self._signum = max(self._signum, *(signum for _, signum in told))
         return [value for value, _ in told]
 
     def stop(self, signum: int) -> int:

@@ -21,8 +21,8 @@ class Trainer(gluon.Trainer):
 
     Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. The sum begins when all gradients are there. Parameters that
     do not fit into one array, being of several dtypes or sparse, go the way of ``gluon.Trainer``; so does the update by
-    another optimizer than SGD without momentum, or with ``ignore_stale_grad``. Otherwise it is not checked whether a
-    backward pass has written the gradients since the last step.
+    another optimizer than SGD without momentum, with ``ignore_stale_grad``, or with a loss scaled by ``contrib.amp``.
+    Otherwise it is not checked whether a backward pass has written the gradients since the last step.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Trainer(gluon.Trainer):
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict):
         super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False)
-        self._trained = [i for i, param in enumerate(self._params) if param.grad_req != 'null']
+        self._trained: list = []    # numbers of the parameters that have a gradient
         self._flat: list = []       # on each device, all gradients as one array
         self._gradients: list = []  # on each device, the parts of it
         self._groups: list = []     # on each device, what is updated at once: numbers; weight, gradient, weight ...
@@ -51,7 +51,7 @@ class Trainer(gluon.Trainer):
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
         if (type(sgd) is not mx.optimizer.SGD or sgd.momentum or sgd.multi_precision or ignore_stale_grad
-                or not self._in_one_piece()):
+                or hasattr(self, '_amp_loss_scaler') or not self._in_one_piece()):
             super()._update(ignore_stale_grad)
             return
         for number, groups in enumerate(self._groups):
@@ -64,13 +64,15 @@ class Trainer(gluon.Trainer):
 
     def _in_one_piece(self) -> bool:
         """Put the gradients side by side if they are not yet, or no longer; False if they cannot be."""
-        params = [self._params[i] for i in self._trained]
-        if self._flat and all(part is gradient for param, parts in zip(params, zip(*self._gradients))
+        trained = [i for i, param in enumerate(self._params) if param.grad_req != 'null']
+        params = [self._params[i] for i in trained]
+        if trained == self._trained and all(part is gradient for param, parts in zip(params, zip(*self._gradients))
                               for part, gradient in zip(parts, param._grad)):
             return True
         weights = [weight for param in params for weight in param.list_data()]
-        if len({weight.dtype for weight in weights}) > 1 or any(param._grad_stype != 'default' for param in params):
+        if len({weight.dtype for weight in weights}) != 1 or any(param._grad_stype != 'default' for param in params):
             return False
+        self._trained = trained
         self._flat, self._gradients = gradients_in_one_piece(params)
         self._groups = [[(numbers, [array.as_nd_ndarray() for n in numbers
                                     for array in (self._params[n].list_data()[i], self._params[n].list_grad()[i])])

@@ -10,8 +10,7 @@ import numpy
 
 from ..parallel.workers import Workers
 
-# Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores, and workers
-# wait for each other
+# Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores
 SECONDS_BETWEEN_READS, MOST_UNREAD = 0.25, 16
 
 
@@ -114,7 +113,7 @@ class Losses:
             self.total += loss
             self.rows += rows
             self.num_batches += 1
-            self.last = loss / rows
+            self.last = loss / max(rows, 1)  # a loop of one's own may add a batch without rows
 
 
 def _sum(arrays: list) -> tuple[float, int]:

@@ -27,7 +27,7 @@ FACTS = {
     'horovod': {'installed': False, 'remedy': HOROVOD},
     'data': {'named': None, 'fashion-mnist': {'folder': None, 'error': ''}, 'mnist': {'folder': None, 'error': ''}},
     'disks': {'cache': {'folder': '/home/.cache', 'free': 2**35, 'error': ''},
-              'runs': {'folder': '/work/runs', 'free': 2**35, 'error': ''}},
+              'runs': {'folder': '/data/runs', 'free': 2**35, 'error': ''}},
     'self_test': SELF_TEST,
 }
 

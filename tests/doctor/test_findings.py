@@ -65,7 +65,7 @@ def test_nothing_is_wrong():
      'warning', 'gpu(2) is NVIDIA H200', 'the revived MXNet 2 (url), else CPU contexts'),
     ({'omp_threads': 2, 'self_test': stopped('devices')}, 'fault', 'OMP_NUM_THREADS=2 with 2 CPU contexts hangs',
      'unset it'),
-    ({'disks__runs__free': 2**20}, 'warning', '1 MB are free for runs in /work/runs', 'have 200 MB'),
+    ({'disks__runs__free': 2**20}, 'warning', '1 MB are free for runs in /data/runs', 'have 200 MB'),
     ({'disks__cache': {'folder': None, 'free': None, 'error': 'there is no home folder'}}, 'warning',
      'there is no home folder: what is downloaded', 'XDG_CACHE_HOME'),
 ])

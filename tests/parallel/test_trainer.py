@@ -1,5 +1,6 @@
 """The Trainer with few calls against gluon.Trainer: the same parameters to the bit, whatever the optimizer."""
 from functools import partial
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -79,22 +80,41 @@ def test_rates_of_their_own_and_a_schedule(devices):
     assert_same(*nets)
 
 
-@pytest.mark.parametrize('change', ['one layer anew', 'all parameters anew', 'frozen'])
+@pytest.mark.parametrize('change', ['one layer anew', 'all parameters anew', 'frozen before', 'frozen',
+                                    'frozen and trained again'])
 def test_parameters_that_change_on_the_way(change, devices):
     """Gradients that have got other memory are put side by side again."""
     nets = [network(devices), network(devices)]
     # Else gluon.Trainer would go on with the values that its key-value store has kept
     for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, update_on_kvstore=False))):
-        if change == 'frozen':
-            trainable(net)[0].grad_req = 'null'
+        part = {'one layer anew': [net[2]], 'all parameters anew': [net]}.get(change, [])
+        frozen = trainable(net)[:2] if 'frozen' in change else []
+        if change == 'frozen before':
+            for param in frozen:
+                param.grad_req = 'null'
         trainer, rng = kind(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
         step(net, trainer, devices, 8, rng)
-        if change != 'frozen':
-            part = net if change == 'all parameters anew' else net[2]
-            part.initialize(ctx=devices, force_reinit=True, init=mx.init.Constant(0.05))
+        for layers in part:
+            layers.initialize(ctx=devices, force_reinit=True, init=mx.init.Constant(0.05))
+        for param in frozen:
+            param.grad_req = 'null'
+        if change == 'frozen and trained again':
+            step(net, trainer, devices, 8, rng)
+            for param in frozen:
+                param.grad_req = 'write'
         for rows in ROWS:
             step(net, trainer, devices, rows, rng)
     assert_same(*nets)
+
+
+def test_a_scaled_loss_that_overflows_changes_nothing(devices):
+    """``contrib.amp`` gives the Trainer a scaler, which knows of an overflow; then the step is left out."""
+    net = network(devices)
+    trainer, before = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}), values(net)
+    for overflow in (True, False):
+        trainer._amp_loss_scaler = SimpleNamespace(has_overflow=lambda params, overflow=overflow: overflow)
+        step(net, trainer, devices, 8, numpy.random.default_rng(1))
+        assert any((a != b).any() for a, b in zip(before[0], values(net)[0])) is not overflow
 
 
 def test_few_calls(devices, monkeypatch):

@@ -201,6 +201,14 @@ def test_an_epoch_must_be_ended_and_have_losses():
         run.end_epoch(0.5)
 
 
+def test_a_batch_without_rows():
+    run = Run(num_epochs=1, quiet=True)
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0, 3.0]], [], [[5.0]], []])
+        run.end_epoch(0.5)
+    assert run.history[0].train_loss == 3.0
+
+
 @pytest.mark.parametrize('num_epochs', [0, -1, 1.5, None])
 def test_a_number_of_epochs_that_is_none(num_epochs):
     with pytest.raises(ValueError, match='num_epochs .*: an integer of at least 1 expected'):

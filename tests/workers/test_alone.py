@@ -1,4 +1,6 @@
 """What needs no Horovod to be tested: places in a job, parts of batches, and what the command line refuses."""
+from types import SimpleNamespace
+
 import numpy
 import pytest
 
@@ -6,7 +8,7 @@ from gluon_mgpu import scratch
 from gluon_mgpu.data import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 from gluon_mgpu.parallel import launchers
-from gluon_mgpu.parallel.horovod_workers import check_own_gpus
+from gluon_mgpu.parallel.horovod_workers import HorovodWorkers, check_own_gpus
 from gluon_mgpu.parallel.launchers import Place, place
 from gluon_mgpu.training.run import Run
 
@@ -115,6 +117,17 @@ def test_horovodrun_without_the_flag(monkeypatch, capsys):
     monkeypatch.setenv('HOROVOD_SIZE', '2')
     assert scratch.main([]) == 2
     assert 'horovodrun has started 2 workers, and each would train for itself: add --horovod' in capsys.readouterr().err
+
+
+def test_a_signal_that_was_gathered_stays_known():
+    """What was told before it came is asked for later, and knows of none."""
+    workers = HorovodWorkers.__new__(HorovodWorkers)  # no Horovod: one worker, whose sums are its own
+    workers._signum, workers._signals = 0, SimpleNamespace(received=0)
+    workers._sum = lambda array, kind: array
+    of_all = workers.tell([1.5])
+    workers._signals.received = 15
+    assert workers.gather('a') == ['a'] and workers.stop(0) == 15
+    assert of_all()[0][0] == 1.5 and workers.stop(0) == 15
 
 
 def test_workers_that_share_a_gpu_are_refused():

@@ -15,9 +15,9 @@ from typing import Any
 
 from .mxnet_setup.compat import mx
 from .onnx_model import file
-from .predict import find_run, load_run
 from .program import Parser, exit_status, text
 from .scratch import lenet
+from .trained import find_run, load_run
 
 
 def to_onnx(net_or_params: Any, path: str | os.PathLike, say: Callable[[str], None] = print) -> None:

@@ -18,7 +18,7 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
 from gluon_mgpu.mxnet_setup.compat import assign, autograd, gluon, np, npx
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.predict import find_run, load_run, trained_network
+from gluon_mgpu.trained import find_run, load_run, trained_network
 from gluon_mgpu.training.parameters import by_name, statistics, trainable
 from gluon_mgpu.training.saver import checkpoints
 

@@ -9,6 +9,7 @@ from PIL import Image
 from gluon_mgpu import concise, predict, scratch
 from gluon_mgpu.data.image_file import read_image
 from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.trained import trained_network
 from gluon_mgpu.training import checkpoint_file
 from gluon_mgpu.training.saver import checkpoints
 
@@ -61,7 +62,7 @@ def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
     position, told = record.pop('position'), list(map(str, devices))
     position['config']['devices'] = told + told
     checkpoint_file.write(tmp_path / 'job.safetensors', checkpoint_file.Snapshot(arrays, record), position)
-    assert list(map(str, predict.trained_network(tmp_path / 'job.safetensors')[1])) == told
+    assert list(map(str, trained_network(tmp_path / 'job.safetensors')[1])) == told
     assert predict.main([str(tmp_path / 'job.safetensors')]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
 

@@ -11,13 +11,12 @@ network never looks at are cut off first (`used_pixels`). The mathematics is the
 from __future__ import annotations
 
 import functools
-import types
 from collections import OrderedDict
 from collections.abc import Callable
 from operator import is_
 
-from ..mxnet_setup.compat import Context, autograd, cached_op, gluon, mx, np, npx, trace_block
-from .used_pixels import used_size
+from ..mxnet_setup.compat import Context, autograd, cached_op, gluon, npx, trace_block
+from .graph import cut, fence, flatten, trace_function
 
 # Operators kept for each network. Training and evaluation, each with full batches and a smaller last one, each
 # split unevenly, need eight.
@@ -58,11 +57,11 @@ def hybridized(network: Callable) -> Callable:
     if isinstance(network, gluon.Block) or not callable(network):
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    operators = _Operators(functools.partial(_trace_function, network))
+    operators = _Operators(lambda args: (*trace_function(network, args), []))
 
     @functools.wraps(network)
     def fast(*args):
-        arrays = _flatten(args)
+        arrays = flatten(args)
         return operators.get(args, arrays)(*arrays)
 
     return fast
@@ -157,7 +156,7 @@ class _Operators:
             graph, names, params = self._traced
             if len(self._operators) == MOST_OPERATORS:
                 self._operators.popitem(last=False)  # used longest ago: its memory is free for the next
-            operator = cached_op(_fence(_cut(graph, names[0], arrays[0]), names), [*names, *params], params)
+            operator = cached_op(fence(cut(graph, names[0], arrays[0]), names), [*names, *params], params)
         self._operators[key] = operator
         return operator
 
@@ -171,71 +170,3 @@ def _signature(arg) -> tuple:
 
 def _same(arrays: list, others: list) -> bool:
     return len(arrays) == len(others) and all(map(is_, arrays, others))
-
-
-def _trace_function(function, args) -> tuple:
-    """Call the function with symbols, so that it returns its graph; all its arrays may be others at each call."""
-    symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
-                        for name, value in function.__globals__.items()}
-    symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
-                                  function.__defaults__, function.__closure__)
-    symbols = [[_variable(f'{i}_{j}') for j in range(len(arg))] if isinstance(arg, list) else _variable(f'{i}')
-               for i, arg in enumerate(args)]
-    graph = symbolic(*symbols)
-    return graph, [s.name for s in _flatten(symbols)], []
-
-
-class _SymbolicNpx:
-    """``npx`` for symbols, with oneDNN's relu: the same function, and 1.5 ms per step of LeNet faster."""
-
-    def __getattr__(self, name):
-        return getattr(mx.sym.npx, name)
-
-    @staticmethod
-    def relu(data):
-        return mx.sym.npx.activation(data, act_type='relu')
-
-
-def _cut(graph, image: str, images):
-    """Cut off the pixels that the graph does not look at, if its first array is images."""
-    size = images.shape[2:]
-    if len(size) != 2 or image not in graph.list_inputs():
-        return graph
-    rows, columns = used = used_size(graph, image, size)
-    if used == size:
-        return graph
-    # (n, channels, h, w) -> (n, channels, rows, columns)
-    part = mx.sym.slice(mx.sym.var(image), begin=(None, None, 0, 0), end=(None, None, rows, columns))
-    return _compose(graph, {image: part})
-
-
-def _fence(graph, names: list):
-    """A graph in which operators that copy stand between the others and the arrays that come in and go out.
-
-    Those are others at every call. The engine prepares an operator that touches one anew each time, and gives
-    it another scratch area.
-    """
-    inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
-    return _copy(_compose(graph, inputs))
-
-
-def _compose(graph, inputs: dict):
-    """A new graph, with other symbols in place of variables. (Calling `graph` itself would change it.)"""
-    return graph.as_nd_ndarray()(**inputs).as_np_ndarray()
-
-
-def _copy(symbol):
-    """A copy by an operator that, unlike ``identity``, takes no scratch area, nor does its gradient.
-
-    It would be another area at each call, now and then the one that another device computes in.
-    """
-    return mx.sym.npx.reshape(symbol, (-4,))  # -4: all dimensions as they are
-
-
-def _variable(name: str):
-    return mx.sym.var(name).as_np_ndarray()
-
-
-def _flatten(args) -> list:
-    """[X, [W, b], y] -> [X, W, b, y]"""
-    return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]

@@ -7,7 +7,8 @@ import numpy
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
-from gluon_mgpu.networks import hybridize as module
+from gluon_mgpu.networks import hybridize
+from gluon_mgpu.networks.graph import fence, trace_function
 from gluon_mgpu.networks.hybridize import MOST_OPERATORS, hybridized
 from gluon_mgpu.training.parameters import trainable
 
@@ -134,8 +135,8 @@ def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
         def __del__(self):
             gone.append(1)
 
-    cached_op = module.cached_op
-    monkeypatch.setattr(module, 'cached_op', lambda *args: Operator(cached_op(*args)))
+    cached_op = hybridize.cached_op
+    monkeypatch.setattr(hybridize, 'cached_op', lambda *args: Operator(cached_op(*args)))
     double = hybridized(lambda a: np.multiply(a, 2)) if kind == 'function' else hybridized(identity_block(devices))
     for n in range(2, 3 * MOST_OPERATORS):
         for rows in (n, 1):  # 1 is used again and again, and stays
@@ -161,14 +162,9 @@ def test_an_operator_given_up_before_its_backward_pass(devices):
 
 def test_no_operator_at_the_edge_takes_a_scratch_area(devices):
     """Areas of the engine's one ring are kept by graphs; `_copy` would take the next one at each call."""
-    graphs = []
-
-    def trace(function):
-        graph = module._fence(*module._trace_function(function, (np.ones((2, 2)),))[:2])
-        graphs.append([node['op'] for node in json.loads(graph.tojson())['nodes']])
-
-    trace(lambda a: np.tanh(a))
-    assert graphs == [['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']]
+    graph = fence(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
+    operators = [node['op'] for node in json.loads(graph.tojson())['nodes']]
+    assert operators == ['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']
 
 
 # Blocks

@@ -206,7 +206,7 @@ def test_a_batch_without_rows():
     for _ in run.epochs(NO_PARAMETERS):
         feed(run, [[[1.0, 3.0]], [], [[5.0]], []])
         run.end_epoch(0.5)
-    assert run.history[0].train_loss == 3.0
+    assert run.history[0].loss == 3.0
 
 
 @pytest.mark.parametrize('num_epochs', [0, -1, 1.5, None])

@@ -132,10 +132,11 @@ def test_a_run_gives_the_line_and_what_was_seen_from_outside(program):
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='memory is read from /proc')
-def test_memory_is_that_of_the_contender_and_its_children(program):
+@pytest.mark.parametrize('own_group', [False, True])
+def test_memory_is_that_of_the_contender_and_its_children(program, own_group):
     fake = program('hold = bytearray(20_000_000)\n'
                    'code = "import time; hold = bytearray(30_000_000); time.sleep(5)"\n'
-                   'child = subprocess.Popen([sys.executable, "-S", "-c", code])\n'
+                   f'child = subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session={own_group})\n'
                    'time.sleep(1.5); print(json.dumps(line))')
     assert 50 < process.run(sys.executable, fake, {}, timeout=20)['peak_mb'] < 150
 

@@ -49,20 +49,26 @@ def cpu_seconds() -> float:
 
 
 class Stopwatch:
-    """Times the epochs, training only, and says how many cores were busy after the first one."""
+    """Times the epochs, training only, and says how many cores were busy after the first one.
 
-    def __init__(self):
-        self.seconds, self._cpu = [], []
+    Parameters
+    ----------
+    cpu_seconds : callable
+        Returns the seconds of CPU time used until now.
+    """
+
+    def __init__(self, cpu_seconds=cpu_seconds):
+        self.seconds, self._cpu, self._cpu_seconds = [], [], cpu_seconds
 
     def start(self) -> None:
         """Begin an epoch."""
-        self._cpu_before = cpu_seconds()
+        self._cpu_before = self._cpu_seconds()
         self._started = time.perf_counter()
 
     def stop(self) -> None:
         """End an epoch. The caller has waited for its work to be done."""
         self.seconds.append(time.perf_counter() - self._started)
-        self._cpu.append(cpu_seconds() - self._cpu_before)
+        self._cpu.append(self._cpu_seconds() - self._cpu_before)
 
     def cores_busy(self) -> float:
         """CPU seconds divided by seconds, over the epochs after the first."""

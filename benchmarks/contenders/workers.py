@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package beside benchmarks/, installed or not
 
-from common import Stopwatch, read_job, read_rows
+from common import Stopwatch, cpu_seconds, read_job, read_rows
 from ours import Timing
 
 from gluon_mgpu import concise, scratch
@@ -35,7 +35,7 @@ def work(job: dict) -> None:
     with HorovodWorkers(fp16=job.get('fp16', False)) as workers:
         train_iter = BatchIterator(images, labels, job['batch_size'], 'rows', shuffle=True, part=workers.part)
         test_iter = BatchIterator(test_images, test_labels, job['batch_size'], 'rows', part=workers.part)
-        watch = Stopwatch()
+        watch = Stopwatch(lambda: sum(workers.gather(cpu_seconds())))  # each worker is a process group of its own
         run = Run(job['epochs'], quiet=True, hooks=[Timing(watch)], workers=workers)
         train = {'scratch': scratch.train, 'concise': concise.train}[job['work']]
         train(1, job['batch_size'], job['lr'], devices=[workers.device], data=(train_iter, test_iter), run=run)

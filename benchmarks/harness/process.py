@@ -101,7 +101,7 @@ def _call(command: list, timeout: float) -> tuple[str, float, float]:
 
 
 def _watch(process, deadline: float) -> float:
-    """Wait for the process to end; the peak memory in MB of its group."""
+    """Wait for the process to end; the peak memory in MB of all that it has started."""
     peak, looks = 0.0, 0
     while True:
         try:
@@ -115,17 +115,31 @@ def _watch(process, deadline: float) -> float:
         looks += 1
 
 
-def _memory_mb(group: int) -> float:
-    """Memory in MB of a process group, shared pages counted once; 0 where there is no /proc."""
+def _memory_mb(pid: int) -> float:
+    """Memory in MB of a process and all that it has started, shared pages counted once; 0 where there is no /proc."""
     kilobytes = 0
-    for stat in glob.glob('/proc/[0-9]*/stat'):
+    for member in _family(pid):
         try:
-            if int(Path(stat).read_text().rpartition(')')[2].split()[2]) == group:
-                rollup = Path(stat).with_name('smaps_rollup').read_text()
-                kilobytes += int(re.search(r'^Pss:\s+(\d+) kB', rollup, re.M).group(1))
+            rollup = Path(f'/proc/{member}/smaps_rollup').read_text()
+            kilobytes += int(re.search(r'^Pss:\s+(\d+) kB', rollup, re.M).group(1))
         except (OSError, AttributeError):  # it has ended
             continue
     return kilobytes * 1024 / 1e6
+
+
+def _family(pid: int) -> set[int]:
+    """A process, those of its group, and what they have started, also in groups of their own as Horovod's workers."""
+    parents, family = {}, {pid}
+    for stat in glob.glob('/proc/[0-9]*/stat'):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = Path(stat).read_text().rpartition(')')[2].split()  # the name before it may hold spaces
+            number = int(stat.split('/')[2])
+            parents[number] = int(fields[1])
+            if int(fields[2]) == pid:
+                family.add(number)
+    while found := {child for child, parent in parents.items() if parent in family} - family:
+        family |= found
+    return family
 
 
 def _end(process) -> None:

@@ -145,7 +145,7 @@ def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, 
     """Call the chapter's `train` with a run that keeps its record in `out_dir`; return what it has trained."""
     how_to_resume = shlex.join(['python', '-m', f'gluon_mgpu.{config["chapter"]}', *['--horovod'] * args.horovod,
                                 '--resume', str(out_dir)])
-    how_to_resume = f'horovodrun ... {how_to_resume}' if args.horovod else how_to_resume
+    how_to_resume = f'{workers.launcher} ... {how_to_resume}' if workers.launcher else how_to_resume
     workers.advice = f'; to go on: {how_to_resume}'
     with signals:
         saver = Saver(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, signals,

@@ -99,7 +99,8 @@ class HorovodWorkers(Workers):
 
     def __init__(self, fp16: bool = False, signals: Any = None, program: str = 'gluon_mgpu'):
         check_horovod()
-        found = launchers.place() or launchers.Place('no launcher', 0, 1, 0)
+        found = launchers.place() or launchers.Place('', 0, 1, 0)
+        self.launcher = found.launcher
         launchers.prepare(found)
         self._hvd = hvd = importlib.import_module('horovod.mxnet')
         hvd.init()

@@ -19,13 +19,15 @@ class Workers:
         The machine of each worker.
     lag : int
         How many calls of `tell` later one should ask what others told, so as not to wait for them.
+    launcher : str
+        What has started them, such as ``'srun'``; '' for none.
     advice : str
         What a line ends with that tells of a worker that is lost.
     """
 
     rank, size, lag = 0, 1, 0
     hosts: Sequence[str] = ('',)
-    advice = ''
+    launcher = advice = ''
 
     @property
     def part(self) -> tuple[int, int]:

@@ -178,7 +178,7 @@ def test_a_loss_that_is_nan_ends_all_together(job, flags, tmp_path):
 
 
 def test_workers_of_another_launcher(job, flags, tmp_path):
-    """srun tells each process its number, and the environment where they meet."""
+    """srun tells each process its number, and the environment where they meet; it ends them by SIGTERM."""
     import os
     import socket
     import subprocess
@@ -186,9 +186,14 @@ def test_workers_of_another_launcher(job, flags, tmp_path):
         port = str(free.getsockname()[1])
     environment = {**os.environ, 'SLURM_NTASKS': '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '127.0.0.1',
                    'HOROVOD_GLOO_RENDEZVOUS_PORT': port}
-    started = [subprocess.Popen([str(word) for word in command('scratch', flags, tmp_path / 'run')], text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    words = [str(word) for word in command('scratch', flags, tmp_path / 'run', '--num-epochs', 1000)]
+    started = [subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 env={**environment, 'SLURM_PROCID': rank, 'SLURM_LOCALID': rank}) for rank in '01']
+    for heading in ('LeNet from scratch on mnist, ', 'epoch 1/1000: '):
+        assert started[0].stdout.readline().startswith(heading)
+    for process in started:
+        process.terminate()
     first, second = (process.communicate(timeout=60)[0] for process in started)
-    assert [process.returncode for process in started] == [0, 0], first + second
-    assert first.splitlines()[-1].endswith(', 2 workers') and second == ''
+    assert [process.returncode for process in started] == [143, 143], first + second
+    assert 'to go on: srun ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
+    assert second == ''

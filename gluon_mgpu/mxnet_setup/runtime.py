@@ -35,12 +35,12 @@ ENVIRONMENT = {
 }
 
 # glibc's mallopt: name, number, value. By default it maps large arrays anew at every allocation, some
-# 100,000 page faults per step of ResNet-18. So: a heap that grows by 256 MB and is never given back. A second one, so
-# that Python's thread waits less for devices that give back small memory: with one, dispatch takes a third longer.
+# 100,000 page faults per step of ResNet-18. So: one heap, which grows by 256 MB and is never given back. With a second
+# one Python's thread waits less for devices that give memory back, and MXNet crashes where memory has run out.
 ALLOCATOR = (
     ('mmap_max', -4, 0),
     ('trim_threshold', -1, 2**31 - 1),
-    ('arena_max', -8, 2),
+    ('arena_max', -8, 1),
     ('top_pad', -2, 2**28),
 )
 

@@ -2,6 +2,7 @@
 import csv
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from runs import outcome, run
@@ -197,3 +198,17 @@ def test_workers_of_another_launcher(job, flags, tmp_path):
     assert [process.returncode for process in started] == [143, 143], first + second
     assert 'to go on: srun ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
     assert second == ''
+
+
+def test_the_benchmark_of_workers_without_sums(job):
+    """Losses and signals are told as ever: what is left out are the sums of gradients."""
+    folder = Path(__file__).resolve().parents[2] / 'benchmarks'
+    code = (f'import sys; sys.path.insert(0, {str(folder)!r}); import workers\n'
+            'workers.ROUNDS, workers.WORK["LeNet"] = 1, (workers.scratch.train, 40, 16, 0.1)\n'
+            'workers.be_a_worker(sys.argv[1], "LeNet")')
+    sent = []
+    for task in ('without', 'sums'):
+        with job(2, PYTHON, '-c', code, task) as started:
+            assert started.end() == 0, started.text
+        sent.append(json.loads(started.text.splitlines()[-1].removeprefix('[0] '))['bytes'])
+    assert sent[0] < sent[1] / 10

@@ -107,6 +107,17 @@ def test_parameters_that_change_on_the_way(change, devices):
     assert_same(*nets)
 
 
+def test_all_parameters_frozen(devices):
+    net = network(devices)
+    for param in trainable(net):
+        param.grad_req = 'null'
+    params = [net[0].weight, net[2].bias]
+    before = [param.data(devices[0]).asnumpy() for param in params]
+    Trainer(params, 'sgd', {'learning_rate': 0.1}).step(8)
+    for old, param in zip(before, params):
+        assert (param.data(devices[0]).asnumpy() == old).all()
+
+
 def test_a_scaled_loss_that_overflows_changes_nothing(devices):
     """``contrib.amp`` gives the Trainer a scaler, which knows of an overflow; then the step is left out."""
     net = network(devices)

@@ -66,9 +66,9 @@ class Trainer(gluon.Trainer):
         """Put the gradients side by side if they are not yet, or no longer; False if they cannot be."""
         trained = [i for i, param in enumerate(self._params) if param.grad_req != 'null']
         params = [self._params[i] for i in trained]
-        if self._flat and trained == self._trained and all(
-                part is gradient for param, parts in zip(params, zip(*self._gradients))
-                              for part, gradient in zip(parts, param._grad)):
+        if self._flat and trained == self._trained and all(part is gradient
+                                                           for param, parts in zip(params, zip(*self._gradients))
+                                                           for part, gradient in zip(parts, param._grad)):
             return True
         weights = [weight for param in params for weight in param.list_data()]
         if len({weight.dtype for weight in weights}) != 1 or any(param._grad_stype != 'default' for param in params):

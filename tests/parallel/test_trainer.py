@@ -6,6 +6,7 @@ import numpy
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, zero_grad
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.trainer import MOST_AT_ONCE, Trainer
 from gluon_mgpu.training.parameters import trainable
@@ -80,9 +81,10 @@ def test_rates_of_their_own_and_a_schedule(devices):
     assert_same(*nets)
 
 
+@pytest.mark.parametrize('as_one', [lambda net: net, hybridized])
 @pytest.mark.parametrize('change', ['one layer anew', 'all parameters anew', 'frozen before', 'frozen',
                                     'frozen and trained again'])
-def test_parameters_that_change_on_the_way(change, devices):
+def test_parameters_that_change_on_the_way(change, as_one, devices):
     """Gradients that have got other memory are put side by side again."""
     nets = [network(devices), network(devices)]
     # Else gluon.Trainer would go on with the values that its key-value store has kept
@@ -92,18 +94,19 @@ def test_parameters_that_change_on_the_way(change, devices):
         if change == 'frozen before':
             for param in frozen:
                 param.grad_req = 'null'
-        trainer, rng = kind(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
-        step(net, trainer, devices, 8, rng)
+        fast, trainer = as_one(net), kind(trainable(net), 'sgd', {'learning_rate': 0.1})
+        rng = numpy.random.default_rng(1)
+        step(fast, trainer, devices, 8, rng)
         for layers in part:
             layers.initialize(ctx=devices, force_reinit=True, init=mx.init.Constant(0.05))
         for param in frozen:
             param.grad_req = 'null'
         if change == 'frozen and trained again':
-            step(net, trainer, devices, 8, rng)
+            step(fast, trainer, devices, 8, rng)
             for param in frozen:
                 param.grad_req = 'write'
         for rows in ROWS:
-            step(net, trainer, devices, rows, rng)
+            step(fast, trainer, devices, rows, rng)
     assert_same(*nets)
 
 

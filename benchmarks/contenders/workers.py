@@ -14,7 +14,8 @@ from ours import Timing
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.parallel.horovod_workers import HorovodWorkers, check_horovod
+from gluon_mgpu.parallel.horovod_checks import check_horovod
+from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
 from gluon_mgpu.parallel.launchers import place
 from gluon_mgpu.training.run import Run
 

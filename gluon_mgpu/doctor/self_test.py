@@ -122,7 +122,7 @@ def speed() -> dict[str, Any]:
 
 def horovod() -> dict[str, Any]:
     """Whether several workers can train together."""
-    from ..parallel.horovod_workers import check_horovod
+    from ..parallel.horovod_checks import check_horovod
     check_horovod()
     return {}
 

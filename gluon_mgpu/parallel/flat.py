@@ -24,6 +24,11 @@ class FlatParams(list):
         The memory of all parameters: changing it changes them. ``flat.grad`` is that of all gradients.
     signature : tuple
         Shapes and dtypes of the parameters, for `hybridized`, which else asks for them at each call.
+
+    Raises
+    ------
+    TypeError
+        If an element is replaced by another array: it would lie elsewhere, and not be trained.
     """
 
     def __init__(self, params: list, device: Context):
@@ -32,6 +37,11 @@ class FlatParams(list):
         super().__init__(_views(self.flat, params))
         self.signature = tuple((p.shape, p.dtype) for p in self)
         autograd.mark_variables(self, _views(self.flat.grad, params))
+
+    def __setitem__(self, i, value):
+        if value is not self[i]:  # params[i] -= ... changes the array in place, and is fine
+            raise TypeError('a parameter cannot be replaced by another array, since all lie in one: write into it, '
+                            'params[i][:] = value')
 
 
 def in_one_piece(params: list) -> list:

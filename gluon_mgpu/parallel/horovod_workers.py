@@ -7,7 +7,6 @@ Each worker has one device, takes its part of every batch, and sums gradients wi
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import threading
 from collections.abc import Callable
@@ -17,54 +16,17 @@ from typing import Any
 import numpy
 
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
-from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
-from ..mxnet_setup.installation import how_to_get_horovod
+from ..mxnet_setup.compat import assign, autograd, mx, np, npx
 from ..program import Stopped
 from . import launchers
 from .flat import in_one_piece
+from .horovod_checks import check_horovod, check_own_gpus
 from .watch import Watch
-from .workers import Workers, agreed
+from .workers import Workers
 
 NAMES = 64  # of sums, used in turn: Horovod plans those whose names it knows more quickly
 TOLD = 64   # numbers that a worker can tell at once
 HOST = mx.cpu(1)  # for what comes from the host: on a device it would wait for all work queued there
-
-
-def check_horovod() -> None:
-    """Refuse to go on without Horovod.
-
-    Raises
-    ------
-    ValueError
-        With the remedy, if it is not installed, or not for this MXNet.
-    """
-    if MXNET_MAJOR >= 2:
-        raise ValueError(f'Horovod has no support for MXNet {mx.__version__}: use MXNet 1.9.1')
-    if importlib.util.find_spec('horovod') is None:
-        raise ValueError(f'Horovod is not installed: {how_to_get_horovod()}')
-    try:
-        importlib.import_module('horovod.mxnet')
-    except ImportError as error:
-        raise ValueError(f'Horovod is not built for this MXNet ({error}): {how_to_get_horovod()}') from None
-
-
-def check_own_gpus(told: list[tuple[str, str]], rank: int = 0) -> None:
-    """Refuse workers that share a GPU: NCCL would hang, or their sums take turns.
-
-    Parameters
-    ----------
-    told : list of (str, str)
-        Of each worker its host and its GPU's UUID, '' for none.
-    rank : int
-        This worker's; the first tells the error for all.
-    """
-    seen: dict[str, int] = {}
-    for worker, (host, uuid) in enumerate(told):
-        if uuid and seen.setdefault(uuid, worker) != worker:
-            error = agreed(ValueError(f'workers {seen[uuid]} and {worker} have the same GPU ({host}, UUID {uuid}): '
-                                      'start as many workers on a machine as it has GPUs'))
-            error.told = rank != 0  # type: ignore[attr-defined]
-            raise error
 
 
 class HorovodWorkers(Workers):

@@ -8,7 +8,8 @@ from gluon_mgpu import scratch
 from gluon_mgpu.data import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 from gluon_mgpu.parallel import launchers
-from gluon_mgpu.parallel.horovod_workers import HorovodWorkers, check_own_gpus
+from gluon_mgpu.parallel.horovod_checks import check_own_gpus
+from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
 from gluon_mgpu.parallel.launchers import Place, place
 from gluon_mgpu.training.run import Run
 

@@ -101,8 +101,8 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
     seed(0)
     params = init_params()
     device_params = [get_params(params, device) for device in devices]
-    for number, (X, y) in enumerate(train_iter):
-        step(X, y, device_params, devices, 0.1, train_iter.rows_of(number), workers)
+    for X, y in train_iter:
+        step(X, y, device_params, devices, 0.1, batch_size, workers)
     return float(device_params[0].flat.sum())
 
 

@@ -18,7 +18,7 @@ import numpy
 from flags import read_flags
 
 from gluon_mgpu import scratch
-from gluon_mgpu.checks import integer, positive
+from gluon_mgpu.checks import positive
 from gluon_mgpu.data import BatchIterator, load_data_fashion_mnist
 from gluon_mgpu.devices import try_gpu
 from gluon_mgpu.mxnet_setup.compat import autograd, seed as set_seed
@@ -28,8 +28,7 @@ from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
 
-def train_batch(X, y, params, device, lr):
-    batch_size = integer('batch_size', X.shape[0], 1)
+def train_batch(X, y, params, device, lr, batch_size):
     X, y = X.as_in_ctx(device), y.as_in_ctx(device)
     with autograd.record():
         l = loss(lenet(X, params), y)
@@ -49,7 +48,7 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs([params], seed=seed):
         for X, y in run.batches(train_iter):
-            run.add(train_batch(X, y, params, device, lr))
+            run.add(train_batch(X, y, params, device, lr, batch_size))
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, devices=[device])
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

@@ -17,7 +17,7 @@ from flags import read_flags
 from one_device import compare
 
 from gluon_mgpu import concise
-from gluon_mgpu.checks import integer, positive
+from gluon_mgpu.checks import positive
 from gluon_mgpu.data import load_data_fashion_mnist
 from gluon_mgpu.devices import try_gpu
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, seed as set_seed
@@ -29,8 +29,7 @@ from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 
 
-def train_batch(X, y, net, loss, trainer, device):
-    batch_size = integer('batch_size', X.shape[0], 1)
+def train_batch(X, y, net, loss, trainer, device, batch_size):
     X, y = X.as_in_ctx(device), y.as_in_ctx(device)
     with autograd.record():
         l = loss(net(X), y)
@@ -53,7 +52,7 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed):
         for X, y in run.batches(train_iter):
-            run.add(train_batch(X, y, net, loss, trainer, device))
+            run.add(train_batch(X, y, net, loss, trainer, device, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

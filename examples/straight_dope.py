@@ -61,12 +61,12 @@ def forward_backward(net, X_shards: list, y_shards: list) -> list:
     return ls
 
 
-def train_batch(X, y, devices: list, net, trainer) -> None:
+def train_batch(X, y, devices: list, net, trainer, batch_size: int) -> None:
     """One step on a batch spread over the devices; does not wait."""
     X_shards, y_shards = split_batch(X, y, devices)
     forward_backward(net, X_shards, y_shards)
     zero_grad(net, devices[len(X_shards):])  # A device without rows adds nothing to the gradient
-    trainer.step(len(X))
+    trainer.step(batch_size)  # also for a short last batch: every image has the same weight
 
 
 def valid_batch(X, y, devices: list, net) -> float:
@@ -86,7 +86,7 @@ def run(num_gpus: int, batch_size: int, lr: float, devices: list, data: tuple, n
     for _ in range(num_epochs):
         timer.start()
         for X, y in train_iter:
-            train_batch(X, y, devices, net, trainer)
+            train_batch(X, y, devices, net, trainer, batch_size)
         npx.waitall()
         timer.stop()
         correct = [valid_batch(X, y, devices, net) for X, y in valid_iter]  # every image counts once

@@ -29,8 +29,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
                 devices: list, batch_size: int | None = None) -> list:
     """Train on one batch, spread over the devices; does not wait.
 
-    Source: D2L 13.6.3, the body of ``train``. Here the update is divided by the rows in the batch,
-    also in the last and smaller one, and a batch may be smaller than the number of devices.
+    Source: D2L 13.6.3, the body of ``train``. Here a batch may be smaller than the number of
+    devices.
 
     Parameters
     ----------
@@ -45,7 +45,9 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     devices : list of mx.Context
         The devices.
     batch_size : int, optional
-        The rows in the whole batch, if `X` is this process's part of it, and `trainer` sums over all processes.
+        The number that the update is divided by; by default the rows of `X`. `train` passes its own batch size for
+        every batch, as in the book, so that each image has the same weight in an epoch: divided by its rows, a short
+        last batch would take as large a step as a full one.
 
     Returns
     -------
@@ -80,7 +82,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     num_gpus : int
         How many devices, unless `devices` names them.
     batch_size : int
-        Rows in a batch, over all devices.
+        Rows in a batch, over all devices. Every update is divided by it, also that of a smaller last batch.
     lr : float
         Learning rate.
     num_epochs : int
@@ -118,7 +120,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed):
         for X, y in run.batches(train_iter):
-            run.add(train_batch(X, y, net, loss, trainer, devices, run.batch_size))
+            run.add(train_batch(X, y, net, loss, trainer, devices, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter, workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

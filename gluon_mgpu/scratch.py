@@ -183,10 +183,10 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
     lr : float
         Learning rate.
     batch_size : int
-        The rows in the batch, over all devices.
+        The number that the sum of the gradients is divided by.
     """
     for param in params:
-        # w <- w - lr / |B| * sum of the gradients over the rows of B
+        # w <- w - lr / batch_size * sum of the gradients over the rows of the batch
         param -= lr / batch_size * param.grad
 
 
@@ -194,7 +194,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
                 allreduce: Callable = allreduce, batch_size: int | None = None) -> list:
     """Train on one batch, spread over the devices; does not wait.
 
-    Source: D2L 13.5.6, ``train_batch``. Here the batch may be of any size.
+    Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
     Parameters
     ----------
@@ -210,7 +210,10 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     allreduce : callable
         Sums a list of arrays, one per device, in place.
     batch_size : int, optional
-        The rows in the whole batch, if `X` is this process's part of it, and `allreduce` sums over all processes.
+        The number that the update is divided by; by default the rows of `X`, as in the book. `train` passes its
+        own batch size for every batch, so that each image has the same weight in an epoch. Divided by its rows, a
+        short last batch takes as large a step as a full one: the last 96 of 60,000 images would count 256/96 = 2.7
+        times as much as any other, just before the accuracy is measured.
 
     Returns
     -------
@@ -238,7 +241,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
         allreduce([params[i].grad for params in device_params])
     # The parameters are updated separately on each device
     for params in device_params:
-        sgd(params, lr, batch_size)  # Divided by the rows of the whole batch
+        sgd(params, lr, batch_size)
     return ls
 
 
@@ -255,7 +258,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     num_gpus : int
         How many devices, unless `devices` names them.
     batch_size : int
-        Rows in a batch, over all devices.
+        Rows in a batch, over all devices. Every update is divided by it, also that of a smaller last batch.
     lr : float
         Learning rate.
     num_epochs : int
@@ -292,7 +295,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     for epoch in run.epochs(device_params, seed=seed):
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            run.add(train_batch(X, y, device_params, devices, lr, allreduce, run.batch_size))
+            run.add(train_batch(X, y, device_params, devices, lr, allreduce, batch_size))
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
                                           workers=run.workers)
         animator.add(epoch, (test_acc,))

@@ -83,10 +83,6 @@ class BatchIterator:
         self.epoch += 1
         return map(self._batch, self._parts(order))
 
-    def rows_of(self, batch: int) -> int:
-        """Return the rows of a batch, counted from 0, in all parts."""
-        return min(self.batch_size, self.num_rows - batch * self.batch_size)
-
     def _parts(self, order: numpy.ndarray) -> Iterator[numpy.ndarray]:
         """Of each batch, the rows that are in this part."""
         for start in range(0, self.num_rows, self.batch_size):

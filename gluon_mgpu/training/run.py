@@ -48,8 +48,6 @@ class Run:
         The batches of the present epoch that have been started; after its last one, all of them.
     num_steps : int
         The batches of all epochs that have been started.
-    batch_size : int or None
-        The rows of the present batch over all workers; None with a single one, that has them all.
     net, trainer
         What is trained, as `epochs` was given it.
 
@@ -68,7 +66,6 @@ class Run:
         self.hooks = hooks
         self.history: list[Epoch] = []
         self.num_batches = self.num_steps = 0
-        self.batch_size: int | None = None
         self.net: Any = []
         self.trainer: Any = None
         self._seed: int | None = None
@@ -214,11 +211,10 @@ class Run:
         self._progress.advance(count, self._losses.last, speed)
 
     def _share(self, train_iter: Any, batch: tuple) -> None:
-        """Learn how many rows the batch has on all workers; before the first, have them begin with one network."""
+        """Refuse the batches of another worker; before the first batch, give all workers the same parameters."""
         if getattr(train_iter, 'part', None) != self.workers.part:
             raise ValueError(f'worker {self.workers.rank} of {self.workers.size} has the batches of another: load '
                              'them with part=workers.part')
-        self.batch_size = train_iter.rows_of(self.num_batches)
         if not self._together:
             self._together = True
             self.workers.begin(self.net, batch[0])

@@ -75,8 +75,8 @@ def train_epoch(owl: Owl, X, Y, W: Array, batch_size: int, lr: float) -> tuple[A
             grads.append(gradient(owl.array(X[part]), owl.array(Y[part]), W))
         owl.set_device(0)
         total = sum(grads[1:], grads[0])
-        # W <- W - lr / |B| * sum of the gradients over the rows of B
-        W = W - total * (lr / sum(len(X[part]) for part in step))
+        # W <- W - lr / batch_size * sum of the gradients over the rows; so each row has the same weight in an epoch
+        W = W - total * (lr / batch_size)
     return W, [[len(X[part]) for part in step] for step in steps]
 
 

@@ -260,7 +260,7 @@ def test_minerva_style__an_epoch_is_numpys_and_uses_every_row(example, devices, 
         X_batch, Y_batch = X[start:start + 32], Y[start:start + 32]
         P = numpy.exp(X_batch @ W)
         P /= P.sum(axis=1, keepdims=True)
-        W = W - 0.5 / len(X_batch) * X_batch.T @ (P - Y_batch)
+        W = W - 0.5 / 32 * X_batch.T @ (P - Y_batch)
     assert W_mx.data.ctx == devices[0]
     numpy.testing.assert_allclose(W_mx.data.asnumpy(), W, atol=1e-5)  # float32 against float64
 
@@ -300,7 +300,7 @@ def test_straight_dope__training_and_validation_are_those_of_one_device(example,
             net(np.zeros((1, 1, 28, 28), ctx=device))
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
         for _ in range(2):  # the second time, the gradients of the first must not count
-            example.train_batch(X, y, where, net, trainer)
+            example.train_batch(X, y, where, net, trainer, num_rows)
         predictions = net(X.as_in_ctx(where[0])).asnumpy().argmax(axis=1)
         assert example.valid_batch(X, y, where, net) == (predictions == y.asnumpy()).sum()
         results.append([p.data(where[0]).asnumpy() for p in net.collect_params().values()])
@@ -315,7 +315,7 @@ def test_straight_dope__replicas_stay_equal_when_each_device_updates(example, de
     net = example.make_net(devices)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
     for X, y in BatchIterator(pixels, labels, 8, 'noise'):  # 8, 8 and 1 rows: the second device gets none of the 1
-        example.train_batch(X, y, devices, net, trainer)
+        example.train_batch(X, y, devices, net, trainer, 8)
     for param in net.collect_params().values():
         first, second = (param.data(device).asnumpy() for device in devices)
         assert (first == second).all()

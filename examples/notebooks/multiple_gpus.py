@@ -146,11 +146,13 @@ def split_batch(X, y, devices):
 # for work and returns at once, so while the first device is busy the second one is asked too. Even `allreduce`
 # and the update are only asked for: MXNet knows whose results they need, and starts them when those are there.
 #
-# Gradients are sums over rows, and dividing the sum by the rows of the whole batch gives the very step that a
-# single device would have taken with the whole batch.
+# Gradients are sums over rows. Dividing the sum by the size of the whole batch gives the very step that a single
+# device would have taken with the whole batch. (The last batch of an epoch may be smaller. We divide it by the same
+# number, so that each image counts equally. The book divides by the rows in the batch, `X.shape[0]`, and then the few
+# images of a small last batch count more than the others.)
 
 # %%
-def train_batch(X, y, device_params, devices, lr):
+def train_batch(X, y, device_params, devices, lr, batch_size):
     X_shards, y_shards = split_batch(X, y, devices)
     # 1. Forward: every device computes the loss of its own rows
     with autograd.record():
@@ -168,7 +170,7 @@ def train_batch(X, y, device_params, devices, lr):
         allreduce([param.grad for param in replicas])
     # 4. Update: all replicas take the same step, and so stay equal
     for params in device_params:
-        d2l.sgd(params, lr, X.shape[0])
+        d2l.sgd(params, lr, batch_size)
 
 # %% [markdown]
 # Around it, the usual loop. `npx.waitall()` is there for the clock: without it we would time how long it takes
@@ -185,7 +187,7 @@ def train(num_gpus, batch_size, lr, num_epochs=5):
     for epoch in range(1, num_epochs + 1):
         timer.start()
         for X, y in train_iter:
-            train_batch(X, y, device_params, devices, lr)
+            train_batch(X, y, device_params, devices, lr, batch_size)
         npx.waitall()
         timer.stop()
         test_acc = d2l.evaluate_accuracy_gpu(lambda X: lenet(X, device_params[0]), test_iter, devices[0])

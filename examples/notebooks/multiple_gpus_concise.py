@@ -106,7 +106,7 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=d2l.split_batch):
 #
 # Compare this loop with the one before. Forward and backward are as they were, a shard to each device.
 # `allreduce` and the updates have become one line, `trainer.step`: the Trainer finds the gradients on all
-# devices, adds them up, divides by the number of rows that we tell it, and updates every copy. `hybridize`
+# devices, adds them up, divides by the batch size that we pass, and updates every copy. `hybridize`
 # compiles the network into one graph, so that Python asks for a whole pass at once and the devices are never
 # kept waiting for it.
 
@@ -129,7 +129,7 @@ def train(num_gpus, batch_size, lr, num_epochs=3):
                 losses = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
             for l in losses:
                 l.backward()
-            trainer.step(len(X))
+            trainer.step(batch_size)
         npx.waitall()
         timer.stop()
         animator.add(epoch, evaluate_accuracy_gpus(net, test_batches))

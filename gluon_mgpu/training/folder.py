@@ -131,18 +131,17 @@ def write_whole(path: str | os.PathLike, pieces: Iterable) -> None:
     path = Path(os.path.realpath(path))
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, 'not a regular file', str(path))  # renaming would replace a FIFO or a device
-    file = _open_beside(path)
-    try:
-        with file:
+    with _open_beside(path) as file:
+        try:
             for piece in pieces:
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
             os.replace(file.name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(file.name)
-        raise
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
+            raise
     with contextlib.suppress(OSError):  # the new name, too; some file systems cannot
         folder = os.open(path.parent, os.O_RDONLY)
         try:

@@ -93,7 +93,7 @@ def test_a_hybridized_network_and_its_own_statistics(devices, tmp_path):
     scores = fast(X).asnumpy()
     checkpoint.save(tmp_path / 'a', fast)
     checkpoint.save(tmp_path / 'b', loop.net)
-    assert checkpoint.read(tmp_path / 'a')[0]['parameters'] == checkpoint.read(tmp_path / 'b')[0]['parameters']
+    assert (tmp_path / 'a').read_bytes() == (tmp_path / 'b').read_bytes()
     loop.train(2)
     assert fast(X).asnumpy().tolist() != scores.tolist()
     checkpoint.load(tmp_path / 'a', fast)
@@ -103,8 +103,9 @@ def test_a_hybridized_network_and_its_own_statistics(devices, tmp_path):
 def test_what_differs_between_devices_is_kept_for_each(devices, tmp_path):
     loop = Loop(devices).train(2)
     checkpoint.save(tmp_path / 'a', loop.net)
-    record, arrays = checkpoint.read(tmp_path / 'a')
-    assert record['parameters'] == {name: len(devices) if 'running' in name else 1 for name in by_name(loop.net)}
+    _, arrays = checkpoint.read(tmp_path / 'a')
+    assert {name: len(copies) for name, copies in arrays.items()} == {
+        f'parameters/{name}': len(devices) if 'running' in name else 1 for name in by_name(loop.net)}
     for k in range(len(devices)):
         assert arrays['parameters/1.running_mean'][k].tolist() == loop.values()['1.running_mean'][k]
 
@@ -195,9 +196,9 @@ def change(path, edit):
 
 
 @pytest.mark.parametrize('edit, message', [
-    (lambda r, a: (r['parameters'].pop('4.bias'), a.pop('parameters/4.bias')),
+    (lambda r, a: a.pop('parameters/4.bias'),
      'of another network: it lacks 4.bias'),
-    (lambda r, a: (r['parameters'].update(more=1), a.update({'parameters/more': [numpy.zeros(1)]})),
+    (lambda r, a: a.update({'parameters/more': [numpy.zeros(1)]}),
      'of another network: it has more, which the network lacks'),
     (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(3, 'float32')]}),
      r'of another network: 4.bias has the shape \(3,\) in it and \(2,\) here'),
@@ -206,14 +207,19 @@ def change(path, edit):
     (lambda r, a: r.pop('optimizer'), "it holds no optimizer's state: load it without the trainer"),
     (lambda r, a: r['optimizer'].update(name='Adam'), "the optimizer's state is of Adam, this is SGD"),
     (lambda r, a: r['optimizer']['counts'].pop('4.bias'), 'its Trainer did not update 4.bias, this one does'),
-    (lambda r, a: (r['optimizer']['arrays'].update({'4.bias': 2}), a.update({'states/4.bias/1': a['states/4.bias/0']})),
-     "the optimizer's state of 4.bias has 2 arrays in it and 1 here: give SGD the same settings"),
-    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(3, 'float32')]}),
-     r"the optimizer's state of 4.bias has the shape \(3,\)"),
-    (lambda r, a: r['optimizer'].update(num_update='many'), 'a damaged checkpoint'),
-    (lambda r, a: r['optimizer'].pop('arrays'), 'a damaged checkpoint'),
-    (lambda r, a: a.pop('states/4.bias/0'), 'a damaged checkpoint'),
-    (lambda r, a: a.pop('parameters/4.bias'), 'a damaged checkpoint'),
+    (lambda r, a: a.update({'states/4.bias/1': a['states/4.bias/0']}),
+     r"the optimizer's state of 4.bias is float32 \(2,\), float32 \(2,\) in it and float32 \(2,\) here: give SGD"),
+    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(3, 'float32')]}), r'.* is float32 \(3,\) in it'),
+    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(2, 'float16')]}), r'.* is float16 \(2,\) in it'),
+    (lambda r, a: a.pop('states/4.bias/0'), r'.* of 4.bias is empty in it and float32 \(2,\) here'),
+    (lambda r, a: r['optimizer'].update(num_update='7'), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].update(num_update=-1), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].update(counts=7), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer']['counts'].update({'4.bias': 1.5}), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].update(numbers={'rescale_grad': 0.0}), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].pop('numbers'), 'a damaged checkpoint'),
+    (lambda r, a: a['parameters/4.bias'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
+    (lambda r, a: a['states/4.bias/0'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
 ])
 def test_what_does_not_fit_is_refused_and_nothing_changed(edit, message, devices, tmp_path):
     loop = Loop(devices, 'momentum').train(1)
@@ -232,7 +238,7 @@ FOREIGN = safetensors.numpy.save({'a': numpy.zeros(9)}, {'gluon_mgpu': '{"versio
 @pytest.mark.parametrize('content', [b'', b'{}', b'\0' * 100, b'\xff' * 100, b'PK\3\4' * 30, FOREIGN])
 def test_what_is_no_checkpoint_is_refused(content, tmp_path):
     (tmp_path / 'a').write_bytes(content)
-    with pytest.raises(CheckpointError, match='a: no checkpoint of gluon_mgpu$'):
+    with pytest.raises(CheckpointError, match='a: truncated or altered, or not a checkpoint of gluon_mgpu$'):
         checkpoint.read(tmp_path / 'a')
 
 
@@ -252,15 +258,12 @@ def test_a_missing_file_another_version_and_an_altered_one_are_refused(tmp_path)
 
 def test_what_cannot_be_saved_is_refused(devices, tmp_path):
     loop = Loop(devices)
-    with pytest.raises(ValueError, match='checkpoint cannot hold that'):
+    with pytest.raises(ValueError, match='object is not JSON serializable: a checkpoint can only hold'):
         checkpoint.save(tmp_path / 'a', loop.net, epoch=object())
     with pytest.raises(ValueError, match='the network has no parameters yet: call net.initialize'):
         checkpoint.save(tmp_path / 'a', network(devices))
     with pytest.raises(ValueError, match=r'the Trainer updates \S+, which is not in the network'):
         checkpoint.save(tmp_path / 'a', Loop(devices).net, loop.trainer)
-    nadam = gluon.Trainer(trainable(loop.net), 'nadam')
-    with pytest.raises(ValueError, match='Nadam keeps more than arrays and counts'):
-        checkpoint.save(tmp_path / 'a', loop.net, nadam)
     with pytest.raises(ValueError, match=r'0.weight is on no device: call net.initialize\(ctx=devices\) first'):
         checkpoint.save(tmp_path / 'b', loop.net)
         net = gluon.nn.HybridSequential()

@@ -63,7 +63,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     workers : Workers, optional
         The processes that train together; by default this one alone.
     """
-    _warn_of_unregistered(net)
+    _warn_of_unregistered(net, stacklevel=4)  # the caller of `save`
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
     own = {name: on_host[name] for name in statistics(net)}
     for others in (workers or Workers()).gather(own)[1:] if own else ():
@@ -110,7 +110,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
     workers = workers or Workers()
     record, arrays = workers.first(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
-    _warn_of_unregistered(net)
+    _warn_of_unregistered(net, stacklevel=3)
     refuse_uninitialized(net)
     _check(path, net, parameters)
     if trainer is not None:
@@ -136,10 +136,10 @@ def _merged(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:
     return [first] if equal else [first, *others]
 
 
-def _warn_of_unregistered(net) -> None:
+def _warn_of_unregistered(net, stacklevel: int) -> None:
     for attribute in unregistered(net):
         warnings.warn(f'{attribute} holds parameters that are not registered and not part of a checkpoint: make each '
-                      'layer or parameter an attribute, or use nn.HybridSequential', stacklevel=4)
+                      'layer or parameter an attribute, or use nn.HybridSequential', stacklevel=stacklevel)
 
 
 def _names(net) -> dict[int, str]:

@@ -1,6 +1,6 @@
 """The file format of checkpoints: arrays by name and a JSON record, with a checksum.
 
-A safetensors file. Its metadata entry ``gluon_mgpu`` is JSON: a checksum of everything else, the version and the record.
+A safetensors file. Its metadata entry ``gluon_mgpu`` is JSON: the checksum of everything else, the version, the record.
 """
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
         record = json.loads(_to_json({'version': VERSION, **kept.record, 'position': position}))  # as `read` gets it
         metadata = {'gluon_mgpu': _to_json({'sha256': checksum(record, tensors), **record})}
         content = safetensors.numpy.save(tensors, metadata)
-    except (TypeError, KeyError, RecursionError, safetensors.SafetensorError) as error:
+    except (TypeError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
         raise ValueError(f'{error}: a checkpoint can only hold arrays of common types and what JSON can hold') from None
     write_whole(path, [content])
 
@@ -91,7 +91,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     for name, copies in arrays.items():
         if len({(array.shape, array.dtype) for array in copies}) > 1:
             raise CheckpointError(f'{path}: a damaged checkpoint (the copies of {name} differ in shape or dtype)')
-    if not all(isinstance(record.get(name, {}), dict) for name in ('position', 'optimizer')) or 'position' not in record:
+    if not isinstance(record.get('position'), dict) or not isinstance(record.get('optimizer', {}), dict):
         raise CheckpointError(f'{path}: a damaged checkpoint (its header lacks what should be there)')
     return record, arrays
 
@@ -101,7 +101,7 @@ def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
     digest = hashlib.sha256(_to_json(record).encode())
     for name, array in sorted(tensors.items()):
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
-        digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')))
+        digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
     return digest.hexdigest()
 
 

@@ -152,14 +152,25 @@ def write_whole(path: str | os.PathLike, pieces: Iterable) -> None:
 
 def _open_beside(path: Path) -> BinaryIO:
     """Open ``PATH.part`` for writing, or a name of its own if another process or thread is writing that file."""
-    file = open(f'{path}.part', 'ab')
-    with contextlib.suppress(OSError):  # locked, renamed by the other meanwhile, or a file system without locks
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
-            file.truncate(0)  # left by a process that was killed
-            return file
+    file = open(f'{path}.part', 'ab')  # noqa: SIM115, the caller closes it
+    if _lock(file):
+        file.truncate(0)  # left by a process that was killed
+        return file
     file.close()
     return open(f'{path}.{uuid.uuid4().hex[:8]}.part', 'xb')
+
+
+def _lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    except FileNotFoundError:  # the other process has renamed it meanwhile
+        return False
 
 
 def _taken(path: Path) -> ValueError:

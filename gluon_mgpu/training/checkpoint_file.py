@@ -60,7 +60,7 @@ def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
 
 
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
-    """Read a checkpoint and verify its checksum.
+    """Read the checkpoint at `path` and verify its checksum.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
 
 
 def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
-    """Return the SHA-256 of a record and of all arrays with their names, dtypes and shapes."""
+    """Return the SHA-256 of a `record` and of all `tensors`, with their names, dtypes and shapes."""
     digest = hashlib.sha256(_to_json(record).encode())
     for name, array in sorted(tensors.items()):
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())

@@ -166,7 +166,7 @@ def not_finite(net: Any) -> str:
 def _on_devices(net: Any) -> list:
     """Return lists of parameters, one list per device; a single list of arrays is that of one device."""
     lists = net if isinstance(net, (list, tuple)) and net and isinstance(net[0], (list, tuple)) else [net]
-    sound = (all(isinstance(params, (list, tuple)) and params for params in lists)
+    sound = (all(isinstance(params, (list, tuple)) for params in lists)
              and all(hasattr(array, 'asnumpy') for params in lists for array in params)
              and len({tuple((array.shape, str(array.dtype)) for array in params) for params in lists}) == 1)
     if not sound:

@@ -14,6 +14,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable
 from operator import is_
+from typing import Any
 
 from ..mxnet_setup.compat import Context, autograd, cached_op, gluon, npx, trace_block
 from .graph import cut, fence, flatten, trace_function
@@ -65,6 +66,11 @@ def hybridized(network: Callable) -> Callable:
         return operators.get(args, arrays)(*arrays)
 
     return fast
+
+
+def unwrapped(net: Any) -> Any:
+    """Return the block that `hybridized` was given, if `net` is what it returned for a block; else `net` itself."""
+    return net.block if isinstance(net, _HybridizedBlock) else net
 
 
 class _HybridizedBlock:

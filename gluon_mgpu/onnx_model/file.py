@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import gluon, np
+from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
 from ..networks.resnet import resnet18
 from ..training.folder import write_whole
@@ -95,7 +96,7 @@ def _lenet(params, lenet: Callable | None) -> tuple:
 def _gluon(net) -> tuple:
     """The same of a Gluon network."""
     from . import graph
-    block = getattr(net, 'block', net)
+    block = unwrapped(net)
     if not isinstance(block, gluon.HybridBlock):
         raise ValueError(f'{type(net).__name__}: no network that can be exported; {graph.KNOWN}')
     arrays = {name: on_devices[0] for name, on_devices in copies(net).items()}

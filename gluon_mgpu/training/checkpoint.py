@@ -1,15 +1,16 @@
-"""A checkpoint: all that a training loop needs to go on as if it had never been interrupted, in one file.
+"""Checkpoints: everything a training loop needs to continue as if it had never been interrupted, in one file.
 
     checkpoint.save('mine.safetensors', net, trainer, epoch=3)
     position = checkpoint.load('mine.safetensors', net, trainer)    # {'epoch': 3}
 
-The file is one of safetensors, which any program can read and none can be made to run: arrays, and before them a
-header of JSON, whose entry ``gluon_mgpu`` holds all the rest and a checksum of the file. `save` never leaves half
-a file, and `load` changes nothing before it has seen that all of it fits.
+The file is in the safetensors format, which many programs read and which cannot contain code: a JSON header, whose
+entry ``gluon_mgpu`` holds a record and a checksum, and the arrays. `save` never leaves an incomplete file, and `load`
+validates everything before it changes anything.
 """
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,29 +19,30 @@ import numpy
 from ..parallel.workers import Workers
 from . import optimizer_state
 from .checkpoint_file import CheckpointError, Snapshot, read, write
-from .parameters import by_name, copies, finish_initialization, refuse_uninitialized, statistics, wait
+from .parameters import by_name, copies, finish_initialization, refuse_uninitialized, statistics, unregistered, wait
 
 
 def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> None:
-    """Write a checkpoint; waits for the devices, and until the file is on the disk.
+    """Write a checkpoint; waits for the devices and until the file is on the disk.
 
     Parameters
     ----------
     path : path-like
-        The file, by custom ``*.safetensors``. What it was before is left until the new one is complete.
-    net : gluon.Block, what `hybridized` makes of one, or a list of lists of np.ndarray
-        The network, or its parameters on each device. A parameter that is the same on all devices is kept once,
-        one that is not, such as batch norm's running statistics, with every device's copy.
+        The file, usually ``*.safetensors``. An existing file is kept until the new one is complete.
+    net : gluon.Block, the result of `hybridized`, a list of np.ndarray, or a list of such lists
+        The network, or its parameters on one device or on each. A parameter that is equal on all devices is stored
+        once; one that differs, such as batch norm's running statistics, once per device. Parameters that Gluon does
+        not register, such as those in a plain list, are not stored, with a warning.
     trainer : gluon.Trainer, optional
-        Its optimizer's state is kept: momentum, Adam's means, the counts of updates. Not the learning rate and
-        other settings, which are the program's own.
+        Stores its optimizer's state: momentum, Adam's moments, counts of updates. The learning rate and other settings
+        are not stored.
     **position
-        What else the loop needs to know, such as ``epoch=3``: of what JSON can hold.
+        Anything else the loop needs, such as ``epoch=3``, of JSON types.
 
     Raises
     ------
     ValueError
-        If the trainer updates a parameter that the network does not have, or something cannot be kept.
+        If the trainer updates a parameter that the network does not have, or something cannot be stored.
     OSError
         If the file cannot be written.
     """
@@ -56,13 +58,12 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
 
     Parameters
     ----------
-    net : gluon.Block or list of lists of np.ndarray
-        A network, or the parameters on each device.
-    trainer : gluon.Trainer, optional
-        Its state is kept, too.
+    net, trainer
+        As for `save`.
     workers : Workers, optional
         The processes that train together; by default this one alone.
     """
+    _warn_of_unregistered(net, stacklevel=4)  # the caller of `save`
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
     own = {name: on_host[name] for name in statistics(net)}
     for others in (workers or Workers()).gather(own)[1:] if own else ():
@@ -70,7 +71,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
             own[name] = own[name] + arrays
     parameters = {name: _merged(arrays) for name, arrays in (on_host | own).items()}
     arrays = {f'parameters/{name}': kept for name, kept in parameters.items()}
-    record: dict[str, Any] = {'parameters': {name: len(kept) for name, kept in parameters.items()}}
+    record: dict[str, Any] = {}
     if trainer is not None:
         record['optimizer'], states = optimizer_state.collect(trainer, _names(net))
         arrays |= {f'states/{name}': _merged([array.asnumpy() for array in on_devices])
@@ -80,7 +81,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
 
 def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[str], None] = print,
          workers: Workers | None = None) -> dict:
-    """Give a network, and the state of its optimizer, the values of a checkpoint, in place; waits.
+    """Load a checkpoint into a network and its Trainer, in place; waits.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
         A file that `save` has written.
     net, trainer
         As for `save`: the same network, on any devices, and a Trainer with the same optimizer, or no trainer. The
-        network must be initialized; shapes that it does not know yet it learns from the file.
+        Trainer may have made steps. The network must be initialized; unknown shapes are taken from the file.
     say : callable
         Is told in one line if parameters that differed between the devices come to another number of devices: each
         device gets their mean then. With the same number, each gets its own.
@@ -103,19 +104,19 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
     Raises
     ------
     CheckpointError
-        If the file is no whole checkpoint, or one of another network or optimizer: name, shape and dtype of each
-        array are compared. Nothing has been changed then.
+        If the file is not a complete checkpoint, or is of another network or optimizer: name, shape and dtype of each
+        array are compared. Nothing has been changed in this case.
     """
     workers = workers or Workers()
     record, arrays = workers.first(lambda: read(path))
-    parameters = {name: arrays[f'parameters/{name}'] for name in record['parameters']}
+    parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
+    _warn_of_unregistered(net, stacklevel=3)
     refuse_uninitialized(net)
     _check(path, net, parameters)
     if trainer is not None:
         if 'optimizer' not in record:
             raise CheckpointError(f"{path}: it holds no optimizer's state: load it without the trainer")
-        states = {name[len('states/'):]: kept for name, kept in arrays.items() if name.startswith('states/')}
-        optimizer_state.check(path, trainer, _names(net), record['optimizer'], states)
+        optimizer_state.check(path, trainer, _names(net), record['optimizer'], arrays)
     finish_initialization(net, {name: kept[0].shape for name, kept in parameters.items()})
     wait()
     averaged = _set(net, parameters, workers)
@@ -123,7 +124,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
         numbers = f'{len(parameters[averaged[0]])} devices, now on {workers.size * len(copies(net)[averaged[0]])}'
         say(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {numbers}: each has their mean')
     if trainer is not None:
-        optimizer_state.restore(trainer, _names(net), record['optimizer'], states)
+        optimizer_state.restore(trainer, _names(net), record['optimizer'], arrays)
         _set(net, parameters, workers)  # once more: a Trainer that begins copies the first device's to the others
     return record['position']
 
@@ -133,6 +134,12 @@ def _merged(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:
     first, *others = copies
     equal = all(first.tobytes() == other.tobytes() for other in others)
     return [first] if equal else [first, *others]
+
+
+def _warn_of_unregistered(net, stacklevel: int) -> None:
+    for attribute in unregistered(net):
+        warnings.warn(f'{attribute} holds parameters that are not registered and not part of a checkpoint: make each '
+                      'layer or parameter an attribute, or use nn.HybridSequential', stacklevel=stacklevel)
 
 
 def _names(net) -> dict[int, str]:

@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import platform
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 
 def check_free(path: str | os.PathLike | None) -> None:
@@ -111,39 +114,63 @@ def _holder(folder: Path) -> str:
 
 
 def write_whole(path: str | os.PathLike, pieces: Iterable) -> None:
-    """Write a file that is whole at any time, also after a power cut: beside, to the disk, then renamed.
+    """Write a file atomically, safe against crashes and power cuts: write a second file, sync it, then rename it.
 
     Parameters
     ----------
     path : path-like
-        The file; what it was before is left if anything fails.
+        The file, which stays as it was if anything fails. A symbolic link stays one: its target is written.
     pieces : iterable of bytes
-        What is in it, one after the other.
+        The content.
 
     Raises
     ------
     OSError
         If it cannot be written.
     """
-    path = Path(path)
-    unfinished = path.with_name(f'{path.name}.part')
-    try:
-        with open(unfinished, 'wb') as file:
+    path = Path(os.path.realpath(path))
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, 'not a regular file', str(path))  # renaming would replace a FIFO or a device
+    with _open_beside(path) as file:
+        try:
             for piece in pieces:
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
-        raise
+            os.replace(file.name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
+            raise
     with contextlib.suppress(OSError):  # the new name, too; some file systems cannot
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _open_beside(path: Path) -> BinaryIO:
+    """Open ``PATH.part`` for writing, or a name of its own if another process or thread is writing that file."""
+    file = open(f'{path}.part', 'ab')  # noqa: SIM115, the caller closes it
+    if _lock(file):
+        file.truncate(0)  # left by a process that was killed
+        return file
+    file.close()
+    return open(f'{path}.{uuid.uuid4().hex[:8]}.part', 'xb')
+
+
+def _lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    except FileNotFoundError:  # the other process has renamed it meanwhile
+        return False
 
 
 def _taken(path: Path) -> ValueError:

@@ -1,16 +1,20 @@
-"""The state of a Gluon Trainer's optimizer as arrays and numbers: momentum, Adam's means, the counts of updates.
+"""The state of a Gluon Trainer's optimizer as arrays and numbers: momentum, Adam's moments, counts of updates.
 
-`Trainer.save_states` pickles it: a file from a stranger could run anything when it is loaded. Here it becomes
-arrays by name. What they are for is not recorded: the Trainer that they are given back to makes a state of its
-own, and takes over the values if it is of the same kind.
+`Trainer.save_states` pickles it: loading a file from a stranger could run any code. Here, the state is a set of named
+arrays. The file does not say what they mean: on loading, the Trainer's optimizer creates its own state, and takes over
+the values if shapes and dtypes match.
 """
 from __future__ import annotations
 
+from itertools import count, takewhile
 from typing import Any
 
 import numpy
 
 from .checkpoint_file import CheckpointError
+
+NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
+MOST_UPDATES = 2**31
 
 
 def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]:
@@ -19,131 +23,168 @@ def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]
     Parameters
     ----------
     trainer : gluon.Trainer
-        It may have made no step yet.
+        Need not have made a step.
     names : dict of int to str
-        The names of the network's parameters by identity.
+        The names of the network's parameters, by the `id` of the parameter.
 
     Returns
     -------
     record : dict
-        ``name`` of the optimizer, ``num_update``, ``counts`` of each parameter's updates, and of how many
-        ``arrays`` its state consists; of what JSON can hold.
+        Of JSON types: ``name`` of the optimizer, ``num_update``, the ``counts`` of each parameter's updates and the
+        ``numbers`` that this optimizer keeps.
     states : dict of str to list of NDArray
-        By ``PARAMETER/NUMBER``, on each device that keeps them.
+        By ``PARAMETER/NUMBER``: one per device that keeps them.
 
     Raises
     ------
     ValueError
-        If the trainer has a parameter that is not named, or its optimizer keeps more than arrays and counts.
+        If the trainer has a parameter without a name, or its optimizer's state is more than arrays and numbers.
     """
     optimizer, updaters = trainer.optimizer, _updaters(trainer)
-    if hasattr(optimizer, 'm_schedule'):
-        raise ValueError(f'the optimizer {type(optimizer).__name__} keeps more than arrays and counts: '
-                         'its state cannot be saved here')
+    _refuse_hidden_state(optimizer)
     counts = optimizer._all_index_update_counts.values()
-    record: dict[str, Any] = {'name': type(optimizer).__name__, 'num_update': optimizer.num_update,
-                              'counts': {}, 'arrays': {}}
+    record: dict[str, Any] = {'name': type(optimizer).__name__, 'num_update': optimizer.num_update, 'counts': {},
+                              'numbers': _numbers(optimizer)}
     states: dict[str, list] = {}
     for i, name in _indices(trainer, names):
-        leaves = [_leaves(updater.states.get(i)) for updater in updaters]
         record['counts'][name] = max((on_device.get(i, 0) for on_device in counts), default=0)
-        record['arrays'][name] = len(leaves[0])
-        states |= {f'{name}/{j}': list(on_devices) for j, on_devices in enumerate(zip(*leaves))}
+        if record['counts'][name]:
+            # A state that is missing here (MXNet drops it in Parameter.set_data) is what the next step would create
+            leaves = [_leaves(updater.states[i] if i in updater.states else _new_state(trainer, i, k))
+                      for k, updater in enumerate(updaters)]
+            states |= {f'{name}/{j}': list(on_devices) for j, on_devices in enumerate(zip(*leaves))}
     return record, states
 
 
-def check(path, trainer: Any, names: dict[int, str], record: dict, states: dict[str, list]) -> None:
-    """Refuse a state that is not one of this Trainer's optimizer and parameters; changes nothing.
+def check(path, trainer: Any, names: dict[int, str], record: dict, arrays: dict[str, list]) -> None:
+    """Refuse a state that does not fit this Trainer's optimizer and parameters; changes nothing.
 
     Parameters
     ----------
     path : path-like
-        The name of the file, for the error.
+        The file name, for the error.
     trainer : gluon.Trainer
-        What it would be given to.
+        The Trainer to be restored.
     names : dict of int to str
-        Of each parameter its `id` and its name in the network.
+        The names of the network's parameters, by the `id` of the parameter.
     record : dict
-        What the checkpoint says of the optimizer.
-    states : dict of str to list of numpy.ndarray
-        Its arrays: one, or one per device.
+        The checkpoint's record of the optimizer.
+    arrays : dict of str to list of numpy.ndarray
+        All arrays of the checkpoint; the parameters fit the network.
 
     Raises
     ------
-    CheckpointError
-        With the name of the file, `path`.
+    ValueError
+        A CheckpointError if the fault is the checkpoint's.
     """
-    mine = type(trainer.optimizer).__name__
-    try:
-        if record['name'] != mine:
-            raise CheckpointError(f"{path}: the optimizer's state is of {record['name']}, this is {mine}")
-        int(record['num_update'])
-        for i, name in _indices(trainer, names):
-            if name not in record['counts']:
-                raise CheckpointError(f'{path}: its Trainer did not update {name}, this one does')
-            number, shape = record['arrays'][name], trainer._params[i].shape
-            kept = [states[f'{name}/{j}'][0] for j in range(number)]
-            int(record['counts'][name])
-            if number and number != (expected := _number_of_arrays(trainer, i)):
-                raise CheckpointError(f"{path}: the optimizer's state of {name} has {number} arrays in it and "
-                                      f'{expected} here: give {mine} the same settings')
-            for array in kept:
-                if len(array.shape) != len(shape) or any(n > 0 and n != m for n, m in zip(shape, array.shape)):
-                    raise CheckpointError(f"{path}: the optimizer's state of {name} has the shape {array.shape}")
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path}: a damaged checkpoint (of the optimizer's state: {error})") from None
+    optimizer, indices = trainer.optimizer, _indices(trainer, names)
+    mine = type(optimizer).__name__
+    _refuse_hidden_state(optimizer)
+    if record.get('name') != mine:
+        raise CheckpointError(f"{path}: the optimizer's state is of {record.get('name')}, this is {mine}")
+    if not _is_sound(record, optimizer):
+        raise CheckpointError(f"{path}: a damaged checkpoint (of the optimizer's state)")
+    for i, name in indices:
+        if name not in record['counts']:
+            raise CheckpointError(f'{path}: its Trainer did not update {name}, this one does')
+        if record['counts'][name]:
+            found = _saved_state(arrays, name)
+            expected = _expected_state(path, trainer, i, arrays[f'parameters/{name}'][0])
+            if found != expected:
+                raise CheckpointError(f"{path}: the optimizer's state of {name} is {_listing(found)} in it and "
+                                      f'{_listing(expected)} here: give {mine} the same settings')
 
 
-def restore(trainer: Any, names: dict[int, str], record: dict, states: dict[str, list]) -> None:
-    """Give a Trainer a state that `check` has let pass; its parameters must have their values already.
+def restore(trainer: Any, names: dict[int, str], record: dict, arrays: dict[str, list]) -> None:
+    """Give a Trainer a state that `check` has accepted; its parameters must have their values already.
 
     Parameters
     ----------
     trainer : gluon.Trainer
         Changed in place.
     names : dict of int to str
-        Of each parameter its `id` and its name in the network.
+        The names of the network's parameters, by the `id` of the parameter.
     record : dict
-        What the checkpoint says of the optimizer.
-    states : dict of str to list of numpy.ndarray
-        Its arrays: one, or one per device.
+        The checkpoint's record of the optimizer.
+    arrays : dict of str to list of numpy.ndarray
+        All arrays of the checkpoint.
     """
     optimizer = trainer.optimizer
-    trainer._reset_kvstore()  # it holds copies of the parameters
-    trainer._init_kvstore()
+    if trainer._update_on_kvstore:
+        trainer._reset_kvstore()  # it holds copies of the parameters
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
     trainer._init_params()
+    counts = {i: record['counts'][name] for i, name in _indices(trainer, names) if record['counts'][name]}
     for k, updater in enumerate(_updaters(trainer)):
         updater.states, updater.states_synced = {}, {}
-        for i, name in _indices(trainer, names):
-            if not record['counts'][name]:
-                continue  # no update yet: the state is made at the first
-            weight = trainer._params[i].list_data()[k].as_nd_ndarray()
-            state = optimizer.create_state_multi_precision(i, weight)
+        for i in counts:  # the state of any other parameter is created at its first update
+            state = _new_state(trainer, i, k)
             for j, leaf in enumerate(_leaves(state)):
-                kept = states[f'{name}/{j}']
-                leaf[:] = kept[k if len(kept) > k else 0]
-            updater.states[i], updater.states_synced[i] = state, False  # on the wrong device, perhaps
-    counts = {i: record['counts'][name] for i, name in _indices(trainer, names) if record['counts'][name]}
+                copies = arrays[f'states/{names[id(trainer._params[i])]}/{j}']
+                leaf[:] = copies[k if len(copies) > k else 0]
+            updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
     optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in sorted(ids)}
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
     optimizer.num_update = record['num_update']
+    for name, number in record['numbers'].items():
+        setattr(optimizer, name, number)
 
 
 def _updaters(trainer) -> list:
-    """What keeps the states: the KVStore's, or one per device."""
+    """Return what keeps the states: the KVStore's updater, or one per device."""
     return [trainer._kvstore._updater] if trainer._update_on_kvstore else trainer._updaters
 
 
 def _indices(trainer, names: dict[int, str]) -> list[tuple[int, str]]:
-    """(i, name) of the parameters that the Trainer updates, by its own numbers."""
+    """Return (i, name) of each parameter that the Trainer updates; i is the Trainer's own number."""
     for param in trainer._params:
         if id(param) not in names:
             raise ValueError(f'the Trainer updates {param.name}, which is not in the network: pass the network '
                              'that the Trainer is for')
     return [(i, names[id(param)]) for i, param in enumerate(trainer._params) if param.grad_req != 'null']
+
+
+def _refuse_hidden_state(optimizer) -> None:
+    if hasattr(optimizer, 'cumgrads'):  # LBSGD: gradients of batches that are not complete yet
+        raise ValueError(f'the optimizer {type(optimizer).__name__} keeps more than arrays and numbers: '
+                         'its state can be neither saved nor loaded here')
+
+
+def _numbers(optimizer) -> dict[str, float | None]:
+    values = {name: getattr(optimizer, name) for name in NUMBERS if hasattr(optimizer, name)}
+    return {name: value if value is None else float(value) for name, value in values.items()}
+
+
+def _is_sound(record: dict, optimizer) -> bool:
+    """Whether all numbers in a record are there and of the right type."""
+    counts, numbers = record.get('counts'), record.get('numbers')
+    return (isinstance(counts, dict) and isinstance(numbers, dict) and numbers.keys() == _numbers(optimizer).keys()
+            and all(type(n) is int and 0 <= n < MOST_UPDATES for n in (record.get('num_update'), *counts.values()))
+            and all(number is None or type(number) is float for number in numbers.values()))
+
+
+def _new_state(trainer, i: int, k: int):
+    """Create the state of a parameter on device k, as the first update would."""
+    return trainer.optimizer.create_state_multi_precision(i, trainer._params[i].list_data()[k].as_nd_ndarray())
+
+
+def _saved_state(arrays: dict[str, list], name: str) -> list[tuple]:
+    """Return shape and dtype of each array of a parameter's state in the checkpoint."""
+    keys = takewhile(arrays.__contains__, (f'states/{name}/{j}' for j in count()))
+    return [(arrays[key][0].shape, arrays[key][0].dtype) for key in keys]
+
+
+def _expected_state(path, trainer, i: int, weight: numpy.ndarray) -> list[tuple]:
+    """Return shape and dtype of each array of the state that the optimizer creates for a parameter."""
+    from ..mxnet_setup.compat import mx
+    try:
+        state = trainer.optimizer.create_state_multi_precision(i, mx.nd.array(weight, dtype=weight.dtype))
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # such as GroupAdaGrad of a vector
+        raise CheckpointError(f"{path}: the optimizer's state of {trainer._params[i].name} is in it, and none can be "
+                              f'made here ({str(error) or type(error).__name__})') from None
+    return [(leaf.shape, numpy.dtype(leaf.dtype)) for leaf in _leaves(state)]
 
 
 def _leaves(state) -> list:
@@ -153,8 +194,5 @@ def _leaves(state) -> list:
     return [leaf for part in state for leaf in _leaves(part)] if isinstance(state, (tuple, list)) else [state]
 
 
-def _number_of_arrays(trainer, i: int) -> int:
-    """Of how many arrays the optimizer makes the state of a parameter."""
-    from ..mxnet_setup.compat import mx
-    weight = mx.nd.zeros((1, 1), dtype=numpy.dtype(trainer._params[i].dtype))
-    return len(_leaves(trainer.optimizer.create_state_multi_precision(i, weight)))
+def _listing(state: list[tuple]) -> str:
+    return ', '.join(f'{dtype} {shape}' for shape, dtype in state) or 'empty'

@@ -14,8 +14,8 @@ def copies(net: Any) -> dict[str, list]:
 
     Parameters
     ----------
-    net : gluon.Block or list of lists of np.ndarray
-        A network, or the parameters on each device, which are named by their number then.
+    net : gluon.Block, list of np.ndarray, or list of lists of np.ndarray
+        A network, or the parameters on one device or on each; these are named by their number.
 
     Returns
     -------
@@ -25,7 +25,7 @@ def copies(net: Any) -> dict[str, list]:
     Raises
     ------
     ValueError
-        If a network has no parameters yet.
+        If a network has no parameters yet, or lists are not the same parameters on each device.
     """
     if hasattr(net, 'collect_params'):
         try:
@@ -33,7 +33,7 @@ def copies(net: Any) -> dict[str, list]:
         except RuntimeError:  # MXNet's own line is five, and names the parameter by a number
             raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices), and pass one '
                              'batch through it if its layers are to learn their shapes') from None
-    return {f'parameter {i}': list(on_devices) for i, on_devices in enumerate(zip(*net))}
+    return {f'parameter {i}': list(on_devices) for i, on_devices in enumerate(zip(*_on_devices(net)))}
 
 
 def by_name(net: Any) -> dict[str, Any]:
@@ -49,8 +49,41 @@ def by_name(net: Any) -> dict[str, Any]:
     -------
     dict of str to gluon.Parameter
     """
-    block = getattr(net, 'block', net)
+    from ..networks.hybridize import unwrapped
+    block = unwrapped(net)
     return getattr(block, '_collect_params_with_prefix', block.collect_params)()
+
+
+def unregistered(net: Any) -> list[str]:
+    """Return the attributes of a Gluon network's blocks that hold parameters the network does not know.
+
+    Gluon registers a layer or a parameter that is an attribute, but not one in a plain list or dict, or one that
+    ``self.params.get`` has created and that is no attribute. Such a parameter is not among those of `by_name`.
+
+    Parameters
+    ----------
+    net : gluon.Block or list of np.ndarray
+        Anything else than a block has none.
+
+    Returns
+    -------
+    list of str
+        Such as ``'Encoder.layers'``.
+    """
+    from ..mxnet_setup.compat import gluon
+    from ..networks.hybridize import unwrapped
+    block = unwrapped(net)
+    if not isinstance(block, gluon.Block):
+        return []
+    known, found = {id(param) for param in by_name(block).values()}, []
+
+    def look(layer):
+        for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items():
+            if any(id(param) not in known for param in _parameters_in(value)):
+                found.append(f'{type(layer).__name__}.{name}')
+
+    block.apply(look)
+    return found
 
 
 def refuse_uninitialized(net: Any) -> None:
@@ -128,6 +161,30 @@ def not_finite(net: Any) -> str:
         if not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):
             return name
     return ''
+
+
+def _on_devices(net: Any) -> list:
+    """Return lists of parameters, one list per device; a single list of arrays is that of one device."""
+    lists = net if isinstance(net, (list, tuple)) and net and isinstance(net[0], (list, tuple)) else [net]
+    sound = (all(isinstance(params, (list, tuple)) for params in lists)
+             and all(hasattr(array, 'asnumpy') for params in lists for array in params)
+             and len({tuple((array.shape, str(array.dtype)) for array in params) for params in lists}) == 1)
+    if not sound:
+        raise ValueError(f'{type(net).__name__}: expected a Gluon network, a list of arrays, or a list of such lists, '
+                         'one per device, with the same shapes and dtypes')
+    return list(lists)
+
+
+def _parameters_in(value: Any) -> list:
+    """Return the Gluon parameters in an attribute's value, also within lists and dicts."""
+    from ..mxnet_setup.compat import gluon
+    if isinstance(value, gluon.Parameter):
+        return [value]
+    if isinstance(value, gluon.Block):
+        return list(by_name(value).values())
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [param for item in value for param in _parameters_in(item)] if isinstance(value, (list, tuple, set)) else []
 
 
 def seed_all(seed: int, epoch: int) -> None:

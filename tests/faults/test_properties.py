@@ -132,4 +132,4 @@ def test_any_bytes_are_a_checkpoint_or_refused_in_one_line(data):
         except checkpoint.CheckpointError as error:
             assert re.fullmatch(rf'{path}: .+', str(error)) and len(str(error).splitlines()) == 1
         else:
-            assert record['parameters'] == {'a': 2}
+            assert isinstance(record['position'], dict)

@@ -9,6 +9,7 @@ from oracle import lenet_params, to_mx
 
 from gluon_mgpu.export import to_onnx
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast
 from gluon_mgpu.networks.resnet import Residual, resnet18
 from gluon_mgpu.onnx_model import file, graph
@@ -68,6 +69,14 @@ def test_other_channels_and_classes(capsys):
     expected = net(np.array(X)).asnumpy()
     assert found.shape == (2, 3) and abs(found - expected).max() <= file.TOLERANCE * abs(expected).max()
     assert 'model: a.onnx, checked in onnxruntime: ' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('wrap', [lambda net: net, hybridized])
+def test_an_attribute_named_block_is_an_attribute(wrap, capsys):
+    net = block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10))
+    net.block = 4
+    to_onnx(wrap(net), 'a.onnx')
+    assert 'checked in onnxruntime' in capsys.readouterr().out
 
 
 @mxnet_1

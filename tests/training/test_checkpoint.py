@@ -1,6 +1,9 @@
 """Checkpoints of people's own loops: one that goes on ends where one that was never interrupted does."""
+import inspect
 import json
+import os
 import re
+import warnings
 from pathlib import Path
 
 import numpy
@@ -9,10 +12,11 @@ import safetensors
 import safetensors.numpy
 
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx, seed as seed_mxnet
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx, seed as seed_mxnet
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.parallel.trainer import Trainer
 from gluon_mgpu.training import checkpoint
 from gluon_mgpu.training.checkpoint import CheckpointError
 from gluon_mgpu.training.parameters import by_name, copies, trainable
@@ -77,6 +81,153 @@ def test_a_resumed_loop_equals_one_never_interrupted(k, optimizer, params, optio
     assert k > 1 or resumed.values()['1.running_mean'][0] != [0, 0, 0]
 
 
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+@pytest.mark.parametrize('k', [1, 2])
+def test_back_to_an_earlier_checkpoint_with_the_same_trainer(k, optimizer, device_list, tmp_path):
+    """As in going back to the best epoch; the package's own Trainer keeps one sum of all gradients in its KVStore."""
+    name, settings = OPTIMIZERS[optimizer]
+    loop = Loop(device_list(k))
+    loop.trainer = Trainer(trainable(loop.net), name, settings)
+    loop.train(2)
+    checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
+    ends = []
+    for _ in range(2):
+        loop.num_steps = 2
+        ends.append(loop.train(2).values())
+        checkpoint.load(tmp_path / 'a', loop.net, loop.trainer)
+    assert ends[0] == ends[1]
+
+
+def dense(devices, **options):
+    net = gluon.nn.Dense(2, in_units=3, use_bias=False)  # GroupAdaGrad takes matrices only
+    net.initialize(init.Xavier(), ctx=devices)
+    return net, gluon.Trainer(net.collect_params(), **options)
+
+
+def train_dense(net, trainer, steps):
+    for step in steps:
+        seed_mxnet(step)  # SGLD adds noise
+        for array in net.weight.list_data():
+            with autograd.record():
+                loss = (net(np.full((4, 3), 1.0 + step, ctx=array.ctx)) ** 2).mean()
+            loss.backward()
+        trainer.step(4)
+    npx.waitall()
+    return [array.asnumpy().tolist() for array in net.weight.list_data()]
+
+
+class Falling(mx.lr_scheduler.LRScheduler):
+    def __call__(self, num_update):
+        return self.base_lr / num_update
+
+
+@pytest.mark.parametrize('update_on_kvstore', [None, False])  # None: as MXNet likes it
+@pytest.mark.parametrize('optimizer', sorted(mx.optimizer.Optimizer.opt_registry.keys() - {'lbsgd'}))
+def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices, tmp_path):
+    def new():
+        settings = {'learning_rate': 0.01, 'lr_scheduler': Falling()}
+        known = inspect.signature(mx.optimizer.Optimizer.opt_registry[optimizer]).parameters
+        if 'momentum' in known and optimizer != 'dcasgd':  # whose momentum MXNet 1.9 cannot compute
+            settings['momentum'] = 0.9
+        return dense(devices, optimizer=optimizer, optimizer_params=settings, update_on_kvstore=update_on_kvstore)
+
+    whole, trainer = new()
+    train_dense(whole, trainer, range(3))
+    checkpoint.save(tmp_path / 'a', whole, trainer)
+    resumed, other = new()
+    checkpoint.load(tmp_path / 'a', resumed, other)
+    assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
+
+
+def test_a_state_that_mxnet_has_dropped(devices, tmp_path):
+    """`set_data` drops the KVStore and with it the momentum; the next step begins with a new one."""
+    net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})
+    train_dense(net, trainer, [0, 1])
+    net.weight.set_data(np.ones((2, 3)))
+    checkpoint.save(tmp_path / 'a', net, trainer)
+    end = train_dense(net, trainer, [2, 3])
+    checkpoint.load(tmp_path / 'a', net, trainer)
+    assert train_dense(net, trainer, [2, 3]) == end
+
+
+def test_an_optimizer_with_other_settings_is_refused_and_nothing_changed(devices, tmp_path):
+    settings = {'sgd': {}, 'momentum': {'momentum': 0.9}}
+    for saved, loaded in (settings, list(settings)[::-1]):
+        net, trainer = dense(devices, optimizer='sgd', optimizer_params=settings[saved])
+        train_dense(net, trainer, [0])
+        checkpoint.save(tmp_path / 'a', net, trainer)
+        net, trainer = dense(devices, optimizer='sgd', optimizer_params=settings[loaded])
+        before = train_dense(net, trainer, [0, 1])
+        with pytest.raises(CheckpointError, match=r"a: the optimizer's state of weight is .*: give SGD the same"):
+            checkpoint.load(tmp_path / 'a', net, trainer)
+        assert [array.asnumpy().tolist() for array in net.weight.list_data()] == before
+        assert trainer.optimizer.num_update == 2
+
+
+def test_the_trainer_of_another_network_is_no_damage(devices, tmp_path):
+    net, trainer = dense(devices, optimizer='sgd')
+    checkpoint.save(tmp_path / 'a', net, trainer)
+    with pytest.raises(ValueError, match=r'^the Trainer updates \S+, which is not in the network'):
+        checkpoint.load(tmp_path / 'a', net, dense(devices, optimizer='sgd')[1])
+
+
+@pytest.mark.skipif('lbsgd' not in mx.optimizer.Optimizer.opt_registry, reason='MXNet 2 has no LBSGD')
+def test_the_gradients_that_lbsgd_gathers_are_refused(devices, tmp_path):
+    net, trainer = dense(devices, optimizer='lbsgd', optimizer_params={'batch_scale': 2})
+    with pytest.raises(ValueError, match='LBSGD keeps more than arrays and numbers: its state can be neither saved'):
+        checkpoint.save(tmp_path / 'a', net, trainer)
+    assert not (tmp_path / 'a').exists()
+
+
+class Named(gluon.Block):
+    """A network with an attribute named as one of what `hybridized` returns."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+        self.head = gluon.nn.Dense(1, in_units=2)
+        if hasattr(block, 'bias'):
+            self.body = block
+
+    def forward(self, X):
+        return self.head(X)
+
+
+@pytest.mark.parametrize('make', [lambda: 4, lambda: gluon.nn.Dense(2, in_units=3)], ids=['number', 'layer'])
+def test_an_attribute_named_block_is_an_attribute(make, devices, tmp_path):
+    net, other = Named(make()), Named(make())
+    for each in net, other:
+        each.initialize(init.Normal(1), ctx=devices)
+    checkpoint.save(tmp_path / 'a', net)
+    checkpoint.load(tmp_path / 'a', other)
+    assert other.head.weight.data(devices[0]).asnumpy().tolist() == net.head.weight.data(devices[0]).asnumpy().tolist()
+    assert 'parameters/head.weight' in checkpoint.read(tmp_path / 'a')[1]
+
+
+class Hidden(gluon.Block):
+    """A network of which Gluon knows one layer of three, and one of two parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = gluon.nn.Dense(1, in_units=1)
+        self.layers = [self.first, {'second': gluon.nn.Dense(1, in_units=1)}, gluon.nn.Activation('relu')]
+        self.scale = [gluon.Parameter('scale', shape=(1,))]
+        self.known = [self.first, (self.first.weight,)]
+
+
+def test_parameters_that_gluon_does_not_know_are_warned_of(devices, tmp_path):
+    net = gluon.nn.Sequential()
+    net.add(Hidden())
+    net.initialize(ctx=devices)
+    for function in checkpoint.save, checkpoint.load:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            function(tmp_path / 'a', net)
+        lines = [str(warning.message) for warning in caught if warning.filename == __file__]
+        assert len(lines) == 2 and lines[0].startswith('Hidden.layers holds parameters that are not registered')
+        assert lines[1].startswith('Hidden.scale holds')
+
+
 def test_a_network_that_does_not_know_its_shapes_learns_them(devices, tmp_path):
     whole = Loop(devices).train(2)
     checkpoint.save(tmp_path / 'a', whole.net, whole.trainer)
@@ -93,7 +244,7 @@ def test_a_hybridized_network_and_its_own_statistics(devices, tmp_path):
     scores = fast(X).asnumpy()
     checkpoint.save(tmp_path / 'a', fast)
     checkpoint.save(tmp_path / 'b', loop.net)
-    assert checkpoint.read(tmp_path / 'a')[0]['parameters'] == checkpoint.read(tmp_path / 'b')[0]['parameters']
+    assert (tmp_path / 'a').read_bytes() == (tmp_path / 'b').read_bytes()
     loop.train(2)
     assert fast(X).asnumpy().tolist() != scores.tolist()
     checkpoint.load(tmp_path / 'a', fast)
@@ -103,8 +254,9 @@ def test_a_hybridized_network_and_its_own_statistics(devices, tmp_path):
 def test_what_differs_between_devices_is_kept_for_each(devices, tmp_path):
     loop = Loop(devices).train(2)
     checkpoint.save(tmp_path / 'a', loop.net)
-    record, arrays = checkpoint.read(tmp_path / 'a')
-    assert record['parameters'] == {name: len(devices) if 'running' in name else 1 for name in by_name(loop.net)}
+    _, arrays = checkpoint.read(tmp_path / 'a')
+    assert {name: len(copies) for name, copies in arrays.items()} == {
+        f'parameters/{name}': len(devices) if 'running' in name else 1 for name in by_name(loop.net)}
     for k in range(len(devices)):
         assert arrays['parameters/1.running_mean'][k].tolist() == loop.values()['1.running_mean'][k]
 
@@ -134,6 +286,30 @@ def test_parameters_as_lists(devices, tmp_path):
     assert checkpoint.load(tmp_path / 'a', others) == {'epoch': 3, 'words': ['é', None]}
     for params in others:
         assert [p.asnumpy().tolist() for p in params] == [[1, 2], [[3, 3], [3, 3]]]
+
+
+def test_one_list_is_that_of_one_device(devices, tmp_path):
+    params = [np.array([1.0, 2.0], ctx=devices[0]), np.full((2, 2), 3.0, ctx=devices[0])]
+    checkpoint.save(tmp_path / 'a', params)
+    checkpoint.save(tmp_path / 'b', [params])
+    assert (tmp_path / 'a').read_bytes() == (tmp_path / 'b').read_bytes()
+    others = [np.zeros(2, ctx=devices[1]), np.zeros((2, 2), ctx=devices[1])]
+    checkpoint.load(tmp_path / 'a', others)
+    assert [p.asnumpy().tolist() for p in others] == [[1, 2], [[3, 3], [3, 3]]]
+
+
+@pytest.mark.parametrize('make', [
+    lambda: None, lambda: np.ones((2, 2)), lambda: {'a': np.ones(2)}, lambda: [numpy.ones(2)], lambda: 'ab',
+    lambda: [[np.ones(2), np.ones(2)], [np.ones(2)]], lambda: [[np.ones(2)], [np.ones(3)]],
+    lambda: [np.ones(2), [np.ones(2)]],
+    lambda: [[np.ones(2)], [np.ones(2, dtype='float64')]], lambda: [[np.ones(2)], np.ones(2)]])
+def test_what_is_no_list_of_parameters_is_refused(make, tmp_path):
+    with pytest.raises(ValueError, match='expected a Gluon network, a list of arrays, or a list of such lists'):
+        checkpoint.save(tmp_path / 'a', make())
+    checkpoint.save(tmp_path / 'b', [np.ones(2)])
+    with pytest.raises(ValueError, match='expected a Gluon network, a list of arrays, or a list of such lists'):
+        checkpoint.load(tmp_path / 'b', make())
+    assert [path.name for path in tmp_path.iterdir()] == ['b']
 
 
 def test_any_program_can_read_it(devices, tmp_path):
@@ -195,9 +371,9 @@ def change(path, edit):
 
 
 @pytest.mark.parametrize('edit, message', [
-    (lambda r, a: (r['parameters'].pop('4.bias'), a.pop('parameters/4.bias')),
+    (lambda r, a: a.pop('parameters/4.bias'),
      'of another network: it lacks 4.bias'),
-    (lambda r, a: (r['parameters'].update(more=1), a.update({'parameters/more': [numpy.zeros(1)]})),
+    (lambda r, a: a.update({'parameters/more': [numpy.zeros(1)]}),
      'of another network: it has more, which the network lacks'),
     (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(3, 'float32')]}),
      r'of another network: 4.bias has the shape \(3,\) in it and \(2,\) here'),
@@ -206,14 +382,19 @@ def change(path, edit):
     (lambda r, a: r.pop('optimizer'), "it holds no optimizer's state: load it without the trainer"),
     (lambda r, a: r['optimizer'].update(name='Adam'), "the optimizer's state is of Adam, this is SGD"),
     (lambda r, a: r['optimizer']['counts'].pop('4.bias'), 'its Trainer did not update 4.bias, this one does'),
-    (lambda r, a: (r['optimizer']['arrays'].update({'4.bias': 2}), a.update({'states/4.bias/1': a['states/4.bias/0']})),
-     "the optimizer's state of 4.bias has 2 arrays in it and 1 here: give SGD the same settings"),
-    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(3, 'float32')]}),
-     r"the optimizer's state of 4.bias has the shape \(3,\)"),
-    (lambda r, a: r['optimizer'].update(num_update='many'), 'a damaged checkpoint'),
-    (lambda r, a: r['optimizer'].pop('arrays'), 'a damaged checkpoint'),
-    (lambda r, a: a.pop('states/4.bias/0'), 'a damaged checkpoint'),
-    (lambda r, a: a.pop('parameters/4.bias'), 'a damaged checkpoint'),
+    (lambda r, a: a.update({'states/4.bias/1': a['states/4.bias/0']}),
+     r"the optimizer's state of 4.bias is float32 \(2,\), float32 \(2,\) in it and float32 \(2,\) here: give SGD"),
+    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(3, 'float32')]}), r'.* is float32 \(3,\) in it'),
+    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(2, 'float16')]}), r'.* is float16 \(2,\) in it'),
+    (lambda r, a: a.pop('states/4.bias/0'), r'.* of 4.bias is empty in it and float32 \(2,\) here'),
+    (lambda r, a: r['optimizer'].update(num_update='7'), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].update(num_update=-1), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].update(counts=7), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer']['counts'].update({'4.bias': 1.5}), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].update(numbers={'rescale_grad': 0.0}), 'a damaged checkpoint'),
+    (lambda r, a: r['optimizer'].pop('numbers'), 'a damaged checkpoint'),
+    (lambda r, a: a['parameters/4.bias'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
+    (lambda r, a: a['states/4.bias/0'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
 ])
 def test_what_does_not_fit_is_refused_and_nothing_changed(edit, message, devices, tmp_path):
     loop = Loop(devices, 'momentum').train(1)
@@ -232,7 +413,7 @@ FOREIGN = safetensors.numpy.save({'a': numpy.zeros(9)}, {'gluon_mgpu': '{"versio
 @pytest.mark.parametrize('content', [b'', b'{}', b'\0' * 100, b'\xff' * 100, b'PK\3\4' * 30, FOREIGN])
 def test_what_is_no_checkpoint_is_refused(content, tmp_path):
     (tmp_path / 'a').write_bytes(content)
-    with pytest.raises(CheckpointError, match='a: no checkpoint of gluon_mgpu$'):
+    with pytest.raises(CheckpointError, match='a: truncated or altered, or not a checkpoint of gluon_mgpu$'):
         checkpoint.read(tmp_path / 'a')
 
 
@@ -250,17 +431,23 @@ def test_a_missing_file_another_version_and_an_altered_one_are_refused(tmp_path)
         checkpoint.read(path)
 
 
+def test_a_fifo_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / 'a')
+    with pytest.raises(CheckpointError, match='a: not a regular file'):
+        checkpoint.load(tmp_path / 'a', [np.ones(2)])
+    with pytest.raises(OSError, match='not a regular file'):
+        checkpoint.save(tmp_path / 'a', [np.ones(2)])
+    assert (tmp_path / 'a').is_fifo() and [path.name for path in tmp_path.iterdir()] == ['a']
+
+
 def test_what_cannot_be_saved_is_refused(devices, tmp_path):
     loop = Loop(devices)
-    with pytest.raises(ValueError, match='checkpoint cannot hold that'):
+    with pytest.raises(ValueError, match='object is not JSON serializable: a checkpoint can only hold'):
         checkpoint.save(tmp_path / 'a', loop.net, epoch=object())
     with pytest.raises(ValueError, match='the network has no parameters yet: call net.initialize'):
         checkpoint.save(tmp_path / 'a', network(devices))
     with pytest.raises(ValueError, match=r'the Trainer updates \S+, which is not in the network'):
         checkpoint.save(tmp_path / 'a', Loop(devices).net, loop.trainer)
-    nadam = gluon.Trainer(trainable(loop.net), 'nadam')
-    with pytest.raises(ValueError, match='Nadam keeps more than arrays and counts'):
-        checkpoint.save(tmp_path / 'a', loop.net, nadam)
     with pytest.raises(ValueError, match=r'0.weight is on no device: call net.initialize\(ctx=devices\) first'):
         checkpoint.save(tmp_path / 'b', loop.net)
         net = gluon.nn.HybridSequential()

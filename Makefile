@@ -1,26 +1,26 @@
-# The commands of this project; `make help` lists them.
+# Commands of this project; `make help` lists them.
 #
-# Each makes a virtual environment first if it is not there yet, from a Python 3.9 to 3.12 that it finds;
-# to name one: make test PYTHON=/path/to/python3.10. ARGS="..." is added to the command that is run.
+# Each command first creates its virtual environment with Python 3.9 to 3.12. To choose the Python:
+# make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
 .PHONY: help demo test test-faults test-mxnet2 test-oldest test-cu112 test-wheel gpu-report horovod test-horovod lint \
         audit docs clean
 
 help:
-	@echo 'make demo         train LeNet on two devices and draw the accuracy curve (a few minutes)'
-	@echo 'make test         run the tests; make test ARGS="--devices gpu:0,gpu:1" runs them on GPUs'
-	@echo 'make test-faults  kill runs, corrupt files, fill disks: many times, some ten minutes'
+	@echo 'make demo         train LeNet on two devices and plot the accuracy (a few minutes)'
+	@echo 'make test         run the quick tests (under 90 s); on GPUs: make test ARGS="--devices gpu:0,gpu:1"'
+	@echo 'make test-faults  kill runs, corrupt files and fill disks, many times (10 minutes)'
 	@echo 'make test-mxnet2  run the tests on MXNet 2'
-	@echo 'make test-oldest  run the tests with the lowest versions that pyproject.toml allows (Python 3.9)'
-	@echo 'make test-cu112   run the tests on CPU contexts through the CUDA build, GPU or not (some GB of downloads)'
-	@echo 'make test-wheel   build wheel and source archive, install the wheel in an empty environment, and train'
-	@echo 'make gpu-report   on a machine with GPUs: run what only they can show, and write gpu-report.txt'
-	@echo 'make horovod      build Horovod, for training on several machines, into .venv (some minutes)'
-	@echo 'make test-horovod run its tests'
-	@echo 'make lint         check the code with Ruff and the types with mypy'
-	@echo 'make audit        look for known vulnerabilities in what is installed'
-	@echo 'make docs         build the documentation as a site, in site/'
-	@echo 'make clean        delete the environments and caches that these commands made'
+	@echo 'make test-oldest  run the tests with the lowest versions in pyproject.toml (Python 3.9)'
+	@echo 'make test-cu112   run the tests on CPU contexts of the CUDA build; needs no GPU (downloads some GB)'
+	@echo 'make test-wheel   build the wheel, install it in an empty environment, and train'
+	@echo 'make gpu-report   on a machine with GPUs: run the commands of docs/gpus.md, write gpu-report.txt'
+	@echo 'make horovod      build Horovod into .venv, for training on several machines (a few minutes)'
+	@echo 'make test-horovod run the tests that need Horovod'
+	@echo 'make lint         check the code with Ruff and mypy'
+	@echo 'make audit        look for known vulnerabilities in the installed packages'
+	@echo 'make docs         build the documentation in site/'
+	@echo 'make clean        delete the environments and caches of these commands'
 
 demo: .venv/installed
 	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 $(ARGS)
@@ -43,7 +43,7 @@ test-cu112: .venv-cu112/installed
 test-wheel: .venv/installed
 	@tools/test_wheel.sh .venv
 
-# Some GB are installed only where there is a GPU
+# --check fails without a GPU, before some GB are installed
 gpu-report:
 	@python3 tools/gpu_report.py --check
 	@$(MAKE) --no-print-directory .venv-cu112/installed
@@ -63,11 +63,11 @@ audit: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'
 	.venv/bin/python -m pip_audit --skip-editable $(ARGS)
 
-# Strict: a warning is an error; not with --quiet, which hides them from MkDocs itself. The variable: Material's own
-# notice of its successor is no warning of ours.
+# --strict makes a warning an error. --quiet would hide warnings from --strict. The variable silences an announcement of
+# Material for MkDocs.
 docs: .venv-docs/installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
-	@echo 'site/index.html; with search: python3 -m http.server --directory site'
+	@echo 'Open site/index.html. To use the search: python3 -m http.server --directory site'
 
 .venv/installed: pyproject.toml
 	@tools/make_venv.sh .venv cpu,test

@@ -16,7 +16,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 READMES = {'README.md': 'index.md', 'examples/README.md': 'examples/index.md',
-           'benchmarks/README.md': 'benchmarks/index.md'}
+           'benchmarks/README.md': 'benchmarks/index.md', 'benchmarks/notes.md': 'benchmarks/notes.md'}
 LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
 CODE = re.compile(r'^<!-- (code|side by side): (.+) -->$', re.MULTILINE)

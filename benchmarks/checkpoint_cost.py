@@ -4,8 +4,9 @@
     python benchmarks/checkpoint_cost.py --dataset fashion-mnist --data-dir DIR --out-dir DISK
 
 Runs both chapters' `train` on two CPU contexts with a `CheckpointCallback`. Training waits while the arrays are copied
-to the host and checked; a thread then writes the file and uses part of a core. Both times are measured directly, because
-the duration of an epoch varies by more than that. The share is of an epoch of 60,000 rows, extrapolated from fewer.
+to the host and checked; a thread then writes the file and uses part of a core. Both times are measured directly,
+because the duration of an epoch varies by more than that. The share is of an epoch of 60,000 rows, extrapolated from
+fewer.
 """
 import argparse
 import contextlib

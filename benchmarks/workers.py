@@ -4,8 +4,8 @@
     python benchmarks/workers.py --link loopback --json workers.json --png workers.png
 
 The 1 Gbit/s link connects two network namespaces and is limited by tc, which requires root. Each chapter trains with
-and without allreduce; the difference is the time that is not hidden behind computation. Bytes are counted by the network
-interface. For images/s compared with PyTorch: compare.py --only ours ours-horovod torch-ddp.
+and without allreduce; the difference is the time that is not hidden behind computation. Bytes are counted by the
+network interface. For images/s compared with PyTorch: compare.py --only ours ours-horovod torch-ddp.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the commands of docs/gpus.md, which need GPUs, and write their output to one file.
+"""Report from a machine with GPUs: runs the commands of docs/gpus.md and writes their output to one file.
 
     python tools/gpu_report.py [--out gpu-report.txt] [--timeout SECONDS]
 

@@ -1,9 +1,9 @@
 """Contender: the same networks and updates in PyTorch.
 
 The job's "mode" is "eager", "compile" (`torch.compile`) or "ddp" (DistributedDataParallel over gloo, one process with
-one thread per core). Its "dtype" may be "bfloat16", by autocast. The rows are one tensor in memory, and a batch takes one
-indexing and one division, the fastest loader that we know. Evaluation uses the network before `torch.compile`, so that
-nothing is compiled for it.
+one thread per core). Its "dtype" may be "bfloat16", by autocast. The rows are one tensor in memory, and a batch takes
+one indexing and one division, the fastest loader that we know. Evaluation uses the network before `torch.compile`, so
+that nothing is compiled for it.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a program in its own process: start it, watch it, end it, and read the last line of its output."""
+"""Runner that starts a program in its own process, watches it, ends it and reads the last line of its output."""
 from __future__ import annotations
 
 import contextlib

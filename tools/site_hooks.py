@@ -1,7 +1,7 @@
 """MkDocs hooks for `mkdocs.yml`: pages outside docs/, source code and the API.
 
-- The README files and benchmarks/notes.md become pages of the site. Links between them and docs/ are rewritten, so that
-  the same link works on GitHub and on the site. Each source file that a page links to becomes a page as well.
+- Pages outside docs/, such as the README files, become pages of the site. Links between them and docs/ are rewritten,
+  so that the same link works on GitHub and on the site. Each source file that a page links to becomes a page as well.
 - ``<!-- code: PATH FUNCTION -->`` in a page is replaced by the function without its docstring, and ``<!-- side by side:
   PATH FUNCTION | PATH FUNCTION -->`` by two functions, with the differing lines marked.
 - The API has one page per package, generated from the docstrings.
@@ -15,8 +15,10 @@ import re
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-READMES = {'README.md': 'index.md', 'examples/README.md': 'examples/index.md',
-           'benchmarks/README.md': 'benchmarks/index.md', 'benchmarks/notes.md': 'benchmarks/notes.md'}
+# Pages outside docs/ -> their names on the site
+READMES = {'README.md': 'index.md', 'CONTRIBUTING.md': 'contributing.md', 'SECURITY.md': 'security.md',
+           'examples/README.md': 'examples/index.md', 'benchmarks/README.md': 'benchmarks/index.md',
+           'benchmarks/notes.md': 'benchmarks/notes.md'}
 LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
 CODE = re.compile(r'^<!-- (code|side by side): (.+) -->$', re.MULTILINE)

@@ -1,10 +1,10 @@
-"""Does bfloat16 cost accuracy? ResNet-18 in float32 and in bfloat16, on the same rows in the same order.
+"""Test accuracy of ResNet-18 in float32 and in bfloat16, on the same rows in the same order.
 
     python benchmarks/bfloat16_accuracy.py --dataset fashion-mnist --data-dir DIR     # 25 minutes on 2 cores
     python benchmarks/bfloat16_accuracy.py --rows 4096 --seeds 0 1 2                  # glyphs
 
-The last epoch takes a tenth of the learning rate: at the full one, accuracy jumps by several points from epoch to
-epoch, whatever the precision.
+The last epoch uses a tenth of the learning rate. At the full rate, accuracy varies by several points from epoch to
+epoch in either precision.
 """
 import argparse
 import statistics
@@ -24,7 +24,7 @@ DTYPES = ('float32', 'bfloat16')
 
 
 def last_accuracy(dtype, number, args):
-    """Test accuracy after the last epoch, from the initial parameters that seed `number` gives."""
+    """Return the test accuracy after the last epoch, with initial parameters from seed `number`."""
     train_iter, test_iter = load_data(args.dataset, args.batch_size, args.data_dir, train_size=args.rows,
                                       seed=number, say=lambda line: None)
     seed(number)

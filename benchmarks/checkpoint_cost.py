@@ -1,11 +1,11 @@
-"""What a checkpoint at every epoch costs: how long training waits for it, and how long it takes to write.
+"""Cost of a checkpoint after every epoch: the time that training waits for it, and the time to write it.
 
     python benchmarks/checkpoint_cost.py                             # about 2 minutes on 2 cores
     python benchmarks/checkpoint_cost.py --dataset fashion-mnist --data-dir DIR --out-dir DISK
 
-Both chapters' `train` on two CPU contexts with a `Saver`. Training waits while the arrays are copied to the host
-and looked at; a thread then writes the file, and takes some of a core meanwhile. Both are measured by themselves:
-an epoch's duration wanders by more than they take. The share is of an epoch of 60,000 rows, which is measured on
+Runs both chapters' `train` on two CPU contexts with a `CheckpointCallback`. Training waits while the arrays are copied
+to the host and checked; a thread then writes the file and uses part of a core. Both times are measured directly,
+because the duration of an epoch varies by more than that. The share is of an epoch of 60,000 rows, extrapolated from
 fewer.
 """
 import argparse
@@ -28,14 +28,14 @@ WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
 
 
 class TimedSaver(Saver):
-    """Notes how many seconds each checkpoint has held up training, and how many its writing took."""
+    """Checkpoint callback that records, for each checkpoint, the seconds that training waited and that writing took."""
 
     def __init__(self, folder):
         super().__init__(folder)
         self.waited, self.writing = [], []
 
     def _save(self, run):
-        self._finish()  # the one before: not waited for in an epoch of 60,000 rows
+        self._finish()  # finish the previous file first: in an epoch of 60,000 rows it is long done
         began = time.perf_counter()
         super()._save(run)
         self.waited.append(time.perf_counter() - began)
@@ -47,7 +47,7 @@ class TimedSaver(Saver):
 
 
 def cost(chapter, num_epochs, dataset, data_dir, folder):
-    """(seconds of an epoch of 60,000 rows, seconds waited, seconds of writing, MB of the file), medians."""
+    """Return medians: seconds per epoch of 60,000 rows, seconds waited, seconds of writing; and the file's MB."""
     train, rows, batch_size, lr = WORK[chapter]
     train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
     saver = TimedSaver(folder)

@@ -1,12 +1,12 @@
-"""Ours, the book's code and PyTorch on the chapters' own work, side by side on this machine's cores.
+"""Comparison of this package, the book's code and PyTorch on the work of the chapters, on this machine's cores.
 
     python benchmarks/compare.py --quick                                   # 10 to 15 minutes on 2 cores
     python benchmarks/compare.py --data-dir DIR --json compare.json --png compare.png
     python benchmarks/compare.py --work scratch --only ours torch-compile --rounds 7
 
-Each contender is a process of its own and has the machine to itself; they start in turn, A B C A B C. What else
-runs on the machine shares its cores: run this when nothing does. The environments of the peers are made on the
-first run, in .venv-compare; one that can't be had is left out. What is measured: benchmarks/README.md.
+Each contender runs alone, as a process of its own, in turn: A B C A B C. Run this on an otherwise idle machine. The
+first run creates the environments of the other packages in .venv-compare; one that cannot be created is left out.
+benchmarks/README.md describes what is measured.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def main(argv: list | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     args = parse_arguments(argv)
     try:
         compare(args)
@@ -74,7 +74,7 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
 
 
 def compare(args) -> None:
-    """All of it: environments, rounds, tables, files."""
+    """Run the whole comparison: environments, rounds, tables, files."""
     with tempfile.TemporaryDirectory(prefix='compare-data-') as folder:
         dataset, arrays = rows.load(args.data_dir, folder)
         pythons = find_pythons(args)
@@ -96,7 +96,7 @@ def compare(args) -> None:
 
 
 def measure(name: str, args, pythons: dict, dataset: str, data: Path, num_rows: int) -> dict:
-    """Run the contenders of one work and print their table; everything measured, as it goes into the JSON file."""
+    """Run the contenders of one work and print their table; return the entry for the JSON file."""
     work = WORKS[name]
     scaled = '' if num_rows == results.FULL_EPOCH else f'; s/epoch scaled to {results.FULL_EPOCH:,}'
     title = f'{work.title}, batch {args.batch_size or work.batch_size}, {num_rows:,} rows of {dataset}{scaled}'
@@ -116,7 +116,7 @@ def measure(name: str, args, pythons: dict, dataset: str, data: Path, num_rows: 
 
 
 def run_rounds(name: str, args, pythons: dict, data: Path) -> dict:
-    """Run the contenders of one work in turn; one that fails is told and runs no more. Their runs, by name."""
+    """Run the contenders of one work in turn; return their runs by name. One that fails is reported and dropped."""
     work = WORKS[name]
     runs_of = {contender: [] for contender in args.only or CONTENDERS
                if name in CONTENDERS[contender].works and (CONTENDERS[contender].environment or OURS) in pythons}
@@ -140,7 +140,7 @@ def run_rounds(name: str, args, pythons: dict, data: Path) -> dict:
 
 
 def find_pythons(args) -> dict:
-    """The interpreters of the environments that the chosen contenders need; a missing one is told."""
+    """Return the interpreters that the chosen contenders need; report missing environments."""
     wanted = {CONTENDERS[name].environment for name in args.only or CONTENDERS
               if any(work in CONTENDERS[name].works for work in args.work)}
     pythons = {OURS: Path(sys.executable)}
@@ -153,10 +153,10 @@ def find_pythons(args) -> dict:
 
 
 def say(line: str) -> None:
-    """Tell how it goes: on stderr, so that the tables can be kept by themselves."""
+    """Print progress to stderr, apart from the tables on stdout."""
     print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == '__main__':
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception: the contender is ended as well
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # raise an exception, which also ends the contender
     sys.exit(main())

@@ -1,10 +1,10 @@
-"""How much memory training takes: whether it grows over the epochs, and how it grows with the number of devices.
+"""Memory of training: growth over the epochs and with the number of devices.
 
     python benchmarks/memory.py                                      # about 10 minutes on 2 cores
     python benchmarks/memory.py --dataset fashion-mnist --data-dir DIR --epochs 20
 
-Both chapters' `train` on two CPU contexts for 20 epochs, with a smaller last batch and evaluation in each; then
-LeNet for 2 epochs on 1 to 16 CPU contexts. Each run is a process of its own. Linux only: it reads /proc.
+Runs both chapters' `train` on two CPU contexts for 20 epochs, with a smaller last batch and an evaluation in each; then
+LeNet for 2 epochs on 1 to 16 CPU contexts. Each run is a process of its own. Linux only, because it reads /proc.
 """
 import argparse
 import contextlib
@@ -28,7 +28,7 @@ SHOWN = (1, 2, 5, 10, 20, 50, 100)
 
 
 class Sizes(Hook):
-    """Notes after every epoch how many MB of memory the process holds, and how many MB of addresses."""
+    """Callback that records the process's memory and address space in MB after every epoch."""
 
     def __init__(self):
         self.sizes = []
@@ -40,7 +40,7 @@ class Sizes(Hook):
 
 
 def sizes(chapter, num_devices, num_epochs, dataset, data_dir):
-    """(MB of memory, MB of addresses) after each epoch."""
+    """Return (MB of memory, MB of address space) after each epoch."""
     train, rows, batch_size, lr = WORK[chapter]
     train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
     test_batches = list(itertools.islice(test_iter, -(-rows // 6 // batch_size)))  # a sixth, as in Fashion-MNIST

@@ -1,11 +1,10 @@
-"""How large should the engine's ring of scratch areas be? Speed and memory of both networks by its size.
+"""Speed and memory of both networks for several sizes of the engine's ring of scratch areas.
 
     python benchmarks/ring.py                         # 4, 16, 53 and 512 areas, about 6 minutes on 2 cores
     python benchmarks/ring.py --sizes 53 127 --rounds 5
 
-On two CPU contexts, each case in a process of its own, the sizes in turn: LeNet at batch 256, ResNet-18 at
-batch 64, hybridized and as it is. Told are medians of the rounds: milliseconds per step, and the most memory held.
-Linux only.
+Runs LeNet at batch 256 and ResNet-18 at batch 64, hybridized and not, on two CPU contexts. Each case is a process of
+its own, and the sizes take turns. Prints medians over the rounds: milliseconds per step and peak memory. Linux only.
 """
 import argparse
 import json
@@ -19,7 +18,7 @@ CASES = ('lenet', 'resnet18', 'resnet18, not hybridized')
 
 
 def measure(case: str) -> dict:
-    """Milliseconds per step and MB at most, in this process."""
+    """Measure milliseconds per step and peak memory in MB in this process."""
     from gluon_mgpu.benchmark.workloads import NETWORKS
     from gluon_mgpu.mxnet_setup.compat import mx, np, npx
     devices = [mx.cpu(0), mx.cpu(1)]
@@ -29,7 +28,7 @@ def measure(case: str) -> dict:
     rows, steps = (256, 80) if case == 'lenet' else (64, 8)
     X, y = np.random.uniform(size=(rows, 1, 28, 28)), np.zeros(rows)
     for step in range(steps + 3):
-        if step == 3:  # what is laid out once is laid out
+        if step == 3:  # warm-up done: memory is laid out
             npx.waitall()
             start = time.perf_counter()
         job.train_batch(X, y)
@@ -47,7 +46,7 @@ def main() -> None:
     parser.add_argument('--sizes', type=int, nargs='+', default=[4, 16, 53, 512], metavar='N',
                         help='areas in the ring')
     parser.add_argument('--rounds', type=int, default=3, metavar='N', help='(default: %(default)s)')
-    parser.add_argument('--case', choices=CASES, help=argparse.SUPPRESS)  # of a process that this program starts
+    parser.add_argument('--case', choices=CASES, help=argparse.SUPPRESS)  # for the processes that this program starts
     args = parser.parse_args()
     if args.case:
         print(json.dumps(measure(args.case)))

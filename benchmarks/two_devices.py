@@ -1,11 +1,10 @@
-"""Are two devices twice as fast as one? Both chapters' `train`, on one device and on two, in turn.
+"""Speed of both chapters' `train` on two devices against one.
 
     python benchmarks/two_devices.py                                 # two CPU contexts, about 5 minutes
     python benchmarks/two_devices.py --devices gpu:0,gpu:1 --rounds 9
 
-Each round trains a fresh network for two epochs on the first device, then another for two epochs on both, and
-keeps the time of the second epoch: loading the data counts, compiling does not. Other programs share the cores of
-the machine: run this when there are none.
+Each round trains a new network for two epochs on the first device and another for two epochs on both, and keeps the
+time of the second epoch. Loading the data is included, compilation is not. Run this on an otherwise idle machine.
 """
 import argparse
 import contextlib
@@ -26,11 +25,11 @@ WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
 
 
 def epoch_seconds(chapter, devices, dataset, data_dir):
-    """Seconds that the second epoch takes on the devices, given as text."""
+    """Return the seconds of the second epoch on the devices, given as text."""
     train, rows, batch_size, lr = WORK[chapter]
     devices = parse_devices(devices)
     train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
-    test_batches = [next(iter(test_iter))]  # one is enough: accuracy is not what is measured
+    test_batches = [next(iter(test_iter))]  # one is enough, since accuracy is not measured
     run = Run(num_epochs=2, quiet=True)
     with contextlib.redirect_stdout(io.StringIO()):
         train(len(devices), batch_size, lr, devices=devices, data=(train_iter, test_batches), run=run)
@@ -56,7 +55,7 @@ def main():
         seconds = {1: [], 2: []}
         for number in range(args.rounds):
             for k in seconds:
-                # A process each: MXNet keeps much of the memory of networks that are no longer used
+                # Separate processes, because MXNet keeps much of the memory of networks that are no longer used
                 with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as process:
                     seconds[k].append(process.submit(epoch_seconds, chapter, ','.join(devices[:k]), args.dataset,
                                                      args.data_dir).result())

@@ -1,11 +1,11 @@
-"""What Horovod's allreduce costs two workers: in a step of each chapter, and by the model of up to 256 workers.
+"""Cost of Horovod's allreduce: measured with two workers in a step of each chapter, modelled for up to 256 workers.
 
     python benchmarks/workers.py                 # loopback, and a link of 1 Gbit/s where it can be made
     python benchmarks/workers.py --link loopback --json workers.json --png workers.png
 
-The link of 1 Gbit/s lies between two network namespaces, shaped by tc: that needs root. Each chapter trains twice, with
-its sums and without: what a step takes longer with them is what is not hidden behind the computation. Bytes are counted
-by the network interface. Images/s beside PyTorch's: compare.py --only ours ours-horovod torch-ddp.
+The 1 Gbit/s link connects two network namespaces and is limited by tc, which requires root. Each chapter trains with
+and without allreduce; the difference is the time that is not hidden behind computation. Bytes are counted by the
+network interface. For images/s compared with PyTorch: compare.py --only ours ours-horovod torch-ddp.
 """
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from gluon_mgpu.training.run import Run
 WORK = {'LeNet': (scratch.train, 60, 256, 0.2), 'ResNet-18': (concise.train, 6, 64, 0.1)}  # steps, rows, learning rate
 LARGE = 4 * 2**20  # float32 numbers of a large message, 16 MiB
 ROUNDS = 5
-GBITS = 10, 100    # of the networks that the model is drawn for
+GBITS = 10, 100    # networks that the model is plotted for
 
 
 class WithoutSums(HorovodWorkers):
-    """Workers that sum no gradients: what a step takes then is computation."""
+    """Workers that do not sum gradients, so that a step is computation only."""
 
     def _sum(self, array, kind, compression=None):
-        return super()._sum(array, kind) if kind == 'told' else array  # losses and signals, some times a second
+        return super()._sum(array, kind) if kind == 'told' else array  # losses and signals, a few times per second
 
     def trainer(self, params, optimizer, optimizer_params):
         return Workers.trainer(self, params, optimizer, optimizer_params)
 
 
 class Steps(Hook):
-    """The seconds of each epoch, and the bytes that this worker has sent in it."""
+    """Callback that records the seconds of each epoch and the bytes that this worker sent."""
 
     def __init__(self):
         self.seconds, self.sent = [], []
@@ -68,14 +68,14 @@ class Steps(Hook):
 
 
 def sent_bytes() -> float:
-    """Bytes that this worker has sent; on loopback, half of those that both have."""
+    """Return the bytes that this worker has sent; on loopback, half of what both have sent."""
     lines = Path('/proc/net/dev').read_text().splitlines()[2:]
     by_name = {name.strip(): int(rest.split()[8]) for name, _, rest in (line.partition(':') for line in lines)}
     return by_name['eth0'] if set(by_name) == {'lo', 'eth0'} else by_name['lo'] / 2
 
 
 def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
-    """The median time of one sum of so many numbers, waited for."""
+    """Return the median seconds of one blocking allreduce of `size` numbers."""
     data, seconds = np.zeros(size), []
     for number in range(rounds + 5):
         npx.waitall()
@@ -87,7 +87,7 @@ def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
 
 
 def be_a_worker(task: str, network: str | None) -> None:
-    """Do a task as one of the workers; the first prints what was found, as JSON."""
+    """Run a task as one of the workers; rank 0 prints the result as JSON."""
     with (WithoutSums if task == 'without' else HorovodWorkers)(fp16=task == 'fp16') as workers:
         found = step(workers, network) if network else link(workers)
         if workers.rank == 0:
@@ -95,7 +95,7 @@ def be_a_worker(task: str, network: str | None) -> None:
 
 
 def message_seconds(workers, rounds: int = 200) -> float:
-    """The median time of a message of one byte between the two workers, by TCP: half a round trip."""
+    """Return the median seconds of a one-byte TCP message between the two workers: half a round trip."""
     listener = socket.create_server((launchers.address(), 0))
     where = workers.gather(listener.getsockname())[0]
     connection = listener.accept()[0] if workers.rank == 0 else socket.create_connection(where)
@@ -113,26 +113,26 @@ def message_seconds(workers, rounds: int = 200) -> float:
 
 
 def link(workers) -> dict:
-    """What a message takes on the link, until Horovod begins a sum, and a sum of each network's gradients."""
+    """Measure the link: latency, time per byte, Horovod's wait, and an allreduce of each network's gradients."""
     alpha = message_seconds(workers)
     small, large = (allreduce_seconds(workers, size) for size in (1, LARGE))
-    return {'alpha': alpha, 'beta': (large - small) / (4 * LARGE),  # of two workers: t = wait + 2 alpha + beta n
+    return {'alpha': alpha, 'beta': (large - small) / (4 * LARGE),  # with two workers, t = wait + 2 alpha + beta n
             'wait': max(small - 2 * alpha, 0),
             'gradients': {name: allreduce_seconds(workers, size) for name, size in gradient_sizes().items()}}
 
 
 def model(k: int, num_bytes: int, link: dict, beta: float | None = None) -> float:
-    """Seconds of one sum over k workers, by the model: once the wait, then a ring."""
+    """Return the modelled seconds of one allreduce over k workers: the wait, then a ring."""
     return link['wait'] + ring_time(k, num_bytes, link['alpha'], link['beta'] if beta is None else beta)
 
 
 def step(workers, network: str) -> dict:
-    """Seconds and sent bytes of a training step, medians over epochs of a few."""
+    """Return median seconds and sent bytes of a training step."""
     train, steps, rows, lr = WORK[network]
     train_iter, test_iter = load_data('glyphs', rows, train_size=steps * rows, part=workers.part)
     timing = Steps()
     run = Run(ROUNDS + 1, quiet=True, hooks=[timing], workers=workers)
-    first = [next(iter(test_iter))]  # one batch is enough: accuracy is not what is measured
+    first = [next(iter(test_iter))]  # one batch is enough, since accuracy is not measured
     with contextlib.redirect_stdout(sys.stderr):
         train(1, rows, lr, devices=[workers.device], data=(train_iter, first), run=run)
     return {'seconds': statistics.median(timing.seconds[1:]) / steps,
@@ -140,7 +140,7 @@ def step(workers, network: str) -> dict:
 
 
 def job(launch: tuple, environment: dict, *task: str) -> dict:
-    """Run a task with two workers; what the first has found."""
+    """Run a task with two workers; return the result of rank 0."""
     done = subprocess.run([*launch, sys.executable, __file__, '--task', *task], capture_output=True,
                           text=True, check=False, env={**os.environ, **environment})
     found = re.findall(r'\[0\]<stdout>:(\{.*)', done.stdout)
@@ -150,7 +150,7 @@ def job(launch: tuple, environment: dict, *task: str) -> dict:
 
 
 def measure(name: str, launch: tuple, environment: dict) -> dict:
-    """All tasks on one link, told as it goes."""
+    """Run all tasks on one link and print each result."""
     found = job(launch, environment, 'link')
     print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, and '
           f'{found["wait"] * 1e3:.2f} ms until a sum begins', flush=True)
@@ -168,7 +168,7 @@ def measure(name: str, launch: tuple, environment: dict) -> dict:
 
 
 def draw(links: dict, path: Path) -> None:
-    """Draw a sum of gradients over the number of workers: dots were measured, lines are the model."""
+    """Plot the time of one allreduce over the number of workers: measured as dots, modelled as lines."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(8, 4), dpi=110, layout='tight')
     ks = [2**i for i in range(1, 9)]
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument('--link', choices=('loopback', '1gbit'), help='only this one')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write every number there')
     parser.add_argument('--png', type=Path, metavar='FILE', help='draw the model there')
-    parser.add_argument('--task', nargs='+', help=argparse.SUPPRESS)  # of a worker
+    parser.add_argument('--task', nargs='+', help=argparse.SUPPRESS)  # for the workers
     args = parser.parse_args()
     if args.task:
         return be_a_worker(args.task[0], args.task[1] if len(args.task) > 1 else None)

@@ -1,10 +1,10 @@
-"""A call returns before its work is done: dispatch time against completion time.
+"""Asynchronous execution: a call returns before its work is done.
 
     python examples/async_dispatch.py
     python examples/async_dispatch.py --devices gpu:all --size 4000
 
-Prints, on two CPU contexts with a core each (all times vary, and so does the ratio at the end, which is about
-the number of devices, or the number of cores if that is smaller):
+Prints, on two CPU contexts with a core each (all times vary; the ratio at the end is about the number of devices, or
+the number of cores if that is smaller):
 
     50 products of a 1000x1000 matrix with itself, on cpu(0)
       dispatched after ~0.001 s, done after ~0.8 s
@@ -13,9 +13,9 @@ the number of devices, or the number of cores if that is smaller):
       start on all, wait for all once: ~0.8 s, ~1.9 times as fast
       the sum of all results is the same: True
 
-Python hands each product to MXNet's engine and goes on. The engine has a thread for each device, so that work
-on several devices goes on at the same time, unless the program waits in between: `npx.waitall()` does,
-and so does whatever needs a value, such as `print(Y)`, `Y.asnumpy()` or `float(Y.sum())`.
+Python queues each product in MXNet's engine and continues. The engine has a thread for each device, so several devices
+work at the same time, unless the program waits in between. `npx.waitall()` waits, and so does everything that needs a
+value, such as `print(Y)`, `Y.asnumpy()` or `float(Y.sum())`.
 """
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gluon_mgpu.mxnet_setup.compat import np, npx
 
 
 def run(X, times: int) -> list:
-    """Dispatch `times` products of X with itself; does not wait."""
+    """Dispatch `times` products of X with itself; does not block."""
     return [np.dot(X, X) for _ in range(times)]  # (n, n) each
 
 
 def dispatch_and_completion(X, times: int) -> tuple[float, float]:
-    """Seconds until all products are dispatched, and until they are done."""
+    """Return the seconds until all products are dispatched, and until they are done."""
     timer = Timer()
     results = run(X, times)
     dispatched = timer.stop()
@@ -42,12 +42,12 @@ def dispatch_and_completion(X, times: int) -> tuple[float, float]:
 
 
 def total(results) -> float:
-    """The sum of all entries of all results."""
+    """Return the sum of all entries of all results."""
     return sum(float(Y.sum()) for Y in results)
 
 
 def wait_for_each(Xs: list, times: int) -> tuple[float, float]:
-    """Seconds that the work of all devices takes, each waited for in turn, and the sum of the results."""
+    """Return the seconds for all devices, waiting for each one before the next starts, and the sum of the results."""
     timer, results = Timer(), []
     for X in Xs:
         results += run(X, times)
@@ -56,7 +56,7 @@ def wait_for_each(Xs: list, times: int) -> tuple[float, float]:
 
 
 def wait_once(Xs: list, times: int) -> tuple[float, float]:
-    """The same, started on all devices before any is waited for."""
+    """Return the same, starting all devices before waiting for any."""
     timer, results = Timer(), []
     for X in Xs:
         results += run(X, times)
@@ -68,7 +68,7 @@ def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', size=1000, times=50)
     X = np.random.randint(0, 2, size=(args.size, args.size)).astype('float32')
     Xs = [X.copyto(device) for device in args.devices]
-    wait_once(Xs, args.times)  # the first time, memory is allocated and libraries start
+    wait_once(Xs, args.times)  # warm-up: allocates memory and starts libraries
 
     print(f'{args.times} products of a {args.size}x{args.size} matrix with itself, on {args.devices[0]}')
     dispatched, done = dispatch_and_completion(Xs[0], args.times)

@@ -1,9 +1,9 @@
-"""What the two chapters show between their functions, shown again.
+"""Small experiments that the two chapters show between their functions.
 
     python examples/book_tryouts.py
     python examples/book_tryouts.py --devices gpu:0,gpu:1
 
-Prints, on a machine without GPUs (the means may differ, but not from each other):
+Prints, on a machine without GPUs (the two means vary, but are equal):
 
     GPUs: 0; try_gpu(1): cpu(1); try_all_gpus(): [cpu(0), cpu(1)]
     b1 weight: [0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0.] on cpu(0)
@@ -36,33 +36,33 @@ from gluon_mgpu.scratch import allreduce, get_params, init_params
 
 
 def first_bias(device) -> tuple:
-    """b1 of LeNet's parameters, copied to the device, and its gradient (13.5.4)."""
+    """Return LeNet's b1, copied to the device, and its gradient (13.5.4)."""
     params = get_params(init_params(), device)
     return params[1], params[1].grad  # (20,), (20,)
 
 
 def two_vectors(devices: list) -> list:
-    """[[1, 1]] on one device and [[2, 2]] on another (13.5.4)."""
+    """Return [[1, 1]] on one device and [[2, 2]] on another (13.5.4)."""
     return [np.ones((1, 2), ctx=device) * (i + 1) for i, device in enumerate(devices[:2])]
 
 
 def split_array(devices: list) -> tuple:
-    """The numbers from 0 to 23 as 4 rows of 6, and these rows split over two devices (13.5.5)."""
+    """Return the numbers 0 to 23 as 4 rows of 6, and these rows split over two devices (13.5.5)."""
     data = np.arange(24).reshape(4, 6)
     return data, split_and_load(data, devices[:2])  # (4, 6) -> (2, 6) on each
 
 
 def initialized(devices: list):
-    """ResNet-18 with parameters on the devices (13.6.2)."""
+    """Return ResNet-18 with parameters on the devices (13.6.2)."""
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
     for shard in split_and_load(np.zeros((4, 1, 28, 28)), devices):
-        net(shard)  # shapes are known, and memory is taken, once data has gone through
+        net(shard)  # the first batch determines shapes and allocates memory
     return net
 
 
 def exists_on(weight, device) -> bool:
-    """Whether a parameter has a copy on the device."""
+    """Return True if a parameter has a copy on the device."""
     try:
         weight.data(device)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Copying results to the host after the computation, against copying them while it goes on.
+"""Copies to the host: after the computation, or during it.
 
     python examples/copy_overlap.py
     python examples/copy_overlap.py --devices gpu:0 --size 4000 --inner 4000 --times 50
@@ -15,15 +15,14 @@ Prints, with two CPU contexts on two cores (all times vary):
       copied meanwhile:  ~0.071 s, ~1.04 times as fast
       the same results: True
 
-On a GPU, copies to the host have a thread, a stream and a bus of their own: they go on beside the products, and
-while one result is on its way, the next is computed. That can save as much time as the copies take, or the
-products, whichever take less. (The text's GPU: 0.49 s + 2.45 s one after the other, 0.74 s at the same time.)
+On a GPU, copies to the host have their own thread, stream and bus, so one result is copied while the next is computed.
+This can save as much time as the copies or the products take, whichever is less. (The text's GPU: 0.49 s + 2.45 s one
+after the other, 0.74 s at the same time.)
 
-On CPU contexts there is no bus and no copy engine: a result is in the host's memory as soon as it exists, and
-`asnumpy()` copies it once more, on Python's own thread. That is quick, and overlaps with the products if a core
-is free for Python, as with one context on two cores; but both use the same memory. So the gain is small and varies
-from run to run, about 0.9 to 1.1 times, and with as many contexts as cores there is none to speak of. It can be
-seen here that the results are the same, but not how much a GPU would gain.
+CPU contexts have no bus and no copy engine. A result is already in the host's memory, and `asnumpy()` copies it once
+more on Python's thread. This is fast, and overlaps with the products only if a core is free. So the gain is small and
+varies, about 0.9 to 1.1 times. With as many contexts as cores there is almost none. The example shows on CPU contexts
+that the results are equal, but not how much a GPU would gain.
 """
 from __future__ import annotations
 
@@ -35,12 +34,12 @@ from gluon_mgpu.mxnet_setup.compat import np, npx
 
 
 def run(Xs: list, Ws: list, times: int) -> list:
-    """Dispatch the products on all devices, in turn; does not wait."""
+    """Dispatch the products on all devices in turn; does not block."""
     return [np.dot(X, W) for _ in range(times) for X, W in zip(Xs, Ws)]  # (n, k) (k, n) -> (n, n)
 
 
 def copy_after(Xs: list, Ws: list, times: int) -> tuple[list, float, float]:
-    """The results on the host, the seconds of computing and then of copying them."""
+    """Return the results on the host, the seconds of computing and the seconds of copying."""
     timer = Timer()
     results = run(Xs, Ws, times)
     npx.waitall()
@@ -50,14 +49,14 @@ def copy_after(Xs: list, Ws: list, times: int) -> tuple[list, float, float]:
 
 
 def copy_meanwhile(Xs: list, Ws: list, times: int) -> tuple[list, float]:
-    """The results on the host, and the seconds that computing and copying take together."""
+    """Return the results on the host, and the seconds of computing and copying together."""
     timer = Timer()
-    host = [Y.asnumpy() for Y in run(Xs, Ws, times)]  # waits for one result, while the next are computed
+    host = [Y.asnumpy() for Y in run(Xs, Ws, times)]  # waits for one result while the next are computed
     return host, timer.stop()
 
 
 def compare(Xs: list, Ws: list, times: int) -> tuple:
-    """Seconds of computing, of copying afterwards, and of both at once; whether the results are the same."""
+    """Return the seconds of computing, of copying afterwards and of both at once; and if the results are equal."""
     copied, computing, copying = copy_after(Xs, Ws, times)
     copied_meanwhile, together = copy_meanwhile(Xs, Ws, times)
     return computing, copying, together, all((a == b).all() for a, b in zip(copied, copied_meanwhile))
@@ -70,7 +69,7 @@ def main(argv: list | None = None) -> None:
     print(f'{num_cores()} cores; {args.times} results of {args.size}x{args.size} per device')
     for devices in (args.devices[:1], args.devices)[:len(args.devices)]:
         Xs, Ws = ([array.copyto(device) for device in devices] for array in (X, W))
-        compare(Xs, Ws, args.times)  # the first time, memory is allocated
+        compare(Xs, Ws, args.times)  # warm-up: allocates memory
         computing, copying, together, equal = compare(Xs, Ws, args.times)
         print(f'on {devices}')
         print(f'  copied afterwards: {computing:.3f} s + {copying:.3f} s = {computing + copying:.3f} s')

@@ -1,9 +1,9 @@
-"""Data parallelism: an array scattered row by row, and one training step of LeNet on up to four devices.
+"""Data parallelism: an array split by rows, and one training step of LeNet on up to four devices.
 
     python examples/data_parallel.py
     python examples/data_parallel.py --devices gpu:all
 
-Prints, on four CPU contexts (there may be more of them than cores; numbers with ~ vary):
+Prints, on four CPU contexts (possibly more than cores; numbers with ~ vary):
 
     cpu(0): [[0.0, 1.0, 2.0, 3.0, 4.0]]
     cpu(1): [[5.0, 6.0, 7.0, 8.0, 9.0]]
@@ -17,8 +17,8 @@ Prints, on four CPU contexts (there may be more of them than cores; numbers with
     largest difference between devices: 0.0
     from a step on one device:          ~3e-07
 
-Each device holds all parameters and gets a quarter of the rows. The gradients of the quarters add up to the
-gradient of the batch, and so the step is the one that a single device would take.
+Each device holds all parameters and gets a quarter of the rows. The gradients of the quarters add up to the gradient of
+the batch, so the step equals that of a single device.
 """
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from gluon_mgpu.scratch import get_params, init_params, train_batch
 
 
 def scatter(devices: list) -> list:
-    """The rows of a 4x5 array, spread over the devices."""
+    """Split the rows of a 4x5 array over the devices."""
     data = np.arange(20).reshape(4, 5)
     return split_and_load(data, devices)  # (4, 5) -> (1, 5) on each of four devices
 
 
 def step(X, y, params: list, devices: list, lr: float) -> tuple[list, list]:
-    """One training step on the batch; the losses of each shard's rows, and each device's new parameters."""
+    """Take one training step; return the losses of each shard and the new parameters of each device."""
     device_params = [get_params(params, device) for device in devices]
     ls = train_batch(X, y, device_params, devices, lr)
     return ls, device_params
 
 
 def largest_difference(params: list, others: list) -> float:
-    """The largest absolute difference between two lists of parameters."""
+    """Return the largest absolute difference between two lists of parameters."""
     return max(float(abs(p.asnumpy() - q.asnumpy()).max()) for p, q in zip(params, others))
 
 

@@ -1,4 +1,4 @@
-"""The flags of the examples: `--devices LIST`, and others that hold numbers or text, as their defaults do."""
+"""Command-line flags of the examples: `--devices LIST`, and others with the types of their defaults."""
 from __future__ import annotations
 
 import argparse
@@ -7,25 +7,25 @@ from gluon_mgpu.devices import parse_devices
 
 
 def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **defaults):
-    """Read the flags; one that is wrong ends the program with status 2.
+    """Read the flags; exit with status 2 if one is wrong.
 
     Parameters
     ----------
     doc : str
-        The example's docstring; its first line is shown by ``--help``.
+        The example's docstring; ``--help`` shows its first line.
     argv : list of str or None
-        The arguments; None means those of this process.
+        The arguments; by default those of this process.
     devices : str
-        The devices used by default, as `gluon_mgpu.devices.parse_devices` reads them.
+        The default devices, in the format of `gluon_mgpu.devices.parse_devices`.
     at_least : int
-        How many devices the example needs.
+        Number of devices that the example needs.
     **defaults
-        Name and default of every other flag: an int of at least 1, a float, or a str.
+        Name and default of each other flag: an int of at least 1, a float, or a str.
 
     Returns
     -------
     argparse.Namespace
-        The flags as attributes, ``devices`` as a list. ``refuse('why')`` ends the program as a wrong flag does.
+        The flags as attributes, ``devices`` as a list. ``refuse('why')`` exits as for a wrong flag.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument('--devices', default=devices, metavar='LIST',

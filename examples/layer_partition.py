@@ -1,4 +1,4 @@
-"""Layer-wise partitioning: the channels of each layer split over the devices, and what these have to exchange.
+"""Layer-wise partitioning: the channels of each layer are split over the devices.
 
     python examples/layer_partition.py
     python examples/layer_partition.py --devices gpu:0-3
@@ -13,11 +13,10 @@ Prints, on two devices (the difference varies, the bytes do not):
       layer-wise partitioning   8.83 MB
       data parallelism          1.03 MB
 
-Each device holds a part of every layer's output channels. A channel of the next layer needs all channels of this
-one, so after each layer every device sends its part to all others, and in the backward pass the gradients
-come back. That is a lot to send, and all devices wait for it. Data parallelism moves the gradients of the
-parameters (here to the first device, and their sum back): once per step, and the same number of bytes however
-large the batch is.
+Each device holds a part of every layer's output channels. A channel of the next layer needs all channels of this one.
+So after each layer, every device sends its part to all others, and in the backward pass the gradients return. This
+moves many bytes, and all devices wait for them. Data parallelism moves only the gradients of the parameters, here to
+the first device, and their sum back: once per step, and the same number of bytes for any batch size.
 """
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ FLOAT = 4  # bytes
 
 
 def cut(params: list, devices: list) -> list:
-    """Split LeNet's parameters by the outputs of each layer: on two devices W1 (20, 1, 3, 3) -> (10, 1, 3, 3)."""
+    """Split LeNet's parameters by the outputs of each layer; with two devices, W1 (20, 1, 3, 3) -> (10, 1, 3, 3)."""
     device_params = []
     for i, device in enumerate(devices):
         parts = [numpy.array_split(param.asnumpy(), len(devices), axis=1 if param.ndim == 2 else 0)[i]
-                 for param in params]  # the outputs are columns of a dense layer's weight, else rows
+                 for param in params]  # outputs are the columns of a dense layer's weight, and the rows otherwise
         device_params.append([np.array(part, ctx=device) for part in parts])
         for part in device_params[i]:
             part.attach_grad()
@@ -45,20 +44,20 @@ def cut(params: list, devices: list) -> list:
 def gather(parts: list, devices: list, moved: list) -> list:
     """Give each of `devices` all channels: parts (n, 10, 13, 13) of two devices -> (n, 20, 13, 13) on each.
 
-    The sizes of the arrays that cross are appended to `moved`, in bytes; in the backward pass as much comes back.
+    Append the bytes of each copy between devices to `moved`. The backward pass moves as many bytes again.
     """
     moved += [part.size * FLOAT for device in devices for part in parts if part.ctx != device]
     return [np.concatenate([part.as_in_ctx(device) for part in parts], axis=1) for device in devices]
 
 
 def conv_layer(X, W, b):
-    """Convolution, relu and pooling as in the book's LeNet: (n, c, h, w) -> (n, channels of W, h / 2, w / 2)."""
+    """Apply convolution, relu and pooling as in the book: (n, c, h, w) -> (n, channels of W, h / 2, w / 2)."""
     h = npx.relu(npx.convolution(data=X, weight=W, bias=b, kernel=W.shape[2:], num_filter=W.shape[0]))
     return npx.pooling(data=h, pool_type='avg', kernel=(2, 2), stride=(2, 2))
 
 
 def split_lenet(X, device_params: list, devices: list, moved: list):
-    """Scores, (n, 1, 28, 28) -> (n, 10), on the first device."""
+    """Compute scores, (n, 1, 28, 28) -> (n, 10), on the first device."""
     Xs = [X.as_in_ctx(device) for device in devices]
     Xs = gather([conv_layer(X, p[0], p[1]) for X, p in zip(Xs, device_params)], devices, moved)  # (n, 20, 13, 13)
     Xs = gather([conv_layer(X, p[2], p[3]) for X, p in zip(Xs, device_params)], devices, moved)  # (n, 50, 4, 4)
@@ -68,11 +67,11 @@ def split_lenet(X, device_params: list, devices: list, moved: list):
 
 
 def bytes_by_way(n: int, k: int) -> dict:
-    """Bytes that cross between k <= 4 devices in a step of LeNet on n rows, without the images, for three ways."""
-    sizes = [20 * 13 * 13, 50 * 4 * 4, 128]  # numbers per row in the results of all layers but the last
-    # at each of the k - 1 cuts between layers, activations forward and gradients back
+    """Return the bytes moved between k <= 4 devices in a step of LeNet on n rows, without images, by way."""
+    sizes = [20 * 13 * 13, 50 * 4 * 4, 128]  # numbers per row in the output of each layer except the last
+    # at each of the k - 1 cuts between layers: activations forward, gradients back
     network = sum(2 * n * sizes[4 * i // k - 1] for i in range(1, k))
-    # every result to the k - 1 other devices, the scores to the first, and their gradients back
+    # every output to the k - 1 other devices, the scores to the first device, and all gradients back
     layers = 2 * n * ((k - 1) * sum(sizes) + 10 - -(-10 // k))
     # the gradient of each parameter to the first device, and the sum back
     data = 2 * (k - 1) * sum(param.size for param in init_params())
@@ -81,7 +80,7 @@ def bytes_by_way(n: int, k: int) -> dict:
 
 
 def gradients(X, y, params: list, devices: list) -> tuple[list, int]:
-    """The gradient of every whole parameter, computed in parts, as NumPy arrays; and the bytes that crossed."""
+    """Return the gradients of all parameters, computed in parts, as NumPy arrays; and the bytes moved."""
     device_params, moved = cut(params, devices), []
     with autograd.record():
         l = loss(split_lenet(X, device_params, devices, moved), y)

@@ -1,10 +1,10 @@
-"""From one device to two, and from two devices to two machines: what changes in a training step.
+"""Changes in a training step from one device to two, and from two devices to two machines.
 
     python examples/many_machines.py
     horovodrun -np 2 -H a:1,b:1 python examples/many_machines.py
     horovodrun -np 2 -H localhost:2 python examples/many_machines.py      # two workers on this machine
 
-Prints, as one process, the two steps as differences, and what one device and two come to:
+Prints, in a single process, two diffs of the step and the result of one device and of two:
 
     --- one_device
     +++ two_devices
@@ -34,8 +34,8 @@ Prints, as one process, the two steps as differences, and what one device and tw
     trained on [cpu(0)]: sum of all parameters -1.0982
     trained on [cpu(0), cpu(1)]: sum of all parameters -1.0982
 
-Each of several workers trains on one device and prints the same sum, as `trained by worker 0 of 2: ...`. The functions
-follow D2L 13.5.6, `train_batch`; the step to several machines, Horovod's documentation.
+With several workers, each trains on one device and prints the same sum: `trained by worker 0 of 2: ...`. The functions
+follow `train_batch` of D2L 13.5.6; the step to several machines follows Horovod's documentation.
 """
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def two_machines(X, y, device_params, devices, lr, batch_size, workers):
 
 
 def difference(before, after) -> str:
-    """The lines of two functions, those that differ marked."""
+    """Return a diff of the source of two functions."""
     sources = [inspect.getsource(function).splitlines()[1:] for function in (before, after)]
     lines = difflib.unified_diff(*sources, before.__name__, after.__name__, n=9, lineterm='')
     return '\n'.join(line for line in lines if not line.startswith('@@'))
 
 
 def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size: int = 64) -> float:
-    """Train LeNet for a few steps on this worker's part of each batch; the sum of all parameters."""
+    """Train LeNet for a few steps on this worker's shard of each batch; return the sum of all parameters."""
     rng = numpy.random.default_rng(0)
     images, labels = rng.integers(0, 256, (num_steps * batch_size, 28, 28), 'uint8'), rng.integers(0, 10, 10**4)
     train_iter = BatchIterator(images, labels, batch_size, 'noise', part=workers.part)
@@ -108,7 +108,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2)
-    if place():  # started by horovodrun, or another launcher
+    if place():  # started by horovodrun or another launcher
         from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
         with HorovodWorkers() as workers:
             total = train(two_machines, [workers.device], workers)

@@ -1,4 +1,4 @@
-"""In the style of Minerva: set the current device, and what follows runs there, on operands from anywhere.
+"""The style of Minerva: set the current device, and the following operations run there, with operands from anywhere.
 
     python examples/minerva_style.py
     python examples/minerva_style.py --devices gpu:0,gpu:1
@@ -11,10 +11,10 @@ Prints, on two CPU contexts with a core each (the times vary, and so does the ra
     small batches of each step: [[128, 128], [128, 128], [128, 128], [128, 128], [128, 128], [120]]
     accuracy after 5 epochs: 0.87
 
-Minerva (2014) computed nothing before it was needed, which left it free to compute independent results at the
-same time. MXNet's engine, its heir, starts work at once without waiting for it, to the same effect. Training goes
-in bulk-synchronous steps: each device computes the gradient of a small batch, the gradients are added up on device
-0, the weights are updated, and only then can the next step begin, since all devices need the new weights.
+Minerva (2014) computed results only when they were needed, so independent results could be computed at the same time.
+MXNet's engine, its successor, starts work immediately without waiting for it, with the same effect. Training consists
+of bulk-synchronous steps: each device computes the gradient of a small batch, the gradients are added on device 0, and
+the weights are updated. Only then can the next step begin, because all devices need the new weights.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gluon_mgpu.mxnet_setup.compat import np, npx
 
 
 class Owl:
-    """The devices of a program, one of which is the current one."""
+    """Devices of a program, one of which is current."""
 
     def __init__(self, devices: list):
         self.devices = devices
@@ -42,7 +42,7 @@ class Owl:
 
 
 class Array:
-    """An array that is moved to the current device wherever it is needed there."""
+    """Array that moves to the current device when an operation needs it there."""
 
     def __init__(self, owl: Owl, data):
         self.owl, self.data = owl, data
@@ -56,18 +56,18 @@ class Array:
 
 
 def gradient(X: Array, Y: Array, W: Array) -> Array:
-    """The gradient of softmax regression's cross-entropy, summed over the rows: (inputs, classes)."""
+    """Return the gradient of the cross-entropy of softmax regression, summed over the rows: (inputs, classes)."""
     # P = softmax(X W), gradient = X^T (P - Y)
     P = (X @ W).run(npx.softmax)  # (n, inputs) (inputs, classes) -> (n, classes)
     return X.run(np.transpose) @ (P - Y)
 
 
 def train_epoch(owl: Owl, X, Y, W: Array, batch_size: int, lr: float) -> tuple[Array, list]:
-    """The weights after training on X (n, inputs) and one-hot Y (n, classes); the rows of each small batch."""
+    """Train on X (n, inputs) and one-hot Y (n, classes); return the weights and the rows of each small batch."""
     k = len(owl.devices)
     size = max(batch_size // k, 1)
     parts = [slice(start, start + size) for start in range(0, len(X), size)]
-    steps = [parts[i:i + k] for i in range(0, len(parts), k)]  # the last may have fewer, and a smaller one
+    steps = [parts[i:i + k] for i in range(0, len(parts), k)]  # the last step may have fewer and smaller batches
     for step in steps:
         grads = []
         for i, part in enumerate(step):
@@ -75,13 +75,13 @@ def train_epoch(owl: Owl, X, Y, W: Array, batch_size: int, lr: float) -> tuple[A
             grads.append(gradient(owl.array(X[part]), owl.array(Y[part]), W))
         owl.set_device(0)
         total = sum(grads[1:], grads[0])
-        # W <- W - lr / batch_size * sum of the gradients over the rows; so each row has the same weight in an epoch
+        # W <- W - lr / batch_size * sum of the gradients over the rows, so each row has the same weight in an epoch
         W = W - total * (lr / batch_size)
     return W, [[len(X[part]) for part in step] for step in steps]
 
 
 def powers(owl: Owl, matrices: list, together: bool) -> tuple[float, list]:
-    """Seconds to compute A^11 on every device, on one after the other or on all `together`; and the results."""
+    """Compute A^11 on every device, one after another or all `together`; return the seconds and the results."""
     timer, results = Timer(), []
     for i, A in enumerate(matrices):
         owl.set_device(i)
@@ -107,7 +107,7 @@ def main(argv: list | None = None) -> None:
     for i in range(len(args.devices)):
         owl.set_device(i)
         matrices.append(owl.array(numpy.full((args.size, args.size), 1 / args.size)))
-    powers(owl, matrices, together=True)  # the first time, memory is allocated and libraries start
+    powers(owl, matrices, together=True)  # warm-up: allocates memory and starts libraries
     in_turn, _ = powers(owl, matrices, together=False)
     together, _ = powers(owl, matrices, together=True)
     print(f'a result on each device, in turn:      {in_turn:.2f} s')

@@ -1,4 +1,4 @@
-"""Network partitioning: the layers of one network on two devices, as a pipeline of micro-batches.
+"""Network partitioning: the layers of a network on two devices, with a pipeline of micro-batches.
 
     python examples/network_partition.py
     python examples/network_partition.py --devices gpu:0,gpu:1 --width 4096 --batch-size 4096
@@ -14,17 +14,15 @@ Prints, on two CPU contexts with a core each (the times and the measured bubbles
                 4    ~0.226 s  ~0.166 s   ~0.32           0.20
                 8    ~0.244 s  ~0.174 s   ~0.30           0.11
 
-Each device computes its layers and hands the activations on; in the backward pass the gradients come back the
-same way. While a batch is in one piece, only one device works at a time. When it is cut into m micro-batches, the
-first device goes on to the next one while the second computes the one before. Each of p devices is then idle for
-a share of
+Each device computes its layers and passes the activations on; in the backward pass, the gradients return the same way.
+If a batch is in one piece, only one device works at a time. If it is cut into m micro-batches, the first device
+continues with the next one while the second computes the previous one. Each of p devices is then idle for a share of
 
     (p - 1) / (m + p - 1)
 
-of the step, the bubble: until the first micro-batch reaches it, and after its last one has left. It is measured
-as 1 - t_1 / (p t_p), from the time t_1 that one device takes for the same micro-batches and the time t_p of the
-pipeline. It is larger than the formula says, which assumes that the stages are equal, that the devices work
-strictly in order, and that the hand-over costs nothing.
+of the step, the bubble: until the first micro-batch arrives, and after the last one has left. It is measured as 1 -
+t_1 / (p t_p), where t_1 is the time of one device for the same micro-batches and t_p the time of the pipeline. It is
+larger than the formula, which assumes equal stages, devices that work strictly in order, and no cost of passing on.
 """
 from __future__ import annotations
 
@@ -37,13 +35,13 @@ loss = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
 def init_params(num_layers: int, width: int) -> list:
-    """Weights of `num_layers` hidden layers, (width, width), and of the output, (width, 10)."""
+    """Return the weights of `num_layers` hidden layers, (width, width), and of the output, (width, 10)."""
     sizes = [width] * num_layers + [10]
     return [np.random.normal(scale=width**-0.5, size=(width, size)) for size in sizes]
 
 
 def cut(params: list, devices: list) -> list:
-    """Copy consecutive layers to each device; their gradients add up over micro-batches."""
+    """Copy consecutive layers to each device. Their gradients are summed over micro-batches."""
     k, n = len(devices), len(params)
     stages = [[W.copyto(device) for W in params[n * i // k:n * (i + 1) // k]] for i, device in enumerate(devices)]
     for W in weights(stages):
@@ -52,25 +50,25 @@ def cut(params: list, devices: list) -> list:
 
 
 def weights(stages: list) -> list:
-    """The weights of all stages, in the order of the layers."""
+    """Return the weights of all stages, in the order of the layers."""
     return [W for stage in stages for W in stage]
 
 
 def forward(X, stages: list, devices: list):
-    """Scores, (n, width) -> (n, 10), on the last device."""
+    """Compute scores, (n, width) -> (n, 10), on the last device."""
     for stage, device in zip(stages, devices):
-        X = X.as_in_ctx(device)  # (n, width) crosses here; in the backward pass, its gradient does
+        X = X.as_in_ctx(device)  # (n, width) moves between devices here, and its gradient in the backward pass
         for W in stage:
             X = np.dot(npx.activation(X, act_type='tanh'), W)
     return X
 
 
 def train_batch(X, y, stages: list, devices: list, num_micro: int, lr: float) -> None:
-    """One step of SGD on a batch, in `num_micro` parts; does not wait."""
+    """Take one step of SGD on a batch in `num_micro` parts; does not block."""
     for W in weights(stages):
         W.grad[:] = 0
     X_parts, y_parts = split_batch(X, y, [devices[0]] * num_micro)
-    with autograd.record():  # No part waits for another: each device takes what is ready
+    with autograd.record():  # parts do not wait for each other: each device takes what is ready
         ls = [loss(forward(X_part, stages, devices), y_part.as_in_ctx(devices[-1]))
               for X_part, y_part in zip(X_parts, y_parts)]
     for l in ls:
@@ -80,15 +78,15 @@ def train_batch(X, y, stages: list, devices: list, num_micro: int, lr: float) ->
 
 
 def relative_difference(grad, of_one) -> float:
-    """The largest difference between two gradients, as a share of the largest entry."""
+    """Return the largest difference between two gradients, relative to the largest entry."""
     grad, of_one = grad.asnumpy(), of_one.asnumpy()
     return float(abs(grad - of_one).max() / abs(of_one).max())
 
 
 def seconds(X, y, params: list, devices: list, num_micro: int, repeats: int = 3) -> float:
-    """The shortest time that a step takes."""
+    """Return the shortest time of a step."""
     stages, timer = cut(params, devices), Timer()
-    for _ in range(1 + repeats):  # the first one allocates memory
+    for _ in range(1 + repeats):  # the first step allocates memory
         npx.waitall()
         timer.start()
         train_batch(X, y, stages, devices, num_micro, lr=0.1)

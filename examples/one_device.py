@@ -1,14 +1,14 @@
-"""The chapter from scratch on one device: what `gluon_mgpu/scratch.py` is where there is no second one.
+"""The scratch chapter on one device, to compare with `gluon_mgpu/scratch.py`.
 
     python examples/one_device.py
 
-The documentation shows these functions beside the chapter's. Prints, after two epochs of noise:
+The documentation shows these functions beside the chapter's. Prints, after two epochs on random images:
 
     test acc: 0.10, 0.2 sec/epoch on [cpu(0)]
     test acc: 0.10, 0.2 sec/epoch on [cpu(0), cpu(1)]
     losses on one device 2.3026 2.3019, on two 2.3026 2.3019
 
-The functions follow D2L 7.6, `train_ch6`, and 13.5.6.
+The functions follow `train_ch6` of D2L 7.6, and 13.5.6.
 """
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
 
 
 def losses(train: Callable, rows: int) -> list[float]:
-    """The loss of each of two epochs of random images."""
+    """Return the losses of two epochs on random images."""
     rng = numpy.random.default_rng(0)
     data = [BatchIterator(rng.integers(0, 256, (rows, 28, 28), 'uint8'), rng.integers(0, 10, rows), rows // 4, 'noise')
             for _ in range(2)]
@@ -66,7 +66,7 @@ def losses(train: Callable, rows: int) -> list[float]:
 
 
 def compare(one: Callable, several: Callable, devices: list, rows: int) -> None:
-    """Print what two programs come to, on the first device and on the first two."""
+    """Print the losses of two programs, one on the first device and one on the first two."""
     on_one = losses(lambda *args, **kwargs: one(*args, device=devices[0], **kwargs), rows)
     on_two = losses(lambda *args, **kwargs: several(2, *args, devices=devices[:2], **kwargs), rows)
     print('losses on one device {:.4f} {:.4f}, on two {:.4f} {:.4f}'.format(*on_one, *on_two))

@@ -1,15 +1,15 @@
-"""The concise chapter on one device: what `gluon_mgpu/concise.py` is where there is no second one.
+"""The concise chapter on one device, to compare with `gluon_mgpu/concise.py`.
 
     python examples/one_device_concise.py
 
-The documentation shows these functions beside the chapter's. Prints, after two epochs of noise:
+The documentation shows these functions beside the chapter's. Prints, after two epochs on random images:
 
     test acc: 0.06, 1.7 sec/epoch on [cpu(0)]
     test acc: 0.09, 1.2 sec/epoch on [cpu(0), cpu(1)]
     losses on one device 3.9614 5.5739, on two 4.1666 5.2451
 
-The losses differ, since batch norm takes its statistics from each device's rows. The functions follow D2L 7.6,
-`train_ch6`, and 13.6.3.
+The losses differ, because batch norm computes its statistics from each device's own rows. The functions follow
+`train_ch6` of D2L 7.6, and 13.6.3.
 """
 from __future__ import annotations
 

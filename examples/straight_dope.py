@@ -4,8 +4,8 @@
     python examples/straight_dope.py --devices gpu:0-3
     python examples/straight_dope.py --train-size 60000 --epochs 5   # the text's table, with MNIST at hand
 
-MNIST is found or downloaded by `gluon_mgpu.data` (`--data-dir` names its folder); where it cannot be had, the
-images are `glyphs`, letters made here, and the program says so. Prints, with glyphs on two cores (numbers vary):
+`gluon_mgpu.data` finds or downloads MNIST (`--data-dir` names its folder). If that fails, the program says so and uses
+`glyphs`, images of letters. Prints, with glyphs on two cores (numbers vary):
 
     first scores on cpu(0): [-0.051  0.126  0.091]
     first scores on cpu(1): [-0.02   0.12   0.114]
@@ -18,7 +18,7 @@ images are `glyphs`, letters made here, and the program says so. Prints, with gl
     run(1, 64, 0.3): ~0.48 ~0.79 ~0.83 ~0.79, ~1.8 sec/epoch on [cpu(0)]
     run(4, 256, 0.3): ~0.32 ~0.61 ~0.71 ~0.75, ~1.0 sec/epoch on [cpu(0), cpu(1), cpu(2), cpu(3)]
 
-The text's own table, with MNIST on four GPUs of 2017: accuracy after each of 5 epochs
+The text's table, with MNIST on four GPUs of 2017: accuracy after each of 5 epochs
 
     run(1, 64, .3)   0.9685 0.9814 0.9862 0.9848 0.9853   3.5 sec/epoch
     run(4, 256, .3)  0.9488 0.9693 0.9763 0.9801 0.9844   2.4 sec/epoch
@@ -40,8 +40,8 @@ loss = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
 def make_net(devices: list):
-    """The text's CNN, initialized on the devices."""
-    prefixes = MXNET_MAJOR < 2  # MXNet 2 has none
+    """Return the text's CNN, initialized on the devices."""
+    prefixes = MXNET_MAJOR < 2  # MXNet 2 has no prefixes
     net = nn.HybridSequential(prefix='cnn_') if prefixes else nn.HybridSequential()
     with net.name_scope() if prefixes else nullcontext():
         net.add(nn.Conv2D(20, 3, activation='relu'), nn.MaxPool2D(2, 2),  # (n, 1, 28, 28) -> (n, 20, 13, 13)
@@ -53,7 +53,7 @@ def make_net(devices: list):
 
 
 def forward_backward(net, X_shards: list, y_shards: list) -> list:
-    """Return the loss of every row of every shard, and leave a gradient on each device. Does not wait."""
+    """Return the losses of every shard and compute the gradients on each device; does not block."""
     with autograd.record():
         ls = [loss(net(X), y) for X, y in zip(X_shards, y_shards)]
     for l in ls:
@@ -62,22 +62,22 @@ def forward_backward(net, X_shards: list, y_shards: list) -> list:
 
 
 def train_batch(X, y, devices: list, net, trainer, batch_size: int) -> None:
-    """One step on a batch spread over the devices; does not wait."""
+    """Take one step on a batch split over the devices; does not block."""
     X_shards, y_shards = split_batch(X, y, devices)
     forward_backward(net, X_shards, y_shards)
-    zero_grad(net, devices[len(X_shards):])  # A device without rows adds nothing to the gradient
+    zero_grad(net, devices[len(X_shards):])  # a device without rows adds nothing to the gradient
     trainer.step(batch_size)  # also for a short last batch: every image has the same weight
 
 
 def valid_batch(X, y, devices: list, net) -> float:
-    """How many rows of the batch are right."""
+    """Return the number of correct rows of the batch."""
     X_shards, y_shards = split_batch(X, y, devices)
     predictions = [net(X) for X in X_shards]
     return sum(accuracy(y_hat, y) for y_hat, y in zip(predictions, y_shards))
 
 
 def run(num_gpus: int, batch_size: int, lr: float, devices: list, data: tuple, num_epochs: int) -> list:
-    """Train on the first `num_gpus` devices; prints and returns the accuracy after each epoch."""
+    """Train on the first `num_gpus` devices; print and return the accuracy after each epoch."""
     devices = devices[:num_gpus]
     train_iter, valid_iter = data
     net = hybridized(make_net(devices))  # for speed: the same function, as one operator
@@ -97,7 +97,7 @@ def run(num_gpus: int, batch_size: int, lr: float, devices: list, data: tuple, n
 
 
 def load(args, batch_size: int) -> tuple:
-    """Iterators over the training and validation rows of `--dataset`, or of glyphs if that cannot be had."""
+    """Return iterators over the training and validation rows of `--dataset`, or of glyphs if it is not available."""
     try:
         return load_data(args.dataset, batch_size, args.data_dir or None, args.train_size)
     except DownloadError as error:

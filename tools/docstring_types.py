@@ -1,16 +1,16 @@
-"""What the API's pages show as the type of a parameter: what the docstring says, as it stands there.
+"""Griffe extension that shows the types of parameters as they are written in the docstrings.
 
-Griffe reads ``np.ndarray, (n, 10), float32`` as an expression of Python, a tuple, and ``path-like`` as a difference,
-and would show them so; backquotes it would show as they are.
+Griffe would parse ``np.ndarray, (n, 10), float32`` as a Python tuple and ``path-like`` as a difference, and would show
+backquotes.
 """
 import griffe
 
 
 class DocstringTypes(griffe.Extension):
-    """Turns the types in docstrings back into text."""
+    """Extension that turns the types in docstrings back into text."""
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
-        """Called when the whole package has been read."""
+        """Convert all types when the package has been loaded."""
         self._turn(pkg)
 
     def _turn(self, owner: griffe.Object) -> None:

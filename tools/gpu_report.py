@@ -1,9 +1,9 @@
-"""Run the commands of docs/gpus.md, which need GPUs, and write one file with what each printed.
+"""Report from a machine with GPUs: runs the commands of docs/gpus.md and writes their output to one file.
 
     python tools/gpu_report.py [--out gpu-report.txt] [--timeout SECONDS]
 
-Goes on after failures. Exit status: 0 if all commands succeeded, 1 if some failed, 2 where there is no GPU to run them
-on; then nothing is written. With --check it only looks for a GPU.
+A command that fails does not stop the others. Exit status: 0 if all commands succeeded, 1 if some failed, 2 if there is
+no GPU; then nothing is written. With --check, it only looks for a GPU.
 """
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ import time
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))  # to be asked before anything is installed
+sys.path.insert(0, str(REPO))  # so that this works before anything is installed
 
 from gluon_mgpu import __version__  # noqa: E402
 from gluon_mgpu.devices.nvidia_driver import ask_driver  # noqa: E402
 
 
 def commands_in(text: str) -> list[str]:
-    """Return the commands of a page: the indented lines below its heading 'The list'."""
+    """Return the commands of a page: the indented lines below the heading 'The list'."""
     section = text.partition('\n## The list\n')[2].partition('\n## ')[0]
     return [line.strip() for line in section.splitlines() if line.startswith('    ')]
 
 
 def run(command: str, timeout: float) -> tuple[str, str, float]:
-    """Run a command by the shell, with this Python's environment first on the path.
+    """Run a command in the shell, with this Python's environment first on the path. Blocks.
 
     Returns
     -------
     output : str
-        Of both streams; of a line that is written again and again, such as a progress bar, its last state.
+        Both streams. A line that is rewritten, such as a progress bar, appears in its last state.
     ended : str
-        'exit status 0'
+        Such as 'exit status 0'.
     seconds : float
     """
     folder = str(Path(sys.executable).parent)
@@ -49,7 +49,7 @@ def run(command: str, timeout: float) -> tuple[str, str, float]:
         try:
             output, _ = process.communicate(timeout=timeout)
             ended = f'exit status {process.returncode}'
-        except BaseException as error:  # Ctrl-C, too
+        except BaseException as error:  # also Ctrl-C
             os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
@@ -60,7 +60,7 @@ def run(command: str, timeout: float) -> tuple[str, str, float]:
 
 
 def main(argv: list | None = None) -> int:
-    """Run the list. Returns the exit status."""
+    """Run the list; return the exit status."""
     parser = argparse.ArgumentParser(prog='gpu_report', description=__doc__.partition('\n')[0])
     parser.add_argument('--list', default=REPO / 'docs' / 'gpus.md', type=Path, help='the page with the commands')
     parser.add_argument('--out', default='gpu-report.txt', help='the file to write (default: %(default)s)')

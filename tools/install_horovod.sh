@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: tools/install_horovod.sh FOLDER
-# Build Horovod 0.28.1 with MXNet and gloo, and with NCCL where CUDA is, into the virtual environment FOLDER.
-# What this package and MXNet need must be installed there.
+# Build Horovod 0.28.1 with MXNet and gloo, and with NCCL if mxnet-cu112 is installed, into the virtual environment FOLDER.
+# This package and MXNet must already be installed there.
 set -euo pipefail
 venv=$1
 horovod=horovod==0.28.1
@@ -17,13 +17,13 @@ for tool in "a C++ compiler:${CXX:-c++}:g++" "cmake 3.13 or newer:cmake:cmake" "
   fi
 done
 
-# What the build is to contain, and nothing else, whatever may be found on the machine
+# Build exactly these parts, whatever else is on the machine
 export HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO
 export HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1
 if compgen -G "$venv/lib/python3*/site-packages/mxnet_cu*" >/dev/null; then
   export HOROVOD_GPU_OPERATIONS=NCCL
 fi
-# MXNet imports in the Pythons that the build starts, too
+# Let the Pythons that the build starts import MXNet
 export PYTHONPATH="$PWD/tools/horovod_build:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export CMAKE_POLICY_VERSION_MINIMUM=3.5 # gloo's own files are older than CMake 4 allows
 export MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}"
@@ -37,14 +37,14 @@ build() {
   pip install setuptools wheel packaging &&
     pip download --no-deps --no-build-isolation --no-binary horovod --dest "$source" "$horovod" &&
     tar -xzf "$source"/horovod-*.tar.gz -C "$source" --strip-components 1 &&
-    # A thread of gloo that finds a connection locked tries again at once, and keeps the one that holds the lock from
-    # its core: on busy cores, let that one go on. A sum of few numbers then takes 1 ms instead of 5
+    # A gloo thread that finds a connection locked spins, and so keeps the lock's holder off a busy core. A short sleep
+    # makes an allreduce of a few numbers take 1 ms instead of 5
     sed -i '/^  if (!lock) {/a\    usleep(50);' "$source/third_party/gloo/gloo/transport/tcp/pair.cc" &&
-    # It forgets which network interface it was told, and takes the host's name, often 127.0.1.1
+    # Horovod ignores the network interface it was given and uses the address of the host name, often 127.0.1.1
     sed -i '/::InitializeForProcessSet/,/^}/ s/device_attr.iface = gloo_iface_/device_attr.iface = global_context.gloo_iface_/' \
       "$source/horovod/common/gloo/gloo_context.cc" &&
     pip install --no-build-isolation --force-reinstall --no-deps "$source" &&
-    pip install "$horovod" # what it needs
+    pip install "$horovod" # its dependencies
 }
 : >"$log"
 if ! build; then
@@ -52,6 +52,6 @@ if ! build; then
   echo "Horovod could not be built: $log tells why." >&2
   exit 1
 fi
-# The launcher imports MXNet, too, to see what Horovod was built with
+# The launcher also imports MXNet, to see what Horovod was built with
 sed -i '0,/^from horovod/s//import gluon_mgpu  # supplies what MXNet misses in NumPy 1.24\n&/' "$venv/bin/horovodrun"
 "$venv/bin/python" -c 'import gluon_mgpu, horovod.mxnet'

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: tools/make_venv.sh FOLDER EXTRAS [oldest]
-# Make the virtual environment FOLDER, if it is not there, and install this package with EXTRAS in it; with `oldest`,
-# the lowest versions that pyproject.toml allows, which have wheels for Python 3.9.
-# PYTHON=/path/to/python names the Python to make it from; else one of 3.9 to 3.12 is looked for.
+# Create the virtual environment FOLDER if it does not exist, and install this package with EXTRAS in it. With `oldest`,
+# install the lowest versions that pyproject.toml allows; these have wheels for Python 3.9.
+# PYTHON=/path/to/python selects the Python; otherwise the script looks for one of 3.9 to 3.12.
 set -euo pipefail
 venv=$1
 extras=$2
@@ -23,7 +23,7 @@ candidates() {
 find_python() {
   local python version found=()
   while IFS= read -r python; do
-    # Run it: that a file is there says little (pyenv has one for each version that is not active).
+    # Run it, because an existing file may not work (pyenv has one for each inactive version).
     version=$("$python" -c 'import sys; print(sys.version.split()[0])' 2>/dev/null) || version='does not run'
     case $version in
       3.9.* | 3.10.* | 3.11.* | 3.12.*)
@@ -54,13 +54,13 @@ if [ ! -d "$venv" ]; then
   "$python" -m venv "$venv"
 fi
 if compgen -G "$venv/lib/python3*/site-packages/mxnet_cu*" >/dev/null; then
-  extras=${extras#cpu,} # the owner has chosen the CUDA build, and the CPU build would overwrite it
+  extras=${extras#cpu,} # the CUDA build is installed, and the CPU build would overwrite it
 fi
 pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
 install_package() {
   if [ -z "$oldest" ]; then
     "${pip[@]}" --editable ".[$extras]"
-  else # pip can't take the lowest versions
+  else # pip cannot select the lowest versions
     "${pip[@]}" 'uv>=0.5' &&
       "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --resolution lowest-direct --editable ".[$extras]"
   fi

@@ -1,10 +1,10 @@
-"""What MkDocs does not know of this repository, for `mkdocs.yml`: pages outside docs/, source code, the API.
+"""MkDocs hooks for `mkdocs.yml`: pages outside docs/, source code and the API.
 
-- README.md and the READMEs of examples and benchmarks become pages of the site, and links between them and docs/ are
-  turned, so that the same link works on GitHub and here. A source file that is linked to becomes a page, too.
-- ``<!-- code: PATH FUNCTION -->`` in a page is replaced by the function, and ``<!-- side by side: PATH FUNCTION |
-  PATH FUNCTION -->`` by two, with the lines marked that are not in the other; docstrings are left out.
-- The API has a page per package, made from its docstrings.
+- Pages outside docs/, such as the README files, become pages of the site. Links between them and docs/ are rewritten,
+  so that the same link works on GitHub and on the site. Each source file that a page links to becomes a page as well.
+- ``<!-- code: PATH FUNCTION -->`` in a page is replaced by the function without its docstring, and ``<!-- side by side:
+  PATH FUNCTION | PATH FUNCTION -->`` by two functions, with the differing lines marked.
+- The API has one page per package, generated from the docstrings.
 """
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import re
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-READMES = {'README.md': 'index.md', 'examples/README.md': 'examples/index.md',
-           'benchmarks/README.md': 'benchmarks/index.md'}
+# Pages outside docs/ -> their names on the site
+READMES = {'README.md': 'index.md', 'CONTRIBUTING.md': 'contributing.md', 'SECURITY.md': 'security.md',
+           'examples/README.md': 'examples/index.md', 'benchmarks/README.md': 'benchmarks/index.md',
+           'benchmarks/notes.md': 'benchmarks/notes.md'}
 LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
 CODE = re.compile(r'^<!-- (code|side by side): (.+) -->$', re.MULTILINE)
@@ -46,8 +48,8 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Put in the code, and turn the links."""
-    if 'side by side' in dict(CODE.findall(markdown)):  # two columns need the room
+    """Insert the code and rewrite the links."""
+    if 'side by side' in dict(CODE.findall(markdown)):  # two columns need the space
         page.meta.setdefault('hide', ['navigation', 'toc'])
     markdown = CODE.sub(lambda match: code_block(match[1], match[2]), markdown)
     here = path_of(page.file.src_uri)
@@ -57,19 +59,19 @@ def on_page_markdown(markdown, page, config, files):
     def turned(match):
         path = (here.parent / match[1]).resolve()
         if not path.is_relative_to(REPO) or not path.exists():
-            return match[0]  # MkDocs says that it leads nowhere
+            return match[0]  # MkDocs reports the broken link
         return posixpath.relpath(uri_of(path), posixpath.dirname(page.file.src_uri) or '.')
     return LINK.sub(turned, markdown)
 
 
 def path_of(uri: str) -> Path | None:
-    """The file in the repository that a page is made of; None for one that is made here."""
+    """Return the file in the repository that a page is made from; None for a generated page."""
     path = {uri: REPO / path for path, uri in READMES.items()}.get(uri, REPO / 'docs' / uri)
     return path if path.exists() else None
 
 
 def uri_of(path: Path) -> str:
-    """What a file of the repository is called in the site."""
+    """Return the name of a repository file on the site."""
     name = path.relative_to(REPO).as_posix()
     if name in READMES:
         return READMES[name]
@@ -79,27 +81,21 @@ def uri_of(path: Path) -> str:
 
 
 def linked_sources(page: Path) -> set[Path]:
-    """The files outside docs/ that a page links to, other than READMEs."""
+    """Return the files outside docs/ that a page links to, except READMEs."""
     paths = {(page.parent / link).resolve() for link in LINK.findall(page.read_text())}
     return {path for path in paths if path.exists() and path.is_relative_to(REPO)
             and not path.is_relative_to(REPO / 'docs') and path.relative_to(REPO).as_posix() not in READMES}
 
 
 def source_page(path: Path) -> str:
-    """The Markdown of a page that shows a file, or the Python files of a folder."""
+    """Return a Markdown page that shows a file, or the Python files of a folder."""
     shown = sorted(path.glob('*.py')) if path.is_dir() else [path]
     blocks = [f'`{file.relative_to(REPO)}`\n\n{fenced(file.read_text(), LANGUAGES[file.suffix])}' for file in shown]
     return f'# {path.name}\n\n' + '\n'.join(blocks)
 
 
 def code_of(path: str, name: str) -> str:
-    """The source of a function of a file, without its docstring.
-
-    Raises
-    ------
-    ValueError
-        If it is not there.
-    """
+    """Return the source of a function without its docstring; raise ValueError if it does not exist."""
     source = (REPO / path).read_text()
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -111,7 +107,7 @@ def code_of(path: str, name: str) -> str:
 
 
 def code_block(kind: str, what: str) -> str:
-    """Markdown for a function, or for two beside each other."""
+    """Return Markdown for one function, or for two side by side."""
     if kind == 'code':
         return fenced(code_of(*what.split()), 'python')
     places = [place.split() for place in what.split('|')]
@@ -125,19 +121,19 @@ def code_block(kind: str, what: str) -> str:
 
 
 def changed_lines(code: str, other: str) -> list[int]:
-    """The numbers, from 1, of the lines of `code` that `other` does not have there; comments and indents aside."""
+    """Return the line numbers in `code`, from 1, that differ from `other`; ignore comments and indentation."""
     lines, others = ([re.sub(r' *(#.*)?$', '', line).strip() for line in text.splitlines()] for text in (code, other))
     matcher = difflib.SequenceMatcher(None, lines, others, autojunk=False)
     return [i + 1 for tag, start, end, _, _ in matcher.get_opcodes() if tag != 'equal' for i in range(start, end)]
 
 
 def fenced(code: str, language: str, marked: str = '') -> str:
-    """A block of code in Markdown."""
+    """Return a Markdown code block."""
     return f'````{language}{f" hl_lines={chr(34)}{marked}{chr(34)}" if marked else ""}\n{code.rstrip()}\n````\n'
 
 
 def api_pages() -> dict[str, tuple[str, list[str]]]:
-    """The pages of the API: uri -> (title, names of modules)."""
+    """Return the API pages: uri -> (title, names of modules)."""
     package = REPO / 'gluon_mgpu'
     chapters = ['scratch', 'concise']
     others = sorted(path.stem for path in package.glob('[!_]*.py') if path.stem not in chapters)
@@ -150,12 +146,12 @@ def api_pages() -> dict[str, tuple[str, list[str]]]:
 
 
 def has_definitions(path: Path) -> bool:
-    """Whether a module defines a public function or class itself."""
+    """Return True if a module itself defines a public function or class."""
     return any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith('_')
                for node in ast.parse(path.read_text()).body)
 
 
 def api_page(title: str, modules: list[str]) -> str:
-    """The Markdown of a page of the API."""
+    """Return the Markdown of an API page."""
     sections = [f'## gluon_mgpu.{name}\n\n::: gluon_mgpu.{name}\n' for name in modules]
     return f'# API: {title}\n\n' + '\n'.join(sections)

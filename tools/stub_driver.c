@@ -1,12 +1,12 @@
-/* A stand-in for the NVIDIA driver: its GPUs can be asked for, and compute nothing.
+/* A stub NVIDIA driver: it reports GPUs but cannot compute.
 
        cc -shared -fPIC -o FOLDER/libcuda.so.1 tools/stub_driver.c
        LD_LIBRARY_PATH=FOLDER STUB_GPUS='GPU-UUID|NVIDIA H200|9.0|150754820096;...' python ...
 
-   Without STUB_GPUS there is none: MXNet's CUDA build can be imported, and computes on CPU contexts.
-   CUDA_VISIBLE_DEVICES is obeyed as NVIDIA documents it: numbers, or beginnings of UUIDs that name one GPU, in the
-   order that counts from then on; what follows an unknown one is not seen. A process sees one MIG instance at most.
-   STUB_CUINIT is the code that cuInit is to fail with. */
+   Without STUB_GPUS it has no GPU: MXNet's CUDA build can be imported and computes on CPU contexts.
+   CUDA_VISIBLE_DEVICES works as NVIDIA documents it: numbers or unique beginnings of UUIDs; their order becomes the
+   order of the GPUs, and everything after an unknown entry is hidden. A process sees at most one MIG instance.
+   If STUB_CUINIT is set, cuInit fails with that code. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: tools/test_wheel.sh FOLDER
-# Build the source archive, and the wheel from it, with the environment FOLDER; install the wheel in an empty environment,
-# and train there, in another folder, for an epoch.
+# Build the source archive and, from it, the wheel, using the environment FOLDER. Install the wheel in an empty environment
+# and train for one epoch in another folder.
 set -euo pipefail
 python=$PWD/$1/bin/python
 out=$(mktemp -d)

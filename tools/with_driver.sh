@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: tools/with_driver.sh PYTHON ARGUMENTS...
-# Run a Python with the NVIDIA driver, or, on a machine without one, with a stand-in that knows no GPU: MXNet's CUDA build
-# can't be imported without a driver.
+# Run Python with the NVIDIA driver or, on a machine without one, with a stub driver that has no GPU, because MXNet's CUDA
+# build cannot be imported without a driver.
 set -euo pipefail
 if ! "$1" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
   folder=$(mktemp -d)

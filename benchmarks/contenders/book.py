@@ -1,9 +1,9 @@
-"""Contender: the book's way, with the pieces that the package `d2l` holds, on MXNet's default settings.
+"""Contender: the book's code with the package `d2l`, on MXNet's default settings.
 
-`d2l` 1.0.3 holds the loader, `split_batch`, `sgd`, `resnet18` and the evaluation, which are called from it. It
-does not hold LeNet and the loops of the two chapters: these are written here, the way the chapters do it:
-imperative, with an allreduce and an update for each parameter, and in the scratch chapter with a wait after every
-batch. Left out, in its favour: the curve that the book draws after each epoch. The job's "devices": how many.
+`d2l` 1.0.3 provides the loader, `split_batch`, `sgd`, `resnet18` and the evaluation. It does not contain LeNet and the
+loops of the two chapters, so they are written here as in the book: imperative, with an allreduce and an update for each
+parameter, and in the scratch chapter a wait after every batch. The curve that the book draws after each epoch is left
+out, in its favour. The job's "devices" is the number of CPU contexts.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import warnings
 from common import Stopwatch, read_job, read_rows
 
 with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # MXNet's own, about today's Python
+    warnings.simplefilter('ignore')  # MXNet's own warnings about newer Pythons
     from d2l import mxnet as d2l
     from mxnet import autograd, cpu, gluon, init, np, npx
 
@@ -21,11 +21,11 @@ npx.set_np()
 
 
 def load(job: dict) -> tuple:
-    """The book's loaders, over the job's rows.
+    """Return the book's loaders over the job's rows.
 
-    `d2l.load_data_fashion_mnist` makes them from MXNet's FashionMNIST, which downloads from a host that is
-    gone and insists on the checksums of its files. So a stand-in gives that class its rows, in the form in
-    which the class itself keeps them; reading samples, transforms and worker processes are as they are.
+    `d2l.load_data_fashion_mnist` uses MXNet's FashionMNIST, which downloads from a host that no longer exists and
+    requires fixed checksums. A subclass supplies the rows instead, in the format of that class; sampling, transforms
+    and worker processes are unchanged.
     """
     images, labels, test_images, test_labels = read_rows(job)
 
@@ -43,7 +43,7 @@ def load(job: dict) -> tuple:
 
 
 def lenet(X, params):
-    """Scores of the classes, by the network of the scratch chapter: (n, 1, 28, 28) -> (n, 10)."""
+    """Compute class scores with the network of the scratch chapter: (n, 1, 28, 28) -> (n, 10)."""
     W1, b1, W2, b2, W3, b3, W4, b4 = params
     for W, b, size in ((W1, b1, (3, 3)), (W2, b2, (5, 5))):
         X = npx.relu(npx.convolution(data=X, weight=W, bias=b, kernel=size, num_filter=W.shape[0]))
@@ -52,7 +52,7 @@ def lenet(X, params):
 
 
 def add_up(grads):
-    """Give every device the sum of one parameter's gradients."""
+    """Give every device the sum of one parameter's gradients, in place."""
     for other in grads[1:]:
         grads[0][:] += other.copyto(grads[0].ctx)
     for other in grads[1:]:
@@ -60,7 +60,7 @@ def add_up(grads):
 
 
 def scratch(job, devices, batches):
-    """The scratch chapter as two functions: train for one epoch, and the accuracy on a test_iter."""
+    """Return two functions of the scratch chapter: train for one epoch; accuracy on a test_iter."""
     shapes = ((20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (800, 128), (128,), (128, 10), (10,))
     start = [np.random.normal(scale=0.01, size=s) if len(s) > 1 else np.zeros(s) for s in shapes]
     replicas = [[p.copyto(device) for p in start] for device in devices]
@@ -89,7 +89,7 @@ def scratch(job, devices, batches):
 
 
 def concise(job, devices, batches):
-    """The same for the concise chapter."""
+    """Return the same two functions of the concise chapter."""
     net = d2l.resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': job['lr']})
@@ -111,7 +111,7 @@ def concise(job, devices, batches):
 def main() -> None:
     job = read_job()
     train_iter, test_iter = load(job)
-    # cpu(i) for each, since d2l.try_gpu gives cpu(0) for every GPU that is missing
+    # not d2l.try_gpu, which returns cpu(0) for every missing GPU
     devices = [cpu(i) for i in range(job['devices'])]
     epoch, accuracy = {'scratch': scratch, 'concise': concise}[job['work']](job, devices, train_iter)
     watch = Stopwatch()

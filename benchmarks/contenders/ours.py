@@ -1,4 +1,4 @@
-"""Contender: `train` of this package's chapters, as a user calls it. The job's "devices": how many."""
+"""Contender: `train` of this package's chapters, as a user calls it. The job's "devices" is their number."""
 from __future__ import annotations
 
 import sys
@@ -16,7 +16,7 @@ from gluon_mgpu.training.run import Run
 
 
 class Timing(Hook):
-    """Times the epochs: training only, as for every contender."""
+    """Callback that times the epochs, training only, as for every contender."""
 
     def __init__(self, watch: Stopwatch):
         self.watch = watch

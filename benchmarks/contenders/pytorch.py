@@ -1,9 +1,9 @@
 """Contender: the same networks and updates in PyTorch.
 
-The job's "mode" is "eager", "compile" (`torch.compile`) or "ddp" (DistributedDataParallel over gloo, one process
-with one thread per core); its "dtype" may be "bfloat16", by autocast. The rows lie in memory as one tensor and a
-batch is one indexing and one division, the quickest loader that we know. Evaluation runs the network as it was
-before `torch.compile`, so that nothing is compiled for it.
+The job's "mode" is "eager", "compile" (`torch.compile`) or "ddp" (DistributedDataParallel over gloo, one process with
+one thread per core). Its "dtype" may be "bfloat16", by autocast. The rows are one tensor in memory, and a batch takes
+one indexing and one division, the fastest loader that we know. Evaluation uses the network before `torch.compile`, so
+that nothing is compiled for it.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lenet() -> nn.Module:
 
 
 class Residual(nn.Module):
-    """relu(X + f(X)), f of two 3x3 convolutions; the first may halve the image and change the channels."""
+    """Residual block relu(X + f(X)); f has two 3x3 convolutions, the first with a stride and new channels."""
 
     def __init__(self, channels_in, channels, stride):
         super().__init__()
@@ -44,7 +44,7 @@ def resnet18() -> nn.Module:
 
 
 def initialize(module: nn.Module) -> None:
-    """Weights normal with standard deviation 0.01, biases zero, as in the chapters."""
+    """Initialize weights with standard deviation 0.01 and biases with zero, as in the chapters."""
     if isinstance(module, (nn.Conv2d, nn.Linear)):
         nn.init.normal_(module.weight, std=0.01)
         nn.init.zeros_(module.bias)
@@ -66,14 +66,14 @@ def accuracy(net, images, labels, batch_size, autocast) -> float:
 
 
 def work(rank: int, job: dict, num_ranks: int, port: int) -> None:
-    """One process: it does all of the job, or its rank's part of every batch. The last line comes from rank 0."""
+    """Run the job in one process: all of it, or this rank's shard of every batch. Rank 0 prints the result."""
     if job['mode'] == 'ddp':
         torch.set_num_threads(1)
         os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
         distributed.init_process_group('gloo', rank=rank, world_size=num_ranks)
     else:
         torch.set_num_threads(job['cores'])
-    torch.manual_seed(0)  # the same network and the same order of the rows in all ranks
+    torch.manual_seed(0)  # same network and order of rows on all ranks
     images, labels, test_images, test_labels = (torch.from_numpy(a) for a in read_rows(job))
     labels, test_labels = labels.long(), test_labels.long()
 
@@ -96,12 +96,12 @@ def work(rank: int, job: dict, num_ranks: int, port: int) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            losses.append(loss.detach() * len(rows))  # in ddp, as rank 0 sees it in its part
+            losses.append(loss.detach() * len(rows))  # with ddp, the loss of rank 0's shards
         watch.stop()
         if rank == 0:
             test_acc = accuracy(net, test_images, test_labels, job['batch_size'], autocast)
         if job['mode'] == 'ddp':
-            distributed.barrier()  # the others do not train while rank 0 evaluates
+            distributed.barrier()  # wait while rank 0 evaluates
     if rank == 0:
         print(watch.line(job, len(images), sum(losses) / len(images), test_acc), flush=True)
     if job['mode'] == 'ddp':

@@ -1,4 +1,4 @@
-"""Contender: the same chapters by Horovod, a worker with one CPU context per core, as `horovodrun` starts them."""
+"""Contender: this package's chapters with Horovod, one worker with one CPU context per core."""
 from __future__ import annotations
 
 import json
@@ -21,7 +21,7 @@ from gluon_mgpu.training.run import Run
 
 
 def launch(job: dict) -> None:
-    """Start this file once per core, and print what the first worker prints."""
+    """Start this file once per core and print the output of rank 0."""
     check_horovod()
     launcher = Path(sys.executable).with_name('horovodrun')
     hosts = ['-np', str(job['cores']), '-H', f'localhost:{job["cores"]}']
@@ -31,12 +31,12 @@ def launch(job: dict) -> None:
 
 
 def work(job: dict) -> None:
-    """Be one of the workers."""
+    """Train as one of the workers."""
     images, labels, test_images, test_labels = read_rows(job)
     with HorovodWorkers(fp16=job.get('fp16', False)) as workers:
         train_iter = BatchIterator(images, labels, job['batch_size'], 'rows', shuffle=True, part=workers.part)
         test_iter = BatchIterator(test_images, test_labels, job['batch_size'], 'rows', part=workers.part)
-        watch = Stopwatch(lambda: sum(workers.gather(cpu_seconds())))  # each worker is a process group of its own
+        watch = Stopwatch(lambda: sum(workers.gather(cpu_seconds())))  # each worker has its own process group
         run = Run(job['epochs'], quiet=True, hooks=[Timing(watch)], workers=workers)
         train = {'scratch': scratch.train, 'concise': concise.train}[job['work']]
         train(1, job['batch_size'], job['lr'], devices=[workers.device], data=(train_iter, test_iter), run=run)

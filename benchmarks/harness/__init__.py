@@ -1,1 +1,1 @@
-"""What runs the contenders of `compare.py`, each in an environment of its own, and reports what they came to."""
+"""Harness of `compare.py`: runs each contender in its own environment and reports the results."""

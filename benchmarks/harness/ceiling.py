@@ -1,9 +1,9 @@
-"""What the cores can do at most: rates of matrix products and convolutions, one CPU context per core, all at once.
+"""Upper limit of the cores: rates of matrix products and convolutions on all CPU contexts at once, one per core.
 
     python benchmarks/harness/ceiling.py 2     # on two CPU contexts; 10 seconds
 
-The last line is a JSON object, name -> GFLOP/s of all contexts together. `compare.py` runs this before each of its
-works: it tells how far a contender is from what oneDNN makes of this processor, amid the same noise.
+The last line is a JSON object, name -> GFLOP/s of all contexts together. `compare.py` runs this before each work, to
+show how close a contender comes to the speed of oneDNN on this processor at that time.
 """
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ROUNDS = 7
 
 
 def gflops(step, num_devices: int, flop: float) -> float:
-    """Median rate of all devices together, in GFLOP/s: `step(device)`, of `flop` operations, is queued on each."""
+    """Return the median GFLOP/s of all devices together, queueing `step(device)` of `flop` operations on each."""
     devices = [mx.cpu(i) for i in range(num_devices)]
     seconds = []
-    for _ in range(ROUNDS + 2):  # the first two lay out memory
+    for _ in range(ROUNDS + 2):  # the first two allocate memory
         started = time.perf_counter()
         for _ in range(3):
             for device in devices:
@@ -37,14 +37,14 @@ def gflops(step, num_devices: int, flop: float) -> float:
 
 
 def product(size: int, num_devices: int) -> float:
-    """The rate of products of two square matrices."""
+    """Return the rate of products of two square matrices."""
     matrices = {mx.cpu(i): np.random.uniform(size=(size, size), ctx=mx.cpu(i)) for i in range(num_devices)}
     return gflops(lambda device: np.dot(matrices[device], matrices[device]), num_devices, 2 * size ** 3)
 
 
 def convolution(channels_in: int, channels: int, kernel: int, padding: int, size: int, rows: int, dtype: str,
                 num_devices: int) -> float:
-    """The rate of a convolution: forward, and backward to its input and to its weights."""
+    """Return the rate of a convolution: forward, and the gradients of its input and weights."""
     devices = [mx.cpu(i) for i in range(num_devices)]
     net = gluon.nn.HybridSequential()
     layer = conv2d(channels, kernel, padding=padding, in_channels=channels_in, dtype=dtype)
@@ -72,7 +72,7 @@ def main() -> None:
     try:
         check_dtype('bfloat16', [mx.cpu()])
         rates['the same in bfloat16'] = convolution(128, 128, 3, 1, 14, 64, 'bfloat16', k)
-    except ValueError:  # not on this processor
+    except ValueError:  # not supported by this processor
         pass
     print(json.dumps(rates))
 

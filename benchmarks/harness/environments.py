@@ -1,4 +1,4 @@
-"""What the contenders run in: the environments of the peers, made where they are missing."""
+"""Virtual environments of the other packages, created if they are missing."""
 from __future__ import annotations
 
 import json
@@ -7,17 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Name -> what pip is called with, in this order
+# Name -> arguments of pip, in this order
 RECIPES = {
-    # d2l pins packages that no longer install, so it comes without them. Its MXNet needs numpy.bool, which
-    # NumPy has up to 1.23; pandas 2.2 wants a newer NumPy.
+    # d2l pins packages that no longer install, so it is installed without dependencies. Its MXNet needs numpy.bool,
+    # which NumPy has up to 1.23; pandas 2.2 needs a newer NumPy.
     'd2l': (['mxnet==1.9.1', 'numpy<1.24', 'pandas<2.2', 'matplotlib', 'matplotlib-inline', 'ipython', 'requests'],
             ['--no-deps', 'd2l==1.0.3']),
-    # The index of PyTorch has a build without CUDA; PyPI's brings several GB of it
+    # PyTorch's index has a build without CUDA; PyPI's build adds several GB
     'torch': (['numpy'],
               ['torch==2.13.0', '--extra-index-url', 'https://download.pytorch.org/whl/cpu']),
 }
-# Name -> the proof that it works: the names that the contender needs can be imported
+# Name -> an import that shows that the environment works
 PROOF = {
     'd2l': 'from d2l.mxnet import split_batch, resnet18, evaluate_accuracy_gpus, load_data_fashion_mnist',
     'torch': 'import torch.distributed',
@@ -26,21 +26,21 @@ VERSIONS = ('mxnet', 'd2l', 'torch', 'numpy')
 
 
 class MissingEnvironmentError(ValueError):
-    """An environment is not there and can't be made; the message says why, in one line."""
+    """Error: an environment is missing and cannot be created; one line says why."""
 
 
 def python_of(folder: Path) -> Path:
-    """The interpreter of the environment in `folder`."""
+    """Return the interpreter of the environment in `folder`."""
     return folder / ('Scripts/python.exe' if sys.platform == 'win32' else 'bin/python')
 
 
 def make(name: str, env_dir: Path, say=print) -> Path:
-    """Make one of `RECIPES` in ``env_dir/name``, unless it is there, and return its interpreter.
+    """Create the environment ``env_dir/name`` from `RECIPES` if it is missing, and return its interpreter.
 
     Raises
     ------
     MissingEnvironmentError
-        If it can't be made, or what is there does not work. One that was made only halfway is deleted.
+        If it cannot be created or does not work. An incomplete environment is deleted.
     """
     folder = Path(env_dir).absolute() / name
     python = python_of(folder)
@@ -61,7 +61,7 @@ def make(name: str, env_dir: Path, say=print) -> Path:
 
 
 def versions(python) -> dict:
-    """The versions of Python and of `VERSIONS`, as far as the interpreter's environment has them."""
+    """Return the versions of Python and of the packages in `VERSIONS` that are installed."""
     code = ('import importlib.metadata as m, json, platform\n'
             'found = {d.metadata["Name"]: d.version for d in m.distributions()}\n'
             f'wanted = {{n: found[n] for n in {VERSIONS!r} if n in found}}\n'
@@ -70,7 +70,7 @@ def versions(python) -> dict:
 
 
 def _call(command: list) -> str:
-    """Run a command and return its output; an error becomes one line."""
+    """Run a command and return its output; turn an error into one line."""
     try:
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is compared: the works, and the contenders that do them."""
+"""Works and contenders of the comparison."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -6,28 +6,28 @@ from typing import NamedTuple
 from gluon_mgpu.machine import num_cores
 
 CORES = num_cores()
-OURS = 'ours'  # what the others are compared with
+OURS = 'ours'  # reference for the ratios
 
 
 class Work(NamedTuple):
-    """What one table is about."""
+    """One table: a network, its precision and settings."""
 
     title: str
     chapter: str
     dtype: str
     batch_size: int
     lr: float
-    rows: int  # in an epoch
-    quick_rows: int  # the same with --quick
-    mflop: float  # million operations per image: convolutions and dense layers as written, forward and backward
+    rows: int  # per epoch
+    quick_rows: int  # per epoch with --quick
+    mflop: float  # million operations per image in convolutions and dense layers, forward and backward
 
 
 class Contender(NamedTuple):
-    """A row of the tables."""
+    """One row of the tables."""
 
     program: str  # in contenders/
-    environment: str | None  # None: the Python that runs this
-    options: dict  # of its job
+    environment: str | None  # None: the current Python
+    options: dict  # entries of its job
     works: tuple
 
 

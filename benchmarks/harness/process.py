@@ -1,4 +1,4 @@
-"""A program run as a process of its own: started, watched, ended, the last line of its output read."""
+"""Runner that starts a program in its own process, watches it, ends it and reads the last line of its output."""
 from __future__ import annotations
 
 import contextlib
@@ -12,16 +12,15 @@ import tempfile
 import time
 from pathlib import Path
 
-POLL = 0.2  # seconds between two looks at a running program
+POLL = 0.2  # seconds between two checks of a running program
 EXPECTED = ('name', 'epoch_seconds', 'cores_busy', 'rows', 'loss', 'test_acc')
 CEILING = Path(__file__).with_name('ceiling.py')
-# Every program begins from its own defaults: what is set in this shell, or was set here by importing
-# gluon_mgpu, would otherwise be set for the peers as well.
+# Settings of the shell and of gluon_mgpu, removed so that every program starts from its own defaults
 DROPPED = re.compile(r'(OMP|KMP|MKL|OPENBLAS|MXNET|MALLOC|TORCH\w*|GLUON_MGPU)_|PYTHON(HOME|PATH)$')
 
 
 class ProgramError(ValueError):
-    """A program crashed, took too long or printed no line that can be read; the message says which."""
+    """Error: a program crashed, took too long or printed no readable line; the message says which."""
 
 
 def run(python, program, job: dict, timeout: float) -> dict:
@@ -32,20 +31,20 @@ def run(python, program, job: dict, timeout: float) -> dict:
     python, program : path-like
         The interpreter of its environment, and the file it runs.
     job : dict
-        What it is to do, as `common.read_job` describes it.
+        As described in `common`.
     timeout : float
-        Seconds after which it is ended, together with all that it started.
+        Seconds after which the program and its children are killed.
 
     Returns
     -------
     dict
-        The contender's line and two numbers more: ``job_seconds``, from its start to its end, and
-        ``peak_mb``, the most memory that it and the processes it started were seen to hold together.
+        The contender's line, ``job_seconds`` from start to end, and ``peak_mb``, the maximum memory of the program
+        and its children together.
 
     Raises
     ------
     ProgramError
-        In one line.
+        If the program fails.
     """
     output, seconds, peak_mb = _call([python, program, json.dumps(job)], timeout)
     line = parse(output)
@@ -56,13 +55,13 @@ def run(python, program, job: dict, timeout: float) -> dict:
 
 
 def ceiling(python, num_cores: int, timeout: float) -> dict:
-    """Run `ceiling.py` for at most `timeout` seconds; name -> GFLOP/s, or a ProgramError if it fails."""
+    """Run `ceiling.py` for at most `timeout` seconds; return name -> GFLOP/s. Raises ProgramError."""
     output, _, _ = _call([python, CEILING, num_cores], timeout)
     return parse(output)
 
 
 def parse(output: str) -> dict:
-    """The last line of a program's output, a JSON object; a ProgramError if it is none."""
+    """Return the JSON object in the last line of a program's output; raise ProgramError if there is none."""
     lines = output.strip().splitlines()
     try:
         line = json.loads(lines[-1])
@@ -74,10 +73,10 @@ def parse(output: str) -> dict:
 
 
 def _call(command: list, timeout: float) -> tuple[str, float, float]:
-    """Run a program to its end: its output, its seconds, its peak memory in MB; a ProgramError if it fails."""
+    """Run a program to its end; return its output, seconds and peak MB. Raises ProgramError."""
     with tempfile.TemporaryDirectory(prefix='compare-') as folder:
         out, err = Path(folder, 'out'), Path(folder, 'err')
-        # torch.compile keeps what it compiled: a new cache each time, since the whole job is to count it
+        # an empty cache for torch.compile, because compilation counts as part of the job
         env = {name: value for name, value in os.environ.items() if not DROPPED.match(name)}
         env['TORCHINDUCTOR_CACHE_DIR'] = str(Path(folder, 'inductor'))
         started = time.perf_counter()
@@ -85,7 +84,7 @@ def _call(command: list, timeout: float) -> tuple[str, float, float]:
             try:
                 process = subprocess.Popen([str(word) for word in command], stdout=stdout, stderr=stderr,
                                            stdin=subprocess.DEVNULL, env=env,
-                                           start_new_session=True)  # a group of its own, to be ended as a whole
+                                           start_new_session=True)  # a process group that can be killed as a whole
             except OSError as error:
                 raise ProgramError(str(error)) from None
         try:
@@ -101,7 +100,7 @@ def _call(command: list, timeout: float) -> tuple[str, float, float]:
 
 
 def _watch(process, deadline: float) -> float:
-    """Wait for the process to end; the peak memory in MB of all that it has started."""
+    """Wait for the process to end; return the peak MB of the process and its children."""
     peak, looks = 0.0, 0
     while True:
         try:
@@ -110,29 +109,29 @@ def _watch(process, deadline: float) -> float:
         except subprocess.TimeoutExpired:
             if time.perf_counter() > deadline:
                 raise
-        if looks % 5 == 1:  # once per second: it is looked up in tables of the kernel, which takes milliseconds
+        if looks % 5 == 1:  # once per second, because the look-up takes milliseconds
             peak = max(peak, _memory_mb(process.pid))
         looks += 1
 
 
 def _memory_mb(pid: int) -> float:
-    """Memory in MB of a process and all that it has started, shared pages counted once; 0 where there is no /proc."""
+    """Return the MB of a process and its children, shared pages counted once; 0 without /proc."""
     kilobytes = 0
     for member in _family(pid):
         try:
             rollup = Path(f'/proc/{member}/smaps_rollup').read_text()
             kilobytes += int(re.search(r'^Pss:\s+(\d+) kB', rollup, re.M).group(1))
-        except (OSError, AttributeError):  # it has ended
+        except (OSError, AttributeError):  # the process has ended
             continue
     return kilobytes * 1024 / 1e6
 
 
 def _family(pid: int) -> set[int]:
-    """A process, those of its group, and what they have started, also in groups of their own as Horovod's workers."""
+    """Return a process, its group and their children, also those in other groups, such as Horovod's workers."""
     parents, family = {}, {pid}
     for stat in glob.glob('/proc/[0-9]*/stat'):
-        with contextlib.suppress(OSError):  # it has ended
-            fields = Path(stat).read_text().rpartition(')')[2].split()  # the name before it may hold spaces
+        with contextlib.suppress(OSError):  # the process has ended
+            fields = Path(stat).read_text().rpartition(')')[2].split()  # the name before it may contain spaces
             number = int(stat.split('/')[2])
             parents[number] = int(fields[1])
             if int(fields[2]) == pid:
@@ -143,8 +142,8 @@ def _family(pid: int) -> set[int]:
 
 
 def _end(process) -> None:
-    """End what is left of the process's group, such as the workers of one that crashed."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left
+    """Kill the rest of the process group, such as the workers of a crashed program."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

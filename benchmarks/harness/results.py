@@ -1,10 +1,10 @@
-"""What the contenders' numbers come to: medians, ratios, a table as text, a picture."""
+"""Results of the comparison: medians, ratios, a text table and a chart."""
 from __future__ import annotations
 
 import statistics
 
-FULL_EPOCH = 60_000  # rows of Fashion-MNIST: seconds per epoch are told for so many
-COLUMNS = (  # heading, how a summary is put there
+FULL_EPOCH = 60_000  # rows of Fashion-MNIST; seconds per epoch are scaled to this number
+COLUMNS = (  # heading, and the function that formats a summary
     ('s/epoch', lambda s: f'{s["epoch_seconds"]:.2f}'),
     ('from-to', lambda s: f'{s["fastest"]:.2f}-{s["slowest"]:.2f}'),
     ('images/s', lambda s: f'{s["images_per_second"]:,.0f}'),
@@ -20,18 +20,18 @@ COLUMNS = (  # heading, how a summary is put there
 
 
 def summarize(runs: list) -> dict:
-    """One contender's numbers over its rounds.
+    """Summarize one contender's runs.
 
     Parameters
     ----------
     runs : list of dict
-        From `process.run`, at least one, each of two epochs or more.
+        From `process.run`; at least one, each with two or more epochs.
 
     Returns
     -------
     dict
-        ``epoch_seconds``, ``fastest``, ``slowest``: median and extremes of all epochs but each run's
-        first, scaled to `FULL_EPOCH` rows. The rest are medians over the rounds, of what was measured.
+        ``epoch_seconds``, ``fastest``, ``slowest``: median and extremes of all epochs except the first of each run,
+        scaled to `FULL_EPOCH` rows. The rest are medians over the runs, not scaled.
     """
     scale = FULL_EPOCH / runs[0]['rows']
     steady = [seconds * scale for run in runs for seconds in run['epoch_seconds'][1:]]
@@ -44,10 +44,10 @@ def summarize(runs: list) -> dict:
 
 
 def compare(runs_of: dict, reference: str, mflop: float | None = None) -> dict:
-    """Summaries by name, in the order given, with ``ratio``: median seconds per epoch over the reference's.
+    """Return summaries by name with ``ratio``, the time relative to the reference, and ``gflops``.
 
-    And with ``gflops``, from the millions of operations that an image takes. Contenders without runs are left
-    out. Without the reference every ratio is None, and without `mflop` every rate.
+    `mflop` is the number of operations per image in millions. Contenders without runs are left out. Without the
+    reference, every ratio is None; without `mflop`, every rate is None.
     """
     summaries = {name: summarize(runs) for name, runs in runs_of.items() if runs}
     ours = summaries.get(reference)
@@ -58,7 +58,7 @@ def compare(runs_of: dict, reference: str, mflop: float | None = None) -> dict:
 
 
 def table(title: str, summaries: dict) -> str:
-    """The summaries of one work as text: a line for each contender, numbers aligned."""
+    """Return the summaries of one work as text, one aligned line per contender."""
     rows = [['', *(heading for heading, _ in COLUMNS)]]
     rows += [[name, *(text(summary) for _, text in COLUMNS)] for name, summary in summaries.items()]
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -68,16 +68,16 @@ def table(title: str, summaries: dict) -> str:
 
 
 def chart(tables: dict, path, caption: str) -> None:
-    """Draw images/s as bars, one panel for each work, as PNG.
+    """Draw images/s as bars, one panel per work, and write a PNG file.
 
     Parameters
     ----------
     tables : dict
-        Title of the work -> summaries by name; at least one contender in all.
+        Title of the work -> summaries by name; at least one contender in total.
     path : path-like
         The file to write.
     caption : str
-        On which machine.
+        Text below the chart, such as the machine.
     """
     from matplotlib.figure import Figure
     tables = {title: summaries for title, summaries in tables.items() if summaries}

@@ -1,4 +1,4 @@
-"""The rows that all contenders train on: loaded once, handed to each of them in the same file."""
+"""Rows that all contenders train on, loaded once and passed to each in the same file."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,23 +9,23 @@ NAMES = ('images', 'labels', 'test_images', 'test_labels')
 
 
 def load(data_dir: str | None, folder: str) -> tuple:
-    """Fashion-MNIST from files that are there, or glyphs.
+    """Load Fashion-MNIST from existing files, or glyphs.
 
     Parameters
     ----------
     data_dir : str or None
-        Holds ``fashion-mnist/``, or is that folder; None for glyphs.
+        Folder that contains ``fashion-mnist/``, or that folder itself; None for glyphs.
     folder : str
-        Where to make glyphs.
+        Where to create glyphs.
 
     Returns
     -------
     dataset : str
         Its name.
     arrays : tuple of numpy.ndarray
-        As `NAMES` says: uint8 (n, 28, 28) and integers (n,).
+        In the order of `NAMES`: uint8 (n, 28, 28) and integers (n,).
     """
-    from gluon_mgpu.data import folders, glyphs, idx  # here, since it sets MXNet's environment
+    from gluon_mgpu.data import folders, glyphs, idx  # imported here, because it sets MXNet's environment variables
     if not data_dir:
         train, test = glyphs.load(Path(folder))
         return 'glyphs', (*train, *test)
@@ -38,10 +38,10 @@ def load(data_dir: str | None, folder: str) -> tuple:
 
 
 def write(arrays: tuple, num_rows: int, folder: str) -> tuple[Path, int]:
-    """Write the first `num_rows` training rows, and a sixth of that to test on, as in all of Fashion-MNIST.
+    """Write the first `num_rows` training rows and a sixth as many test rows, the ratio of Fashion-MNIST.
 
-    The number of test rows is a multiple of 16, since `d2l` can't split the last batch over its devices otherwise.
-    Returns the file and the number of training rows, which is smaller than asked for if there are no more.
+    The number of test rows is a multiple of 16, because otherwise `d2l` cannot split the last batch. Return the file
+    and the number of training rows, which is smaller than `num_rows` if the dataset has fewer.
     """
     num_rows = min(num_rows, len(arrays[0]))
     num_test_rows = max(num_rows // 6 // 16, 1) * 16

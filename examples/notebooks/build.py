@@ -1,10 +1,10 @@
-"""Make the notebooks from their scripts: each is executed and kept with its outputs.
+"""Builder of the notebooks: executes each script as a notebook and keeps the outputs.
 
     python examples/notebooks/build.py                     # both
     python examples/notebooks/build.py multiple_gpus       # one of them
 
-The scripts are in the percent format: a line ``# %%`` begins a code cell, ``# %% [markdown]`` one of text, whose
-lines are comments. Edit the scripts, never the notebooks. Needs nbformat, nbclient and ipykernel.
+The scripts are in the percent format: a line ``# %%`` begins a code cell, ``# %% [markdown]`` a text cell, whose lines
+are comments. Edit the scripts, never the notebooks. Requires nbformat, nbclient and ipykernel.
 """
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def notebook(script: str) -> nbformat.NotebookNode:
             cell = nbformat.v4.new_markdown_cell('\n'.join(lines))
         else:
             cell = nbformat.v4.new_code_cell(text.strip())
-        cell.id = f'cell-{number}'  # the same every time, where nbformat's are random
+        cell.id = f'cell-{number}'  # always the same; nbformat's own are random
         cells.append(cell)
     kernel = {'kernelspec': {'name': 'python3', 'display_name': 'Python 3', 'language': 'python'}}
     return nbformat.v4.new_notebook(cells=cells, metadata=kernel)
 
 
 def execute(nb: nbformat.NotebookNode, timeout: float = 600) -> None:
-    """Run all cells, in place, each for at most `timeout` seconds; CellExecutionError if one raises."""
+    """Run all cells in place, each for at most `timeout` seconds; raise CellExecutionError if one fails."""
     from nbclient import NotebookClient
-    # tqdm, which others import, would show its path and that it misses ipywidgets; nothing here needs them
+    # hide a warning of tqdm about ipywidgets, which would show paths of this machine
     env = {**os.environ, 'PYTHONWARNINGS': 'ignore:IProgress not found'}
     NotebookClient(nb, kernel_name='python3', timeout=timeout, record_timing=False).execute(env=env)
     nb.metadata['language_info'] = {'name': 'python', 'file_extension': '.py', 'mimetype': 'text/x-python'}
 
 
 def leaks(nb: nbformat.NotebookNode) -> list[str]:
-    """Return what outputs and metadata tell of the machine: absolute paths and its name."""
+    """Return details of the machine in outputs and metadata: absolute paths and the host name."""
     texts = [json.dumps(nb.metadata)]
     for cell in nb.cells:
         texts.append(json.dumps(cell.metadata))
@@ -63,7 +63,7 @@ def leaks(nb: nbformat.NotebookNode) -> list[str]:
 
 
 def main(names: list[str]) -> None:
-    """Build the notebooks of these names, by default all."""
+    """Build the named notebooks, by default all."""
     for name in names or NAMES:
         nb = notebook((FOLDER / f'{name}.py').read_text(encoding='utf-8'))
         execute(nb)

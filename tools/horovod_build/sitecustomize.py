@@ -1,4 +1,4 @@
-"""Read by every Python that starts while Horovod is built: its build imports MXNet, which needs our preparation."""
+"""Startup module of every Python in the build of Horovod, which imports MXNet and so needs our preparation."""
 from gluon_mgpu.mxnet_setup.runtime import prepare
 
 prepare()

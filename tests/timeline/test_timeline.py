@@ -10,7 +10,8 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.timeline import profiler
 from gluon_mgpu.timeline.__main__ import main
 from gluon_mgpu.timeline.draw import COLORS, busy_shares, draw
@@ -323,6 +324,20 @@ def test_more_cpu_contexts_than_the_profiler_can_record_are_refused(monkeypatch)
     check_profiler([mx.cpu(0), mx.cpu(1), mx.gpu(7)])
     with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond .*: with 2 cores a timeline takes cpu:0 to cpu:1$'):
         check_profiler([mx.cpu(0), mx.cpu(2)])
+
+
+@pytest.mark.parametrize('fast', [True, False])
+def test_the_class_refuses_them_too_before_anything_is_trained(fast, folder, monkeypatch):
+    """Where the chapters are called from Python; MXNet would end the process."""
+    monkeypatch.setattr('gluon_mgpu.timeline.record.num_cores', lambda: 2)
+    contexts = [mx.cpu(i) for i in range(3)]
+    net = gluon.nn.Dense(2)
+    net.initialize(ctx=contexts)  # its shapes are not known yet
+    params = [[np.zeros(3, ctx=context)] for context in contexts]
+    for trained in (hybridized(net) if fast else net, params):
+        with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond what MXNet'):
+            next(Run(1, hooks=[Timeline(folder, 'LeNet')]).epochs(trained))
+    assert next(Run(1, hooks=[Timeline(folder, 'LeNet')]).epochs(params[:2])) == 1
 
 
 @pytest.mark.parametrize('content', [b'', b'no trace', b'[]', b'{}', b'{"traceEvents": 1}',

@@ -349,6 +349,19 @@ def test_what_is_no_trace_is_refused(content, tmp_path):
         read(path)
 
 
+@pytest.mark.parametrize('rows', [
+    [('B', CPU0, 1, 5, 0), ('E', CPU0, 1, 5, 1)], [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', float('inf'))],
+    [('B', CPU0, 1, 'a', float('nan')), ('E', CPU0, 1, 'a', 1)], [('B', CPU0, [], 'a', 0), ('E', CPU0, [], 'a', 1)],
+    [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', 1), ('B', CPU0, 'x', 'a', 0), ('E', CPU0, 'x', 'a', 1)]])
+def test_a_broken_event_is_refused(rows, write_trace, capsys):
+    path = write_trace(*rows)
+    assert main([str(path)]) == 2
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'timeline: {path} is not a Chrome trace')
+    path.write_text('{"traceEvents": ' + '[' * 100_000)
+    assert main([str(path)]) == 2
+
+
 def test_a_trace_without_devices_is_refused(write_trace):
     path = write_trace(('B', OPERATOR, 1, 'Convolution', 0), ('E', OPERATOR, 1, 'Convolution', 1))
     with pytest.raises(ValueError, match='has no event that ran on a device'):

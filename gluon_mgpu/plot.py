@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from .program import Parser, exit_status, text
+from .program import Parser, exit_status, picture
 from .training.hook import Hook
 from .training.run import Run
 
@@ -212,7 +212,7 @@ def main(argv: list | None = None) -> int:
     parser = Parser(prog='python -m gluon_mgpu.plot',
                     description='Draw the test accuracy of several runs in one picture.')
     parser.add_argument('folders', nargs='+', metavar='RUN', help='a folder that a run has left')
-    parser.add_argument('--out', type=text, default='accuracy.png', metavar='PNG', help='(default: %(default)s)')
+    parser.add_argument('--out', type=picture, default='accuracy.png', metavar='PNG', help='(default: %(default)s)')
     args = parser.parse_args(argv)
 
     def draw():

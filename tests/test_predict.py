@@ -152,7 +152,8 @@ def test_a_dataset_image_is_left_as_it_is(tmp_path):
     assert read_image(tmp_path / 'a.png').tolist() == (image.astype('float32') / 255).tolist()
 
 
-@pytest.mark.parametrize('name, dtype', [('a.png', 'uint16'), ('a.tiff', 'uint16'), ('a.tiff', '>u2'), ('a.tiff', 'int32')])
+@pytest.mark.parametrize('name, dtype', [
+    ('a.png', 'uint16'), ('a.tiff', 'uint16'), ('a.tiff', '>u2'), ('a.tiff', 'int32')])
 def test_an_image_of_16_bits_keeps_the_upper_8(name, dtype, tmp_path):
     values = numpy.random.default_rng(0).integers(0, 65536, (28, 28))
     values[0] = values[-1] = values[:, 0] = values[:, -1] = 0

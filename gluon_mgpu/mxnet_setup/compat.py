@@ -144,8 +144,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
             try:
                 block.infer_shape(*args)
             except KeyError as unused:
-                raise ValueError(f'{type(block).__name__} does not use its parameter {unused}, whose shape is therefore '
-                                 'unknown: remove that layer, or give it in_units or in_channels') from None
+                raise ValueError(f'{type(block).__name__} does not use its parameter {unused}, whose shape is '
+                                 'therefore unknown: remove that layer, or give it in_units or in_channels') from None
             for param in block.collect_params().values():
                 param._finish_deferred_init()
     else:

@@ -174,6 +174,6 @@ def _imports(name: str, path: str | os.PathLike) -> bool:
         importlib.import_module(name)
     except Exception as error:  # also TypeError and AttributeError, with a protobuf or NumPy that does not fit
         reason = ' '.join(str(error).split()) or type(error).__name__
-        raise ValueError(f'{path} cannot be written: {name} is installed and cannot be imported ({reason[:200]}); install '
-                         f'it again: pip install --force-reinstall {name}') from error
+        raise ValueError(f'{path} cannot be written: {name} is installed and cannot be imported ({reason[:200]}); '
+                         f'install it again: pip install --force-reinstall {name}') from error
     return True

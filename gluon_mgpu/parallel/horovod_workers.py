@@ -33,7 +33,7 @@ class HorovodWorkers(Workers):
     """All processes that a launcher has started, of which this is one; to be used as a context manager.
 
     Source: Horovod's documentation of its MXNet interface. There each worker reads its own part of the data and
-    averages over workers; here all cut the same batches, and every update is divided by the size of the whole batch.
+    averages over workers; here all cut the same batches, and every update is divided by the total batch size.
 
     Parameters
     ----------

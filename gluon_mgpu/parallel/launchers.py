@@ -52,8 +52,8 @@ def place() -> Place | None:
 def prepare(found: Place) -> None:
     """Complete in the environment what Horovod needs, and wait until all workers have met; the first worker serves.
 
-    Only Horovod's own launcher sets everything. For the others each worker counts as a machine of its own, which is right
-    however the workers are spread over machines.
+    Only Horovod's own launcher sets everything. For the others each worker counts as a machine of its own, which is
+    right however the workers are spread over machines.
 
     Parameters
     ----------
@@ -73,8 +73,8 @@ def prepare(found: Place) -> None:
         raise ValueError(f'{found.launcher} does not tell where the workers meet: set {ADDRESS} to the address of '
                          f"worker 0's machine and {PORT} to a free port there, for all of them")
     if not 0 <= found.rank < found.size:
-        raise ValueError(f'{found.launcher} gives this worker the number {found.rank}: {found.size} workers are numbered '
-                         f'0 to {found.size - 1}')
+        raise ValueError(f'{found.launcher} gives this worker the number {found.rank}: {found.size} workers are '
+                         f'numbered 0 to {found.size - 1}')
     rank, size = str(found.rank), str(found.size)
     values = {'HOROVOD_RANK': rank, 'HOROVOD_SIZE': size, 'HOROVOD_LOCAL_RANK': '0', 'HOROVOD_LOCAL_SIZE': '1',
               'HOROVOD_CROSS_RANK': rank, 'HOROVOD_CROSS_SIZE': size, 'HOROVOD_HOSTNAME': f'worker{rank}'}

@@ -146,7 +146,7 @@ def test_a_model_with_other_scores_is_not_written(tmp_path, monkeypatch):
                          (lambda X, params: lenet(X, params) + 1e-4, r'\d.\de[+-]\d\d of the largest')):
         with pytest.raises(ValueError, match=f"the model's scores in onnxruntime differ from the network's by {words}"):
             file.write(params, 'a.onnx', wrong)
-    with pytest.raises(ValueError, match="^the scores of random images are not finite: not written"):
+    with pytest.raises(ValueError, match='^the scores of random images are not finite: not written'):
         file.write(params, 'a.onnx', lambda X, params: lenet(X, params) * numpy.nan)
     assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
     assert (tmp_path / 'a.onnx').read_text() == 'of before'
@@ -161,7 +161,7 @@ def test_scores_that_are_all_zero_or_tiny(W4, b4, capsys):
 
 def test_scores_that_overflow_are_refused(tmp_path):
     params = [array * 1e30 for array in to_mx(lenet_params(numpy.random.default_rng(0), 0.1))]
-    with pytest.raises(ValueError, match="^the scores of random images are not finite: not written"):
+    with pytest.raises(ValueError, match='^the scores of random images are not finite: not written'):
         to_onnx(params, 'a.onnx')
     assert list(tmp_path.iterdir()) == []
 

@@ -91,7 +91,8 @@ class Watch:
                 if time.monotonic() > deadline:
                     missing = min({*range(1, len(self.names))} - {*self._others.values()})
                     raise ValueError(f'{self._name(missing)} has not connected to worker 0 at '
-                                     f'{listener.getsockname()[0]} for {PATIENCE:g} s: check that nothing between the machines blocks connections')
+                                     f'{listener.getsockname()[0]} for {PATIENCE:g} s: check that nothing '
+                                     'between the machines blocks connections')
             for key in selector.get_map().values():
                 key.fileobj.close()  # type: ignore[union-attr]
 

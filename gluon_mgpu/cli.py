@@ -72,6 +72,7 @@ def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -
     signals = StopSignals()
     with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as held:
         say = (lambda line: None) if args.quiet or workers.rank else (lambda line: print(line, flush=True))
+        workers.agree({'chapter': chapter, **vars(args)})  # before flags decide which values are gathered
         # All that can be refused is refused before data is loaded, and before anything is written
         earlier = workers.first(lambda: earlier_run(args.resume, args.out_dir)) if args.resume else None
         if earlier:

@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from .program import Parser, exit_status, text
+from .program import Parser, exit_status, picture
 from .training.hook import Hook
 from .training.run import Run
 
@@ -176,11 +176,9 @@ def compare_runs(folders: list, path) -> None:
     axes = fig.subplots()
     datasets = set()
     for folder in folders:
-        config, history = _read_run(Path(folder))
-        datasets.add(config['dataset'])
-        seconds = sum(float(e['seconds']) for e in history) / len(history)
-        axes.plot([int(e['epoch']) for e in history], [float(e['test_acc']) for e in history], 'o-', alpha=0.8,
-                  label=f'{config["chapter"]}, {", ".join(config["devices"])}: {seconds:.1f} s per epoch')
+        dataset, label, epochs, accuracies = _read_run(Path(folder))
+        datasets.add(dataset)
+        axes.plot(epochs, accuracies, 'o-', alpha=0.8, label=label)
     axes.set(title=f'Test accuracy on {", ".join(sorted(datasets))}', xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -189,14 +187,24 @@ def compare_runs(folders: list, path) -> None:
     fig.savefig(path)
 
 
-def _read_run(folder: Path) -> tuple[dict, list]:
+def _read_run(folder: Path) -> tuple[str, str, list[int], list[float]]:
+    """The dataset of a run, its label, its epochs and their accuracies."""
     try:
         config = json.loads((folder / 'config.json').read_text())
         with open(folder / 'history.csv', newline='') as file:
-            return config, list(csv.DictReader(file))
-    except (OSError, ValueError) as error:
-        raise ValueError(f'{folder} is not the folder of a run ({error}): it must hold config.json and '
-                         'history.csv; name one that --out-dir made') from None
+            rows = list(csv.DictReader(file))
+        if not rows:
+            raise ValueError('history.csv has no epochs')
+        seconds = sum(float(row['seconds']) for row in rows) / len(rows)
+        label = f'{config["chapter"]}, {", ".join(config["devices"])}: {seconds:.1f} s per epoch'
+        epochs, accuracies = [int(row['epoch']) for row in rows], [float(row['test_acc']) for row in rows]
+        return str(config['dataset']), label, epochs, accuracies
+    except KeyError as missing:
+        problem = f'{missing} is missing'
+    except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
+        problem = str(error)
+    raise ValueError(f'{folder} is not the folder of a run ({problem}): it must hold config.json and history.csv; name '
+                     'one that --out-dir made')
 
 
 def main(argv: list | None = None) -> int:
@@ -204,7 +212,7 @@ def main(argv: list | None = None) -> int:
     parser = Parser(prog='python -m gluon_mgpu.plot',
                     description='Draw the test accuracy of several runs in one picture.')
     parser.add_argument('folders', nargs='+', metavar='RUN', help='a folder that a run has left')
-    parser.add_argument('--out', type=text, default='accuracy.png', metavar='PNG', help='(default: %(default)s)')
+    parser.add_argument('--out', type=picture, default='accuracy.png', metavar='PNG', help='(default: %(default)s)')
     args = parser.parse_args(argv)
 
     def draw():

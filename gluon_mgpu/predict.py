@@ -19,7 +19,7 @@ from .data.labels import NAMES
 from .devices import parse_devices
 from .mxnet_setup.compat import np
 from .parallel.split import split_and_load
-from .program import Parser, exit_status, text
+from .program import Parser, exit_status, picture, text
 from .trained import trained_network
 
 ROWS, COLUMNS = 6, 6  # of test images in the picture
@@ -121,7 +121,7 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('--devices', type=text, metavar='LIST', help="such as 'cpu:0' (default: those of the run)")
     parser.add_argument('--data-dir', type=text, metavar='DIR',
                         help='folder that holds fashion-mnist/ and mnist/ (default: that of the run)')
-    parser.add_argument('--out', type=text, metavar='PNG', help="(default: predictions.png in the run's folder)")
+    parser.add_argument('--out', type=picture, metavar='PNG', help="(default: predictions.png in the run's folder)")
     args = parser.parse_args(argv)
     return exit_status('predict', lambda: _run(args))
 
@@ -140,7 +140,7 @@ def _run(args: argparse.Namespace) -> None:
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
     predicted = probabilities(net, test_images, devices).argmax(axis=1)
     run = Path(args.run)
-    out = Path(args.out) if args.out else (run if run.is_dir() else run.parent) / 'predictions.png'
+    out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
     share = (predicted == labels).mean()
     title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images right'
     draw(test_images, labels, predicted, names, out, title)

@@ -10,6 +10,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from .checks import integer, positive
@@ -82,6 +83,18 @@ def text(value: str) -> str:
     if not value:
         raise argparse.ArgumentTypeError("'' is empty: give a value, or leave the flag out")
     return value
+
+
+def picture(value: str) -> Path:
+    """A type for argparse: the path of a picture, which is a PNG file if its name says nothing else.
+
+    Parameters
+    ----------
+    value : str
+        What stands on the command line.
+    """
+    path = Path(text(value))
+    return path if path.suffix else path.with_name(f'{path.name}.png')
 
 
 def exit_status(program: str, work: Callable[[], object]) -> int:

@@ -109,6 +109,25 @@ def test_compare_runs_refuses_other_folders(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize('name, content, words', [
+    ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n', 'history.csv has no epochs'),
+    ('history.csv', b'', 'history.csv has no epochs'),
+    ('history.csv', b'epoch\r\n1\r\n', "'seconds' is missing"),
+    ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n1\r\n', 'float() argument must be'),
+    ('history.csv', b'epoch,seconds,test_acc\r\none,1,1\r\n', "invalid literal for int() with base 10: 'one'"),
+    ('history.csv', b'"' + b'a' * 200_000, 'field larger than field limit'),
+    ('config.json', b'{}', "'chapter' is missing"), ('config.json', b'[]', 'list indices must be'),
+    ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": [1]}', 'expected str instance'),
+    ('config.json', b'[' * 100_000, 'recursion'), ('config.json', b'\xff', "can't decode")])
+def test_compare_runs_refuses_broken_files(name, content, words, tmp_path, capsys):
+    folder = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1])
+    (tmp_path / 'one' / name).write_bytes(content)
+    assert plot.main([folder, '--out', str(tmp_path / 'a.png')]) == 2
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'plot: {folder} is not the folder of a run (') and words in line, line
+    assert not (tmp_path / 'a.png').exists()
+
+
 def test_matplotlib_is_loaded_only_to_draw():
     code = ('import sys; from gluon_mgpu.plot import Animator; Animator().add(1, 2); '
             'sys.exit("matplotlib" in sys.modules)')

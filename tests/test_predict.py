@@ -152,6 +152,40 @@ def test_a_dataset_image_is_left_as_it_is(tmp_path):
     assert read_image(tmp_path / 'a.png').tolist() == (image.astype('float32') / 255).tolist()
 
 
+@pytest.mark.parametrize('name, dtype', [
+    ('a.png', 'uint16'), ('a.tiff', 'uint16'), ('a.tiff', '>u2'), ('a.tiff', 'int32')])
+def test_an_image_of_16_bits_keeps_the_upper_8(name, dtype, tmp_path):
+    values = numpy.random.default_rng(0).integers(0, 65536, (28, 28))
+    values[0] = values[-1] = values[:, 0] = values[:, -1] = 0
+    Image.fromarray(values.astype(dtype)).save(tmp_path / name)
+    assert read_image(tmp_path / name).tolist() == (values // 256 / numpy.float32(255)).astype('float32').tolist()
+
+
+@pytest.mark.parametrize('pixels, words', [
+    (numpy.full((9, 9), 0.5, 'float32'), 'its pixels are floating-point numbers'),
+    (numpy.full((9, 9), 65536, 'int32'), 'its pixels have more than 16 bits'),
+    (numpy.full((9, 9), -1, 'int32'), 'its pixels have more than 16 bits')])
+def test_an_image_of_more_bits_is_refused(pixels, words, tmp_path):
+    Image.fromarray(pixels).save(tmp_path / 'a.tiff')
+    with pytest.raises(ValueError, match=rf'a.tiff: cannot be read as an image \({words}\); a PNG or JPEG'):
+        read_image(tmp_path / 'a.tiff')
+
+
+@pytest.mark.parametrize('size', [(1, 1000), (1000, 1), (1, 1), (20_000, 3)])
+def test_a_very_long_image_is_a_line(size, tmp_path):
+    """Pillow 10 cannot make it small by itself: it would have no rows."""
+    picture(100, size).save(tmp_path / 'a.png')
+    rows = [int((read_image(tmp_path / 'a.png') > 0).sum(axis=i).max()) for i in (1, 0)]
+    assert rows == [28 if side == max(size) else 1 for side in size]
+
+
+def test_the_picture_has_the_name_that_it_says(runs, capsys, tmp_path):
+    folder, _ = runs('scratch')
+    assert predict.main([str(folder), '--out', 'pic']) == 0
+    assert capsys.readouterr().out.splitlines()[1] == 'picture: pic.png'
+    assert (tmp_path / 'pic.png').exists()
+
+
 def test_what_is_no_image_is_refused(tmp_path):
     (tmp_path / 'a.png').write_text('no image')
     for path in (tmp_path / 'a.png', tmp_path / 'missing.png', tmp_path):

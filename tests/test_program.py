@@ -5,7 +5,7 @@ import pytest
 
 from gluon_mgpu import checks, machine
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
-from gluon_mgpu.program import Parser, exit_status, number, text
+from gluon_mgpu.program import Parser, exit_status, number, picture, text
 
 
 def ends_with(error, capsys):
@@ -106,3 +106,8 @@ def test_the_machine_elsewhere(monkeypatch):
     monkeypatch.setattr(machine.Path, 'read_text', missing)
     assert machine.processor_flags() == []
     assert isinstance(machine.processor(), str)
+
+
+def test_a_picture_has_the_name_that_matplotlib_gives_it():
+    """It adds .png where there is no suffix, and the programs print the name."""
+    assert [str(picture(name)) for name in ('pic', 'a.b/pic', 'pic.svg')] == ['pic.png', 'a.b/pic.png', 'pic.svg']

@@ -14,7 +14,8 @@ def read_image(path) -> numpy.ndarray:
     Parameters
     ----------
     path : path-like
-        PNG, JPEG or whatever Pillow reads, grey or colour, of any size. What is transparent is taken for black.
+        PNG, JPEG or whatever Pillow reads, grey or colour, of any size, with 8 or 16 bits. What is transparent is
+        taken for black.
 
     Returns
     -------
@@ -32,7 +33,7 @@ def read_image(path) -> numpy.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter('error', Image.DecompressionBombWarning)
             with Image.open(path) as file:
-                upright = ImageOps.exif_transpose(file).convert('RGBA')
+                upright = _eight_bits(ImageOps.exif_transpose(file)).convert('RGBA')
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         unknown = isinstance(error, UnidentifiedImageError)
         what = 'of no known format' if unknown else getattr(error, 'strerror', None) or error
@@ -42,6 +43,28 @@ def read_image(path) -> numpy.ndarray:
     edge = numpy.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
     if edge.mean() > 127.5:
         grey = 255 - grey
-    square = ImageOps.pad(Image.fromarray(grey), (SIDE, SIDE), Image.Resampling.LANCZOS)
-    return numpy.asarray(square, 'float32') / 255
+    return numpy.asarray(_square(Image.fromarray(grey)), 'float32') / 255
+
+
+def _eight_bits(image):
+    """An image of 16 bits, all in grey, with the upper 8 of them; Pillow itself would clip it at 255."""
+    from PIL import Image
+    if image.mode == 'F':
+        raise ValueError('its pixels are floating-point numbers')
+    if not image.mode.startswith('I'):
+        return image
+    values = numpy.asarray(image)
+    if values.min() < 0 or values.max() > 65535:  # mode I can be 32 bits
+        raise ValueError('its pixels have more than 16 bits')
+    return Image.fromarray((values // 256).astype('uint8'))
+
+
+def _square(image):
+    """The image within SIDE x SIDE pixels, on black. (`ImageOps.pad` fails for some images that are very long.)"""
+    from PIL import Image
+    width, height = (max(1, round(SIDE * side / max(image.size))) for side in image.size)
+    square = Image.new('L', (SIDE, SIDE))
+    square.paste(image.resize((width, height), Image.Resampling.LANCZOS),
+                 (round((SIDE - width) / 2), round((SIDE - height) / 2)))
+    return square
 

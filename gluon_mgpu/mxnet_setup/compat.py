@@ -131,7 +131,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
     Raises
     ------
     ValueError
-        If the block returns several arrays.
+        If the block returns several arrays, or does not use a parameter of unknown shape.
     """
     names = [f'data_{i}' for i in range(len(args))]
     symbols = [mx.sym.var(name).as_np_ndarray() for name in names]
@@ -141,7 +141,11 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
             for param in block.collect_params().values():
                 param.list_data()
         except gluon.parameter.DeferredInitializationError:  # as Gluon does at the first call
-            block.infer_shape(*args)
+            try:
+                block.infer_shape(*args)
+            except KeyError as unused:
+                raise ValueError(f'{type(block).__name__} does not use its parameter {unused}, whose shape is '
+                                 'therefore unknown: remove that layer, or give it in_units or in_channels') from None
             for param in block.collect_params().values():
                 param._finish_deferred_init()
     else:

@@ -11,6 +11,7 @@ network never looks at are cut off first (`used_pixels`). The mathematics is the
 from __future__ import annotations
 
 import functools
+import types
 from collections import OrderedDict
 from collections.abc import Callable
 from operator import is_
@@ -51,14 +52,15 @@ def hybridized(network: Callable) -> Callable:
     Raises
     ------
     ValueError
-        If `network` is a block that cannot be traced, since it is no HybridBlock.
+        If `network` is a block that is not a HybridBlock, or a callable that is not a plain function. At the first
+        call, if it cannot be traced.
     """
     if isinstance(network, gluon.HybridBlock):
         return _HybridizedBlock(network)
-    if isinstance(network, gluon.Block) or not callable(network):
+    if not isinstance(network, types.FunctionType):  # another callable has no code that can run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    operators = _Operators(lambda args: (*trace_function(network, args), []))
+    operators = _Operators(lambda args: (*trace_function(network, args), []), network.__name__)
 
     @functools.wraps(network)
     def fast(*args):
@@ -81,7 +83,7 @@ class _HybridizedBlock:
         self._begin()
 
     def _begin(self) -> None:
-        self._operators = _Operators(self._trace)
+        self._operators = _Operators(self._trace, type(self.block).__name__)
         self._params: list = []  # those that the graph takes, in its order
         self._laid_out_for: dict[Context, list] = {}  # the parameters there, then the gradients
         self._statistics_may_change = False
@@ -146,10 +148,12 @@ class _Operators:
     trace : callable
         Takes the arguments of a call and returns the graph, the names in it of the arrays among them, and
         the names of its parameters: arrays that are the same at every call.
+    name : str
+        The network's name in errors.
     """
 
-    def __init__(self, trace: Callable):
-        self._trace = trace
+    def __init__(self, trace: Callable, name: str):
+        self._trace, self._name = trace, name
         self._traced: tuple = ()
         self._operators: OrderedDict[tuple, Callable] = OrderedDict()
 
@@ -158,13 +162,18 @@ class _Operators:
         key = (autograd.is_recording(), autograd.is_training(), *map(_signature, args))
         operator = self._operators.pop(key, None)
         if operator is None:
-            self._traced = self._traced or self._trace(args)
-            graph, names, params = self._traced
+            graph, names, params = self._traced = self._traced or self._try_to_trace(args)
             if len(self._operators) == MOST_OPERATORS:
                 self._operators.popitem(last=False)  # used longest ago: its memory is free for the next
             operator = cached_op(fence(cut(graph, names[0], arrays[0]), names), [*names, *params], params)
         self._operators[key] = operator
         return operator
+
+    def _try_to_trace(self, args) -> tuple:
+        try:
+            return self._trace(args)
+        except (AttributeError, NotImplementedError, TypeError) as error:  # it does what symbols cannot do
+            raise ValueError(f'{self._name} cannot be traced ({error}): call it without hybridized()') from error
 
 
 def _signature(arg) -> tuple:

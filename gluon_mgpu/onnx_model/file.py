@@ -1,6 +1,7 @@
 """A network's ONNX model as a file, written once onnxruntime has given the network's own scores."""
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from ..training.parameters import by_name, copies, wait
 
 SUFFIX = '.onnx'
 TOLERANCE = 1e-5  # of the largest score
+SMALLEST = 1e-30  # the largest score counts as at least this: all may be 0
 ROWS = (1, 5)     # of the batches that are compared
 
 
 def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
-    """Refuse a path that no model can be written to, and any path where onnx is not installed; writes nothing.
+    """Refuse a path that no model can be written to, and any path where onnx cannot be imported; writes nothing.
 
     Parameters
     ----------
@@ -34,14 +36,16 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
     Raises
     ------
     ValueError
-        If the name does not end in ``.onnx``, or its folder is not there or may not be written.
+        If the name does not end in ``.onnx``, its folder is not there or may not be written, onnx is not installed, or
+        onnx or onnxruntime is and cannot be imported.
     """
     path = Path(path)
     if path.suffix != SUFFIX or path.is_dir():
         raise ValueError(f'{path}: the name of a file that ends in {SUFFIX} expected')
-    if not _installed('onnx'):
+    if not _imports('onnx', path):
         raise ValueError(f"{path} cannot be written without onnx: pip install onnx onnxruntime, or '.[onnx]' where "
                          'this package comes from')
+    _imports('onnxruntime', path)
     folder = path.absolute().parent
     if new_folder is not None and folder == Path(new_folder).absolute() and not folder.exists():
         return
@@ -142,7 +146,7 @@ def _resnet18(low, values: dict[str, numpy.ndarray], device) -> gluon.HybridBloc
 
 def _check(content: bytes, channels: int, scores: Callable) -> str:
     """Compare the scores of a model with those of MXNet, for random images; return what to say of it."""
-    if not _installed('onnxruntime'):
+    if not _imports('onnxruntime', 'the model'):
         return 'not checked, since onnxruntime is not installed: pip install onnxruntime'
     import onnxruntime
     options = onnxruntime.SessionOptions()
@@ -152,7 +156,10 @@ def _check(content: bytes, channels: int, scores: Callable) -> str:
     for rows in ROWS:
         X = numpy.random.default_rng(rows).random((rows, channels, 28, 28), 'float32')
         expected, (found,) = scores(X), session.run(None, {session.get_inputs()[0].name: X})
-        differences.append(abs(found - expected).max() / abs(expected).max())
+        if not (numpy.isfinite(expected).all() and numpy.isfinite(found).all()):
+            raise ValueError('the scores of random images are not finite: not written; train again with a smaller '
+                             'learning rate')
+        differences.append(abs(found - expected).max() / max(abs(expected).max(), SMALLEST))
     difference = numpy.max(differences)  # NaN if one of them is; max() would pass over it
     if not difference <= TOLERANCE:
         raise ValueError(f"the model's scores in onnxruntime differ from the network's by {difference:.1e} of the "
@@ -160,5 +167,14 @@ def _check(content: bytes, channels: int, scores: Callable) -> str:
     return f"checked in onnxruntime: its scores are the network's, to {difference:.1e} of the largest"
 
 
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+def _imports(name: str, path: str | os.PathLike) -> bool:
+    """Whether a module is installed; if it is and cannot be imported, `path` cannot be written."""
+    if importlib.util.find_spec(name) is None:
+        return False
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # also TypeError and AttributeError, with a protobuf or NumPy that does not fit
+        reason = ' '.join(str(error).split()) or type(error).__name__
+        raise ValueError(f'{path} cannot be written: {name} is installed and cannot be imported ({reason[:200]}); '
+                         f'install it again: pip install --force-reinstall {name}') from error
+    return True

@@ -33,7 +33,7 @@ class HorovodWorkers(Workers):
     """All processes that a launcher has started, of which this is one; to be used as a context manager.
 
     Source: Horovod's documentation of its MXNet interface. There each worker reads its own part of the data and
-    averages over workers; here all cut the same batches, and every update is divided by the size of the whole batch.
+    averages over workers; here all cut the same batches, and every update is divided by the total batch size.
 
     Parameters
     ----------
@@ -54,17 +54,23 @@ class HorovodWorkers(Workers):
     Raises
     ------
     ValueError
-        If Horovod is not there, or the launcher has not told what it needs.
+        If Horovod is not there, the launcher has not told what it needs, or several workers were connected in this
+        process before.
     """
 
     lag = 1
+    _connected = False  # once in this process
 
     def __init__(self, fp16: bool = False, signals: Any = None, program: str = 'gluon_mgpu'):
         check_horovod()
-        found = launchers.place() or launchers.Place('', 0, 1, 0)
+        found, host = launchers.place() or launchers.Place('', 0, 1, 0), launchers.host()
         self.launcher = found.launcher
+        if found.size > 1 and HorovodWorkers._connected:
+            raise ValueError('Horovod cannot connect the workers a second time in one process: use the HorovodWorkers '
+                             'made before, or start the job again')
         launchers.prepare(found)
         self._hvd = hvd = importlib.import_module('horovod.mxnet')
+        HorovodWorkers._connected = True
         hvd.init()
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), found.local_rank
         self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
@@ -72,7 +78,6 @@ class HorovodWorkers(Workers):
         self._signals = signals
         self._signum = 0  # the signal that a worker had received when values were last told or gathered
         self._names = count()
-        host = launchers.host(found)
         told = self.gather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
         check_own_gpus(told, self.rank)
         self.hosts = [host for host, _ in told]

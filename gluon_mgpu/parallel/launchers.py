@@ -45,12 +45,15 @@ def place() -> Place | None:
     for launcher, names in VARIABLES.items():
         values = [os.environ.get(name) for name in names]
         if values[0] is not None and values[1] is not None:
-            return Place(launcher, *(int(value or 0) for value in values))
+            return Place(launcher, *map(_number, names))
     return None
 
 
 def prepare(found: Place) -> None:
-    """Tell Horovod, in the environment, what another launcher than its own has told; the first worker serves.
+    """Complete in the environment what Horovod needs, and wait until all workers have met; the first worker serves.
+
+    Only Horovod's own launcher sets everything. For the others each worker counts as a machine of its own, which is
+    right however the workers are spread over machines.
 
     Parameters
     ----------
@@ -60,7 +63,7 @@ def prepare(found: Place) -> None:
     Raises
     ------
     ValueError
-        If the environment does not say where the workers meet, or the first worker cannot serve there.
+        If the environment does not say where the workers meet, the first worker cannot serve there, or one is missing.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -69,30 +72,26 @@ def prepare(found: Place) -> None:
     if not os.environ.get(ADDRESS) or not os.environ.get(PORT):
         raise ValueError(f'{found.launcher} does not tell where the workers meet: set {ADDRESS} to the address of '
                          f"worker 0's machine and {PORT} to a free port there, for all of them")
-    if 'HOROVOD_RANK' not in os.environ:
-        # Each worker as a machine of its own: that is right whichever way they are spread over machines
-        os.environ.update({
-            'HOROVOD_RANK': str(found.rank), 'HOROVOD_SIZE': str(found.size), 'HOROVOD_HOSTNAME': f'worker{found.rank}',
-            'HOROVOD_LOCAL_RANK': '0', 'HOROVOD_LOCAL_SIZE': '1',
-            'HOROVOD_CROSS_RANK': str(found.rank), 'HOROVOD_CROSS_SIZE': str(found.size)})
+    if not 0 <= found.rank < found.size:
+        raise ValueError(f'{found.launcher} gives this worker the number {found.rank}: {found.size} workers are '
+                         f'numbered 0 to {found.size - 1}')
+    rank, size = str(found.rank), str(found.size)
+    values = {'HOROVOD_RANK': rank, 'HOROVOD_SIZE': size, 'HOROVOD_LOCAL_RANK': '0', 'HOROVOD_LOCAL_SIZE': '1',
+              'HOROVOD_CROSS_RANK': rank, 'HOROVOD_CROSS_SIZE': size, 'HOROVOD_HOSTNAME': f'worker{rank}'}
+    if any(name not in os.environ for name in values):
+        os.environ.update(values)
     os.environ.setdefault('HOROVOD_CONTROLLER', 'gloo')
     os.environ.setdefault('HOROVOD_CPU_OPERATIONS', 'gloo')
-    where = os.environ[ADDRESS], int(os.environ[PORT])
+    where = os.environ[ADDRESS], _number(PORT)
     os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(_own_address(where)))
     if found.rank == 0 and not _answers(where):
         _serve(where)
     _meet(where, found)
 
 
-def host(found: Place) -> str:
-    """Return the name of this machine, as the launcher was told it.
-
-    Parameters
-    ----------
-    found : Place
-        As from `place`.
-    """
-    return (found.launcher == 'horovodrun' and os.environ.get('HOROVOD_HOSTNAME')) or platform.node()
+def host() -> str:
+    """Return the name of this machine, as the launcher was told it; to be called before `prepare`."""
+    return os.environ.get('HOROVOD_HOSTNAME') or platform.node()
 
 
 def address() -> str:
@@ -102,6 +101,14 @@ def address() -> str:
         if entry.family == socket.AF_INET:
             return entry.address
     return '127.0.0.1'
+
+
+def _number(name: str) -> int:
+    value = os.environ.get(name) or '0'
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f'{name} {value!r}: an integer expected') from None
 
 
 def _own_address(where: tuple) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from ..checks import positive
 
 BEAT = 0.5          # seconds from one byte to the next
+PATIENCE = 30.0     # seconds for all workers to connect
 SILENCE = 10.0      # seconds without one, after which a worker is given up: GLUON_MGPU_WORKER_TIMEOUT
 ALIVE, BYE, FAILED, END = b'.', b'b', b'f', b'e'
 
@@ -56,7 +57,7 @@ class Watch:
         if listener:
             self._accept(listener, token)
         else:
-            connection = socket.create_connection(where, timeout=30)
+            connection = socket.create_connection(where, timeout=PATIENCE)
             connection.sendall(token + rank.to_bytes(4, 'big'))
             self._others[connection] = 0
         self._heard = {other: time.monotonic() for other in self._others.values()}
@@ -72,14 +73,40 @@ class Watch:
         self._thread.join(timeout=5)
 
     def _accept(self, listener: socket.socket, token: bytes) -> None:
-        listener.settimeout(30)
-        while len(self._others) < len(self.names) - 1:
-            connection, _ = listener.accept()
-            connection.settimeout(30)
-            hello = connection.recv(20, socket.MSG_WAITALL)
-            if hello[:16] == token:  # else a stranger
-                self._others[connection] = int.from_bytes(hello[16:], 'big')
-        listener.close()
+        """Accept the other workers; strangers who connect and say nothing keep nobody waiting."""
+        deadline = time.monotonic() + PATIENCE
+        listener.setblocking(False)
+        with listener, selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            while len(self._others) < len(self.names) - 1:
+                for key, _ in selector.select(timeout=BEAT):
+                    connection: Any = key.fileobj
+                    if connection is not listener:
+                        selector.unregister(connection)
+                        self._greet(connection, token)
+                        continue
+                    with contextlib.suppress(OSError):  # it has gone again
+                        connection, _ = listener.accept()
+                        selector.register(connection, selectors.EVENT_READ)
+                if time.monotonic() > deadline:
+                    missing = min({*range(1, len(self.names))} - {*self._others.values()})
+                    raise ValueError(f'{self._name(missing)} has not connected to worker 0 at '
+                                     f'{listener.getsockname()[0]} for {PATIENCE:g} s: check that nothing '
+                                     'between the machines blocks connections')
+            for key in selector.get_map().values():
+                key.fileobj.close()  # type: ignore[union-attr]
+
+    def _greet(self, connection: socket.socket, token: bytes) -> None:
+        """Hear the first words of a connection: of another worker its number, after the token."""
+        connection.settimeout(BEAT)  # they come in one piece, or soon
+        hello = b''
+        with contextlib.suppress(OSError):
+            while len(hello) < 20 and (more := connection.recv(20 - len(hello))):
+                hello += more
+        if len(hello) == 20 and hello[:16] == token:
+            self._others[connection] = int.from_bytes(hello[16:], 'big')
+        else:
+            connection.close()
 
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:

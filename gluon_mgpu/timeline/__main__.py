@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..program import Parser, exit_status, text
+from ..program import Parser, exit_status, picture
 from .draw import draw
 from .read import read
 
@@ -15,7 +15,7 @@ def main(argv: list | None = None) -> int:
     parser = Parser(prog='python -m gluon_mgpu.timeline',
                     description="Draw a Chrome trace of MXNet's profiler, one lane per device.")
     parser.add_argument('trace', metavar='TRACE.json', help='the trace, as --timeline of a chapter leaves it')
-    parser.add_argument('--out', type=text, metavar='PNG',
+    parser.add_argument('--out', type=picture, metavar='PNG',
                         help='the picture to write (default: beside the trace, .png)')
     parser.add_argument('--title', help="the picture's heading (default: the name of the trace)")
     args = parser.parse_args(argv)

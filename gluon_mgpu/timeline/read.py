@@ -12,6 +12,7 @@ phase is told from them and from their order on the device, which is right but f
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -59,19 +60,23 @@ def read(path) -> list[Event]:
 def parse(trace: str | bytes, path) -> list[Event]:
     """Do what `read` does with the content of a trace; `path` is its name in errors."""
     try:
-        records = json.loads(trace)['traceEvents']
-        lanes = {r['pid']: r['args']['name'] for r in records if r['ph'] == 'M' and r['name'] == 'process_name'}
-        pieces = sorted(_pieces(r for r in records if LANE.match(lanes.get(r.get('pid'), ''))))
-    except (ValueError, TypeError, KeyError, AttributeError):
+        events = _events(json.loads(trace)['traceEvents'])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a Chrome trace of MXNet's profiler: "
                          'give the trace.json that --timeline leaves') from None
-    if not pieces:
+    if not events:
         raise ValueError(f'{path} has no event that ran on a device: profile a step that computes')
+    return events
+
+
+def _events(records: list[dict]) -> list[Event]:
+    lanes = {r['pid']: r['args']['name'] for r in records if r['ph'] == 'M' and r['name'] == 'process_name'}
+    pieces = sorted(_pieces(r for r in records if LANE.match(lanes.get(r.get('pid'), ''))))
     # On CPUs the worker of a context also does that context's copies to pinned memory
     owners = {tid: lanes[pid] for _, _, pid, tid, _ in pieces if lanes[pid][-1].isdigit()}
     events: list[Event] = []
     states: dict[str, str] = {}
-    origin = pieces[0][0]
+    origin = pieces[0][0] if pieces else 0.0
     for start, end, pid, tid, name in pieces:
         lane = lanes[pid] if lanes[pid][-1].isdigit() else owners.get(tid, lanes[pid])
         phase, states[lane] = classify(name, states.get(lane, 'forward'))
@@ -89,7 +94,10 @@ def _pieces(records: Iterable[dict]) -> Iterator[tuple]:
             if r['ph'] == 'B':
                 starts.append(float(r['ts']))
             elif starts:
-                yield starts.pop(), float(r['ts']), r['pid'], r['tid'], r['name']
+                start, end = starts.pop(), float(r['ts'])
+                if not math.isfinite(end - start):
+                    raise ValueError('the times of a piece must be finite')
+                yield start, end, r['pid'], r['tid'], r['name']
 
 
 def classify(name: str, state: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from ..machine import num_cores
 from ..mxnet_setup.compat import npx
 from ..training.folder import write_whole
 from ..training.hook import Hook
+from ..training.parameters import refuse_uninitialized
 from ..training.run import Run
 from . import profiler
 from .draw import draw
@@ -84,7 +85,8 @@ class Timeline(Hook):
     Raises
     ------
     ValueError
-        If `warm_up` is no integer of at least 0, or `steps` none of at least 1.
+        If `warm_up` is not an integer of at least 0, or `steps` not one of at least 1; and when the run begins, if
+        `check_profiler` refuses a device of the network.
     """
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
@@ -95,6 +97,14 @@ class Timeline(Hook):
         self._num_batches = 0
         self._recording: tempfile.TemporaryDirectory | None = None  # while a step is profiled
         self._recorded: list[tuple[float, str]] = []  # of each step its milliseconds and its trace
+
+    def begun(self, run: Run) -> None:
+        """Refuse devices that the profiler cannot record, before anything is trained."""
+        if hasattr(run.net, 'collect_params'):
+            refuse_uninitialized(run.net)
+            check_profiler([device for param in run.net.collect_params().values() for device in param.list_ctx()])
+        else:
+            check_profiler([array.ctx for params in run.net for array in params])
 
     def start(self, run: Run) -> None:
         """Begin to profile, if the next batch is to be recorded."""

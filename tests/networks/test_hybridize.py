@@ -1,5 +1,6 @@
 """What is hybridized computes what it computes as written, on any device, for any rows, and trains alike."""
 import copy
+import functools
 import gc
 import json
 
@@ -352,10 +353,63 @@ def test_several_inputs_and_an_unused_one(devices):
     assert hybridized(Difference())(a, b, c).tolist() == [-3]
 
 
-@pytest.mark.parametrize('network', [gluon.nn.Sequential(), 5])
+class Callable:
+    def __call__(self, X):
+        return X * 2
+
+    def method(self, X):
+        return X * 2
+
+
+@pytest.mark.parametrize('network', [gluon.nn.Sequential(), 5, Callable(), Callable().method, Callable, abs,
+                                     functools.partial(dense, relu=True), hybridized(gluon.nn.Dense(2))])
 def test_what_cannot_be_traced_is_refused(network):
     with pytest.raises(ValueError, match='is neither a gluon.HybridBlock nor a function of arrays'):
         hybridized(network)
+
+
+def test_a_network_that_symbols_cannot_run_is_refused(devices, tmp_path):
+    def unknown(X):
+        return X.no_such_method()
+
+    class Unknown(HybridBlock):
+        def forward(self, X):
+            return unknown(X)
+
+    X = np.ones((2, 3), ctx=devices[0])
+    networks = {'unknown': unknown, 'Unknown': Unknown()}
+    if MXNET_MAJOR < 2:
+        net = gluon.nn.Dense(2)
+        net.initialize(ctx=devices)
+        net.hybridize()
+        net(X)
+        net.export(str(tmp_path / 'net'))
+        networks['SymbolBlock'] = gluon.SymbolBlock.imports(f'{tmp_path}/net-symbol.json', ['data'],
+                                                            f'{tmp_path}/net-0000.params', ctx=devices)
+        assert networks['SymbolBlock'](X).shape == (2, 2)
+    for name, network in networks.items():
+        with pytest.raises(ValueError, match=rf'^{name} cannot be traced \(.*\): call it without hybridized\(\)$'):
+            hybridized(network)(X)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces only the layers that are used')
+def test_an_unused_layer_whose_shape_is_unknown_is_refused(devices):
+    class Unused(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = gluon.nn.Dense(3), gluon.nn.Dense(2)
+
+        def forward(self, X):
+            return self.used(X)
+
+    net, X = Unused(), np.ones((2, 4), ctx=devices[0])
+    net.initialize(ctx=devices)
+    with pytest.raises(ValueError, match="^Unused does not use its parameter 'dense\\d+_weight', whose shape is "
+                                         'therefore unknown: remove that layer, or give it in_units'):
+        hybridized(net)(X)
+    net.unused.weight.shape = (2, 4)
+    net.initialize(ctx=devices, force_reinit=True)
+    assert hybridized(net)(X).tolist() == net(X).tolist()
 
 
 def test_two_outputs_are_refused(devices):

@@ -152,11 +152,45 @@ def test_a_model_with_other_scores_is_not_written(tmp_path, monkeypatch):
     params = to_mx(lenet_params(numpy.random.default_rng(0), 0.1))
     (tmp_path / 'a.onnx').write_text('of before')
     for wrong, words in ((lambda X, params: lenet(X, params) * 1.001, r'1.0e-03 of the largest'),
-                         (lambda X, params: lenet(X, params) * numpy.nan, 'nan of the largest')):
+                         (lambda X, params: lenet(X, params) + 1e-4, r'\d.\de[+-]\d\d of the largest')):
         with pytest.raises(ValueError, match=f"the model's scores in onnxruntime differ from the network's by {words}"):
             file.write(params, 'a.onnx', wrong)
+    with pytest.raises(ValueError, match='^the scores of random images are not finite: not written'):
+        file.write(params, 'a.onnx', lambda X, params: lenet(X, params) * numpy.nan)
     assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
     assert (tmp_path / 'a.onnx').read_text() == 'of before'
+
+
+@pytest.mark.parametrize('W4, b4', [(0, 0), (0, 1e-40), (1e-38, 0)])
+def test_scores_that_are_all_zero_or_tiny(W4, b4, capsys):
+    *params, W, b = to_mx(lenet_params(numpy.random.default_rng(0), 0.1))
+    to_onnx([*params, W * 0 + W4, b * 0 + b4], 'a.onnx')
+    assert 'model: a.onnx, checked in onnxruntime: ' in capsys.readouterr().out
+
+
+def test_scores_that_overflow_are_refused(tmp_path):
+    params = [array * 1e30 for array in to_mx(lenet_params(numpy.random.default_rng(0), 0.1))]
+    with pytest.raises(ValueError, match='^the scores of random images are not finite: not written'):
+        to_onnx(params, 'a.onnx')
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('name', ['onnx', 'onnxruntime'])
+@pytest.mark.parametrize('error', [ImportError('libx.so: cannot\nopen'), TypeError('Descriptors cannot be created')])
+def test_a_module_that_cannot_be_imported(name, error, monkeypatch):
+    """Said by `check_path`, before anything is trained."""
+    import_module = importlib.import_module
+
+    def broken(module, *more):
+        if module == name:
+            raise error
+        return import_module(module, *more)
+
+    monkeypatch.setattr(importlib, 'import_module', broken)
+    words = ' '.join(str(error).split())
+    with pytest.raises(ValueError, match=rf'^a.onnx cannot be written: {name} is installed and cannot be imported '
+                                         rf'\({words}\); install it again: pip install --force-reinstall {name}$'):
+        file.check_path('a.onnx')
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):

@@ -10,7 +10,8 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.timeline import profiler
 from gluon_mgpu.timeline.__main__ import main
 from gluon_mgpu.timeline.draw import COLORS, busy_shares, draw
@@ -325,6 +326,20 @@ def test_more_cpu_contexts_than_the_profiler_can_record_are_refused(monkeypatch)
         check_profiler([mx.cpu(0), mx.cpu(2)])
 
 
+@pytest.mark.parametrize('fast', [True, False])
+def test_the_class_refuses_them_too_before_anything_is_trained(fast, folder, monkeypatch):
+    """Where the chapters are called from Python; MXNet would end the process."""
+    monkeypatch.setattr('gluon_mgpu.timeline.record.num_cores', lambda: 2)
+    contexts = [mx.cpu(i) for i in range(3)]
+    net = gluon.nn.Dense(2)
+    net.initialize(ctx=contexts)  # its shapes are not known yet
+    params = [[np.zeros(3, ctx=context)] for context in contexts]
+    for trained in (hybridized(net) if fast else net, params):
+        with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond what MXNet'):
+            next(Run(1, hooks=[Timeline(folder, 'LeNet')]).epochs(trained))
+    assert next(Run(1, hooks=[Timeline(folder, 'LeNet')]).epochs(params[:2])) == 1
+
+
 @pytest.mark.parametrize('content', [b'', b'no trace', b'[]', b'{}', b'{"traceEvents": 1}',
                                      b'{"traceEvents": [{"a": 1}]}', b'\xff\xfe'])
 def test_what_is_no_trace_is_refused(content, tmp_path):
@@ -332,6 +347,19 @@ def test_what_is_no_trace_is_refused(content, tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r'^.*x\.json is not a Chrome trace'):
         read(path)
+
+
+@pytest.mark.parametrize('rows', [
+    [('B', CPU0, 1, 5, 0), ('E', CPU0, 1, 5, 1)], [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', float('inf'))],
+    [('B', CPU0, 1, 'a', float('nan')), ('E', CPU0, 1, 'a', 1)], [('B', CPU0, [], 'a', 0), ('E', CPU0, [], 'a', 1)],
+    [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', 1), ('B', CPU0, 'x', 'a', 0), ('E', CPU0, 'x', 'a', 1)]])
+def test_a_broken_event_is_refused(rows, write_trace, capsys):
+    path = write_trace(*rows)
+    assert main([str(path)]) == 2
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'timeline: {path} is not a Chrome trace')
+    path.write_text('{"traceEvents": ' + '[' * 100_000)
+    assert main([str(path)]) == 2
 
 
 def test_a_trace_without_devices_is_refused(write_trace):

@@ -1,4 +1,6 @@
 """What needs no Horovod to be tested: places in a job, parts of batches, and what the command line refuses."""
+import socket
+import threading
 from types import SimpleNamespace
 
 import numpy
@@ -7,7 +9,7 @@ import pytest
 from gluon_mgpu import scratch
 from gluon_mgpu.data import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
-from gluon_mgpu.parallel import launchers
+from gluon_mgpu.parallel import launchers, watch
 from gluon_mgpu.parallel.horovod_checks import check_own_gpus
 from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
 from gluon_mgpu.parallel.launchers import Place, place
@@ -50,7 +52,6 @@ def test_where_the_workers_meet_must_be_known(monkeypatch):
     (0, True, 'worker 1 has not come to http://127.0.0.1:{port}/gluon_mgpu/ for 0.5 s: are all 2 workers running'),
 ])
 def test_a_worker_that_does_not_come(job, monkeypatch, rank, served, words):
-    import socket
     with socket.create_server(('127.0.0.1', 0)) as free:
         port = free.getsockname()[1]
     if served:
@@ -59,6 +60,80 @@ def test_a_worker_that_does_not_come(job, monkeypatch, rank, served, words):
     monkeypatch.setattr(launchers.os, 'environ', {launchers.ADDRESS: '127.0.0.1', launchers.PORT: str(port)})
     with pytest.raises(ValueError, match=words.format(port=port)):
         launchers.prepare(Place('srun', rank, 2, 0))
+
+
+def test_a_launcher_that_sets_only_some_variables(monkeypatch):
+    """As the documentation says for any other launcher: Horovod would abort without the rest."""
+    environ = {'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', 'HOROVOD_LOCAL_RANK': '1', launchers.ADDRESS: '127.0.0.1',
+               launchers.PORT: '29500'}
+    monkeypatch.setattr(launchers.os, 'environ', environ)
+    monkeypatch.setattr(launchers, '_meet', lambda where, found: None)
+    launchers.prepare(place())
+    of_horovodrun = {'LOCAL_RANK': '0', 'LOCAL_SIZE': '1', 'CROSS_RANK': '1', 'CROSS_SIZE': '2', 'HOSTNAME': 'worker1',
+                     'RANK': '1', 'SIZE': '2'}
+    assert of_horovodrun.items() <= {name[len('HOROVOD_'):]: value for name, value in environ.items()}.items()
+    environ.update({'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'})  # what horovodrun sets stays
+    launchers.prepare(place())
+    assert (environ['HOROVOD_LOCAL_RANK'], environ['HOROVOD_LOCAL_SIZE']) == ('1', '2')
+
+
+@pytest.mark.parametrize('variables, words', [
+    ({'HOROVOD_RANK': 'a'}, "HOROVOD_RANK 'a': an integer expected"),
+    ({launchers.PORT: 'b'}, "HOROVOD_GLOO_RENDEZVOUS_PORT 'b': an integer expected"),
+    ({'HOROVOD_RANK': '2'}, 'horovodrun gives this worker the number 2: 2 workers are numbered 0 to 1')])
+def test_variables_that_are_wrong(monkeypatch, variables, words):
+    monkeypatch.setattr(launchers.os, 'environ', {
+        'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', launchers.ADDRESS: '127.0.0.1', launchers.PORT: '29500', **variables})
+    with pytest.raises(ValueError, match=f'^{words}$'):
+        launchers.prepare(place())
+
+
+def test_workers_connect_once_in_a_process(monkeypatch):
+    """A second time, Horovod takes the addresses of the first for those of now, and aborts or hangs."""
+    monkeypatch.setattr('gluon_mgpu.parallel.horovod_workers.check_horovod', lambda: None)
+    monkeypatch.setattr(HorovodWorkers, '_connected', True)
+    monkeypatch.setenv('HOROVOD_RANK', '0')
+    monkeypatch.setenv('HOROVOD_SIZE', '2')
+    with pytest.raises(ValueError, match='^Horovod cannot connect the workers a second time in one process'):
+        HorovodWorkers()
+
+
+@pytest.mark.parametrize('words', [b'', b'GET', b'GET / HTTP/1.1\r\n\r\n'])
+def test_strangers_keep_no_worker_waiting(monkeypatch, words):
+    """They connect before the workers do, and some say nothing."""
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
+    ended, watches, strangers, values = [], {}, [], {}
+    monkeypatch.setattr(watch.os, '_exit', ended.append)
+    everybody = threading.Barrier(2)
+
+    def be_worker(rank):
+        def gather(value):
+            values[rank] = value
+            if rank == 0:
+                strangers.extend(socket.create_connection(value[0]) for _ in range(3))
+                for stranger in strangers:
+                    stranger.sendall(words)
+            everybody.wait()
+            return [values[0], values[1]]
+        watches[rank] = watch.Watch(rank, gather, '127.0.0.1', f'of the test, {rank}')
+
+    threads = [threading.Thread(target=be_worker, args=[rank], daemon=True) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=4)
+    assert len(watches) == 2 and not ended
+    for each in watches.values():
+        each.leave()
+    assert not ended
+    for connection in [*strangers, *watches[0]._others, *watches[1]._others]:
+        connection.close()
+
+
+def test_a_worker_that_cannot_connect_is_named(monkeypatch):
+    monkeypatch.setattr(watch, 'PATIENCE', 0.1)
+    with pytest.raises(ValueError, match=r'^worker 1 of 2 \(b\) has not connected to worker 0 at 127.0.0.1 for 0.1 s'):
+        watch.Watch(0, lambda value: [value, (None, b'', 'b')], '127.0.0.1', 'a')
 
 
 @pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])

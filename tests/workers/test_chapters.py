@@ -130,16 +130,19 @@ def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
 @pytest.mark.parametrize('values, words', [
     (('flag="--lr 0.2"', 'flag="--lr 0.3"'), 'lr is 0.2 on worker 0 ({host}) and 0.3 on worker 1 ({host})'),
     (('flag=--quiet', 'flag='), 'quiet is True on worker 0 ({host}) and False on worker 1 ({host})'),
-    (('flag=', 'flag="--train-size 999"'), 'train_size is 1000 on worker 0 ({host}) and 999 on worker 1 ({host})'),
-    (('flag=', 'flag="--data-dir /nowhere"'), 'worker 1 ({host}): /nowhere/mnist: train-images-idx3-ubyte.gz, '),
+    (('flag=', 'flag="--train-size 999"'), 'train_size is None on worker 0 ({host}) and 999 on worker 1 ({host})'),
+    (('cd {data.parent}; flag="--data-dir {data.name}"', 'cd /; flag="--data-dir {data.name}"'),
+     'worker 1 ({host}): /{data.name}/mnist: train-images-idx3-ubyte.gz, '),
+    (('flag=', 'flag="--export a.onnx"'), 'export is None on worker 0 ({host}) and a.onnx on worker 1 ({host})'),
+    (('flag="--resume auto"', 'flag='), 'resume is auto on worker 0 ({host}) and None on worker 1 ({host})'),
 ])
-def test_workers_that_disagree(job, flags, tmp_path, values, words):
+def test_workers_that_disagree(job, flags, data, tmp_path, values, words):
     line = ' '.join(map(str, command('scratch', flags, tmp_path / 'run'))) + ' $flag'
-    with job(2, *by_rank(line, *values)) as refused:
+    with job(2, *by_rank(line, *(value.format(data=data) for value in values))) as refused:
         assert refused.end() != 0
-    words = words.format(host='localhost')
-    assert len(refused.text.splitlines()) == 1
-    if 'nowhere' not in words:
+    words = words.format(host='localhost', data=data)
+    assert len(refused.text.splitlines()) == 1, refused.text
+    if ' on worker ' in words:
         words += ': start all workers with the same program, flags, versions and data'
     assert words in refused.text, refused.text
     assert refused.text.startswith('[0] scratch: ')
@@ -179,25 +182,28 @@ def test_a_loss_that_is_nan_ends_all_together(job, flags, tmp_path):
     assert {f'Process {rank} exit with status code 2.\n' for rank in (0, 1)} <= set(ended.lines)
 
 
-def test_workers_of_another_launcher(job, flags, tmp_path):
-    """srun tells each process its number, and the environment where they meet; it ends them by SIGTERM."""
+@pytest.mark.parametrize('launcher, size, rank, local_rank', [
+    ('srun', 'SLURM_NTASKS', 'SLURM_PROCID', 'SLURM_LOCALID'),
+    ('horovodrun', 'HOROVOD_SIZE', 'HOROVOD_RANK', 'HOROVOD_LOCAL_RANK')])  # by hand, as any other launcher may
+def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank, local_rank):
+    """It tells each process its number, and the environment where they meet; it ends them by SIGTERM."""
     import os
     import socket
     import subprocess
     with socket.create_server(('127.0.0.1', 0)) as free:
         port = str(free.getsockname()[1])
-    environment = {**os.environ, 'SLURM_NTASKS': '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '127.0.0.1',
+    environment = {**os.environ, size: '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '127.0.0.1',
                    'HOROVOD_GLOO_RENDEZVOUS_PORT': port}
     words = [str(word) for word in command('scratch', flags, tmp_path / 'run', '--num-epochs', 1000)]
     started = [subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                env={**environment, 'SLURM_PROCID': rank, 'SLURM_LOCALID': rank}) for rank in '01']
+                                env={**environment, rank: number, local_rank: number}) for number in '01']
     for heading in ('LeNet from scratch on mnist, ', 'epoch 1/1000: '):
         assert started[0].stdout.readline().startswith(heading)
     for process in started:
         process.terminate()
     first, second = (process.communicate(timeout=60)[0] for process in started)
     assert [process.returncode for process in started] == [143, 143], first + second
-    assert 'to go on: srun ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
+    assert f'to go on: {launcher} ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
     assert second == ''
 
 

@@ -100,18 +100,28 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
     shape : tuple of int
         With no 0 in it.
     dtype : data-type
-        The same for both.
+        The same for both, in the byte order of this machine.
 
     Returns
     -------
     array : np.ndarray
     view : numpy.ndarray
         Valid as long as the array.
+
+    Raises
+    ------
+    ValueError
+        If MXNet has no arrays of that dtype.
     """
-    array = np.empty(shape, dtype=dtype, ctx=mx.cpu(0))
+    dtype = numpy.dtype(dtype).newbyteorder('=')
+    try:
+        array = np.empty(shape, dtype=dtype, ctx=mx.cpu(0))
+    except (KeyError, TypeError):
+        raise ValueError(f"dtype {dtype}: MXNet has no such arrays; convert it, for example with "
+                         "array.astype('float32')") from None
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    size = math.prod(shape) * numpy.dtype(dtype).itemsize
+    size = math.prod(shape) * dtype.itemsize
     memory = (ctypes.c_char * size).from_address(address.value)
     return array, numpy.frombuffer(memory, dtype).reshape(shape)
 

@@ -4,6 +4,7 @@ Every module that computes takes MXNet from here, so that it is loaded once, wel
 semantics (``npx.set_np()``).
 """
 import ctypes
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -36,10 +37,22 @@ else:
         ``forward`` made of layers and operators alone does not need ``F`` and serves as either.
         """
 
-        def __init_subclass__(cls):
-            forward = cls.forward
-            del cls.forward
-            cls.hybrid_forward = lambda self, F, *args: forward(self, *args)
+        def __init_subclass__(cls, **kwargs):
+            super().__init_subclass__(**kwargs)
+            if 'forward' in vars(cls):
+                cls.forward = _called_by_gluon_or_super(cls.forward)
+
+        def hybrid_forward(self, F, *args):
+            return type(self).forward.__wrapped__(self, *args)
+
+    def _called_by_gluon_or_super(written):
+        """Return a `forward` that starts Gluon's, which calls `written` back; ``super().forward(X)`` is just that."""
+        @functools.wraps(written)
+        def forward(self, *args):
+            if type(self).forward is forward:
+                return gluon.HybridBlock.forward(self, *args)
+            return written(self, *args)
+        return forward
 
 
 def zero_grad(net: gluon.Block, devices: list) -> None:

@@ -8,6 +8,7 @@ its Trainer sums the gradients and updates the parameters.
 """
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 
@@ -112,6 +113,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     run = run or Run(num_epochs)
     train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
     set_seed(seed)
+    gc.collect()  # free the networks of earlier calls: Gluon's blocks are in reference cycles
     net = net or resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     trainer = run.workers.trainer(trainable(net), 'sgd', {'learning_rate': lr})  # a gluon.Trainer

@@ -1,4 +1,7 @@
 """The concise chapter against the chapter from scratch, and several devices against one."""
+import gc
+import weakref
+
 import numpy
 import oracle
 import pytest
@@ -123,6 +126,22 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     line = capsys.readouterr().out.splitlines()[-1]
     assert line == f'test acc: 1.00, {sum(e.seconds for e in run.history) / 6:.1f} sec/epoch on {devices}'
     assert net[1].weight.list_ctx() == devices  # the caller's network is the one that was trained
+
+
+def test_the_network_of_an_earlier_call_is_freed(devices, rng):
+    """Also before Python's cycle collector runs of itself, which counts objects and not their megabytes."""
+    X, y = (np.array(a) for a in oracle.images(rng, 4))
+    networks = []
+    gc.disable()
+    try:
+        for _ in range(2):
+            net = small_net()
+            networks.append(weakref.ref(net))
+            concise.train(2, 4, 0.1, devices=devices, data=(Batches([(X, y)]),) * 2, net=net, run=Run(1, quiet=True))
+            del net
+    finally:
+        gc.enable()
+    assert networks[0]() is None
 
 
 def test_each_devices_running_statistics_are_of_its_own_rows_from_the_first_batch(devices, rng):

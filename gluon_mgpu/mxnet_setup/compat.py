@@ -3,6 +3,8 @@
 Every module that computes takes MXNet from here, so that it is loaded once, well, and with NumPy
 semantics (``npx.set_np()``).
 """
+from __future__ import annotations
+
 import ctypes
 import functools
 import math
@@ -17,8 +19,8 @@ import numpy  # noqa: E402
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
 __all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'assign', 'autograd', 'cached_op', 'compute_capabilities',
-           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'trace_block',
-           'zero_grad']
+           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'num_outputs', 'seed',
+           'trace_block', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
 if TYPE_CHECKING:
@@ -181,6 +183,26 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
         raise ValueError(f'{type(block).__name__} returns {len(graph)} arrays: only a block that returns one '
                          'array can be hybridized here; use its own hybridize()')
     return graph, names
+
+
+def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
+    """Return how many numbers a block returns for each row, None if that cannot be known yet; it stays as it is.
+
+    Parameters
+    ----------
+    block : gluon.HybridBlock
+        On MXNet 1.9 it need not be initialized.
+    shape : tuple of int
+        That of a batch.
+    """
+    try:
+        if MXNET_MAJOR < 2:
+            graph = block(mx.sym.var('data').as_np_ndarray())
+            return graph.infer_shape_partial(data=shape)[1][0][-1]  # infer_shape would print its errors
+        device = next(iter(block.collect_params().values())).list_ctx()[0]
+        return block(np.zeros(shape, ctx=device)).shape[-1]
+    except Exception:  # whatever is wrong with the block: training will say it
+        return None
 
 
 def assign(array: np.ndarray, values: numpy.ndarray) -> None:

@@ -153,7 +153,7 @@ def test_few_calls(devices, monkeypatch):
 
 
 def test_memory_of_gradients_no_longer_used_is_freed(devices):
-    """Layers frozen in turn, as in a GAN: no sum keeps memory of its own in MXNet's key-value store, which frees none."""
+    """Layers frozen in turn, as in a GAN: no sum has a key in MXNet's key-value store, which frees none."""
     net, keys, arrays, rng = network(devices), [], [], numpy.random.default_rng(1)
     params = trainable(net)
     trainer = Trainer(params, 'sgd', {'learning_rate': 0.1})

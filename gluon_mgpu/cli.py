@@ -11,7 +11,6 @@ from typing import Any
 
 from . import flags
 from .data import load_data
-from .data.batches import check_data
 from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
 from .machine import versions
@@ -137,9 +136,9 @@ def _devices_and_data(args, own: dict, check: Callable | None, workers, say) -> 
         check_profiler(devices)
     if check:
         check(devices=devices, **own)
-    data = load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
-                     seed=args.seed, say=say, progress=not args.quiet and workers.rank == 0, part=workers.part)
-    return devices, check_data(data, args.batch_size)
+    return devices, load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
+                              seed=args.seed, say=say, progress=not args.quiet and workers.rank == 0,
+                              part=workers.part)
 
 
 def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, **options) -> Any:

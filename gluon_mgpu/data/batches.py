@@ -67,7 +67,7 @@ class BatchIterator:
         self.dataset = dataset
         _check_arrays(images, labels)
         self.num_rows = len(images)
-        self.num_classes = int(labels.max(initial=-1)) + 1
+        self.num_classes = int(labels.max()) + 1 if len(labels) else 0
         self.epoch = 0
         self.part = part
         self.digest = '' if part == (0, 1) else _digest(images, labels)
@@ -147,10 +147,10 @@ def _shape_and_labels(batches: Any) -> tuple[tuple, int, int]:
     """The shape of one row as a batch, the smallest and the largest label; (), 0, -1 if they cannot be looked at."""
     if isinstance(batches, BatchIterator):
         return (1, 1, *batches._images.shape[1:]), 0, batches.num_classes - 1
-    if not isinstance(batches, (list, tuple)) or not batches:
+    if not isinstance(batches, (list, tuple)) or not sum(y.size for _, y in batches):
         return (), 0, -1
     labels = numpy.concatenate([(y if isinstance(y, numpy.ndarray) else y.asnumpy()).ravel() for _, y in batches])
-    return (1, *batches[0][0].shape[1:]), int(labels.min(initial=0)), int(labels.max(initial=-1))
+    return (1, *batches[0][0].shape[1:]), int(labels.min()), int(labels.max())
 
 
 def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:

@@ -24,7 +24,7 @@ from gluon_mgpu.data import (
     load_data,
     load_data_fashion_mnist,
 )
-from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.data.batches import BatchIterator, check_data
 from gluon_mgpu.data.download import DownloadError, Mirror
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
@@ -567,9 +567,13 @@ def test_arrays_that_are_no_images_and_labels(change, message):
     assert line.startswith(message)
 
 
-def test_labels_of_another_byte_order():
-    data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4, dtype='>i4'), 3, 'mnist')
+@pytest.mark.parametrize('dtype', ['>i4', 'uint8', 'int8', 'uint64'])
+def test_labels_of_any_integer_dtype(dtype):
+    data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4, dtype=dtype), 3, 'mnist')
     assert labels(data_iter) == [0, 1, 2, 3] and data_iter.num_classes == 4
+    assert check_data((data_iter, data_iter), 3) == (data_iter, data_iter)
+    as_list = [(numpy.zeros((4, 1, 28, 28)), numpy.arange(4, dtype=dtype)), (numpy.zeros((0, 1, 28, 28)), np.zeros(0))]
+    assert check_data((as_list, []), 4) == (as_list, [])
 
 
 def test_all_workers_know_all_classes():

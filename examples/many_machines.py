@@ -96,7 +96,8 @@ def difference(before, after) -> str:
 def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size: int = 64) -> float:
     """Train LeNet for a few steps on this worker's shard of each batch; return the sum of all parameters."""
     rng = numpy.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (num_steps * batch_size, 28, 28), 'uint8'), rng.integers(0, 10, 10**4)
+    num_rows = num_steps * batch_size
+    images, labels = rng.integers(0, 256, (num_rows, 28, 28), 'uint8'), rng.integers(0, 10, num_rows)
     train_iter = BatchIterator(images, labels, batch_size, 'noise', part=workers.part)
     seed(0)
     params = init_params()

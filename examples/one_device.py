@@ -40,8 +40,8 @@ def train_batch(X, y, params, device, lr, batch_size):
 def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=0):
     lr = positive('lr', lr)
     device = try_gpu() if device is None else device
-    run = run or Run(num_epochs)
-    train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
+    run = Run(num_epochs) if run is None else run
+    train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else data
     set_seed(seed)
     params = init_params()
     params = get_params(params, device)
@@ -58,10 +58,11 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
 def losses(train: Callable, rows: int) -> list[float]:
     """Return the losses of two epochs on random images."""
     rng = numpy.random.default_rng(0)
-    data = [BatchIterator(rng.integers(0, 256, (rows, 28, 28), 'uint8'), rng.integers(0, 10, rows), rows // 4, 'noise')
+    batch_size = max(1, rows // 4)
+    data = [BatchIterator(rng.integers(0, 256, (rows, 28, 28), 'uint8'), rng.integers(0, 10, rows), batch_size, 'noise')
             for _ in range(2)]
     run = Run(2, quiet=True)
-    train(rows // 4, 0.1, data=data, run=run)
+    train(batch_size, 0.1, data=data, run=run)
     return [epoch.loss for epoch in run.history]
 
 

@@ -41,8 +41,8 @@ def train_batch(X, y, net, loss, trainer, device, batch_size):
 def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=0):
     lr = positive('lr', lr)
     device = try_gpu() if device is None else device
-    run = run or Run(num_epochs)
-    train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
+    run = Run(num_epochs) if run is None else run
+    train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else data
     set_seed(seed)
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)

@@ -8,16 +8,18 @@ its Trainer sums the gradients and updates the parameters.
 """
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 
 from .checks import integer, positive
 from .data import load_data_fashion_mnist
-from .devices import check_devices, try_gpu
+from .data.batches import check_data
+from .devices import check_devices, devices_from
 from .mxnet_setup.compat import autograd, gluon, init, np, seed as set_seed, zero_grad
 from .networks.hybridize import hybridized
 from .networks.precision import DTYPES, check_dtype
-from .networks.resnet import resnet18
+from .networks.resnet import check_network, resnet18
 from .parallel.split import split_batch
 from .plot import Animator
 from .training.evaluate import evaluate_accuracy_gpus
@@ -61,11 +63,15 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     """
     batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, 1)
     X_shards, y_shards = split_batch(X, y, devices)
+    idle = devices[len(X_shards):]
+    # A device without rows gets the first one's, for its batch norm's statistics; they add nothing to the gradient
+    others = [X_shard.as_in_ctx(device) for device in idle for X_shard in X_shards[:1]]
     with autograd.record():
         ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-    for l in ls:
+        others = [net(X_shard) for X_shard in others]
+    for l in ls + others:
         l.backward()
-    zero_grad(net, devices[len(X_shards):])  # A device without rows adds nothing to the gradient
+    zero_grad(net, idle)
     trainer.step(batch_size)
     return ls
 
@@ -88,7 +94,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     num_epochs : int
         Passes over the training rows, unless `run` says it.
     devices : list of mx.Context, optional
-        By default ``[try_gpu(i) for i in range(num_gpus)]``.
+        By default the first GPUs, or as many CPU contexts where MXNet sees no GPU.
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
@@ -98,7 +104,8 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     net : gluon.HybridBlock, optional
         By default ``resnet18(10, dtype)``. Initialized anew and trained in place, otherwise left as it is.
     dtype : str
-        The precision that ResNet-18 computes in: float32, bfloat16 (CPUs that have it) or float16 (GPUs).
+        The precision that ResNet-18 computes in: float32, bfloat16 (CPUs that have it) or float16 (GPUs). Not for
+        another `net`.
 
     Raises
     ------
@@ -107,12 +114,13 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
         data cannot be had; and `DivergenceError`, which is one, when the loss or a parameter is no longer finite.
     """
     lr = positive('lr', lr)
-    devices = check_devices([try_gpu(i) for i in range(num_gpus)] if devices is None else devices)
+    devices = devices_from(num_gpus) if devices is None else check_devices(devices)
     check_dtype(dtype, devices)
-    run = run or Run(num_epochs)
-    train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
+    run = Run(num_epochs) if run is None else run
+    train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size, net)
     set_seed(seed)
-    net = net or resnet18(10, dtype)
+    gc.collect()  # free the networks of earlier calls: Gluon's blocks are in reference cycles
+    net = resnet18(10, dtype) if net is None else check_network(net, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     trainer = run.workers.trainer(trainable(net), 'sgd', {'learning_rate': lr})  # a gluon.Trainer
     loss = gluon.loss.SoftmaxCrossEntropyLoss()

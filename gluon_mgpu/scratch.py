@@ -18,7 +18,8 @@ from collections.abc import Callable
 
 from .checks import integer, positive
 from .data import load_data_fashion_mnist
-from .devices import check_devices, try_gpu
+from .data.batches import check_data
+from .devices import check_devices, devices_from
 from .mxnet_setup.compat import Context, autograd, np, npx, seed as set_seed
 from .networks.hybridize import hybridized
 from .parallel.allreduce import ALGORITHMS, by_name
@@ -264,7 +265,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     num_epochs : int
         Passes over the training rows, unless `run` says it.
     devices : list of mx.Context, optional
-        By default ``[try_gpu(i) for i in range(num_gpus)]``.
+        By default the first GPUs, or as many CPU contexts where MXNet sees no GPU.
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
@@ -282,10 +283,10 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
         `DivergenceError`, which is one, when the loss or a parameter is no longer finite.
     """
     lr, allreduce = positive('lr', lr), by_name(allreduce)
-    devices = check_devices([try_gpu(i) for i in range(num_gpus)] if devices is None else devices)
-    run = run or Run(num_epochs)
+    devices = devices_from(num_gpus) if devices is None else check_devices(devices)
+    run = Run(num_epochs) if run is None else run
     allreduce = run.workers.allreduce(allreduce)
-    train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
+    train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size)
     set_seed(seed)
     params = init_params()
     # Copy the model parameters to every device

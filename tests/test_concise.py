@@ -1,12 +1,16 @@
 """The concise chapter against the chapter from scratch, and several devices against one."""
+import gc
+import weakref
+
 import numpy
 import oracle
 import pytest
-from test_scratch import BATCHES, Batches, largest_difference, train_on
+from test_scratch import BATCHES, Batches, largest_difference, of_labels, train_on
 
 from gluon_mgpu import concise
-from gluon_mgpu.mxnet_setup.compat import gluon, init, np
+from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 
 
@@ -104,9 +108,9 @@ def test_concise_equals_scratch_in_float32(devices, rng):
     assert largest_difference(by_hand[0], by_trainer[0]) < 1e-6  # rounding of 20 steps
 
 
-def small_net():
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(4, 5, strides=3, activation='relu'), gluon.nn.Dense(10))
+def small_net(num_outputs=10, kind=gluon.nn.HybridSequential):
+    net = kind()
+    net.add(gluon.nn.Conv2D(4, 5, strides=3, activation='relu'), gluon.nn.Dense(num_outputs))
     return net
 
 
@@ -125,6 +129,22 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     assert net[1].weight.list_ctx() == devices  # the caller's network is the one that was trained
 
 
+def test_the_network_of_an_earlier_call_is_freed(devices, rng):
+    """Also before Python's cycle collector runs of itself, which counts objects and not their megabytes."""
+    X, y = (np.array(a) for a in oracle.images(rng, 4))
+    networks = []
+    gc.disable()
+    try:
+        for _ in range(2):
+            net = small_net()
+            networks.append(weakref.ref(net))
+            concise.train(2, 4, 0.1, devices=devices, data=(Batches([(X, y)]),) * 2, net=net, run=Run(1, quiet=True))
+            del net
+    finally:
+        gc.enable()
+    assert networks[0]() is None
+
+
 def test_each_devices_running_statistics_are_of_its_own_rows_from_the_first_batch(devices, rng):
     """By hand: 0.9 of the zero that they begin with and 0.1 of the mean of the device's rows. (The Trainer would
     copy those of the first device.)"""
@@ -137,6 +157,62 @@ def test_each_devices_running_statistics_are_of_its_own_rows_from_the_first_batc
         for i, device in enumerate(devices):
             expected = 0.1 * X[2 * i:2 * i + 2].reshape(2, 784).mean(axis=0)
             numpy.testing.assert_allclose(net[1].running_mean.data(device).asnumpy(), expected, rtol=1e-5)
+
+
+def frozen(net):
+    for param in net.collect_params().values():
+        param.grad_req = 'null'
+    return net
+
+
+def accumulating(net):
+    net[0].weight.grad_req = 'add'
+    return net
+
+
+@pytest.mark.parametrize('make, more, message', [
+    (lambda: small_net(kind=gluon.nn.Sequential), {}, 'net is a Sequential: a gluon.HybridBlock expected'),
+    (gluon.nn.HybridSequential, {}, 'net has no parameter to train'),
+    (lambda: frozen(small_net()), {}, 'net has no parameter to train'),
+    (lambda: accumulating(small_net()), {}, "net has parameters with grad_req 'add'"),
+    (small_net, {'dtype': 'bfloat16'}, "dtype 'bfloat16' is for ResNet-18|this CPU has no avx512_bf16"),
+    (small_net, {'batch_size': 8}, 'batch_size 8, but the training data has batches of 4 rows'),
+    (lambda: small_net(9), {}, 'training labels are from 0 to 9, but the network has 9 outputs: labels from 0 to 8')])
+def test_a_network_that_is_refused_keeps_its_weights(devices, make, more, message):
+    net = make()
+    net.initialize(ctx=devices[0])
+    net(np.zeros((1, 1, 28, 28), ctx=devices[0]))
+    before = {name: p.data(devices[0]).asnumpy() for name, p in net.collect_params().items()}
+    arguments = {'batch_size': 4, 'data': (of_labels(0, 9), of_labels(0)), 'devices': devices, **more}
+    with pytest.raises(ValueError, match=message) as error:
+        concise.train(2, lr=0.1, net=net, run=Run(1, quiet=True), **arguments)
+    assert len(str(error.value).splitlines()) == 1
+    for name, value in before.items():
+        assert (net.collect_params()[name].data(devices[0]).asnumpy() == value).all()
+
+
+@pytest.mark.parametrize('as_one', [lambda net: net, hybridized])
+def test_batch_norm_of_devices_that_never_got_rows(device_list, rng, as_one):
+    """They have seen the first device's, which count once in the gradient."""
+    net, k = gluon.nn.HybridSequential(), 3
+    net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
+    results = {}
+    for devices in (device_list(1), device_list(k)):
+        net.initialize(ctx=devices, force_reinit=True, init=init.Constant(0.01))
+        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
+        fast, loss = as_one(net), gluon.loss.SoftmaxCrossEntropyLoss()
+        X, y = (np.array(a) for a in oracle.images(numpy.random.default_rng(1), 3))
+        for i in range(3):
+            ls = concise.train_batch(X[i:i + 1], y[i:i + 1], fast, loss, trainer, devices)
+            assert len(ls) == 1
+        npx.waitall()
+        results[len(devices)] = [[p.data(device).asnumpy() for p in net.collect_params().values()]
+                                 for device in devices]
+    one, = results[1]
+    assert abs(one[2]).max() > 0.01  # the running mean, which begins with 0
+    for replica in results[k]:
+        for expected, value in zip(one, replica):
+            numpy.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_train_starts_alike_on_any_number_of_devices(device_list):

@@ -364,6 +364,12 @@ def test_one_device__equals_the_chapter(example, devices):
     assert_equals_the_chapter_on_one_device(example, scratch, devices[0], 30)
 
 
+@pytest.mark.parametrize('num_rows', [1, 3])
+def test_one_device__few_rows(example, num_rows):
+    """Fewer than the four batches, and fewer than the devices."""
+    assert len(example.losses(lambda *args, **rest: scratch.train(2, *args, **rest), num_rows)) == 2
+
+
 def test_one_device_concise__equals_the_chapter(example, devices):
     example.losses = importlib.import_module('one_device').losses
     assert_equals_the_chapter_on_one_device(example, concise, devices[0], 8)

@@ -3,8 +3,10 @@ import numpy
 import oracle
 import pytest
 
-from gluon_mgpu import scratch
-from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.devices import gpus, lists
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
 from gluon_mgpu.training.run import Run
 
 BATCHES = [64, 63, 64, 7, 3, 2, 1, 64, 1, 64, 5, 64, 64, 33, 64, 2, 64, 64, 64, 31]  # rows; 20 steps
@@ -21,6 +23,11 @@ def train_on(devices, params, batches, lr=0.2):
     for X, y in batches:
         scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr)
     return [[p.asnumpy() for p in params] for params in device_params]
+
+
+def of_labels(*labels):
+    """A dataset of these labels, in batches of 4."""
+    return BatchIterator(numpy.zeros((len(labels), 28, 28), 'uint8'), numpy.array(labels), 4, 'zeros')
 
 
 def largest_difference(params, others):
@@ -202,12 +209,29 @@ def test_what_is_there_for_speed_changes_no_number(device_list, rng, monkeypatch
 @pytest.mark.parametrize('wrong, message', [
     ({'lr': 0}, 'lr 0: a number above 0 expected'), ({'lr': 'fast'}, "lr 'fast': a number above 0 expected"),
     ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is no device to train on"),
+    ({'devices': mx.cpu(0)}, r'cpu\(0\) is no list of devices: write'),
+    ({'devices': None, 'num_gpus': '2'}, "the number of devices '2': an integer from 1"),
+    ({'allreduce': [1]}, r'allreduce \[1\]: one of'), ({'data': 5}, 'data of type int: a pair'),
+    ({'data': ()}, 'data of type tuple: a pair'), ({'data': ([], [], [])}, 'data of type tuple: a pair'),
+    ({'batch_size': 8, 'data': (of_labels(0, 9), of_labels(0))}, 'batch_size 8, but the training data has'),
+    ({'data': (of_labels(0, 10), of_labels(0))}, 'training labels are from 0 to 10, but the network has 10 outputs'),
+    ({'data': (of_labels(9), of_labels(25))}, 'test labels are from 0 to 25, but the network has 10 outputs'),
+    ({'data': ([(np.zeros((2, 1, 28, 28)), np.array([-1, 3]))], [])}, 'training labels are from -1 to 3'),
     ({'num_epochs': 0}, 'num_epochs 0: an integer of at least 1 expected')])
 def test_train_refuses_in_one_line(devices, wrong, message):
     arguments = {'num_gpus': 2, 'batch_size': 4, 'lr': 0.1, 'devices': devices, **wrong}
     with pytest.raises(ValueError, match=message) as error:
-        scratch.train(**arguments, data=(None, None))
+        scratch.train(**{'data': (None, None), **arguments})
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_two_gpus_on_a_machine_with_one(chapter, monkeypatch):
+    """Not one GPU and one CPU context: from Python, as on the command line."""
+    for module in (gpus, lists):
+        monkeypatch.setattr(module, 'num_mxnet_gpus', lambda: 1)
+    with pytest.raises(ValueError, match=r'gpu\(1\) does not exist \(MXNet sees 1'):
+        chapter.train(2, 4, 0.1, data=(None, None))
 
 
 class Batches(list):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy
 
 from ..checks import integer
-from ..mxnet_setup.compat import empty_with_view, np
+from ..mxnet_setup.compat import empty_with_view, np, num_outputs
 from .parts import part as part_of
 
 
@@ -47,6 +48,8 @@ class BatchIterator:
         The number of iterations begun. Can be set: a resumed run sets it to the epochs already done.
     num_rows : int
         Rows in the dataset, in all parts.
+    num_classes : int
+        One more than the largest label in all parts.
     digest : str
         Tells this dataset from others, whichever part is taken; '' if all of it is.
     batch_size, dataset, part
@@ -55,14 +58,16 @@ class BatchIterator:
     Raises
     ------
     ValueError
-        If `batch_size` or `seed` is out of range.
+        If `batch_size` or `seed` is out of range, the arrays have other dtypes or shapes, or a label is negative.
     """
 
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,
                  shuffle: bool = False, seed: int = 0, part: tuple[int, int] = (0, 1)) -> None:
         self.batch_size = integer('batch_size', batch_size, 1)
         self.dataset = dataset
+        _check_arrays(images, labels)
         self.num_rows = len(images)
+        self.num_classes = int(labels.max()) + 1 if len(labels) else 0
         self.epoch = 0
         self.part = part
         self.digest = '' if part == (0, 1) else _digest(images, labels)
@@ -100,6 +105,67 @@ class BatchIterator:
         numpy.divide(self._images[rows, None], numpy.float32(255), out=X_view)
         y_view[:] = self._labels[rows]
         return X, y
+
+
+def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
+    """Return `data` if a network with `net`'s outputs can be trained on it.
+
+    The labels of a `BatchIterator`, or of a list of batches, are looked at once; those of another iterable are not.
+    MXNet takes the last class for all labels above it, and the first one for those below zero.
+
+    Parameters
+    ----------
+    data : (train_iter, test_iter)
+        Iterables of (X, y).
+    batch_size : int
+        The number that every update is divided by.
+    net : gluon.HybridBlock, optional
+        By default a network of ten classes. It is left as it is.
+
+    Raises
+    ------
+    ValueError
+        If `data` is no pair, a `BatchIterator` to train on has another batch size, or labels are outside the classes.
+    """
+    try:
+        train_iter, test_iter = data
+    except (TypeError, ValueError):
+        raise ValueError(f'data of type {type(data).__name__}: a pair (train_iter, test_iter) expected') from None
+    if isinstance(train_iter, BatchIterator) and train_iter.batch_size != batch_size:
+        raise ValueError(f'batch_size {batch_size}, but the training data has batches of {train_iter.batch_size} rows: '
+                         'give both the same number, since every update is divided by batch_size')
+    for name, batches in (('training', train_iter), ('test', test_iter)):
+        shape, lowest, highest = _shape_and_labels(batches)
+        num_classes = 10 if net is None or not shape else num_outputs(net, shape)
+        if num_classes is not None and (lowest < 0 or highest >= num_classes):
+            raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has {num_classes} '
+                             f'outputs: labels from 0 to {num_classes - 1} expected')
+    return train_iter, test_iter
+
+
+def _shape_and_labels(batches: Any) -> tuple[tuple, int, int]:
+    """The shape of one row as a batch, the smallest and the largest label; (), 0, -1 if they cannot be looked at."""
+    if isinstance(batches, BatchIterator):
+        return (1, 1, *batches._images.shape[1:]), 0, batches.num_classes - 1
+    if not isinstance(batches, (list, tuple)) or not sum(y.size for _, y in batches):
+        return (), 0, -1
+    labels = numpy.concatenate([(y if isinstance(y, numpy.ndarray) else y.asnumpy()).ravel() for _, y in batches])
+    return (1, *batches[0][0].shape[1:]), int(labels.min()), int(labels.max())
+
+
+def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:
+    if not isinstance(images, numpy.ndarray) or images.dtype != 'uint8' or images.ndim != 3:
+        raise ValueError(f'images: {_kind(images)}; a numpy.ndarray (n, height, width) of uint8, 0 to 255, expected')
+    if not isinstance(labels, numpy.ndarray) or labels.dtype.kind not in 'iu' or labels.ndim != 1:
+        raise ValueError(f'labels: {_kind(labels)}; a numpy.ndarray (n,) of integers expected')
+    if len(images) != len(labels):
+        raise ValueError(f'{len(images)} images and {len(labels)} labels: there must be one label for each image')
+    if len(labels) and labels.min() < 0:
+        raise ValueError(f'label {labels.min()}: labels from 0 expected')
+
+
+def _kind(array: Any) -> str:
+    return f'{type(array).__name__} {getattr(array, "shape", "")} of {getattr(array, "dtype", "no dtype")}'
 
 
 def _digest(images: numpy.ndarray, labels: numpy.ndarray) -> str:

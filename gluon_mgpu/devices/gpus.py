@@ -65,7 +65,8 @@ def check_gpus(numbers: list[int]) -> None:
         if not seen:
             raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use CPU contexts (cpu:0,cpu:1)')
         if i >= seen:
-            one_instance = ', as a process has one MIG instance at most' if ask_driver().gpus[0].is_mig else ''
+            is_mig = any(gpu.is_mig for gpu in ask_driver().gpus)
+            one_instance = ', as a process has one MIG instance at most' if is_mig else ''
             raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}{one_instance}{hidden()}): '
                              f'use gpu:0{f" to gpu:{seen - 1}" if seen > 1 else ""}')
 

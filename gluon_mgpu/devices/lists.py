@@ -117,7 +117,10 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
     -----
     MXNet itself accepts all of these and fails, or hangs, later. More CPU contexts than cores are fine.
     """
-    devices = list(devices)
+    try:
+        devices = list(devices)
+    except TypeError:
+        raise ValueError(f'{devices!r} is no list of devices: write [mx.cpu(0), mx.cpu(1)]') from None
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")
     for n, device in enumerate(devices):

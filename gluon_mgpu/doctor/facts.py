@@ -87,7 +87,7 @@ def _engine(prepared: runtime.Prepared) -> list[dict[str, str | None]]:
     """The settings in force, each with who has set it: 'gluon_mgpu', 'you', or None for a default of others."""
     found: list[dict[str, str | None]] = []
     for name in dict.fromkeys([*runtime.ENVIRONMENT, *sorted(filter(ENGINE.fullmatch, os.environ))]):
-        value = os.environ.get(name)
+        value = runtime.settings().get(name) or os.environ.get(name)
         by = 'gluon_mgpu' if name in prepared.variables else 'you' if value else None
         found.append({'name': name, 'value': value, 'by': by})
     for name, _, number in runtime.ALLOCATOR:

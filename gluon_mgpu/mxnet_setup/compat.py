@@ -3,7 +3,10 @@
 Every module that computes takes MXNet from here, so that it is loaded once, well, and with NumPy
 semantics (``npx.set_np()``).
 """
+from __future__ import annotations
+
 import ctypes
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -16,8 +19,8 @@ import numpy  # noqa: E402
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
 __all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'assign', 'autograd', 'cached_op', 'compute_capabilities',
-           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'seed', 'trace_block',
-           'zero_grad']
+           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'num_outputs', 'seed',
+           'trace_block', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
 if TYPE_CHECKING:
@@ -36,10 +39,22 @@ else:
         ``forward`` made of layers and operators alone does not need ``F`` and serves as either.
         """
 
-        def __init_subclass__(cls):
-            forward = cls.forward
-            del cls.forward
-            cls.hybrid_forward = lambda self, F, *args: forward(self, *args)
+        def __init_subclass__(cls, **kwargs):
+            super().__init_subclass__(**kwargs)
+            if 'forward' in vars(cls):
+                cls.forward = _called_by_gluon_or_super(cls.forward)
+
+        def hybrid_forward(self, F, *args):
+            return type(self).forward.__wrapped__(self, *args)
+
+    def _called_by_gluon_or_super(written):
+        """Return a `forward` that starts Gluon's, which calls `written` back; ``super().forward(X)`` is just that."""
+        @functools.wraps(written)
+        def forward(self, *args):
+            if type(self).forward is forward:
+                return gluon.HybridBlock.forward(self, *args)
+            return written(self, *args)
+        return forward
 
 
 def zero_grad(net: gluon.Block, devices: list) -> None:
@@ -100,18 +115,28 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
     shape : tuple of int
         With no 0 in it.
     dtype : data-type
-        The same for both.
+        The same for both, in the byte order of this machine.
 
     Returns
     -------
     array : np.ndarray
     view : numpy.ndarray
         Valid as long as the array.
+
+    Raises
+    ------
+    ValueError
+        If MXNet has no arrays of that dtype.
     """
-    array = np.empty(shape, dtype=dtype, ctx=mx.cpu(0))
+    dtype = numpy.dtype(dtype).newbyteorder('=')
+    try:
+        array = np.empty(shape, dtype=dtype, ctx=mx.cpu(0))
+    except (KeyError, TypeError):
+        raise ValueError(f"dtype {dtype}: MXNet has no such arrays; convert it, for example with "
+                         "array.astype('float32')") from None
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    size = math.prod(shape) * numpy.dtype(dtype).itemsize
+    size = math.prod(shape) * dtype.itemsize
     memory = (ctypes.c_char * size).from_address(address.value)
     return array, numpy.frombuffer(memory, dtype).reshape(shape)
 
@@ -162,6 +187,26 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
         raise ValueError(f'{type(block).__name__} returns {len(graph)} arrays: only a block that returns one '
                          'array can be hybridized here; use its own hybridize()')
     return graph, names
+
+
+def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
+    """Return how many numbers a block returns for each row, None if that cannot be known yet; it stays as it is.
+
+    Parameters
+    ----------
+    block : gluon.HybridBlock
+        On MXNet 1.9 it need not be initialized.
+    shape : tuple of int
+        That of a batch.
+    """
+    try:
+        if MXNET_MAJOR < 2:
+            graph = block(mx.sym.var('data').as_np_ndarray())
+            return graph.infer_shape_partial(data=shape)[1][0][-1]  # infer_shape would print its errors
+        device = next(iter(block.collect_params().values())).list_ctx()[0]
+        return block(np.zeros(shape, ctx=device)).shape[-1]
+    except Exception:  # whatever is wrong with the block: training will say it
+        return None
 
 
 def assign(array: np.ndarray, values: numpy.ndarray) -> None:

@@ -78,8 +78,9 @@ def prepare() -> Prepared:
 
 
 def settings() -> dict[str, str | None]:
-    """Return the variables of `ENVIRONMENT` as they are now."""
-    return {name: os.environ.get(name) for name in ENVIRONMENT}
+    """Return the variables of `ENVIRONMENT` as MXNet has read them."""
+    ours = {name: ENVIRONMENT[name] for name in prepare().variables}
+    return {name: os.environ.get(name) or ours.get(name) for name in ENVIRONMENT}
 
 
 @functools.lru_cache
@@ -88,11 +89,9 @@ def omp_threads() -> int:
 
     2 or more means that several CPU contexts may hang on MXNet 1.9.1 (see `ENVIRONMENT`).
     """
-    try:
-        # OpenMP reads the environment when it is loaded, and never again. Loaded already? Then ask it.
-        return ctypes.CDLL('libgomp.so.1', os.RTLD_NOLOAD | os.RTLD_NOW).omp_get_max_threads()
-    except (OSError, AttributeError):  # not loaded, or not Linux
-        pass
+    openmp = _openmp()
+    if openmp:  # it has read the environment, and never does so again
+        return openmp.omp_get_max_threads()
     cores = num_cores()
     text = os.environ.get('OMP_NUM_THREADS')
     if not text:  # MXNet was imported before, and took its own default
@@ -117,10 +116,29 @@ def load_mxnet() -> ModuleType:
                 warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
                 mxnet = importlib.import_module('mxnet')
                 _set_np(mxnet)
+            _restore_environment()
             return mxnet
         except Exception as error:
             problem, cause = installation.explain(error), error
     _refuse(problem, cause)
+
+
+def _restore_environment() -> None:
+    """Keep our OMP_NUM_THREADS from other programs that this process starts: they would compute on one core.
+
+    MXNet, its OpenBLAS and GNU's OpenMP read it while they are loaded, and never again; others read it later.
+    """
+    name = 'OMP_NUM_THREADS'
+    if name in prepare().variables and os.environ.get(name) == ENVIRONMENT[name] and _openmp():
+        del os.environ[name]
+
+
+def _openmp() -> ctypes.CDLL | None:
+    """Return GNU's OpenMP if it is loaded; None on systems other than Linux."""
+    try:
+        return ctypes.CDLL('libgomp.so.1', os.RTLD_NOLOAD | os.RTLD_NOW)
+    except (OSError, AttributeError):
+        return None
 
 
 def _set_np(mxnet: ModuleType) -> None:

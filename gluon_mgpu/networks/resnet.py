@@ -7,6 +7,34 @@ from .precision import Cast, conv2d
 nn = gluon.nn
 
 
+def check_network(net: gluon.HybridBlock, dtype: str) -> gluon.HybridBlock:
+    """Return `net` if it can be trained in the place of ResNet-18; it stays as it is.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock
+        The network.
+    dtype : str
+        The precision asked for.
+
+    Raises
+    ------
+    ValueError
+        If it is of another kind, nothing in it can be trained, or `dtype` is another one than float32.
+    """
+    if not isinstance(net, gluon.HybridBlock):
+        raise ValueError(f'net is a {type(net).__name__}: a gluon.HybridBlock expected, such as nn.HybridSequential')
+    modes = {param.grad_req for param in net.collect_params().values()}
+    if not modes - {'null'}:
+        raise ValueError("net has no parameter to train: add layers, or set a parameter's grad_req to 'write'")
+    if 'add' in modes:
+        raise ValueError("net has parameters with grad_req 'add', whose gradients would grow from batch to batch: set "
+                         "it to 'write'")
+    if dtype != 'float32':
+        raise ValueError(f'dtype {dtype!r} is for ResNet-18, and net is given: leave out one of the two')
+    return net
+
+
 class Residual(HybridBlock):
     """Two 3x3 convolutions with batch norm, added to their input: relu(X + f(X)).
 

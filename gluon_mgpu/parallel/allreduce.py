@@ -188,7 +188,7 @@ def by_name(algorithm: Callable | str) -> Callable:
     """
     if callable(algorithm):
         return algorithm
-    if algorithm not in ALGORITHMS:
+    if algorithm not in list(ALGORITHMS):
         raise ValueError(f'allreduce {algorithm!r}: one of {", ".join(ALGORITHMS)}, or a function of a list of '
                          'arrays, expected')
     return ALGORITHMS[algorithm]

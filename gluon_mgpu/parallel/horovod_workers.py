@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterable
+from itertools import count, takewhile
 from typing import Any
 
 import numpy
@@ -138,17 +138,12 @@ class HorovodWorkers(Workers):
         for array, value in zip(given, self.first(lambda: [own.asnumpy() for own in given])):
             assign(array, value)
 
-    def sum_counts(self, num_correct: list, num_rows: int) -> tuple[float, int]:
+    def sum_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
         """See `Workers.sum_counts`."""
-        correct = 0.0
-        for n in num_correct:
-            if self._received():
-                break
-            correct += float(n)
-        told = self.gather((correct, num_rows))
+        told = self.gather(super().sum_counts(takewhile(lambda _: not self._received(), counts)))
         if self._signum:
             raise Stopped(self._signum)
-        return sum(correct for correct, _ in told), sum(rows for _, rows in told)
+        return super().sum_counts(told)
 
     def tell(self, numbers: list) -> Callable[[], list]:
         """See `Workers.tell`."""

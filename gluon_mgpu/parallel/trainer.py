@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from ..mxnet_setup.compat import gluon, mx
+from .allreduce import star
 from .flat import gradients_in_one_piece
 
 # Parameters that one multi_sgd_update takes. For each it counts up to the size of the largest: the others must not be
@@ -40,13 +41,12 @@ class Trainer(gluon.Trainer):
         self._flat: list = []       # on each device, all gradients as one array
         self._gradients: list = []  # on each device, the parts of it
         self._groups: list = []     # on each device, what is updated at once: numbers; weight, gradient, weight ...
-        self._key = len(self._params) - 1  # of the sum in the key-value store; those up to here are taken
 
     def _allreduce_grads(self) -> None:
-        if not self._in_one_piece():
+        if self._in_one_piece():
+            star(self._flat)  # the key-value store would keep the memory of each key, also of one no longer used
+        else:
             super()._allreduce_grads()
-        elif self._kvstore:
-            self._kvstore.pushpull(self._key, self._flat, out=self._flat)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
@@ -78,9 +78,6 @@ class Trainer(gluon.Trainer):
         self._groups = [[(numbers, [array.as_nd_ndarray() for n in numbers
                                     for array in (self._params[n].list_data()[i], self._params[n].list_grad()[i])])
                          for numbers in self._of_similar_size()] for i in range(len(self._flat))]
-        if self._kvstore:
-            self._key += 1
-            self._kvstore.init(self._key, self._flat[0])
         return True
 
     def _of_similar_size(self) -> list[list[int]]:

@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 
@@ -75,22 +75,23 @@ class Workers:
             If another worker has another network.
         """
 
-    def sum_counts(self, num_correct: list, num_rows: int) -> tuple[float, int]:
-        """Sum counts of rows over all workers: arrays () of those that are right, and how many there are; waits.
+    def sum_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
+        """Sum counts of rows over all workers; waits.
 
         Parameters
         ----------
-        num_correct : list of np.ndarray, ()
-            The right rows of each shard.
-        num_rows : int
-            The rows of all of them.
+        counts : iterable of (float, int)
+            How many rows are right, and how many there are, of a few batches at a time.
 
         Raises
         ------
         Stopped
             If a signal has reached a worker meanwhile.
         """
-        return sum(float(n) for n in num_correct), num_rows
+        correct, rows = 0.0, 0
+        for right, size in counts:
+            correct, rows = correct + right, rows + size
+        return correct, rows
 
     def tell(self, numbers: list) -> Callable[[], list]:
         """Tell all workers a few numbers, as many on each; does not wait.

@@ -1,12 +1,14 @@
 """Accuracy of a network on a dataset, on one device or on all of them at the same time."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, np
 from ..parallel.split import split_batch
 from ..parallel.workers import Workers
+
+MOST_STARTED = 8  # batches on the devices or waiting for them, with the memory of their rows
 
 
 def _num_correct(y_hat, y):
@@ -61,7 +63,7 @@ def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | 
     Returns
     -------
     float
-        Between 0 and 1. Waits once, at the end.
+        Between 0 and 1. Waits for the devices.
     """
     devices = _devices_of(net)[:1] if device is None else [device]
     return evaluate_accuracy_gpus(net, data_iter, devices=devices)
@@ -71,8 +73,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                            devices: list | None = None, workers: Workers | None = None) -> float:
     """The share of right predictions over a dataset, computed on several devices at the same time.
 
-    Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch, here all are
-    started before the first is waited for; and a batch may have any number of rows.
+    Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch; here up to
+    `MOST_STARTED` are started before the first is waited for. A batch may have any number of rows.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     Returns
     -------
     float
-        Between 0 and 1. Waits once, at the end.
+        Between 0 and 1. Waits for the devices.
 
     Raises
     ------
@@ -101,23 +103,40 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     if devices is None:
         devices = _devices_of(net)
     devices = check_omp_threads(devices)
-    num_correct, num_rows = [], 0
-    for features, labels in data_iter:
-        X_shards, y_shards = split_f(features, labels, devices)
-        # Run in parallel
-        pred_shards = [net(X_shard) for X_shard in X_shards]
-        num_correct += [_num_correct(pred_shard, y_shard)
-                        for pred_shard, y_shard in zip(pred_shards, y_shards)]
-        num_rows += labels.size
-    correct, rows = (workers or Workers()).sum_counts(num_correct, num_rows)
+
+    def counts() -> Iterator[tuple[float, int]]:
+        started: list = []
+        for features, labels in data_iter:
+            X_shards, y_shards = split_f(features, labels, devices)
+            # Run in parallel
+            pred_shards = [net(X_shard) for X_shard in X_shards]
+            num_correct = [_num_correct(pred_shard, y_shard) for pred_shard, y_shard in zip(pred_shards, y_shards)]
+            started.append((num_correct, labels.size))
+            if len(started) == MOST_STARTED:
+                yield _read(started[:MOST_STARTED // 2])
+                del started[:MOST_STARTED // 2]
+        yield _read(started)
+
+    correct, rows = (workers or Workers()).sum_counts(counts())
     if rows == 0:
         raise ValueError('the dataset holds 0 rows: accuracy needs at least one; '
                          'pass an iterator that yields batches')
     return correct / rows
 
 
+def _read(started: list) -> tuple[float, int]:
+    """Wait for batches, and return how many of their rows are right, and how many rows there are."""
+    # The last batch first: then Python waits, and wakes up between busy cores, once
+    correct = [float(n) for num_correct, _ in started[::-1] for n in num_correct]
+    return sum(correct), sum(size for _, size in started)
+
+
 def _devices_of(net) -> list:
     """The devices on which the parameters of a Gluon block are."""
-    if not hasattr(net, 'collect_params'):
-        raise ValueError(f'{net!r} is not a Gluon block and has no devices of its own: pass devices=[...]')
-    return next(iter(net.collect_params().values())).list_ctx()
+    try:
+        return next(iter(net.collect_params().values())).list_ctx()
+    except (AttributeError, StopIteration):
+        what = 'has no parameters'
+    except RuntimeError:
+        what = 'is not initialized'
+    raise ValueError(f'{type(net).__name__} {what}, and so is on no devices: pass devices=[...]')

@@ -24,7 +24,7 @@ from gluon_mgpu.data import (
     load_data,
     load_data_fashion_mnist,
 )
-from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.data.batches import BatchIterator, check_data
 from gluon_mgpu.data.download import DownloadError, Mirror
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
@@ -550,6 +550,36 @@ def test_trains(devices):
         expected = numpy.zeros((784, 10))
         numpy.add.at(expected.T, y.asnumpy(), X.asnumpy().reshape(32, -1))
         numpy.testing.assert_allclose(w.grad.asnumpy(), expected, rtol=1e-5)  # float32 sums of up to 32
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda X, y: (X / numpy.float32(255), y), 'images: ndarray (4, 28, 28) of float32; a numpy.ndarray (n, height'),
+    (lambda X, y: (X[0], y), 'images: ndarray (28, 28) of uint8; a'),
+    (lambda X, y: (X.tolist(), y), 'images: list  of'),
+    (lambda X, y: (X, y / 1), 'labels: ndarray (4,) of float64; a numpy.ndarray (n,) of integers expected'),
+    (lambda X, y: (X, y[:, None]), 'labels: ndarray (4, 1) of int64; a'),
+    (lambda X, y: (X, y[:3]), '4 images and 3 labels'), (lambda X, y: (X, y - 1), 'label -1: labels from 0 expected')])
+def test_arrays_that_are_no_images_and_labels(change, message):
+    arrays = change(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4))
+    with pytest.raises(ValueError) as error:
+        BatchIterator(*arrays, 2, 'mnist')
+    line, = str(error.value).splitlines()
+    assert line.startswith(message)
+
+
+@pytest.mark.parametrize('dtype', ['>i4', 'uint8', 'int8', 'uint64'])
+def test_labels_of_any_integer_dtype(dtype):
+    data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4, dtype=dtype), 3, 'mnist')
+    assert labels(data_iter) == [0, 1, 2, 3] and data_iter.num_classes == 4
+    assert check_data((data_iter, data_iter), 3) == (data_iter, data_iter)
+    as_list = [(numpy.zeros((4, 1, 28, 28)), numpy.arange(4, dtype=dtype)), (numpy.zeros((0, 1, 28, 28)), np.zeros(0))]
+    assert check_data((as_list, []), 4) == (as_list, [])
+
+
+def test_all_workers_know_all_classes():
+    """Also those of rows that are not kept: all refuse the same dataset."""
+    data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4), 2, 'mnist', part=(0, 2))
+    assert labels(data_iter) == [0, 2] and data_iter.num_classes == 4
 
 
 def test_a_pass_is_quick():

@@ -63,6 +63,24 @@ def test_omp_threads_is_what_mxnet_computes_with(text):
     assert run(code, OMP_NUM_THREADS=text) == f'True {text or 1}'
 
 
+@linux
+@pytest.mark.parametrize('text', ['', '1', '3'])
+def test_other_programs_do_not_inherit_our_threads(text):
+    """MXNet keeps to one thread; a program that it starts decides for itself, or obeys the user."""
+    pytest.importorskip('mxnet')
+    code = """
+import os, subprocess
+from gluon_mgpu.mxnet_setup import runtime
+from gluon_mgpu.mxnet_setup.compat import mx, np
+(np.ones((99, 99)) @ np.ones((99, 99))).wait_to_read()
+threads = mx.base._LIB.omp_get_max_threads()
+child = subprocess.run('echo "$OMP_NUM_THREADS"', shell=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+print(threads, runtime.omp_threads(), child or 'unset', runtime.settings()['OMP_NUM_THREADS'])
+"""
+    own = text or '1'
+    assert run(code, OMP_NUM_THREADS=text).splitlines()[-1] == f'{own} {own} {text or "unset"} {own}'
+
+
 def test_omp_threads_is_what_was_found_at_first():
     code = ('import os, gluon_mgpu; os.environ["OMP_NUM_THREADS"] = "7"; '
             'from gluon_mgpu.mxnet_setup import runtime; print(runtime.omp_threads())')

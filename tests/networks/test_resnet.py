@@ -1,8 +1,14 @@
 """ResNet-18: its layers, its size, and what batch norm does on several devices."""
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import autograd, init, np
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import Residual, resnet18
+
+
+def hybridize_in_place(net):
+    net.hybridize()
+    return net
 
 
 def num_weights(net):
@@ -53,6 +59,34 @@ def test_hybridized_is_the_same(devices):
     difference = abs(net(X).asnumpy() - expected).max()
     assert difference < 1e-5 * abs(expected).max()  # the same sums, laid out otherwise
     assert abs(expected).max() > 0
+
+
+class Twice(Residual):
+    """A subclass as in Python: the parent's result, times two."""
+
+    def forward(self, X):
+        return 2 * super().forward(X)
+
+
+class Plain(Residual):
+    """Nothing of its own."""
+
+
+class Thrice(Twice):
+    def forward(self, X):
+        return super().forward(X) + Residual.forward(self, X)
+
+
+@pytest.mark.parametrize('make_fast', [lambda net: net, hybridized, hybridize_in_place])
+@pytest.mark.parametrize(('cls', 'factor'), [(Plain, 1), (Twice, 2), (Thrice, 3)])
+def test_residual_can_be_subclassed(devices, cls, factor, make_fast):
+    """Also on its own as a part of a network, called as written or hybridized."""
+    blk, X = cls(3), np.random.normal(size=(2, 3, 4, 4), ctx=devices[0])
+    blk.initialize(init=init.Zero(), ctx=devices[0])
+    net = gluon.nn.HybridSequential()
+    net.add(blk)
+    for network in (blk, net):
+        assert (make_fast(network)(X) == factor * np.maximum(X, 0)).all()
 
 
 def test_each_device_keeps_its_own_batch_norm_statistics(devices):

@@ -72,6 +72,19 @@ def test_numpy_arrays_keep_their_dtype_and_are_copied(devices, dtype):
     numpy.testing.assert_array_equal(numpy.concatenate([s.asnumpy() for s in y_shards]), y)
 
 
+@pytest.mark.parametrize('dtype', ['>i4', '<i4', '>f4', '>f8'])
+def test_numpy_arrays_of_any_byte_order(devices, dtype):
+    whole = numpy.arange(4).astype(dtype)
+    shards = split_and_load(whole, devices)
+    assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [0, 1, 2, 3]
+    assert shards[0].dtype == whole.dtype.newbyteorder('=')
+
+
+@pytest.mark.parametrize('dtype', ['uint16', 'complex64', 'O'])
+def test_dtypes_that_mxnet_lacks(devices, dtype):
+    assert 'MXNet has no such arrays; convert it' in refusal(split_and_load, numpy.zeros(4, dtype), devices)
+
+
 def test_splitting_can_be_differentiated(devices):
     X, y = np.arange(10).reshape(5, 2), np.arange(5)
     X.attach_grad()

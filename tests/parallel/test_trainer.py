@@ -1,4 +1,5 @@
 """The Trainer with few calls against gluon.Trainer: the same parameters to the bit, whatever the optimizer."""
+import weakref
 from functools import partial
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, zero_grad
 from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.parallel.allreduce import star
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.trainer import MOST_AT_ONCE, Trainer
 from gluon_mgpu.training.parameters import trainable
@@ -133,14 +135,12 @@ def test_a_scaled_loss_that_overflows_changes_nothing(devices):
 
 def test_few_calls(devices, monkeypatch):
     """One sum, and on each device one update of the 50 weights and one of the 50 biases."""
-    nn, sums, updates = gluon.nn, [], []
+    nn, sums, updates, update = gluon.nn, [], [], mx.nd.multi_sgd_update
     net = nn.HybridSequential()
     net.add(*(nn.Dense(8, in_units=8) for _ in range(50)))
     net.initialize(ctx=devices)
-    trainer, update, pushpull = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}), mx.nd.multi_sgd_update, \
-        mx.kv.KVStore.pushpull
-    monkeypatch.setattr(mx.kv.KVStore, 'pushpull',
-                        lambda *args, **kwargs: (sums.append(args[1]), pushpull(*args, **kwargs)))
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    monkeypatch.setattr('gluon_mgpu.parallel.trainer.star', lambda data: (sums.append(data), star(data)))
     monkeypatch.setattr(mx.nd, 'multi_sgd_update',
                         lambda *args, **kwargs: (updates.append(kwargs['num_weights']), update(*args, **kwargs)))
     with autograd.record():
@@ -150,6 +150,22 @@ def test_few_calls(devices, monkeypatch):
     trainer.step(len(devices))
     assert len(sums) == 1
     assert updates == [50, 50] * len(devices) and MOST_AT_ONCE >= 50
+
+
+def test_memory_of_gradients_no_longer_used_is_freed(devices):
+    """Layers frozen in turn, as in a GAN: no sum has a key in MXNet's key-value store, which frees none."""
+    net, keys, arrays, rng = network(devices), [], [], numpy.random.default_rng(1)
+    params = trainable(net)
+    trainer = Trainer(params, 'sgd', {'learning_rate': 0.1})
+    for number in range(4):
+        for i, param in enumerate(params):
+            param.grad_req = 'null' if number and i % 2 == number % 2 else 'write'
+        step(net, trainer, devices, 8, rng)
+        if number == 0:  # from here on, as the parameters themselves are put there
+            trainer._kvstore.init = trainer._kvstore.pushpull = lambda key, *args, **kwargs: keys.append(key)
+        arrays += [weakref.ref(array) for array in trainer._flat]
+    assert keys == []
+    assert [array() is None for array in arrays] == [True] * 3 * len(devices) + [False] * len(devices)
 
 
 def test_what_does_not_fit_into_one_array(devices):

@@ -1,7 +1,12 @@
 """Accuracy: numbers done by hand, every row counted once on any number of devices."""
+from types import SimpleNamespace
+
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+from gluon_mgpu.program import Stopped
+from gluon_mgpu.training import evaluate
 from gluon_mgpu.training.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
 
 SCORES = [[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.5, 0.6]]
@@ -62,8 +67,50 @@ def test_one_gpu_is_the_first_or_the_one_named(devices):
     assert seen == [devices[1]]
 
 
-def test_refusals():
+def test_few_batches_are_on_their_way(devices, monkeypatch):
+    """A dataset may be larger than the memory: batches are waited for while the next ones are started."""
+    drawn, waiting, read = [], [], evaluate._read
+
+    def lazily():
+        for batch in batches(1) * 10:
+            drawn.append(batch)
+            yield batch
+
+    def spied(started):
+        waiting.append(len(drawn))
+        drawn[:len(started)] = []
+        return read(started)
+
+    monkeypatch.setattr(evaluate, '_read', spied)
+    assert evaluate_accuracy_gpus(lambda X: X, lazily(), devices=devices) == 3 / 5
+    assert max(waiting) == evaluate.MOST_STARTED and drawn == []
+
+
+def test_several_workers_stop_to_evaluate_at_a_signal():
+    """Each starts no more batches, and tells the others what it has counted: they wait for it."""
+    workers, drawn = object.__new__(HorovodWorkers), []
+    workers._signals, workers._signum = SimpleNamespace(received=0), 0
+    workers.gather = lambda counted: [counted, (3.0, 4)]
+
+    def counts(signal_after):
+        for number in range(5):
+            drawn.append(number)
+            workers._signals.received = workers._signum = 15 * (number == signal_after)
+            yield 1.0, 2
+
+    assert workers.sum_counts(counts(None)) == (5 + 3, 10 + 4)
+    with pytest.raises(Stopped):
+        workers.sum_counts(counts(1))
+    assert drawn == [0, 1, 2, 3, 4, 0, 1]
+
+
+def test_refusals(devices):
     with pytest.raises(ValueError, match='0 rows: accuracy needs at least one'):
         evaluate_accuracy_gpus(lambda X: X, [], devices=[np.zeros(1).ctx])
-    with pytest.raises(ValueError, match='pass devices='):
-        evaluate_accuracy_gpus(lambda X: X, batches(2))
+    for net, why in ((lambda X: X, 'has no parameters'), (gluon.nn.Flatten(), 'has no parameters'),
+                     (gluon.nn.Dense(2), 'is not initialized')):
+        with pytest.raises(ValueError, match=f'{why}, and so is on no devices: pass devices='):
+            evaluate_accuracy_gpus(net, batches(2))
+        with pytest.raises(ValueError, match=why):
+            evaluate_accuracy_gpu(net, batches(2))
+    assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5

@@ -130,12 +130,18 @@ def test_the_dispatch_of_a_simulated_job(monkeypatch):
     assert (line['wall_ms'], line['cpu_ms']) == (2000, 500)
 
 
-def test_every_measurement_begins_with_the_same_parameters(devices, batches, monkeypatch):
-    begun = []
-    monkeypatch.setattr(scaling_module, 'measure', lambda job, *rest: begun.append(
-        b''.join(param.asnumpy().tobytes() for param in job.net[-1])) or sample(1.0))
-    scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 1}, say=lambda line: None)
-    assert len(begun) == 6 and len(set(begun)) == 1
+def test_every_measurement_begins_with_the_same_parameters_and_a_warm_up(devices, batches, monkeypatch):
+    parameters, counts = [], []
+
+    def note(job, batches, warm_up, steps, part_steps):
+        parameters.append(b''.join(param.asnumpy().tobytes() for param in job.net[-1]))
+        counts.append((warm_up, steps, part_steps))
+        return sample(1.0)
+
+    monkeypatch.setattr(scaling_module, 'measure', note)
+    scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 30}, say=lambda line: None)
+    assert len(parameters) == 6 and len(set(parameters)) == 1
+    assert counts == [(5, 30, 10)] * 6  # as LeNet has them
 
 
 def test_endless_batches_are_all_full(batches):

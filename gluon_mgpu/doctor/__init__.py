@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checks import positive
 from . import child, facts, findings
 
 TIMEOUT = 60  # seconds for the self-test, most of them for a disk that has never read MXNet
@@ -23,7 +24,7 @@ def examine(timeout: float = TIMEOUT) -> dict[str, Any]:
     Parameters
     ----------
     timeout : float
-        Seconds after which the self-test is ended.
+        Seconds after which the self-test is ended; more than `child.LONGEST` count as that.
 
     Returns
     -------
@@ -31,7 +32,13 @@ def examine(timeout: float = TIMEOUT) -> dict[str, Any]:
         JSON can hold it. ``'can_train'``, a bool; ``'findings'``, a list of dicts of ``'level'`` ('fault' or
         'warning'), ``'what'`` and ``'remedy'``, the worst first; and all that was found, by topic. The home
         folder is ``~`` in all of it.
+
+    Raises
+    ------
+    ValueError
+        If `timeout` is not a finite number above 0.
     """
+    timeout = positive('timeout', timeout)
     found = facts.look()
     found['self_test'] = child.run(timeout)
     told = findings.diagnose(found)

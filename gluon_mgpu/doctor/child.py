@@ -25,6 +25,7 @@ STAGES = {
 PROGRAM = ('import json, sys; sys.path[:] = json.loads(sys.argv[1]); '
            'from gluon_mgpu.doctor import self_test; self_test.main()')
 LAST_LINES = 20  # of what the process says on stderr
+LONGEST = 10**6  # seconds; poll(), by which subprocess waits, takes at most 2**31 ms
 
 
 def run(timeout: float) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def run(timeout: float) -> dict[str, Any]:
         or 'could not be started ...'; ``'during'``: the stage that did not answer, or ''; ``'stderr'``: its last
         lines, unless it ended well.
     """
+    timeout = min(timeout, LONGEST)
     # As the user has started this process: without what was set here, so that the other does it anew
     ours = runtime.prepare().variables
     environment = {name: value for name, value in os.environ.items() if name not in ours}

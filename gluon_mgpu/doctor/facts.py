@@ -43,7 +43,7 @@ def look() -> dict[str, Any]:
         'omp_threads': runtime.omp_threads(),
         'horovod': {'installed': _there('horovod'), 'remedy': how_to_get_horovod()},
         'data': _data(),
-        'disks': {'cache': _cache(), 'runs': _room(Path.cwd() / 'runs')},
+        'disks': {'cache': _cache(), 'runs': _runs()},
     }
 
 
@@ -105,7 +105,8 @@ def _data() -> dict[str, Any]:
             whole = all(find(folder, file) for file in FILES)
             found[name] = {'folder': str(folder) if whole else None}
         except (ValueError, OSError) as error:
-            found[name] = {'folder': None, 'error': str(error) if named else ''}
+            line = getattr(error, 'strerror', None) or str(error)
+            found[name] = {'folder': None, 'error': line if named else ''}
     return {'named': named or None, **found}
 
 
@@ -116,17 +117,28 @@ def _cache() -> dict[str, Any]:
         return {'folder': None, 'free': None, 'error': str(error)}
 
 
-def _room(folder: Path) -> dict[str, Any]:
-    """How much is free where `folder` is or would be made, and what becomes of a small file there that has no name."""
+def _runs() -> dict[str, Any]:
     try:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
+        return _room(Path.cwd() / 'runs')
+    except FileNotFoundError:
+        return {'folder': None, 'free': None, 'error': 'the current folder has been deleted'}
+
+
+def _room(folder: Path) -> dict[str, Any]:
+    """Return how much is free where `folder` is or would be made, and the error of writing a small file there."""
+    try:
+        # A link to nothing exists for mkdir(), and not for Path.exists()
+        there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        if not there.is_dir():
+            error = 'not a folder' if there == folder else f'{there} is not a folder'
+            return {'folder': str(folder), 'free': None, 'error': error}
         free = shutil.disk_usage(there).free
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(bytes(PROBE))
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        return {'folder': str(folder), 'free': None, 'error': error.strerror or str(error)}
+    except OSError as failure:
+        return {'folder': str(folder), 'free': None, 'error': failure.strerror or str(failure)}
     return {'folder': str(folder), 'free': free, 'error': ''}
 
 

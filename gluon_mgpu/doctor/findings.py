@@ -10,6 +10,7 @@ from .child import STAGES
 
 LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes the third beside them
 SLOW = 1.2                  # two devices that take turns are 1.0 times as fast as one; two busy cores gave 1.3 to 1.9
+SERVERS = ('scheduler', 'server')  # values of DMLC_ROLE with which MXNet's import does not come back
 PARALLEL_FAULT = 'do not train with it; report it with the output of python -m gluon_mgpu.doctor --json'
 
 
@@ -57,7 +58,9 @@ def _installation(facts: dict) -> Iterator[Finding]:
     if mxnet['obstacle']:
         yield line_of('fault', mxnet['obstacle'])
     elif test.get('mxnet', {}).get('error'):
-        yield line_of('fault', test['mxnet']['error'])
+        role = _setting(facts, 'DMLC_ROLE')
+        yield (Finding('fault', f'DMLC_ROLE={role} makes MXNet the {role} of a job when it is imported',
+                       'unset DMLC_ROLE') if role in SERVERS else line_of('fault', test['mxnet']['error']))
     elif test['during'] == 'mxnet':
         yield Finding('fault', f'MXNet cannot be imported: the process {test["ended"]}', _why_no_import(facts))
     # Not where another Python is needed, or a command that installs them, too
@@ -68,7 +71,7 @@ def _installation(facts: dict) -> Iterator[Finding]:
 
 def _why_no_import(facts: dict) -> str:
     role = _setting(facts, 'DMLC_ROLE')
-    if role in ('scheduler', 'server'):
+    if role in SERVERS:
         return f'unset DMLC_ROLE: as {role}, MXNet waits for a job inside its import'
     if facts['self_test']['ended'].startswith('was killed'):
         return ('a disk may be slow: --timeout 300 waits longer; else install it anew: pip install --force-reinstall '
@@ -169,9 +172,11 @@ def _gpus(facts: dict) -> Iterator[Finding]:
 
 def _disks(facts: dict) -> Iterator[Finding]:
     runs, cache = facts['disks']['runs'], facts['disks']['cache']
-    if runs['error']:
+    if not runs['folder']:
+        yield Finding('fault', f'{runs["error"]}, where runs are kept', 'change to a folder that exists')
+    elif runs['error']:
         yield Finding('fault', f'{runs["folder"]} cannot be written ({runs["error"]}), where runs are kept',
-                      'make room, or go to another folder, or name one with --out-dir')
+                      'make room, remove what is in the way, go to another folder, or name one with --out-dir')
     if cache['error']:
         where = f'{cache["folder"]} cannot be written ({cache["error"]})' if cache['folder'] else cache['error']
         yield Finding('warning', f'{where}: what is downloaded cannot be kept there',
@@ -181,5 +186,8 @@ def _disks(facts: dict) -> Iterator[Finding]:
             yield Finding('warning', f'{disk["free"] / 2**20:.0f} MB are free for {name} in {disk["folder"]}',
                           f'have {LITTLE_SPACE >> 20} MB: ResNet-18 keeps checkpoints of 45 MB')
     what, _, remedy = facts['data']['fashion-mnist'].get('error', '').partition('; ')
-    if what:
+    if what and facts['data']['mnist']['folder']:
+        yield Finding('warning', f'GLUON_MGPU_DATA: {what}',
+                      f'train on MNIST, which is there: --dataset mnist; {remedy}')
+    elif what:
         yield Finding('fault', f'GLUON_MGPU_DATA: {what}', remedy)

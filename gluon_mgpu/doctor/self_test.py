@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 from ..devices.nvidia_driver import ask_driver
-from .child import STAGES
 
 # One device against two: how far a step of training differs, |two - one| / |one| for each parameter. Rounding made 2e-5
 # at most on CPU contexts; GPUs that multiply in TF32 round to 5e-4. One row lost out of 255 made 3e-2, a gradient 0.6.
@@ -133,16 +132,22 @@ def _chosen() -> list:
     return devices_from(min(num_mxnet_gpus(), 2) or 2)
 
 
+# By the names in `child.STAGES` and in their order
+WORK: dict[str, Callable[[], dict]] = {
+    'driver': driver, 'mxnet': mxnet, 'devices': devices, 'allreduce': allreduce, 'step': step, 'speed': speed,
+    'horovod': horovod,
+}
+
+
 def main() -> None:
     """Go through the stages; the first of MXNet's that fails is the last."""
     answers = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)  # what libraries print is not ours
     faulthandler.enable()
-    for name in STAGES:
-        work: Callable[[], dict] = globals()[name]
+    for name, work in WORK.items():
         try:
             answer = work()
-        except Exception as error:  # whatever it is, it is what the doctor wants to tell
+        except (Exception, SystemExit) as error:  # MXNet ends the process where DMLC_ROLE makes it a server
             line = ' '.join(str(error).split())
             answer = {'error': line if isinstance(error, ValueError) else f'{type(error).__name__}: {line}'}
         print(json.dumps({name: answer}), file=answers, flush=True)

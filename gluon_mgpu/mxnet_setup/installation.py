@@ -111,6 +111,8 @@ def explain(error: Exception) -> str:
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
         return f'The module {name}, which MXNet imports, is missing: pip install {package}'
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
+    if not library and os.environ.get('DMLC_ROLE') in ('scheduler', 'server'):  # of a job that is not there
+        return f'MXNet cannot be imported as DMLC_ROLE says ({_line(error)}): unset DMLC_ROLE'
     if not library:
         return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'
     if library[1] in BUNDLED:

@@ -1,4 +1,4 @@
-"""The graph of a network, before `hybridize` makes an operator of it: traced from a function, cut, and fenced."""
+"""The graph of a network, before `hybridize` makes an operator of it: traced from a function, and fenced."""
 from __future__ import annotations
 
 import types
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import mx, np, npx
-from .used_pixels import used_size
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
@@ -43,34 +42,6 @@ def flatten(args) -> list:
         Some of them lists.
     """
     return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
-
-
-def cut(graph, image: str, images):
-    """Cut off the pixels that a graph does not look at, if its first array is images.
-
-    Parameters
-    ----------
-    graph : mx.sym.Symbol
-        Stays as it is.
-    image : str
-        The name of its first array.
-    images : np.ndarray, maybe (n, channels, h, w)
-        That array.
-
-    Returns
-    -------
-    mx.sym.Symbol
-        Computes the same, by fewer operations.
-    """
-    size = images.shape[2:]
-    if len(size) != 2 or image not in graph.list_inputs():
-        return graph
-    rows, columns = used = used_size(graph, image, size)
-    if used == size:
-        return graph
-    # (n, channels, h, w) -> (n, channels, rows, columns)
-    part = mx.sym.slice(mx.sym.var(image), begin=(None, None, 0, 0), end=(None, None, rows, columns))
-    return _compose(graph, {image: part})
 
 
 def fence(graph, names: list):

@@ -5,8 +5,8 @@
 
 Called as written, a network hands every operator to the engine on its own, each from Python and each with
 freshly allocated results. Hybridized, it is traced once, as a graph of symbols, and handed over whole; the
-graph's memory is laid out on each device at the first call and used again at every later one. Pixels that the
-network never looks at are cut off first (`used_pixels`). The mathematics is the same.
+graph's memory is laid out on each device at the first call and used again at every later one. The mathematics is
+the same.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from operator import is_
 from typing import Any
 
 from ..mxnet_setup.compat import Context, autograd, cached_op, gluon, npx, trace_block
-from .graph import cut, fence, flatten, trace_function
+from .graph import fence, flatten, trace_function
 
 # Operators kept for each network. Training and evaluation, each with full batches and a smaller last one, each
 # split unevenly, need eight.
@@ -64,8 +64,7 @@ def hybridized(network: Callable) -> Callable:
 
     @functools.wraps(network)
     def fast(*args):
-        arrays = flatten(args)
-        return operators.get(args, arrays)(*arrays)
+        return operators.get(args)(*flatten(args))
 
     return fast
 
@@ -96,7 +95,7 @@ class _HybridizedBlock:
         return self.block.collect_params(*args)
 
     def __call__(self, *args):
-        operator, device = self._operators.get(args, args), args[0].ctx
+        operator, device = self._operators.get(args), args[0].ctx
         arrays = self._laid_out_for.get(device, [])
         if not arrays or not self._still(arrays, device):
             now = [p.data(device) for p in self._params]
@@ -157,15 +156,15 @@ class _Operators:
         self._traced: tuple = ()
         self._operators: OrderedDict[tuple, Callable] = OrderedDict()
 
-    def get(self, args, arrays) -> Callable:
-        """Return the operator for a call with these arguments, whose arrays are `arrays`."""
+    def get(self, args) -> Callable:
+        """Return the operator for a call with these arguments."""
         key = (autograd.is_recording(), autograd.is_training(), *map(_signature, args))
         operator = self._operators.pop(key, None)
         if operator is None:
             graph, names, params = self._traced = self._traced or self._try_to_trace(args)
             if len(self._operators) == MOST_OPERATORS:
                 self._operators.popitem(last=False)  # used longest ago: its memory is free for the next
-            operator = cached_op(fence(cut(graph, names[0], arrays[0]), names), [*names, *params], params)
+            operator = cached_op(fence(graph, names), [*names, *params], params)
         self._operators[key] = operator
         return operator
 

@@ -4,15 +4,16 @@ from itertools import islice
 
 import numpy
 import pytest
+from fake_clock import Clock
 
 from gluon_mgpu import scratch
-from gluon_mgpu.benchmark import scaling as scaling_module
+from gluon_mgpu.benchmark import measure as measure_module, scaling as scaling_module
 from gluon_mgpu.benchmark.__main__ import main
 from gluon_mgpu.benchmark.measure import Sample, measure, measure_dispatch
 from gluon_mgpu.benchmark.picture import scaling_curves
 from gluon_mgpu.benchmark.report import dispatch_table, machine_line, scaling_table
 from gluon_mgpu.benchmark.scaling import MODES, Case, device_counts, plan, scaling, summary
-from gluon_mgpu.benchmark.workloads import LeNet, ResNet18
+from gluon_mgpu.benchmark.workloads import NETWORKS, LeNet, ResNet18
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx, seed as set_seed
 
@@ -85,6 +86,62 @@ def test_a_measurement(devices, batches):
     assert list(found.as_trained) == ['loading', 'dispatch', 'waiting'] and list(found.parts) == PARTS
     assert found.step == pytest.approx(sum(found.as_trained.values()))
     assert min(*found.as_trained.values(), *found.parts.values()) > 0
+
+
+class SimulatedJob:
+    """Starting a step takes 2 s, 0.5 s of it on the processor, and each part 3 s; what is cold takes 100 s."""
+
+    def __init__(self, clock, cold_steps):
+        self.clock, self.cold_steps, self.cold_parts = clock, cold_steps, 1
+        self.net = [[np.zeros(1)]]
+
+    def train_batch(self, X, y):
+        self.clock.wall += 100 if self.cold_steps else 2
+        self.clock.cpu += 100 if self.cold_steps else 0.5
+        self.cold_steps = max(self.cold_steps - 1, 0)
+        return [np.zeros(1)]
+
+    def parts(self, X, y):
+        for part in ('forward+backward', 'update'):
+            self.clock.wall += 100 if self.cold_parts else 3
+            yield part
+        self.cold_parts = 0
+
+
+def test_the_seconds_of_a_simulated_job(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(measure_module, 'time', clock)
+
+    def batches():  # loading one takes 1 s
+        while True:
+            clock.wall += 1
+            yield np.zeros((1, 1)), np.zeros(1)
+
+    found = measure(SimulatedJob(clock, cold_steps=2), batches(), warm_up=2, steps=4, part_steps=3)
+    assert found.as_trained == {'loading': 1, 'dispatch': 2, 'waiting': 0} and found.step == 3
+    assert found.parts == {'loading': 1, 'forward+backward': 3, 'update': 3}
+
+
+def test_the_dispatch_of_a_simulated_job(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(measure_module, 'time', clock)
+    monkeypatch.setitem(NETWORKS, 'lenet', lambda devices: SimulatedJob(clock, cold_steps=3))
+    line, = measure_dispatch('lenet', counts=(1,), steps=2)
+    assert (line['wall_ms'], line['cpu_ms']) == (2000, 500)
+
+
+def test_every_measurement_begins_with_the_same_parameters_and_a_warm_up(devices, batches, monkeypatch):
+    parameters, counts = [], []
+
+    def note(job, batches, warm_up, steps, part_steps):
+        parameters.append(b''.join(param.asnumpy().tobytes() for param in job.net[-1]))
+        counts.append((warm_up, steps, part_steps))
+        return sample(1.0)
+
+    monkeypatch.setattr(scaling_module, 'measure', note)
+    scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 30}, say=lambda line: None)
+    assert len(parameters) == 6 and len(set(parameters)) == 1
+    assert counts == [(5, 30, 10)] * 6  # as LeNet has them
 
 
 def test_endless_batches_are_all_full(batches):

@@ -1,7 +1,9 @@
 """The cost model against numbers by hand, a simulation, counted bytes; its command from beginning to end."""
 import json
+from types import SimpleNamespace
 
 import pytest
+from fake_clock import Clock
 
 from gluon_mgpu.cost_model import formulas, measure
 from gluon_mgpu.cost_model.__main__ import main
@@ -61,6 +63,29 @@ def test_gradient_sizes_by_hand():
                  for c, d in [(64, 64), (64, 128), (128, 256), (256, 512)])
     resnet18 = 9 * 64 + 64 + 2 * 64 + stages + 512 * 10 + 10
     assert measure.gradient_sizes() == {'LeNet': lenet, 'ResNet-18': resnet18}
+
+
+def test_the_link_of_a_simulated_machine(monkeypatch):
+    """Messages are queued, take alpha + beta n seconds, and 1000 s more the first 20 times: those are warm-up."""
+    alpha, beta, clock, queued = 1e-5, 1e-9, Clock(), []
+
+    class Array:
+        def __init__(self, size, ctx):
+            self.num_bytes, self.sent = 4 * size, 0
+
+        def copyto(self, other):
+            self.sent += 1
+            queued.append(alpha + beta * self.num_bytes + (1000 if self.sent <= measure.HOPS else 0))
+
+    def waitall():
+        clock.wall += sum(queued)
+        queued.clear()
+
+    monkeypatch.setattr(measure, 'time', clock)
+    monkeypatch.setattr(measure, 'np', SimpleNamespace(zeros=Array))
+    monkeypatch.setattr(measure, 'npx', SimpleNamespace(waitall=waitall))
+    # The small message has 4 bytes, where the model has none
+    assert measure.measure_link('one', 'other', rounds=1) == pytest.approx((alpha, beta), rel=1e-3)
 
 
 def test_measure_link_is_positive(devices, monkeypatch):

@@ -2,12 +2,14 @@
 import os
 import resource
 import subprocess
+import sys
 
 import pytest
 import stub_driver
 from healthy import SELF_TEST, but_for
 
 from gluon_mgpu import doctor as package
+from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.doctor import child
 from gluon_mgpu.doctor.__main__ import main
@@ -62,6 +64,15 @@ def test_mxnet_hangs_at_import(role, doctor):
     assert ('unset DMLC_ROLE' if role else '--timeout 300') in fault['remedy']
     assert report['self_test']['during'] == 'mxnet' and report['self_test']['driver']['gpus'] == []
     assert report['self_test']['stderr'] == ['lost?']
+
+
+@pytest.mark.parametrize('mxnet', ['raise RuntimeError("no DMLC_NUM_WORKER")', 'import sys; sys.exit()'],
+                         ids=['no job', 'a job that has ended'])
+def test_mxnet_is_imported_as_a_server(mxnet, doctor):
+    """MXNet itself is not broken: advice to install it again would be wrong."""
+    fault, = doctor(fakes={**OTHERS, 'numpy': NUMPY, 'mxnet': mxnet}, **MXNET, DMLC_ROLE='server')['findings']
+    assert fault == {'level': 'fault', 'what': 'DMLC_ROLE=server makes MXNet the server of a job when it is imported',
+                     'remedy': 'unset DMLC_ROLE'}
 
 
 @pytest.mark.parametrize(('version', 'what'), [((3, 13), 'Python 3.13 cannot run MXNet'),
@@ -132,6 +143,37 @@ def test_a_file_system_that_is_full(tmp_path, monkeypatch, capsys):
         subprocess.run(['umount', disk], check=True)
 
 
+@pytest.mark.parametrize('make', [lambda path: path.touch(), lambda path: path.symlink_to('nowhere')],
+                         ids=['a file', 'a link to nothing'])
+def test_something_else_is_named_runs(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / 'runs')
+    fault, = package.examine()['findings']
+    assert fault['level'] == 'fault' and 'remove what is in the way' in fault['remedy']
+    assert fault['what'] == f'{tmp_path}/runs cannot be written (not a folder), where runs are kept'
+
+
+def test_runs_is_a_link_to_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'elsewhere').mkdir()
+    (tmp_path / 'runs').symlink_to('elsewhere')
+    assert package.examine()['findings'] == []
+
+
+def test_the_current_folder_has_been_deleted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    folder = tmp_path / 'deleted'
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == ['FAULT       the current folder has been deleted, where runs are kept',
+                          '  do        change to a folder that exists']
+
+
 @pytest.mark.parametrize('folder', ['/proc/none', '/dev/null/cache'], ids=['read-only', 'no folder'])
 def test_a_cache_that_cannot_be_written(folder, monkeypatch):
     monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
@@ -148,6 +190,19 @@ def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     fault, = package.examine()['findings']
     assert fault['level'] == 'fault' and fault['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
     assert fault['what'].endswith('missing') and fault['remedy'].startswith('put the four files')
+
+
+def test_a_data_folder_with_mnist_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+    (tmp_path / 'mnist').mkdir()
+    for name in FILES:
+        (tmp_path / 'mnist' / name).touch()
+    report = package.examine()
+    warning, = report['findings']
+    assert report['can_train'] and warning['level'] == 'warning'
+    assert warning['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}/fashion-mnist: train-images')
+    assert warning['remedy'].startswith('train on MNIST, which is there: --dataset mnist; put the four files')
 
 
 def test_a_hopper_gpu_and_all_of_the_self_test(doctor, tmp_path, devices):
@@ -183,3 +238,31 @@ def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
     if not can_train:
         assert lines[:5] == ['gluon_mgpu 1.0.0: training cannot run', '', 'FAULT       MXNet is not installed',
                              '  do        pip install x', '            for GPUs y']
+
+
+@pytest.mark.parametrize('streams', [['stdout'], ['stderr'], ['stdout', 'stderr']])
+def test_closed_streams(streams, monkeypatch):
+    """Python has None for a stream that was closed when it started; the exit status says whether training can run."""
+    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    for name in streams:
+        monkeypatch.setattr(sys, name, None)
+    assert main([]) == 0 and main(['--json']) == 0
+
+
+@pytest.mark.parametrize(('path', 'status', 'line'), [(None, 0, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
+                         ids=['nobody reads', 'full disk'])
+def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
+    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, 'w') as nobody, open(path or os.devnull, 'w') as file, monkeypatch.context() as patch:
+        patch.setattr(sys, 'stdout', file if path else nobody)
+        assert main([]) == status
+    err = capsys.readouterr().err
+    assert err.startswith(line) and bool(err) == bool(line)
+
+
+@pytest.mark.parametrize('timeout', [0, float('nan'), float('inf'), 'long'])
+def test_a_timeout_that_is_none(timeout):
+    with pytest.raises(ValueError, match='timeout .*: a number above 0 expected'):
+        package.examine(timeout)

@@ -95,6 +95,16 @@ def test_how_it_ends(program, ended, during, monkeypatch):
     assert found['stderr'] == (['gone'] if 'gone' in program else [])
 
 
+@pytest.mark.parametrize('timeout', [1e7, 1e10, 1e300])
+def test_a_timeout_longer_than_the_system_can_wait(timeout, monkeypatch):
+    monkeypatch.setattr(child, 'PROGRAM', 'pass')
+    assert child.run(timeout)['ended'] == 'well'
+
+
+def test_the_stages_in_their_order():
+    assert list(self_test.WORK) == list(child.STAGES)
+
+
 def test_no_process(monkeypatch):
     monkeypatch.setattr(sys, 'executable', '/no/such/python')
     assert child.run(1)['ended'] == 'could not be started (No such file or directory)'

@@ -157,6 +157,15 @@ def test_missing_cuda_libraries_are_all_named(monkeypatch):
     assert f"pip install '.[cu112]' in the folder {REPO}" in line
 
 
+@pytest.mark.parametrize('role', ['server', 'scheduler', 'worker'])
+def test_a_role_in_a_job_that_is_not_there(role, monkeypatch):
+    """MXNet is not broken then."""
+    monkeypatch.setenv('DMLC_ROLE', role)
+    line = installation.explain(RuntimeError('Check notnull: DMLC_NUM_WORKER'))
+    assert line.endswith(': unset DMLC_ROLE') == (role != 'worker')
+    assert ('uninstall' in line) == (role == 'worker')
+
+
 def test_a_program_of_the_package_ends_with_the_line_and_status_2(site):
     result = site('-m', 'gluon_mgpu.mxnet_setup.compat', mxnet=None, dists=())
     assert result.returncode == 2

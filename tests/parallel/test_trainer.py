@@ -112,6 +112,20 @@ def test_parameters_that_change_on_the_way(change, as_one, devices):
     assert_same(*nets)
 
 
+@pytest.mark.parametrize('train_again', [False, True])
+def test_the_last_parameters_frozen(train_again, devices):
+    """Those before them keep their gradients where they are, so only the number of parameters tells."""
+    nets = [network(devices), network(devices)]
+    for net, kind in zip(nets, (Trainer, gluon.Trainer)):
+        trainer, rng = kind(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
+        for grad_req in ('write', 'null', *['write'] * train_again):
+            for param in trainable(net)[-2:]:
+                param.grad_req = grad_req
+            for rows in ROWS:
+                step(net, trainer, devices, rows, rng)
+    assert_same(*nets)
+
+
 def test_all_parameters_frozen(devices):
     net = network(devices)
     for param in trainable(net):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 
+from gluon_mgpu import program
 from gluon_mgpu.mxnet_setup import runtime
 
 __version__ = '1.0.0'
 
+program.quiet_interrupt()
 runtime.prepare()
 
 _NAMES_OF = {  # module -> its public names

@@ -48,7 +48,7 @@ class BatchIterator:
     num_rows : int
         Rows in the dataset, in all parts.
     digest : str
-        Tells this dataset from others, whichever part is taken; '' if all of it is.
+        Tells this dataset from others, whichever part is taken.
     batch_size, dataset, part
         As given.
 
@@ -65,7 +65,7 @@ class BatchIterator:
         self.num_rows = len(images)
         self.epoch = 0
         self.part = part
-        self.digest = '' if part == (0, 1) else _digest(images, labels)
+        self.digest = _digest(images, labels)
         self._shuffle, self._seed = shuffle, integer('seed', seed, 0)
         self._kept = None  # all rows, or the numbers of those that are
         if not shuffle and part != (0, 1):

@@ -101,15 +101,17 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     if devices is None:
         devices = _devices_of(net)
     devices = check_omp_threads(devices)
+    workers = workers or Workers()
     num_correct, num_rows = [], 0
     for features, labels in data_iter:
+        workers.check_signal()
         X_shards, y_shards = split_f(features, labels, devices)
         # Run in parallel
         pred_shards = [net(X_shard) for X_shard in X_shards]
         num_correct += [_num_correct(pred_shard, y_shard)
                         for pred_shard, y_shard in zip(pred_shards, y_shards)]
         num_rows += labels.size
-    correct, rows = (workers or Workers()).sum_counts(num_correct, num_rows)
+    correct, rows = workers.sum_counts(num_correct, num_rows)
     if rows == 0:
         raise ValueError('the dataset holds 0 rows: accuracy needs at least one; '
                          'pass an iterator that yields batches')

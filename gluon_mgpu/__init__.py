@@ -5,14 +5,20 @@ quick and does not need MXNet, which is loaded when a name that needs it is firs
 """
 from __future__ import annotations
 
-import importlib
+import signal
+import sys
 
-from gluon_mgpu import program
-from gluon_mgpu.mxnet_setup import runtime
+if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ())[:4]) and \
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # While a program of this package is imported, Ctrl-C ends it without a traceback; see program.exit_status
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import importlib  # noqa: E402
+
+from gluon_mgpu.mxnet_setup import runtime  # noqa: E402
 
 __version__ = '1.0.0'
 
-program.quiet_interrupt()
 runtime.prepare()
 
 _NAMES_OF = {  # module -> its public names

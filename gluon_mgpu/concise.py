@@ -111,6 +111,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     check_dtype(dtype, devices)
     run = run or Run(num_epochs)
     train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
+    run.check(train_iter, test_iter)
     set_seed(seed)
     net = net or resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)

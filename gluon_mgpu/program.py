@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import NoReturn, TextIO
 
@@ -86,20 +87,6 @@ def text(value: str) -> str:
     return value
 
 
-def quiet_interrupt() -> None:
-    """Let Ctrl-C end the process in one line while ``python -m`` still imports the program.
-
-    `exit_status` takes over from there.
-    """
-    if sys.argv[:1] == ['-m'] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _exit_at_once)
-
-
-def _exit_at_once(number: int, frame: object) -> None:
-    show('interrupted', sys.stderr)
-    os._exit(INTERRUPTED)
-
-
 def show(line: str, stream: TextIO | None = None) -> None:
     """Print a line, by default on stdout. If it cannot be printed, say so on stderr and return.
 
@@ -149,7 +136,7 @@ def _prepare_streams() -> None:
     for name in ('stdout', 'stderr'):
         stream = getattr(sys, name)
         if stream is None:  # closed when Python was started, as by 2>&-
-            setattr(sys, name, open(os.devnull, 'w'))
+            setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115  # as long as the process
         elif hasattr(stream, 'reconfigure'):  # a folder's name may hold what the terminal cannot show
             stream.reconfigure(errors='backslashreplace')
 
@@ -172,7 +159,8 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
         attribute ``told`` that is true: then another worker tells it.
     """
     try:
-        if signal.getsignal(signal.SIGINT) is _exit_at_once:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as the package has set it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         _prepare_streams()
         folder_for_matplotlib()

@@ -286,6 +286,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     run = run or Run(num_epochs)
     allreduce = run.workers.allreduce(allreduce)
     train_iter, test_iter = data or load_data_fashion_mnist(batch_size)
+    run.check(train_iter, test_iter)
     set_seed(seed)
     params = init_params()
     # Copy the model parameters to every device

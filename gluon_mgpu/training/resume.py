@@ -76,10 +76,12 @@ def earlier_run(resume: str, out_dir: str | None,
 
 def _earlier(folder: Path, found: Path | None, position: dict) -> Earlier:
     """Return the run in a folder, once it is known that the checkpoint is one of it."""
-    config, theirs = _config(folder), position.get('config')
-    if found and (num_steps(position) is None or not isinstance(theirs, dict)):
+    config, theirs = _config(folder), position.get('config', {})
+    if not found:
+        return Earlier(folder, config, None, {})
+    if num_steps(position) is None or not isinstance(theirs, dict):
         raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
-    for name in ('chapter', *FIXED, *ROWS) if found else ():
+    for name in ('chapter', *FIXED, *ROWS):
         if theirs.get(name) != config.get(name):
             raise ValueError(f'{found} is of another run ({name} {theirs.get(name)}, not {config.get(name)}): move it '
                              'elsewhere, or name the folder that it is from')

@@ -119,7 +119,8 @@ class Run:
             there is more than one epoch.
         """
         if self._closed:
-            raise ValueError(f'this Run has ended after {len(self.history)} of {self.num_epochs} epochs: make a new one')
+            raise ValueError(f'this Run has ended after {len(self.history)} of {self.num_epochs} epochs: make a new '
+                             'Run')
         for batches in data if self.num_epochs - len(self.history) > 1 else ():
             if isinstance(batches, Iterator) and not hasattr(batches, 'reset'):  # MXNet's DataIter has it
                 raise ValueError(f'a {type(batches).__name__} can be read only once, and there are {self.num_epochs} '

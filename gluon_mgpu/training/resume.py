@@ -68,10 +68,11 @@ def earlier_run(resume: str, out_dir: str | None,
         raise ValueError(f"--resume {resume}: not there; 'auto', a run's folder or a checkpoint expected")
     _config(folder)
     position = checkpoint.read(path)[0]['position']
-    newer = checkpoints(folder, above=num_steps(position))
+    earlier = _earlier(folder, path, position)
+    newer = [other for other in checkpoints(folder, above=num_steps(position)) if not other.samefile(path)]
     if newer:
         raise ValueError(f'--resume {resume}: {newer[0].name} is newer and would be lost: move it elsewhere first')
-    return _earlier(folder, path, position)
+    return earlier
 
 
 def _earlier(folder: Path, found: Path | None, position: dict) -> Earlier:

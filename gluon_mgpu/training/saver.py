@@ -107,8 +107,9 @@ class Saver(Hook):
     def begun(self, run: Run) -> None:
         """Give the network the values of the checkpoint to go on from, if there is one."""
         if run.workers.rank == 0:
-            for unfinished in self.folder.glob('*.part'):  # of a process that was killed
-                unfinished.unlink()
+            for name in ('checkpoint-', 'config.json', 'history.csv'):
+                for unfinished in self.folder.glob(f'{name}*.part'):  # of a process that was killed
+                    unfinished.unlink()
         if self.resume is None:
             return
         position = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)

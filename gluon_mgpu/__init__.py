@@ -13,9 +13,9 @@ if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ())[:4]) and \
     # While a program of this package is imported, Ctrl-C ends it without a traceback; see program.exit_status
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-import importlib  # noqa: E402
+import importlib
 
-from gluon_mgpu.mxnet_setup import runtime  # noqa: E402
+from gluon_mgpu.mxnet_setup import runtime
 
 __version__ = '1.0.0'
 

@@ -302,7 +302,7 @@ def test_a_configuration_that_somebody_has_edited(change, program):
         refused(program, '--resume', program.out)
     except SystemExit as error:  # argparse
         assert error.code == 2
-        line, = program.capsys.readouterr().err.splitlines()
+        assert len(program.capsys.readouterr().err.splitlines()) == 1
 
 
 def test_resume_auto_after_a_full_disk(program, monkeypatch):

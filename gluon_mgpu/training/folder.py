@@ -124,7 +124,7 @@ class SameFolder:
         self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
 
     def check(self) -> None:
-        """Raise OSError if the folder is gone, or is another one by now."""
+        """Refuse (OSError) a folder that is gone, or is another one by now."""
         if not os.path.samestat(os.stat(self._path), os.fstat(self._descriptor)):
             raise OSError(errno.ESTALE, 'it was replaced by another folder')
 

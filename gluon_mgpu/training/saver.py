@@ -41,7 +41,13 @@ def newest(folder, say: Callable[[str], None]) -> Path | None:
 
 
 def newest_position(folder, say: Callable[[str], None]) -> tuple[Path | None, dict]:
-    """Return the newest whole checkpoint in a folder, as `newest`, and its position; (None, {}) if there is none."""
+    """Return the newest whole checkpoint in a folder, and its position; (None, {}) if there is none. See `newest`.
+
+    Parameters
+    ----------
+    folder, say
+        As for `newest`.
+    """
     for path in checkpoints(folder):
         try:
             position = checkpoint.read(path)[0]['position']

@@ -197,6 +197,7 @@ class Saver(Hook):
         self._same_folder.check()
         checkpoint.write(path, kept, position)
         self._last = path
+        self._same_folder.check()  # once more: that was the long part
         for old in [other for other in checkpoints(self.folder) if _steps(other) < num_steps][KEPT - 1:]:
             old.unlink()
 

@@ -4,8 +4,6 @@
 
 The documentation shows these functions beside the chapter's. Prints, after two epochs on random images:
 
-    test acc: 0.10, 0.2 sec/epoch on [cpu(0)]
-    test acc: 0.10, 0.2 sec/epoch on [cpu(0), cpu(1)]
     losses on one device 2.3026 2.3019, on two 2.3026 2.3019
 
 The functions follow `train_ch6` of D2L 7.6, and 13.5.6.

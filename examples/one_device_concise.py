@@ -4,8 +4,6 @@
 
 The documentation shows these functions beside the chapter's. Prints, after two epochs on random images:
 
-    test acc: 0.06, 1.7 sec/epoch on [cpu(0)]
-    test acc: 0.09, 1.2 sec/epoch on [cpu(0), cpu(1)]
     losses on one device 3.9614 5.5739, on two 4.1666 5.2451
 
 The losses differ, because batch norm computes its statistics from each device's own rows. The functions follow

@@ -5,6 +5,14 @@ quick and does not need MXNet, which is loaded when a name that needs it is firs
 """
 from __future__ import annotations
 
+import signal
+import sys
+
+if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ())[:4]) and \
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # While a program of this package is imported, Ctrl-C ends it without a traceback; see program.exit_status
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import importlib
 
 from gluon_mgpu.mxnet_setup import runtime

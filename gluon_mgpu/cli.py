@@ -19,12 +19,12 @@ from .onnx_model import file as onnx_file
 from .parallel.launchers import place
 from .parallel.workers import Workers
 from .plot import AccuracyCurve
-from .program import Stopped, exit_status
+from .program import Stopped, exit_status, show
 from .timeline.record import Timeline, check_profiler
 from .training.folder import check_free, hold, new_folder, this_process
 from .training.hook import Hook
 from .training.resume import Earlier, check_same_run, differences, earlier_run, record
-from .training.run import Run
+from .training.run import Run, check_num_epochs
 from .training.saver import Saver
 from .training.signals import StopSignals
 
@@ -71,7 +71,7 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
 def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -> None:
     signals = StopSignals()
     with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as held:
-        say = (lambda line: None) if args.quiet or workers.rank else (lambda line: print(line, flush=True))
+        say = (lambda line: None) if args.quiet or workers.rank else show
         workers.agree({'chapter': chapter, **vars(args)})  # before flags decide which values are gathered
         # All that can be refused is refused before data is loaded, and before anything is written
         earlier = workers.first(lambda: earlier_run(args.resume, args.out_dir)) if args.resume else None
@@ -86,8 +86,9 @@ def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -
         all_devices = [device for its in workers.gather(list(map(str, devices))) for device in its]
         config = {'chapter': chapter, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
                   'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
+                  'training_rows': train_iter.digest, 'test_rows': test_iter.digest,
                   **versions(), 'environment': settings(), 'flags': vars(args)}
-        workers.agree({**config, 'platform': '', 'training rows': train_iter.digest, 'test rows': test_iter.digest})
+        workers.agree({**config, 'platform': ''})
         config['process'] = this_process()
         heading = f'{network} on {train_iter.dataset}, {", ".join(all_devices)}'
         say(f'{heading}{_how_many(workers)}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
@@ -119,7 +120,7 @@ def _workers(args, chapter, signals) -> contextlib.AbstractContextManager[Worker
         if found and found.launcher == 'horovodrun' and found.size > 1:
             raise ValueError(f'horovodrun has started {found.size} workers, and each would train for itself: add '
                              '--horovod')
-        return contextlib.nullcontext(Workers())
+        return contextlib.nullcontext(Workers(signals))
     if args.num_gpus is not None or args.devices is not None or getattr(args, 'allreduce', None):
         raise ValueError('--horovod: each worker has one device, and Horovod sums over the workers: leave out '
                          '--num-gpus, --devices and --allreduce, and start as many workers as there are to be devices')
@@ -149,7 +150,7 @@ def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, 
     how_to_resume = f'{workers.launcher} ... {how_to_resume}' if workers.launcher else how_to_resume
     workers.advice = f'; to go on: {how_to_resume}'
     with signals:
-        saver = Saver(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, signals,
+        saver = Saver(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint,
                       how_to_resume)
         pictures = _pictures(args, out_dir, heading) if workers.rank == 0 else []
         run = Run(args.num_epochs, quiet=args.quiet, folder=None if workers.rank else out_dir,
@@ -160,6 +161,8 @@ def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, 
             raise saver.stopped(run, stopped.signum) from None
         finally:  # also after an error or a signal: what was recorded until then
             run.close()
+        if args.quiet and workers.rank == 0:  # the last line only
+            show(run.summary(options['devices']))
     return run.net
 
 
@@ -191,8 +194,13 @@ def _with_flags_of(earlier: Earlier, chapter, parser, args, argv: list) -> argpa
             'fp16_allreduce': False}
     if args.num_gpus is not None or args.devices is not None or args.horovod:
         kept['num_gpus'] = kept['devices'] = None
-    args = parser.parse_args(argv, argparse.Namespace(**kept))
+    # As arguments once more, so that the parser checks them: a person may have edited the file
+    args = parser.parse_args([*(f'--{name.replace("_", "-")}' + ('' if value is True else f'={value}')
+                                for name, value in kept.items()
+                                if name in vars(args) and value is not None and value is not False), *argv])
     check_same_run(earlier.config, {name: value for name, value in vars(args).items() if value not in (None, 'auto')})
+    if earlier.checkpoint:
+        check_num_epochs(args.num_epochs, earlier.position['run'])
     return args
 
 

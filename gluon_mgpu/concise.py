@@ -118,6 +118,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     check_dtype(dtype, devices)
     run = Run(num_epochs) if run is None else run
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size, net)
+    run.check(train_iter, test_iter)
     set_seed(seed)
     gc.collect()  # free the networks of earlier calls: Gluon's blocks are in reference cycles
     net = resnet18(10, dtype) if net is None else check_network(net, dtype)

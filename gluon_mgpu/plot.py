@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .program import Parser, exit_status, picture
+from .training.folder import SameFolder
 from .training.hook import Hook
 from .training.run import Run
 
@@ -91,7 +92,8 @@ class Animator:
         axes.cla()
         for x, y, fmt in zip(self.X, self.Y, cycle(self.fmts)):
             axes.plot(x, y, fmt)
-        axes.set(**{name: value for name, value in self.axes_settings.items() if value is not None})
+        axes.set(**{name: _with_width(value) if name in ('xlim', 'ylim') else value
+                    for name, value in self.axes_settings.items() if value is not None})
         if self.legend:
             axes.legend(self.legend)
         axes.grid()
@@ -108,17 +110,25 @@ class Animator:
                 self._shown.update(image)
 
 
+def _with_width(limits: tuple) -> tuple:
+    """Return the ends of an axis, apart from each other: those of a run of one epoch are equal."""
+    low, high = limits
+    return (low - 0.5, high + 0.5) if low == high else (low, high)
+
+
 class AccuracyCurve(Hook):
     """Draws the curve of a run when it ends, if there is one: see `accuracy_curve`."""
 
     def __init__(self, path, title: str):
         self.path, self.title = path, title
+        self._same_folder = SameFolder(Path(path).parent)
 
     def ended(self, run: Run) -> None:
         """Draw the epochs that there are, and say so."""
         if not run.history:
             return
         try:
+            self._same_folder.check()
             accuracy_curve(run.history, self.path, self.title)
             run.say(f'curve: {self.path}')
         except OSError as error:  # a full disk must not hide how the run ended
@@ -176,9 +186,11 @@ def compare_runs(folders: list, path) -> None:
     axes = fig.subplots()
     datasets = set()
     for folder in folders:
-        dataset, label, epochs, accuracies = _read_run(Path(folder))
-        datasets.add(dataset)
-        axes.plot(epochs, accuracies, 'o-', alpha=0.8, label=label)
+        config, history = _read_run(Path(folder))
+        datasets.add(config['dataset'])
+        seconds = sum(e['seconds'] for e in history) / len(history)
+        axes.plot([e['epoch'] for e in history], [e['test_acc'] for e in history], 'o-', alpha=0.8,
+                  label=f'{config["chapter"]}, {config["devices"]}: {seconds:.1f} s per epoch')
     axes.set(title=f'Test accuracy on {", ".join(sorted(datasets))}', xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -187,24 +199,19 @@ def compare_runs(folders: list, path) -> None:
     fig.savefig(path)
 
 
-def _read_run(folder: Path) -> tuple[str, str, list[int], list[float]]:
-    """The dataset of a run, its label, its epochs and their accuracies."""
+def _read_run(folder: Path) -> tuple[dict, list]:
     try:
         config = json.loads((folder / 'config.json').read_text())
         with open(folder / 'history.csv', newline='') as file:
-            rows = list(csv.DictReader(file))
-        if not rows:
+            history = [{name: float(line[name]) for name in ('epoch', 'seconds', 'test_acc')}
+                       for line in csv.DictReader(file)]
+        if not history:
             raise ValueError('history.csv has no epochs')
-        seconds = sum(float(row['seconds']) for row in rows) / len(rows)
-        label = f'{config["chapter"]}, {", ".join(config["devices"])}: {seconds:.1f} s per epoch'
-        epochs, accuracies = [int(row['epoch']) for row in rows], [float(row['test_acc']) for row in rows]
-        return str(config['dataset']), label, epochs, accuracies
-    except KeyError as missing:
-        problem = f'{missing} is missing'
-    except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
-        problem = str(error)
-    raise ValueError(f'{folder} is not the folder of a run ({problem}): it must hold config.json and history.csv; name '
-                     'one that --out-dir made')
+        return {'chapter': config['chapter'], 'dataset': str(config['dataset']),
+                'devices': ', '.join(config['devices'])}, history
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
+        raise ValueError(f'{folder} is not the folder of a run ({error}): it must hold config.json and '
+                         'history.csv; name one that --out-dir made') from None
 
 
 def main(argv: list | None = None) -> int:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from .checks import integer, positive
 from .machine import folder_for_matplotlib
@@ -97,6 +100,60 @@ def picture(value: str) -> Path:
     return path if path.suffix else path.with_name(f'{path.name}.png')
 
 
+def show(line: str, stream: TextIO | None = None) -> None:
+    """Print a line, by default on stdout. If it cannot be printed, say so on stderr and return.
+
+    Training must not end because the terminal, a pipe or the disk of a log file is gone. A later line is printed again
+    if it can be, unless nobody reads the pipe any more.
+
+    Parameters
+    ----------
+    line : str
+        The line.
+    stream : text file, optional
+        Such as ``sys.stderr``.
+    """
+    stream = stream or sys.stdout
+    if stream is None:  # Python was started without it
+        return
+    try:
+        print(line, file=stream, flush=True)
+    except (OSError, ValueError) as error:
+        _drop_unwritten(stream, for_good=isinstance(error, BrokenPipeError))
+        if stream is not sys.stderr and sys.stderr is not None:
+            show(f'stdout cannot be written ({getattr(error, "strerror", None) or error})', sys.stderr)
+
+
+def _drop_unwritten(stream: TextIO, for_good: bool = True) -> None:
+    """Send what a stream could not write nowhere: else Python tries again when it ends, and fails."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = stream.fileno()
+        kept = os.dup(descriptor)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, descriptor)
+            stream.flush()
+            if not for_good:
+                os.dup2(kept, descriptor)
+        finally:
+            os.close(kept)
+            os.close(nowhere)
+
+
+def _prepare_streams() -> None:
+    """Make stdout and stderr ones that can be written to, whatever the text and even if they were closed."""
+    with contextlib.suppress(OSError):
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a data file could become stderr
+            pass
+        os.close(descriptor)
+    for name in ('stdout', 'stderr'):
+        stream = getattr(sys, name)
+        if stream is None:  # closed when Python was started, as by 2>&-
+            setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115  # as long as the process
+        elif hasattr(stream, 'reconfigure'):  # a folder's name may hold what the terminal cannot show
+            stream.reconfigure(errors='backslashreplace')
+
+
 def exit_status(program: str, work: Callable[[], object]) -> int:
     """Call `work` and tell how it ended, as the command line does.
 
@@ -114,12 +171,14 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
         after Ctrl-C, and 128 and its number after another signal; with one line on stderr, unless the error has an
         attribute ``told`` that is true: then another worker tells it.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, 'reconfigure'):  # a folder's name may hold what the terminal cannot show
-            stream.reconfigure(errors='backslashreplace')
-    folder_for_matplotlib()
     try:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as the package has set it
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        _prepare_streams()
+        folder_for_matplotlib()
         work()
+        sys.stdout.flush()  # what cannot be printed is an error
     except KeyboardInterrupt as error:
         return _ended(program, error, INTERRUPTED, 'interrupted')
     except Stopped as stopped:
@@ -139,7 +198,11 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
 
 def _ended(program: str, error: BaseException, status: int, line: str = '') -> int:
     if not getattr(error, 'told', False):
-        print(f'{program}: {" ".join((line or str(error)).split())}', file=sys.stderr)
+        show(f'{program}: {" ".join((line or str(error)).split())}', sys.stderr)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _drop_unwritten(sys.stdout)
     return status
 
 

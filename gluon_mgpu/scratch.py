@@ -291,6 +291,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     run = Run(num_epochs) if run is None else run
     allreduce = run.workers.allreduce(allreduce)
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size)
+    run.check(train_iter, test_iter)
     set_seed(seed)
     params = init_params()
     # Copy the model parameters to every device

@@ -78,9 +78,13 @@ def find_run(path, say: Callable[[str], None] = print) -> tuple[Path, dict]:
     found = newest(path, say) if path.is_dir() else path
     if found is None:
         raise CheckpointError(f'{path}: there is no whole checkpoint in it; name the folder of a run')
-    config = checkpoint.read(found)[0]['position'].get('config', {})
-    if config.get('chapter') not in ('scratch', 'concise'):
+    config = checkpoint.read(found)[0]['position'].get('config')
+    if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
         raise CheckpointError(f'{found}: not of a run of scratch or concise, whose networks are known here')
+    devices = config.get('devices')
+    if not isinstance(devices, list) or not all(isinstance(name, str) for name in devices) or not devices or (
+            config['chapter'] == 'concise' and 'dtype' not in config):
+        raise CheckpointError(f'{found}: its configuration lacks the devices or the dtype of the run')
     return found, config
 
 

@@ -120,7 +120,7 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     X[y == 0, :, :14] += 0.9
     X[y == 1, :, 14:] += 0.9
     batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 96, 16))
-    run, net = Run(num_epochs=6, quiet=True), small_net()
+    run, net = Run(num_epochs=6), small_net()
     concise.train(len(devices), 16, 0.5, devices=devices, data=(batches, batches), run=run, net=net)
     assert run.history[-1].loss < run.history[0].loss / 2
     assert run.history[-1].test_acc == 1

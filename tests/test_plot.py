@@ -1,5 +1,6 @@
 """Pictures: what is in them, and that a program without a notebook shows none."""
 import json
+import shutil
 import subprocess
 import sys
 import types
@@ -133,3 +134,37 @@ def test_matplotlib_is_loaded_only_to_draw():
             'sys.exit("matplotlib" in sys.modules)')
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0
     assert plot._in_notebook() is False
+
+
+def test_one_epoch_in_a_notebook():
+    """The ends of the x axis are equal then; matplotlib warns of that, and a warning fails a test."""
+    animator = plot.Animator('epoch', 'test acc', xlim=[1, 1])
+    animator.add(1, (0.5,))
+    animator.draw()
+    assert animator.axes[0].get_xlim() == (0.5, 1.5)
+
+
+@pytest.mark.parametrize('config, history', [
+    ('null', 'epoch,seconds,test_acc\n1,1,1\n'), ('{}', 'epoch,seconds,test_acc\n1,1,1\n'),
+    ('{"chapter": "scratch", "dataset": "mnist", "devices": 5}', 'epoch,seconds,test_acc\n1,1,1\n'),
+    ('{"chapter": "scratch", "dataset": "mnist", "devices": ["cpu(0)"]}', ''),
+    ('{"chapter": "scratch", "dataset": "mnist", "devices": ["cpu(0)"]}', 'epoch,seconds,test_acc\n1,x,1\n'),
+    ('{"chapter": "scratch", "dataset": "mnist", "devices": ["cpu(0)"]}', 'epoch\n1\n')])
+def test_broken_files_of_a_run(config, history, tmp_path, capsys):
+    (tmp_path / 'config.json').write_text(config)
+    (tmp_path / 'history.csv').write_text(history)
+    assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'plot: {tmp_path} is not the folder of a run (') and not (tmp_path / 'a.png').exists()
+
+
+def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys):
+    folder = tmp_path / 'run'
+    folder.mkdir()
+    curve = plot.AccuracyCurve(folder / 'accuracy.png', 'title')
+    shutil.rmtree(folder)
+    folder.mkdir()
+    run = Run(1, quiet=True)
+    run.history = [Epoch(1, 1.0, 1.0, 0.5, 1.0)]
+    curve.ended(run)
+    assert list(folder.iterdir()) == [] and 'it was replaced by another folder' in capsys.readouterr().err

@@ -9,8 +9,8 @@ from PIL import Image
 from gluon_mgpu import concise, predict, scratch
 from gluon_mgpu.data.image_file import read_image
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.trained import trained_network
-from gluon_mgpu.training import checkpoint_file
+from gluon_mgpu.trained import find_run, trained_network
+from gluon_mgpu.training import checkpoint, checkpoint_file
 from gluon_mgpu.training.saver import checkpoints
 
 
@@ -200,3 +200,12 @@ def test_an_image_of_a_billion_pixels_is_refused(side, tmp_path, monkeypatch):
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
     with pytest.raises(ValueError, match=r'a.png: cannot be read as an image \(Image size .* exceeds limit'):
         read_image(tmp_path / 'a.png')
+
+
+@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'scratch'}, {'chapter': 'scratch', 'devices': []},
+                                    {'chapter': 'scratch', 'devices': [1]},
+                                    {'chapter': 'concise', 'devices': ['cpu(0)']}])
+def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
+    checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
+    with pytest.raises(checkpoint.CheckpointError, match='not of a run of scratch|its configuration lacks the devices'):
+        find_run(tmp_path / 'a.safetensors')

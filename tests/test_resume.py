@@ -1,6 +1,7 @@
 """A run that goes on from a checkpoint ends where one that was never interrupted does, to the bit."""
 import json
 import re
+import shutil
 
 import idx_files
 import numpy
@@ -8,9 +9,10 @@ import pytest
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.mxnet_setup.compat import gluon
+from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.training import checkpoint, saver as saver_module
+from gluon_mgpu.training import checkpoint, folder, saver as saver_module
+from gluon_mgpu.training.resume import check_same_run
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.saver import Saver, checkpoints
 
@@ -189,10 +191,8 @@ def test_another_precision_or_chapter_is_refused(program):
     status, _, err = program('--resume', program.out, chapter=concise)
     assert status == 2 and err == (f'concise: {program.out} is a run of scratch: go on with it by python -m '
                                    'gluon_mgpu.scratch\n')
-    config = program.config()
-    (program.out / 'config.json').write_text(json.dumps({**config, 'chapter': 'concise', 'dtype': 'float16'}))
-    status, _, err = program('--resume', program.out, chapter=concise)
-    assert status == 2 and '--dtype float32 differs from that of the run, float16' in err
+    with pytest.raises(ValueError, match='--dtype float32 differs from that of the run, float16'):
+        check_same_run({'dtype': 'float16'}, {'dtype': 'float32'})
 
 
 def test_an_earlier_checkpoint_is_taken_only_when_no_newer_one_would_be_lost(program):
@@ -221,3 +221,113 @@ def test_a_checkpoint_holds_the_configuration_and_its_versions(program):
     assert {key: config[key] for key in ('chapter', 'dataset', 'seed', 'batch_size', 'train_size')} == {
         'chapter': 'scratch', 'dataset': 'mnist', 'seed': 0, 'batch_size': 16, 'train_size': 64}
     assert {'gluon_mgpu', 'mxnet', 'numpy', 'python'} <= config.keys()
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.iterdir()}
+
+
+def refused(program, *flags):
+    """Resume, and return the line that refuses it; nothing has been changed."""
+    before = contents(program.out)
+    status, _, err = program(*flags)
+    assert status == 2 and contents(program.out) == before
+    line, = err.splitlines()
+    return line
+
+
+def test_a_renamed_checkpoint(program):
+    """Its content decides how old it is, not its name."""
+    program.first('--num-epochs', 2)
+    older, newer = checkpoints(program.out)[::-1]
+    best = older.rename(program.out / 'best.safetensors')
+    assert f'{newer.name} is newer and would be lost' in refused(program, '--resume', best)
+    forged = best.rename(program.out / 'checkpoint-99999999.safetensors')
+    assert f'{newer.name} is newer and would be lost' in refused(program, '--resume', forged)
+    status, out, _ = program('--resume', program.out)
+    assert status == 0 and f'{forged} was renamed, it is of step 4: looking for the one before\n' in out
+    assert f'going on from {newer}' in out
+    forged.unlink()
+    newer = newer.rename(program.out / 'last.safetensors')
+    assert program('--resume', newer, '--num-epochs', 3)[0] == 0
+
+
+@pytest.mark.parametrize('flags, differing', [
+    (['--seed', 1], 'seed 1, not 0'), (['--train-size', 48], 'train_size 48, not 64'),
+    (['--dataset', 'glyphs', '--train-size', 64], 'dataset glyphs, not mnist')])
+def test_a_checkpoint_of_another_run(flags, differing, program):
+    program.first('--num-epochs', 1)
+    mine, program.out = program.out, program.out.parent / 'other'
+    program.first('--num-epochs', 2, *flags)
+    theirs, program.out = checkpoints(program.out)[0], mine
+    copied = mine / 'checkpoint-00000088.safetensors'
+    shutil.copy(theirs, copied)
+    assert f'{copied} is of another run ({differing}): move it elsewhere' in refused(program, '--resume', copied)
+    copied.rename(mine / theirs.name)
+    for flags in (['--resume', mine], ['--resume', 'auto', '--out-dir', mine]):
+        assert f'{theirs.name} is of another run ({differing}): move it elsewhere' in refused(program, *flags)
+
+
+@pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'training'),
+                                         ('t10k-labels-idx1-ubyte.gz', 'test')])
+def test_other_data_under_the_same_name(name, which, program, tmp_path):
+    program.first('--num-epochs', 1)
+    shutil.copytree(tmp_path / 'data', tmp_path / 'moved')
+    assert program('--resume', program.out, '--data-dir', tmp_path / 'moved')[0] == 0
+    idx_files.write(tmp_path / 'new/mnist', idx_files.dataset(64, 16, seed=1))
+    [path] = (tmp_path / 'moved').rglob(name)
+    shutil.copy(next((tmp_path / 'new').rglob(name)), path)
+    line = refused(program, '--resume', program.out, '--data-dir', tmp_path / 'moved', '--num-epochs', 2)
+    assert line == (f'scratch: the {which} images or labels differ from those of the run: name the folder of the same '
+                    'data with --data-dir, or begin another run')
+
+
+def test_fewer_epochs_than_the_run_has_begun(program, tmp_path):
+    """It would export the weights of epoch 2 with the accuracy of epoch 1."""
+    program.first('--num-epochs', 2, '--checkpoint-every', 3)
+    checkpoints(program.out)[0].unlink()  # now it was stopped in epoch 2
+    assert checkpoints(program.out)[0].name == 'checkpoint-00000006.safetensors'
+    line = refused(program, '--resume', program.out, '--num-epochs', 1, '--export', tmp_path / 'a.onnx')
+    assert line == 'scratch: num_epochs 1: the run was stopped in epoch 2 and needs at least 2'
+    assert not (tmp_path / 'a.onnx').exists()
+
+
+@pytest.mark.parametrize('change', [{'flags': None}, {'flags': [1]}, {'chapter': None}, {'resumed': None},
+                                    {'flags': {'lr': 'x'}}, {'flags': {'num_epochs': True}},
+                                    {'flags': {'devices': 5}}, {'flags': {'seed': [1]}}, {'flags': {'quiet': 'x'}}])
+def test_a_configuration_that_somebody_has_edited(change, program):
+    program.first('--num-epochs', 1)
+    (program.out / 'config.json').write_text(json.dumps({**program.config(), **change}))
+    try:
+        refused(program, '--resume', program.out)
+    except SystemExit as error:  # argparse
+        assert error.code == 2
+        assert len(program.capsys.readouterr().err.splitlines()) == 1
+
+
+def test_resume_auto_after_a_full_disk(program, monkeypatch):
+    """The run could not write its config.json, and the same command begins it when there is room again."""
+    def full(descriptor):
+        raise OSError(28, 'No space left on device')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder.os, 'fsync', full)
+        status, _, err = program.first('--num-epochs', 1, '--resume', 'auto')
+    assert status == 2 and 'No space left on device' in err
+    assert program.first('--num-epochs', 1, '--resume', 'auto')[0] == 0
+    assert program.config()['num_epochs'] == 1
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_a_run_that_has_ended_does_not_touch_the_network(chapter, devices, data):
+    run = Run(1, quiet=True)
+    run.close()
+    options = {'net': gluon.nn.Dense(10)} if chapter is concise else {}
+    if options:
+        options['net'].initialize(ctx=devices)
+        options['net'](np.zeros((1, 784), ctx=devices[0]))
+        before = options['net'].weight.data(devices[0]).asnumpy()
+    with pytest.raises(ValueError, match='this Run has ended after 0 of 1 epochs: make a new Run'):
+        chapter.train(2, BATCH, 0.1, devices=devices, data=data(), run=run, **options)
+    if options:
+        assert (options['net'].weight.data(devices[0]).asnumpy() == before).all()

@@ -247,7 +247,7 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     X[y == 0, :, :14] += 0.9
     X[y == 1, :, 14:] += 0.9
     batches = Batches((np.array(X[i:i + 32]), np.array(y[i:i + 32])) for i in range(0, 96, 32))
-    run = Run(num_epochs=30, quiet=True)
+    run = Run(num_epochs=30)
     scratch.train(len(devices), 32, 0.5, devices=devices, data=(batches, batches), run=run)
     npx.waitall()
     assert len(run.history) == 30

@@ -51,7 +51,7 @@ class BatchIterator:
     num_classes : int
         One more than the largest label in all parts.
     digest : str
-        Tells this dataset from others, whichever part is taken; '' if all of it is.
+        Tells this dataset from others, whichever part is taken.
     batch_size, dataset, part
         As given.
 
@@ -70,7 +70,7 @@ class BatchIterator:
         self.num_classes = int(labels.max()) + 1 if len(labels) else 0
         self.epoch = 0
         self.part = part
-        self.digest = '' if part == (0, 1) else _digest(images, labels)
+        self.digest = _digest(images, labels)
         self._shuffle, self._seed = shuffle, integer('seed', seed, 0)
         self._kept = None  # all rows, or the numbers of those that are
         if not shuffle and part != (0, 1):

@@ -75,7 +75,7 @@ class HorovodWorkers(Workers):
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), found.local_rank
         self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
-        self._signals = signals
+        super().__init__(signals)
         self._signum = 0  # the signal that a worker had received when values were last told or gathered
         self._names = count()
         told = self.gather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
@@ -166,13 +166,14 @@ class HorovodWorkers(Workers):
         self._signum = max(self._signum, *(signum for _, signum in told))
         return [value for value, _ in told]
 
-    def stop(self, signum: int) -> int:
+    def stop(self) -> int:
         """See `Workers.stop`."""
         return self._signum
 
-    def stop_now(self, signum: int) -> int:
+    def stop_now(self) -> int:
         """See `Workers.stop_now`."""
-        return max(self.gather(signum))
+        self.gather(None)
+        return self._signum
 
     def _sum(self, array: Any, kind: str, compression: Any = None) -> Any:
         """Sum an array over all workers, in place; does not wait."""
@@ -181,6 +182,3 @@ class HorovodWorkers(Workers):
         if sent is not array:
             array[:] = compression.decompress(sent, dtype)
         return array
-
-    def _received(self) -> int:
-        return self._signals.received if self._signals else 0

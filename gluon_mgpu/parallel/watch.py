@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..checks import positive
+from ..program import show
 
 BEAT = 0.5          # seconds from one byte to the next
 PATIENCE = 30.0     # seconds for all workers to connect
@@ -165,5 +166,5 @@ class Watch:
             return
         self._send(END)  # to the others: told already
         if line and self.rank < 2:  # of those who miss worker 0, one tells
-            print(f'{self.program}: {line}; the job ends{self.advice()}', file=sys.stderr, flush=True)
+            show(f'{self.program}: {line}; the job ends{self.advice()}', sys.stderr)
         os._exit(1)

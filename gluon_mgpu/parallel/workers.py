@@ -7,9 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..program import Stopped
+
 
 class Workers:
     """One worker, that is, no others: nothing is waited for or sent.
+
+    Parameters
+    ----------
+    signals : object with an attribute ``received``, optional
+        Such as `StopSignals`: the signal that this process has received, or 0.
 
     Attributes
     ----------
@@ -28,6 +35,9 @@ class Workers:
     rank, size, lag = 0, 1, 0
     hosts: Sequence[str] = ('',)
     launcher = advice = ''
+
+    def __init__(self, signals: Any = None):
+        self._signals = signals
 
     @property
     def part(self) -> tuple[int, int]:
@@ -90,6 +100,8 @@ class Workers:
         """
         correct, rows = 0.0, 0
         for right, size in counts:
+            if self.size == 1 and self._received():  # several workers stop together: see `HorovodWorkers.sum_counts`
+                raise Stopped(self._received())
             correct, rows = correct + right, rows + size
         return correct, rows
 
@@ -152,27 +164,19 @@ class Workers:
                         f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on {self._name(rank)}: '
                         'start all workers with the same program, flags, versions and data'))
 
-    def stop(self, signum: int) -> int:
-        """Return the signal that all workers know of (0: none), `signum` if this is the only one. Does not wait.
+    def stop(self) -> int:
+        """Return the signal that all workers know of, 0 for none. Does not wait.
 
         They tell each other whenever values are told or gathered; so it is the same on all after the same batch.
-
-        Parameters
-        ----------
-        signum : int
-            The signal's number, 0 for none.
         """
-        return signum
+        return self._received()
 
-    def stop_now(self, signum: int) -> int:
-        """As `stop`, with what all tell now; waits for them.
+    def stop_now(self) -> int:
+        """As `stop`, but first tell each other; waits for all workers."""
+        return self._received()
 
-        Parameters
-        ----------
-        signum : int
-            The signal's number, 0 for none.
-        """
-        return signum
+    def _received(self) -> int:
+        return self._signals.received if self._signals else 0
 
     def _name(self, rank: int) -> str:
         return f'worker {rank} ({self.hosts[rank]})'

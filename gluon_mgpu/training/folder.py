@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import platform
+import secrets
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -15,35 +16,53 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+class FolderTakenError(ValueError):
+    """A folder that holds something already."""
+
+
 def check_free(path: str | os.PathLike | None) -> None:
-    """Refuse a path that cannot become a new folder; makes nothing.
+    """Refuse a path that cannot become a new folder. Creates nothing.
+
+    Parameters
+    ----------
+    path : path-like or None
+        None means a new folder in ``runs/``, the default of `new_folder`.
 
     Raises
     ------
+    FolderTakenError
+        If `path` is a folder that is not empty, or is not a folder.
     ValueError
-        If there is something in it already, it is no folder, or it would be in something that is none.
+        If a folder above it is not a folder, but a file or a broken link.
     """
-    if path is not None and os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        raise _taken(Path(path))
-    above = next((folder for folder in Path(path).absolute().parents if folder.exists()), None) if path else None
-    if above and not above.is_dir():
-        raise ValueError(f'{path} cannot be made: {above} is no folder')
+    path = Path('runs/new' if path is None else path)
+    if os.path.lexists(path) and (not path.is_dir() or not is_empty(path)):
+        raise FolderTakenError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
+    above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if not above.is_dir():
+        raise ValueError(f'{path} cannot be created because {above} is not a folder: remove it, or give another '
+                         '--out-dir')
+
+
+def is_empty(folder: str | os.PathLike) -> bool:
+    """Return whether a folder holds nothing, apart from unfinished files that a killed process has left."""
+    return all(name.endswith('.part') for name in os.listdir(folder))
 
 
 def new_folder(path: str | os.PathLike | None, program: str, record: str = 'config.json',
                content: dict | None = None) -> Path:
-    """Make the folder for what a program leaves, and the first file in it.
+    """Create the folder for the results of a program, and the first file in it.
 
     Parameters
     ----------
     path : path-like, optional
-        A folder that is not there yet or is empty; by default one in ``runs/``, named by the program and the time.
+        A folder that does not exist yet or is empty; by default one in ``runs/``, named after the program and the time.
     program : str
         The program's name.
     record : str
-        The name of the file. Whoever makes it has the folder: two programs never share one.
+        The name of the first file. The process that creates it has the folder: two programs never share one.
     content : dict, optional
-        What is written there, as JSON.
+        The content of the first file, written as JSON. The file is complete as soon as it exists.
 
     Returns
     -------
@@ -52,24 +71,68 @@ def new_folder(path: str | os.PathLike | None, program: str, record: str = 'conf
     Raises
     ------
     ValueError
-        If there is something in `path` already.
+        If there is something in `path` already, or it cannot be a folder.
     OSError
-        If the folder cannot be made.
+        If the folder or the file cannot be written.
     """
-    named = path is not None
+    text = json.dumps(content or {}, indent=2) + '\n'
+    if path is not None:
+        return _claim(Path(path), record, text)
     default = f'runs/{program}-{time.strftime("%Y%m%d-%H%M%S")}'
     for number in count(1):
-        folder = Path(path) if path is not None else Path(default + (f'-{number}' if number > 1 else ''))
-        try:
-            check_free(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            with open(folder / record, 'x') as file:
-                file.write(json.dumps(content or {}, indent=2) + '\n')
-            return folder
-        except (FileExistsError, ValueError):  # another run's
-            if named:
-                raise _taken(folder) from None
+        with contextlib.suppress(FolderTakenError):
+            return _claim(Path(default + (f'-{number}' if number > 1 else '')), record, text)
     raise AssertionError('count() never ends')
+
+
+def _claim(folder: Path, record: str, text: str) -> Path:
+    check_free(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    own = folder / f'{record}.{secrets.token_hex(8)}.part'
+    try:
+        write_whole(own, [text.encode()])
+        _rename_if_free(own, folder / record)
+    except FileExistsError:  # another process was faster
+        check_free(folder)
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            own.unlink()
+    return folder
+
+
+def _rename_if_free(old: Path, new: Path) -> None:
+    """Rename a file, or raise FileExistsError if there is a file of the new name."""
+    try:
+        os.link(old, new)
+    except OSError:
+        if new.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(new)) from None
+        os.replace(old, new)  # a file system without hard links
+
+
+class SameFolder:
+    """Remembers a folder, to notice when it was deleted and another one has its name.
+
+    The folder is kept open, because the number (inode) of a deleted folder is soon used again.
+
+    Parameters
+    ----------
+    path : path-like
+        It must exist.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
+
+    def check(self) -> None:
+        """Refuse (OSError) a folder that is gone, or is another one by now."""
+        if not os.path.samestat(os.stat(self._path), os.fstat(self._descriptor)):
+            raise OSError(errno.ESTALE, 'it was replaced by another folder')
+
+    def __del__(self) -> None:
+        if hasattr(self, '_descriptor'):
+            os.close(self._descriptor)
 
 
 @contextlib.contextmanager

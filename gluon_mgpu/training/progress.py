@@ -6,6 +6,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..program import show
+
 
 class Progress:
     """A progress bar of batches, over all epochs of a run; on a terminal only.
@@ -34,7 +36,7 @@ class Progress:
         """
         if self._bar is None:
             self._bar = tqdm(total=total, unit='batch', leave=False, initial=done, smoothing=0.05,
-                             disable=True if self.quiet else None, dynamic_ncols=True)
+                             disable=True if self.quiet or sys.stderr is None else None, dynamic_ncols=True)
 
     def epoch(self, text: str) -> None:
         """Tell which epoch it is.
@@ -63,16 +65,16 @@ class Progress:
         self._bar.update(num_batches)
 
     def say(self, line: str) -> None:
-        """Print a line beside the bar, unless the run is quiet."""
+        """Print a line beside the bar, unless the run is quiet; see `program.show`."""
         if not self.quiet:
             with tqdm.external_write_mode():
-                print(line, flush=True)
+                show(line)
 
     def warn(self, line: str) -> None:
         """Print a line on stderr, beside the bar, also if the run is quiet."""
-        if not self.silent:
+        if not self.silent and sys.stderr is not None:
             with tqdm.external_write_mode(file=sys.stderr):
-                print(line, file=sys.stderr, flush=True)
+                show(line, sys.stderr)
 
     def close(self) -> None:
         """Take the bar off the screen; `advance` may still be called."""

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .folder import write_whole
-from .saver import checkpoints, newest
+from . import checkpoint
+from .folder import is_empty, write_whole
+from .saver import checkpoints, newest_position, num_steps
 
 AUTO = 'auto'
 # What would make it another run, and so is refused; what else differs goes on record
 FIXED = {'dataset': '--dataset', 'train_size': '--train-size', 'batch_size': '--batch-size',
          'seed': '--seed', 'dtype': '--dtype'}
+ROWS = {'training_rows': 'training', 'test_rows': 'test'}  # the digests of the datasets
 # What says nothing about the run itself
-FREE = ('flags', 'out_dir', 'resume', 'process', 'resumed', 'quiet', 'no_plot', 'timeline', 'export', 'data_dir')
+FREE = ('flags', 'out_dir', 'resume', 'process', 'resumed', 'quiet', 'no_plot', 'timeline', 'export', 'data_dir', *ROWS)
 
 
 class Earlier(NamedTuple):
@@ -24,6 +26,7 @@ class Earlier(NamedTuple):
     folder: Path
     config: dict
     checkpoint: Path | None  # the one to go on from; None if none was written
+    position: dict           # what is in it about the run
 
 
 def earlier_run(resume: str, out_dir: str | None,
@@ -48,25 +51,42 @@ def earlier_run(resume: str, out_dir: str | None,
         if out_dir is None:
             raise ValueError('--resume auto goes on with the run in --out-dir: give --out-dir, too')
         folder = Path(out_dir)
-        if not folder.is_dir() or not any(folder.iterdir()):
+        if not folder.is_dir() or is_empty(folder):
             return None
-        config = _config(folder)
-        return Earlier(folder, config, newest(folder, say))
+        return _earlier(folder, *newest_position(folder, say))
     path = Path(resume)
     folder = path if path.is_dir() else path.parent
     if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
         raise ValueError(f'--out-dir {out_dir} is not {folder}, and a run goes on in its own folder: leave it out')
     if path.is_dir():
-        config, found = _config(folder), newest(folder, say)
+        _config(folder)
+        found, position = newest_position(folder, say)
         if found is None:
             raise ValueError(f'--resume {resume}: there is no whole checkpoint in it')
-        return Earlier(folder, config, found)
+        return _earlier(folder, found, position)
     if not path.exists():
         raise ValueError(f"--resume {resume}: not there; 'auto', a run's folder or a checkpoint expected")
-    config, newer = _config(folder), [other for other in checkpoints(folder) if other.name > path.name]
+    _config(folder)
+    position = checkpoint.read(path)[0]['position']
+    earlier = _earlier(folder, path, position)
+    newer = [other for other in checkpoints(folder, above=num_steps(position)) if not other.samefile(path)]
     if newer:
         raise ValueError(f'--resume {resume}: {newer[0].name} is newer and would be lost: move it elsewhere first')
-    return Earlier(folder, config, path)
+    return earlier
+
+
+def _earlier(folder: Path, found: Path | None, position: dict) -> Earlier:
+    """Return the run in a folder, once it is known that the checkpoint is one of it."""
+    config, theirs = _config(folder), position.get('config', {})
+    if not found:
+        return Earlier(folder, config, None, {})
+    if num_steps(position) is None or not isinstance(theirs, dict):
+        raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
+    for name in ('chapter', *FIXED, *ROWS):
+        if theirs.get(name) != config.get(name):
+            raise ValueError(f'{found} is of another run ({name} {theirs.get(name)}, not {config.get(name)}): move it '
+                             'elsewhere, or name the folder that it is from')
+    return Earlier(folder, config, found, position)
 
 
 def differences(before: dict, now: dict) -> dict[str, list]:
@@ -100,6 +120,10 @@ def check_same_run(before: dict, now: dict) -> None:
         if name in now and now[name] != before.get(name):
             raise ValueError(f'{flag} {now[name]} differs from that of the run, {before.get(name)}: a resumed run has '
                              'the same; leave it out, or begin another run')
+    for name, rows in ROWS.items():
+        if before.get(name) and now.get(name, before[name]) != before[name]:
+            raise ValueError(f'the {rows} images or labels differ from those of the run: name the folder of the same '
+                             'data with --data-dir, or begin another run')
 
 
 def record(earlier: Earlier, now: dict, changed: dict[str, list]) -> None:
@@ -128,7 +152,8 @@ def record(earlier: Earlier, now: dict, changed: dict[str, list]) -> None:
 def _config(folder: Path) -> dict:
     try:
         config = json.loads((folder / 'config.json').read_text())
-        if isinstance(config, dict) and 'chapter' in config:
+        if isinstance(config, dict) and isinstance(config.get('chapter'), str) and isinstance(
+                config.get('flags', {}), dict) and isinstance(config.get('resumed', []), list):
             return config
         problem = 'it is not that of a run'
     except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..checks import integer
 from ..parallel.workers import Workers
+from .folder import SameFolder
 from .history import Epoch, write_history
 from .hook import Hook
 from .losses import DivergenceError, Losses
@@ -63,6 +64,7 @@ class Run:
         self.workers = workers or Workers()
         self._progress = Progress(quiet, silent=self.workers.rank > 0)
         self.folder = None if folder is None else Path(folder)
+        self._same_folder: Any = None if folder is None else SameFolder(folder)
         self.hooks = hooks
         self.history: list[Epoch] = []
         self.num_batches = self.num_steps = 0
@@ -89,6 +91,7 @@ class Run:
             With it, MXNet's and NumPy's random numbers begin anew in each epoch, decided by this and the
             epoch, so that a resumed run draws the same as one that was never interrupted.
         """
+        self.check()
         self.net, self.trainer, self._seed = net, trainer, seed
         self._call('begun')
         try:
@@ -98,6 +101,30 @@ class Run:
                     raise ValueError(f'epoch {epoch} was not ended: call end_epoch(test_acc) after its batches')
         finally:
             self.close()
+
+    def check(self, *data: Iterable) -> None:
+        """Refuse to train with a run that has ended, or with data that cannot be read in each epoch.
+
+        Call it before anything is changed.
+
+        Parameters
+        ----------
+        *data : iterables
+            The training and the test batches.
+
+        Raises
+        ------
+        ValueError
+            If `epochs` has ended before, or one of `data` is a generator or another iterator that can be read once and
+            there is more than one epoch.
+        """
+        if self._closed:
+            raise ValueError(f'this Run has ended after {len(self.history)} of {self.num_epochs} epochs: make a new '
+                             'Run')
+        for batches in data if self.num_epochs - len(self.history) > 1 else ():
+            if isinstance(batches, Iterator) and not hasattr(batches, 'reset'):  # MXNet's DataIter has it
+                raise ValueError(f'a {type(batches).__name__} can be read only once, and there are {self.num_epochs} '
+                                 'epochs: pass batches that can be read again, such as a list or a DataLoader')
 
     def batches(self, train_iter: Iterable) -> Iterator:
         """Yield the batches (X, y) of one epoch, time them and show how far the run has come.
@@ -137,6 +164,9 @@ class Run:
             self.num_batches += 1
             self.num_steps += 1
             self._call('after_batch')
+        if not self.num_batches:
+            raise ValueError(f'train_iter has no batches in epoch {epoch}; a generator can be read only once: pass '
+                             'batches that can be read again in each epoch')
         self.settle()
         self._call('trained')
         self._refuse_parameters()
@@ -171,9 +201,10 @@ class Run:
         Raises
         ------
         ValueError
-            If it is nothing that `position` has returned.
+            If `position` has not returned it, or the run would end before it.
         """
         try:
+            check_num_epochs(self.num_epochs, position)
             self.history = [Epoch(*epoch) for epoch in position['history']]
             self.num_steps, self._batches_done = position['num_steps'], position['num_batches']
             self._losses = self._new_losses(len(self.history) + 1, position['loss'], position['rows'],
@@ -252,7 +283,7 @@ class Run:
         return epoch
 
     def summary(self, devices: list) -> str:
-        """The book's last line: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``.
+        """Return the book's last line: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``.
 
         Parameters
         ----------
@@ -260,19 +291,18 @@ class Run:
             Where it was trained.
         """
         seconds = sum(e.seconds for e in self.history) / len(self.history)
-        return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}'
+        others = f', {self.workers.size} workers' if self.workers.size > 1 else ''
+        return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}{others}'
 
     def print_summary(self, devices: list) -> None:
-        """Print the book's last line; of several workers, the first does, and counts them.
+        """Print the book's last line, unless the run is quiet; of several workers, the first does.
 
         Parameters
         ----------
         devices : list of mx.Context
             Where it was trained.
         """
-        if self.workers.rank == 0:
-            others = f', {self.workers.size} workers' if self.workers.size > 1 else ''
-            print(self.summary(devices) + others)
+        self.say(self.summary(devices))
 
     def say(self, line: str) -> None:
         """Print a line beside the progress bar, unless the run is quiet; of several workers, the first."""
@@ -284,6 +314,7 @@ class Run:
 
     def _keep(self, path) -> None:
         try:
+            self._same_folder.check()
             write_history(self.history, path)
         except OSError as error:  # a full disk: what has been trained so far is worth more than the file
             self.warn(f'{path} cannot be written ({error.strerror}): training goes on')
@@ -298,3 +329,25 @@ class Run:
     def _call(self, name: str) -> None:
         for hook in self.hooks:
             getattr(hook, name)(self)
+
+
+def check_num_epochs(num_epochs: int, position: dict) -> None:
+    """Refuse to end a run before the epoch that it has reached.
+
+    Its parameters would be those of the later epoch, and its accuracy that of the one before.
+
+    Parameters
+    ----------
+    num_epochs : int
+        The epochs that the run is to take.
+    position : dict
+        As `Run.position` returns it.
+
+    Raises
+    ------
+    ValueError
+        If the run was stopped within a later epoch.
+    """
+    begun = len(position['history']) + 1
+    if position['num_batches'] and begun > num_epochs:
+        raise ValueError(f'num_epochs {num_epochs}: the run was stopped in epoch {begun} and needs at least {begun}')

@@ -12,18 +12,18 @@ from ..checks import integer
 from ..program import Failure, Stopped
 from . import checkpoint
 from .checkpoint import CheckpointError, Snapshot
+from .folder import SameFolder
 from .hook import Hook
 from .losses import DivergenceError
 from .run import Run
-from .signals import StopSignals
 
 KEPT = 2
 NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 
-def checkpoints(folder) -> list[Path]:
-    """The checkpoints in the folder of a run, whole or not, the newest first: that of the most steps."""
-    found = [path for path in Path(folder).iterdir() if NAME.fullmatch(path.name)]
+def checkpoints(folder, above: int | None = None) -> list[Path]:
+    """Return the checkpoints in the folder of a run, whole or not, newest first; optionally only those above a step."""
+    found = [path for path in Path(folder).iterdir() if _steps(path) > (-1 if above is None else above)]
     return sorted(found, key=_steps, reverse=True)
 
 
@@ -35,15 +35,35 @@ def newest(folder, say: Callable[[str], None]) -> Path | None:
     folder : path-like
         That of a run.
     say : callable
-        Is told in one line of each that is not whole.
+        Is told in one line of each that is not whole, or has another one's name.
+    """
+    return newest_position(folder, say)[0]
+
+
+def newest_position(folder, say: Callable[[str], None]) -> tuple[Path | None, dict]:
+    """Return the newest whole checkpoint in a folder, and its position; (None, {}) if there is none. See `newest`.
+
+    Parameters
+    ----------
+    folder, say
+        As for `newest`.
     """
     for path in checkpoints(folder):
         try:
-            checkpoint.read(path)
-            return path
+            position = checkpoint.read(path)[0]['position']
+            if num_steps(position) in (None, _steps(path)):
+                return path, position
+            say(f'{path} was renamed, it is of step {num_steps(position)}: looking for the one before')
         except CheckpointError as error:
             say(f'{error}: looking for the one before')
-    return None
+    return None, {}
+
+
+def num_steps(position: dict) -> int | None:
+    """Return the number of steps of the run that a checkpoint's position is of; None if it is not of a run."""
+    run = position.get('run')
+    steps = run.get('num_steps') if isinstance(run, dict) else None
+    return steps if isinstance(steps, int) else None
 
 
 class Saver(Hook):
@@ -51,6 +71,9 @@ class Saver(Hook):
 
     The devices are waited for and what they hold is copied; the file is written by a thread while they go on. A
     file that cannot be written is told once per epoch and does not end the run, unless `require` says so.
+
+    If the run's `Workers` have `signals`, the run ends by `Stopped` when one is received: after the step, or in
+    evaluation. Several workers end after the same step. Call `stopped` then.
 
     Parameters
     ----------
@@ -64,9 +87,6 @@ class Saver(Hook):
         The checkpoint to go on from.
     require : bool
         End the run if a checkpoint cannot be written.
-    signals : StopSignals, optional
-        When one is received, the step is finished, a checkpoint written and the run ended by `Stopped`; on all workers
-        after the same step, if the run has several. The first of them writes.
     how_to_resume : str
         The command, for the last line then.
 
@@ -77,12 +97,13 @@ class Saver(Hook):
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
-                 require: bool = False, signals: StopSignals | None = None, how_to_resume: str = ''):
+                 require: bool = False, how_to_resume: str = ''):
         self.folder = Path(folder)
+        self._same_folder = SameFolder(folder)
         self.every = every if every is None else integer('every', every, 1)
         self.config = config or {}
         self.resume, self.require = resume, require
-        self.signals, self.how_to_resume = signals or StopSignals(), how_to_resume
+        self.how_to_resume = how_to_resume
         self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
         self._written: Future | None = None
         self._problem = ''  # with the last checkpoint, if it could not be written
@@ -92,55 +113,52 @@ class Saver(Hook):
     def begun(self, run: Run) -> None:
         """Give the network the values of the checkpoint to go on from, if there is one."""
         if run.workers.rank == 0:
-            for unfinished in self.folder.glob('checkpoint-*.part'):  # of a process that was killed
-                unfinished.unlink()
+            for name in ('checkpoint-', 'config.json', 'history.csv'):
+                for unfinished in self.folder.glob(f'{name}*.part'):  # of a process that was killed
+                    unfinished.unlink()
         if self.resume is None:
             return
         position = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
         try:
             run.go_on(position['run'])
-        except (KeyError, ValueError) as error:
-            raise CheckpointError(f'{self.resume}: not of a run ({error})') from None
+        except KeyError:
+            raise CheckpointError(f'{self.resume}: it is not of a run') from None
+        except ValueError as error:
+            raise CheckpointError(f'{self.resume}: {error}') from None
         self._last = Path(self.resume)
 
     def start(self, run: Run) -> None:
-        """From here on, a step that has been begun is finished before a signal ends the run."""
-        self._training, self.signals.at_once = True, False
+        """Note that the parameters change from here on."""
+        self._training = True
 
     def after_batch(self, run: Run) -> None:
         """Write a checkpoint if it is time; end the run if a signal came."""
-        signum = run.workers.stop(self.signals.received)
-        if signum:
-            raise Stopped(signum)
+        _obey(run.workers.stop())
         if self.every and run.num_steps % self.every == 0:
             self._save(run)
 
     def trained(self, run: Run) -> None:
-        """From here on, a signal ends the run at once: what evaluation tells can be computed again."""
+        """Note that the parameters no longer change; end the run if a signal came."""
         self._training = False
-        self.signals.at_once = run.workers.size == 1  # else they end evaluation together, in `sum_counts`
-        signum = run.workers.stop_now(self.signals.received)
-        if signum:
-            raise Stopped(signum)
+        _obey(run.workers.stop_now())
 
     def evaluated(self, run: Run) -> None:
         """Write a checkpoint if it is time, tell of one that could not be written, obey a signal."""
-        self.signals.at_once = False
         complete = len(run.history) == run.num_epochs
         if complete or not self.every:
             self._save(run)
         if complete:
             self._finish()
         self._tell(run, self.require)
-        signum = run.workers.stop_now(self.signals.received)
-        if signum and not complete:
-            raise Stopped(signum)
+        signum = run.workers.stop_now()
+        if not complete:
+            _obey(signum)
 
     def ended(self, run: Run) -> None:
         """Wait for the thread that writes."""
-        self.signals.at_once = False
         self._finish()
-        self._tell(run)
+        if self._problem:
+            run.warn(self._problem)
 
     def stopped(self, run: Run, signum: int) -> Stopped:
         """Write a last checkpoint when a signal has ended the run, in training or in evaluation.
@@ -150,9 +168,8 @@ class Saver(Hook):
         Stopped
             With a line that says how far the run has come and how to go on.
         """
-        self.signals.at_once = False
         self._finish()
-        if run.workers.first(lambda: self._last is None or _steps(self._last) != run.num_steps):
+        if run.workers.first(lambda: not (self._last and self._last.exists() and _steps(self._last) == run.num_steps)):
             self._save(run)
             self._finish()
         within = run.position()['num_batches']
@@ -177,8 +194,10 @@ class Saver(Hook):
         """Called in the thread."""
         num_steps = position['run']['num_steps']
         path = self.folder / f'checkpoint-{num_steps:08}.safetensors'
+        self._same_folder.check()
         checkpoint.write(path, kept, position)
         self._last = path
+        self._same_folder.check()  # once more: that was the long part
         for old in [other for other in checkpoints(self.folder) if _steps(other) < num_steps][KEPT - 1:]:
             old.unlink()
 
@@ -204,6 +223,11 @@ class Saver(Hook):
 def _steps(path: Path) -> int:
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found else -1
+
+
+def _obey(signum: int) -> None:
+    if signum:
+        raise Stopped(signum)
 
 
 def _refuse_not_finite(run: Run, kept: Snapshot) -> None:

@@ -11,31 +11,31 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from typing import Any
 
-from ..program import Stopped
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SAME = 0.5  # seconds in which further signals are copies of the first, as launchers and wrappers send them
 
 
 class StopSignals:
     """While its block runs, the first SIGINT or SIGTERM is only noted, and the second ends the process at once.
 
-    At once means: also while MXNet waits for devices, which Python cannot interrupt. The exit status is 128 and
-    the signal's number then. Outside the main thread, which alone Python tells of signals, it does nothing; nor
-    with a signal that the process was started to ignore.
+    At once means: also while MXNet waits for devices, which Python cannot interrupt. The exit status is 128 plus the
+    signal's number. Only the main thread receives signals in Python; in another thread this does nothing. A signal
+    that the process was started to ignore is still ignored.
+
+    The handler never raises an exception, which Python would lose while it deletes an object. Ask for `received` where
+    training can stop.
 
     Attributes
     ----------
     received : int
         The first signal's number, 0 until it comes.
-    at_once : bool
-        Whether to raise `Stopped` when it comes, wherever the main thread is: for what need not be finished.
     """
 
     def __init__(self):
         self.received = 0
-        self.at_once = False
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -61,16 +61,15 @@ class StopSignals:
     def _note(self, number: int, frame: object) -> None:
         """Called in the main thread, once that is back in Python."""
         self.received = self.received or number
-        if self.at_once:
-            self.at_once = False
-            raise Stopped(self.received)
 
 
 def _end_at_the_second(pipe: int) -> None:
     """Read the numbers of the signals that come, which are written while the main thread is anywhere."""
-    count = 0
+    first = None
     while number := os.read(pipe, 1):
-        count += number[0] in SIGNALS
-        if count == 2:
-            os._exit(128 + number[0])
+        if number[0] in SIGNALS:
+            now = time.monotonic()
+            first = first or now
+            if now - first > SAME:
+                os._exit(128 + number[0])
     os.close(pipe)

@@ -2,9 +2,11 @@
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,22 @@ def test_a_folder_that_may_no_longer_be_written(scratch_command, write_protect, 
     assert 'Traceback' not in err
     checkpoint.read(checkpoints(folder)[0])
     count('a folder that may no longer be written: trained on')
+
+
+@pytest.mark.parametrize('redirection', ['| head -1', '> /dev/full', '2>&-', '>&- 2>&-', '> /dev/full 2> /dev/full'])
+def test_output_that_cannot_be_written(redirection, scratch_command, whole, tmp_path, count):
+    """Training does not depend on it."""
+    command = f'{shlex.join([*scratch_command, "--out-dir", str(tmp_path / "run")])} {redirection}'
+    done = run(['bash', '-c', f'set -o pipefail; {command}'])
+    assert done.returncode == 0, done.stderr
+    assert outcome(tmp_path / 'run') == whole
+    if redirection in ('| head -1', '> /dev/full'):
+        reason, times = ('Broken pipe', 1) if 'head' in redirection else ('No space left on device', 5)
+        assert done.stderr.splitlines() == [f'stdout cannot be written ({reason})'] * times
+    count('an output that cannot be written: trained on')
+
+
+def test_output_that_cannot_be_written_is_an_error_where_it_is_the_result(complete):
+    command = shlex.join([sys.executable, '-m', 'gluon_mgpu.plot', str(complete), '--out', str(complete / 'a.png')])
+    done = run(['bash', '-c', f'{command} > /dev/full'])
+    assert (done.returncode, done.stderr) == (2, 'plot: [Errno 28] No space left on device\n')

@@ -1,4 +1,5 @@
 """A run that is killed, by whatever and whenever, goes on by the same command and ends where it would have."""
+import os
 import random
 import re
 import signal
@@ -6,10 +7,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from runs import outcome, run
 
+import gluon_mgpu
 from gluon_mgpu.training.saver import checkpoints
+from gluon_mgpu.training.signals import SAME
 
 # As the command, but each file is on its way to the disk for a tenth of a second: to be killed meanwhile
 SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (time.sleep(0.1), fsync(file)); '
@@ -95,8 +99,10 @@ def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
     command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(tmp_path / 'run')]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert any(line == 'stuck\n' for line in process.stdout)
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.5)
+        for _ in range(2):  # as a wrapper may send it
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        time.sleep(2 * SAME)
         assert process.poll() is None  # it would finish the step
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()
@@ -110,10 +116,12 @@ def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp
     code = ('import sys, time\n'
             'from gluon_mgpu import scratch\n'
             'evaluate = scratch.evaluate_accuracy_gpus\n'
-            'def slow(*args, **kwargs):\n'
-            '    print("evaluating", flush=True)\n'
-            '    time.sleep(60)\n'
-            'scratch.evaluate_accuracy_gpus = slow\n'
+            'def slowly(batches):\n'
+            '    for batch in [*batches] * 300:\n'
+            '        print("evaluating", flush=True)\n'
+            '        time.sleep(0.2)\n'
+            '        yield batch\n'
+            'scratch.evaluate_accuracy_gpus = lambda net, its, **kwargs: evaluate(net, slowly(its), **kwargs)\n'
             'sys.exit(scratch.main(sys.argv[1:]))')
     out = tmp_path / 'run'
     command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(out)]
@@ -127,3 +135,18 @@ def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp
     assert outcome(out) == whole
     assert len(checkpoints(out)) == 2
     count('SIGTERM in evaluation: ended at once and resumed to the bit')
+
+
+def test_ctrl_c_while_the_program_is_imported(tmp_path, count):
+    """No traceback."""
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet' / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')
+    path = os.pathsep.join([str(tmp_path), str(Path(gluon_mgpu.__file__).parents[1])])
+    with subprocess.Popen([sys.executable, '-m', 'gluon_mgpu.scratch'], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env={**os.environ, 'PYTHONPATH': path},
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)) as process:
+        assert process.stdout.readline() == 'importing\n'
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) in (-signal.SIGINT, 130)
+        assert process.stderr.read() == ''
+    count('Ctrl-C while the program is imported: ended without a traceback')

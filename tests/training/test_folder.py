@@ -1,11 +1,14 @@
 """The folder of a run: new, or empty, and one program's alone."""
+import errno
 import json
+import os
+import shutil
 import threading
 
 import pytest
 
 from gluon_mgpu.training import folder as module
-from gluon_mgpu.training.folder import check_free, new_folder
+from gluon_mgpu.training.folder import FolderTakenError, SameFolder, check_free, new_folder
 
 
 def test_default_names_never_collide(tmp_path, monkeypatch):
@@ -128,3 +131,77 @@ def test_nothing_is_left_of_what_was_interrupted(error, tmp_path):
     with pytest.raises(error):
         module.write_whole(tmp_path / 'a', pieces())
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'old')]
+@pytest.mark.parametrize('make', [lambda path: path.write_text('x'), lambda path: path.symlink_to('nowhere')],
+                         ids=['file', 'broken link'])
+def test_runs_that_is_not_a_folder(make, tmp_path, monkeypatch):
+    """It is refused, for the default name and for one given: no other name in it would do."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, 'count', lambda start: range(start, 9))  # instead of an endless loop
+    make(tmp_path / 'runs')
+    for refuse in (lambda: check_free(None), lambda: new_folder(None, 'scratch'), lambda: check_free('runs/mine'),
+                   lambda: new_folder('runs/a/b', 'scratch')):
+        with pytest.raises(ValueError, match=r'runs/.* cannot be created because .*runs is not a folder: remove it'):
+            refuse()
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_try_other_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, 'count', lambda start: range(start, 9))
+
+    def refuse(self, **options):
+        raise PermissionError(errno.EACCES, 'Permission denied', str(self))
+
+    monkeypatch.setattr(module.Path, 'mkdir', refuse)
+    with pytest.raises(PermissionError):
+        new_folder(None, 'scratch')
+
+
+def test_a_full_disk_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):
+    """And no empty file, by which the next run would take the folder for that of another."""
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, 'fsync', full)
+        with pytest.raises(OSError, match='No space left'):
+            new_folder(tmp_path / 'run', 'scratch')
+    assert list((tmp_path / 'run').iterdir()) == []
+    assert new_folder(tmp_path / 'run', 'scratch') == tmp_path / 'run'
+
+
+def test_unfinished_files_of_a_killed_process_take_no_folder(tmp_path):
+    (tmp_path / 'config.json.0123.part').write_text('{')
+    check_free(tmp_path)
+    assert (new_folder(tmp_path, 'scratch') / 'config.json').read_text() == '{}\n'
+
+
+def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
+    def refuse(old, new):
+        raise OSError(errno.EPERM, 'Operation not permitted')
+
+    monkeypatch.setattr(module.os, 'link', refuse)
+    new_folder(tmp_path / 'run', 'scratch', content={'a': 1})
+    assert [path.name for path in (tmp_path / 'run').iterdir()] == ['config.json']
+    (tmp_path / 'other').mkdir()
+    monkeypatch.setattr(module, 'check_free', lambda path: None)  # as if both had found it free
+    (tmp_path / 'other' / 'config.json').write_text('first')
+    with pytest.raises((FileExistsError, FolderTakenError)):
+        new_folder(tmp_path / 'other', 'scratch')
+    assert (tmp_path / 'other' / 'config.json').read_text() == 'first'
+
+
+def test_a_folder_that_was_replaced(tmp_path):
+    folder = tmp_path / 'run'
+    folder.mkdir()
+    same = SameFolder(folder)
+    same.check()
+    shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError):
+        same.check()
+    folder.mkdir()
+    with pytest.raises(OSError, match='it was replaced by another folder'):
+        same.check()
+    number = same._descriptor
+    del same
+    with pytest.raises(OSError, match='Bad file descriptor'):
+        os.fstat(number)

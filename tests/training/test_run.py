@@ -1,5 +1,7 @@
 """The timer, the sums, and the record of a run, with a clock and losses given by hand."""
 import csv
+import io
+import sys
 
 import numpy
 import pytest
@@ -107,6 +109,7 @@ def test_quiet_shows_nothing(capsys):
     for _ in run.epochs(NO_PARAMETERS):
         feed(run, [[[1.0]], [[1.0]]])
         run.end_epoch(0.5)
+    run.print_summary(['cpu(0)'])
     captured = capsys.readouterr()
     assert captured.out == captured.err == ''
 
@@ -246,3 +249,65 @@ def test_a_loss_that_is_no_number_ends_the_run(bad, batches_after):
     with pytest.raises(DivergenceError, match=r'the loss is (nan|inf) in epoch 1, batch 2, after 2 rows.*rate'):
         feed(run, [[[1.0, 1.0]], [[bad]], *[[[1.0]]] * batches_after])
     assert run.history == []
+
+
+def test_a_run_that_has_ended_is_refused():
+    """It would train nothing, and the caller's network would be initialized anew for that."""
+    run = Run(num_epochs=1, quiet=True)
+    run.check()
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]]])
+        run.end_epoch(0.5)
+    for again in (run.check, lambda: next(run.epochs(NO_PARAMETERS))):
+        with pytest.raises(ValueError, match='this Run has ended after 1 of 1 epochs: make a new Run'):
+            again()
+
+
+def test_batches_that_can_be_read_only_once():
+    one, many = Run(1, quiet=True), Run(2, quiet=True)
+    one.check(iter([1]), [1])
+    many.check([1], range(3))
+    for once in ((n for n in [1]), map(abs, [1]), zip([1])):
+        with pytest.raises(ValueError, match='a (generator|map|zip) can be read only once, and there are 2 epochs: '):
+            many.check([1], once)
+    batches = iter([[[1.0]]])
+    with pytest.raises(ValueError, match='train_iter has no batches in epoch 2; a generator can be read only once'):
+        for _ in many.epochs(NO_PARAMETERS):
+            for shards in many.batches(batches):
+                many.add([np.array(shard) for shard in shards])
+            many.end_epoch(0.5)
+
+
+def test_a_run_is_not_ended_before_the_epoch_that_it_has_reached():
+    """It would have the parameters of epoch 2 and the accuracy of epoch 1."""
+    position = {'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'loss': 1.0, 'rows': 4,
+                'seconds': 1.0}
+    with pytest.raises(ValueError, match='num_epochs 1: the run was stopped in epoch 2 and needs at least 2'):
+        Run(1, quiet=True).go_on(position)
+    Run(2, quiet=True).go_on(position)
+    Run(1, quiet=True).go_on({**position, 'num_batches': 0, 'rows': 0})
+
+
+@pytest.mark.parametrize('error', [BrokenPipeError(32, 'Broken pipe'), OSError(28, 'No space left on device'),
+                                   ValueError('I/O operation on closed file.')])
+def test_printing_does_not_decide_over_training(error, monkeypatch, capsys):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise error
+
+    monkeypatch.setattr(sys, 'stdout', Gone())
+    run = Run(num_epochs=2)
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]]])
+        run.end_epoch(0.5)
+    run.print_summary(['cpu(0)'])
+    assert len(run.history) == 2
+    assert 'stdout cannot be written (' in capsys.readouterr().err
+    monkeypatch.setattr(sys, 'stderr', Gone())
+    run.warn('x')
+    monkeypatch.setattr(sys, 'stderr', None)
+    monkeypatch.setattr(sys, 'stdout', None)
+    run.warn('x')
+    run.print_summary(['cpu(0)'])
+    for _ in Run(1).batches([1]):
+        pass

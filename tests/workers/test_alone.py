@@ -201,8 +201,8 @@ def test_a_signal_that_was_gathered_stays_known():
     workers._sum = lambda array, kind: array
     of_all = workers.tell([1.5])
     workers._signals.received = 15
-    assert workers.gather('a') == ['a'] and workers.stop(0) == 15
-    assert of_all()[0][0] == 1.5 and workers.stop(0) == 15
+    assert workers.gather('a') == ['a'] and workers.stop() == 15
+    assert of_all()[0][0] == 1.5 and workers.stop() == 15
 
 
 def test_workers_that_share_a_gpu_are_refused():

@@ -1,0 +1,177 @@
+"""Signals are noted, and obeyed where training can stop."""
+import os
+import re
+import shutil
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.program import Stopped
+from gluon_mgpu.training import run as run_module, signals as module
+from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
+from gluon_mgpu.training.hook import Hook
+from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.saver import Saver, checkpoints
+from gluon_mgpu.training.signals import StopSignals
+
+
+@pytest.mark.parametrize('seconds, status', [([0, 0.001], None), ([0, 0.001, 0.4], None), ([0, 0.6], 143),
+                                             ([0, 0.001, 0.6], 143)])
+def test_copies_of_a_signal_are_one(seconds, status, monkeypatch):
+    """Launchers and wrappers deliver a signal twice; a person needs longer for a second one."""
+    exits, times = [], iter(seconds)
+    monkeypatch.setattr(module.os, '_exit', exits.append)
+    monkeypatch.setattr(module, 'time', SimpleNamespace(monotonic=lambda: 100 + next(times)))
+    read, write = os.pipe()
+    os.write(write, bytes([signal.SIGTERM] * len(seconds)))
+    os.close(write)
+    module._end_at_the_second(read)
+    assert exits == ([] if status is None else [status])
+
+
+class RaisesSignal:
+    """Sends this process a signal when it is deleted."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_within_a_del_ends_evaluation(devices):
+    """Python loses an exception that is raised there."""
+    used = []
+
+    def batches():
+        for number in range(50):
+            used.append(number)
+            if number == 3:
+                RaisesSignal()
+            yield np.zeros((4, 2)), np.zeros(4, dtype='int32')
+
+    with StopSignals() as signals, pytest.raises(Stopped) as stopped:
+        evaluate_accuracy_gpus(lambda X: X, batches(), devices=devices, workers=Workers(signals))
+    assert stopped.value.signum == signal.SIGTERM and used == [0, 1, 2, 3]
+
+
+def test_a_signal_while_evaluation_waits_for_the_devices():
+    signals, reads = SimpleNamespace(received=0), []
+
+    class Number:
+        def __float__(self):
+            reads.append(1)
+            signals.received = signal.SIGINT
+            return 1.0
+
+    with pytest.raises(Stopped):
+        Workers(signals).sum_counts([Number() for _ in range(9)], 9)
+    assert len(reads) == 1
+
+
+def test_signals_in_another_thread_do_nothing():
+    def work():
+        with StopSignals() as signals:
+            assert signals.received == 0
+        done.append(1)
+
+    done = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done
+
+
+def train(folder, signals=None, every=None, before=(), hooks=()):
+    """Three epochs of three batches. Returns the run, and how the program would end."""
+    saver = Saver(folder, every, how_to_resume='again')
+    run = Run(3, quiet=True, folder=folder, hooks=[*before, saver, *hooks], workers=Workers(signals))
+    try:
+        for _ in run.epochs([[np.zeros(1)]]):
+            for _ in run.batches([0, 1, 2]):
+                run.add([np.zeros(1)])
+            run.end_epoch(0.5)
+    except Stopped as stopped:
+        return run, str(saver.stopped(run, stopped.signum))
+    return run, ''
+
+
+@pytest.mark.parametrize('where', ['before', 'after'])
+def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
+    """The epoch is done: the record says so, and the run that goes on does not train it again."""
+    write = run_module.write_history
+
+    def write_history(history, path):
+        if where == 'before' and len(history) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        write(history, path)
+        if where == 'after' and len(history) == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(run_module, 'write_history', write_history)
+    with StopSignals() as signals:
+        run, line = train(tmp_path, signals=signals)
+    assert line == 'ended after epoch 2; to go on: again'
+    assert len(run.history) == 2 and run.position()['num_batches'] == 0
+    assert checkpoints(tmp_path)[0].name == 'checkpoint-00000006.safetensors'
+    assert len((tmp_path / 'history.csv').read_text().splitlines()) == 3
+
+
+def test_a_signal_in_the_last_epoch_s_record_is_too_late(tmp_path, monkeypatch):
+    write = run_module.write_history
+    monkeypatch.setattr(run_module, 'write_history',
+                        lambda *args: (len(args[0]) == 3 and signal.raise_signal(signal.SIGTERM), write(*args)))
+    with StopSignals() as signals:
+        run, line = train(tmp_path, signals=signals)
+    assert line == '' and len(run.history) == 3
+    assert checkpoints(tmp_path)[0].name == 'checkpoint-00000009.safetensors'
+
+
+class Vanish(Hook):
+    """Removes the folder after an epoch's training, and sends a signal after its evaluation."""
+
+    def __init__(self, folder, signals):
+        self.folder, self.signals = folder, signals
+
+    def trained(self, run):
+        self.folder.rmdir()
+
+    def evaluated(self, run):
+        self.signals.received = signal.SIGTERM
+
+
+def test_a_signal_when_the_folder_is_gone(tmp_path, capsys):
+    """Nothing says that training goes on."""
+    folder, signals = tmp_path / 'run', SimpleNamespace(received=0)
+    folder.mkdir()
+    _, line = train(folder, signals=signals, before=[Vanish(folder, signals)])
+    assert line == (f'ended after epoch 1; no checkpoint can be written in {folder} (No such file or directory), the '
+                    'last one is none')
+    err = capsys.readouterr().err
+    assert not re.search(r'no checkpoint .*: training goes on', err), err
+
+
+@pytest.mark.parametrize('every', [None, 2])
+def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
+    """The first run notices, and neither writes nor removes anything there."""
+    folder = tmp_path / 'run'
+    folder.mkdir()
+    theirs = ['history.csv', *(f'checkpoint-{n:08}.safetensors' for n in (1, 2, 3, 4))]
+
+    class Replace(Hook):
+        def trained(self, run):
+            if len(run.history) == 1:
+                run.hooks[0]._finish()  # nothing is being written
+                shutil.rmtree(folder)
+                folder.mkdir()
+                for name in theirs:
+                    (folder / name).write_text('of the second run')
+
+    run, line = train(folder, every=every, hooks=[Replace()])
+    assert line == '' and len(run.history) == 3
+    assert sorted(path.name for path in folder.iterdir()) == sorted(theirs)
+    assert all(path.read_text() == 'of the second run' for path in folder.iterdir())
+    err = capsys.readouterr().err
+    assert f'no checkpoint can be written in {folder} (it was replaced by another folder)' in err
+    assert f'{folder}/history.csv cannot be written (it was replaced by another folder)' in err

@@ -203,15 +203,18 @@ def _read_run(folder: Path) -> tuple[dict, list]:
     try:
         config = json.loads((folder / 'config.json').read_text())
         with open(folder / 'history.csv', newline='') as file:
-            history = [{name: float(line[name]) for name in ('epoch', 'seconds', 'test_acc')}
-                       for line in csv.DictReader(file)]
+            history = [{'epoch': int(line['epoch']), 'seconds': float(line['seconds']),
+                        'test_acc': float(line['test_acc'])} for line in csv.DictReader(file)]
         if not history:
             raise ValueError('history.csv has no epochs')
         return {'chapter': config['chapter'], 'dataset': str(config['dataset']),
                 'devices': ', '.join(config['devices'])}, history
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
-        raise ValueError(f'{folder} is not the folder of a run ({error}): it must hold config.json and '
-                         'history.csv; name one that --out-dir made') from None
+    except KeyError as missing:
+        problem = f'{missing} is missing'
+    except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
+        problem = str(error)
+    raise ValueError(f'{folder} is not the folder of a run ({problem}): it must hold config.json and history.csv; name '
+                     'one that --out-dir made')
 
 
 def main(argv: list | None = None) -> int:

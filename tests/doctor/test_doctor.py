@@ -247,6 +247,8 @@ def test_closed_streams(streams, monkeypatch):
     for name in streams:
         monkeypatch.setattr(sys, name, None)
     assert main([]) == 0 and main(['--json']) == 0
+    for name in streams:
+        getattr(sys, name).close()  # what `exit_status` has put in its place
 
 
 @pytest.mark.parametrize(('path', 'status', 'line'), [(None, 0, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],

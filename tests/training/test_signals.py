@@ -12,7 +12,7 @@ from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.program import Stopped
 from gluon_mgpu.training import run as run_module, signals as module
-from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
+from gluon_mgpu.training.evaluate import MOST_STARTED, evaluate_accuracy_gpus
 from gluon_mgpu.training.hook import Hook
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.saver import Saver, checkpoints
@@ -53,20 +53,20 @@ def test_a_signal_within_a_del_ends_evaluation(devices):
 
     with StopSignals() as signals, pytest.raises(Stopped) as stopped:
         evaluate_accuracy_gpus(lambda X: X, batches(), devices=devices, workers=Workers(signals))
-    assert stopped.value.signum == signal.SIGTERM and used == [0, 1, 2, 3]
+    assert stopped.value.signum == signal.SIGTERM and len(used) <= 4 + MOST_STARTED
 
 
 def test_a_signal_while_evaluation_waits_for_the_devices():
     signals, reads = SimpleNamespace(received=0), []
 
-    class Number:
-        def __float__(self):
+    def counts():
+        for _ in range(9):
             reads.append(1)
             signals.received = signal.SIGINT
-            return 1.0
+            yield 1.0, 1
 
     with pytest.raises(Stopped):
-        Workers(signals).sum_counts([Number() for _ in range(9)], 9)
+        Workers(signals).sum_counts(counts())
     assert len(reads) == 1
 
 

@@ -53,7 +53,7 @@ horovod: .venv/installed
 	@tools/install_horovod.sh .venv
 
 test-horovod: horovod
-	.venv/bin/python -m pytest tests/workers $(ARGS)
+	.venv/bin/python -m pytest tests/distributed $(ARGS)
 
 lint: .venv/installed
 	.venv/bin/python -m ruff check $(ARGS)

@@ -37,7 +37,7 @@ def last_accuracy(dtype, number, args):
         if epoch == args.epochs:
             trainer.set_learning_rate(args.lr / 10)
         for X, y in run.batches(train_iter):
-            run.add(concise.train_batch(X, y, net, loss, trainer, args.devices, args.batch_size))
+            run.record_losses(concise.train_batch(X, y, net, loss, trainer, args.devices, args.batch_size))
         done = run.end_epoch(evaluate_accuracy_gpus(net, test_iter))
         print(f'seed {number}, {dtype}, epoch {epoch}: loss {done.loss:.3f}, test acc {done.test_acc:.4f}, '
               f'{done.seconds:.0f} s', flush=True)

@@ -16,10 +16,10 @@ import tempfile
 import time
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.training.run import Run
-from gluon_mgpu.training.saver import Saver, checkpoints
 
 WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
     'scratch': (scratch.train, 60 * 256, 256, 0.2),
@@ -27,7 +27,7 @@ WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
 }
 
 
-class TimedSaver(Saver):
+class TimedSaver(CheckpointCallback):
     """Checkpoint callback that records, for each checkpoint, the seconds that training waited and that writing took."""
 
     def __init__(self, folder):
@@ -51,7 +51,7 @@ def cost(chapter, num_epochs, dataset, data_dir, folder):
     train, rows, batch_size, lr = WORK[chapter]
     train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
     saver = TimedSaver(folder)
-    run = Run(num_epochs, quiet=True, hooks=[saver])
+    run = Run(num_epochs, quiet=True, callbacks=[saver])
     with contextlib.redirect_stdout(io.StringIO()):
         train(2, batch_size, lr, devices=[mx.cpu(0), mx.cpu(1)], data=(train_iter, [next(iter(test_iter))]), run=run)
     epoch = statistics.median(e.seconds for e in run.history[1:]) * 60_000 / rows

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package besi
 from harness import environments, process, results, rows
 from harness.lineup import CONTENDERS, CORES, OURS, WORKS
 
-from gluon_mgpu.machine import processor
+from gluon_mgpu.base.machine import processor
 
 HERE = Path(__file__).resolve().parent
 

@@ -17,8 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.training.hook import Hook
-from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.run import Callback, Run
 
 WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
     'scratch': (scratch.train, 60_000, 256, 0.2),
@@ -27,13 +26,13 @@ WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
 SHOWN = (1, 2, 5, 10, 20, 50, 100)
 
 
-class Sizes(Hook):
+class Sizes(Callback):
     """Callback that records the process's memory and address space in MB after every epoch."""
 
     def __init__(self):
         self.sizes = []
 
-    def evaluated(self, run):
+    def epoch_end(self, run):
         with open('/proc/self/statm') as file:
             addresses, memory = (int(pages) * resource.getpagesize() / 2**20 for pages in file.read().split()[:2])
         self.sizes.append((memory, addresses))
@@ -44,11 +43,11 @@ def sizes(chapter, num_devices, num_epochs, dataset, data_dir):
     train, rows, batch_size, lr = WORK[chapter]
     train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
     test_batches = list(itertools.islice(test_iter, -(-rows // 6 // batch_size)))  # a sixth, as in Fashion-MNIST
-    hook = Sizes()
+    callback = Sizes()
     with contextlib.redirect_stdout(io.StringIO()):
         train(num_devices, batch_size, lr, devices=[mx.cpu(i) for i in range(num_devices)],
-              data=(train_iter, test_batches), run=Run(num_epochs, quiet=True, hooks=[hook]))
-    return hook.sizes
+              data=(train_iter, test_batches), run=Run(num_epochs, quiet=True, callbacks=[callback]))
+    return callback.sizes
 
 
 def main():

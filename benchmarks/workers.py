@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests' / 'workers'))
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests' / 'distributed'))
 
 from two_hosts import LAUNCHER, TwoHosts, obstacle
 
@@ -30,12 +30,11 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.cost_model.formulas import ring_time
 from gluon_mgpu.cost_model.measure import gradient_sizes
 from gluon_mgpu.data import load_data
+from gluon_mgpu.distributed import launchers
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np, npx
-from gluon_mgpu.parallel import launchers
-from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
-from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.hook import Hook
-from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.run import Callback, Run
 
 WORK = {'LeNet': (scratch.train, 60, 256, 0.2), 'ResNet-18': (concise.train, 6, 64, 0.1)}  # steps, rows, learning rate
 LARGE = 4 * 2**20  # float32 numbers of a large message, 16 MiB
@@ -53,16 +52,16 @@ class WithoutSums(HorovodWorkers):
         return Workers.trainer(self, params, optimizer, optimizer_params)
 
 
-class Steps(Hook):
+class Steps(Callback):
     """Callback that records the seconds of each epoch and the bytes that this worker sent."""
 
     def __init__(self):
         self.seconds, self.sent = [], []
 
-    def start(self, run):
+    def epoch_begin(self, run):
         self.began, self.sent_before = time.perf_counter(), sent_bytes()
 
-    def trained(self, run):
+    def epoch_trained(self, run):
         self.seconds.append(time.perf_counter() - self.began)
         self.sent.append(sent_bytes() - self.sent_before)
 
@@ -97,7 +96,7 @@ def be_a_worker(task: str, network: str | None) -> None:
 def message_seconds(workers, rounds: int = 200) -> float:
     """Return the median seconds of a one-byte TCP message between the two workers: half a round trip."""
     listener = socket.create_server((launchers.address(), 0))
-    where = workers.gather(listener.getsockname())[0]
+    where = workers.allgather(listener.getsockname())[0]
     connection = listener.accept()[0] if workers.rank == 0 else socket.create_connection(where)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     seconds = []
@@ -129,9 +128,9 @@ def model(k: int, num_bytes: int, link: dict, beta: float | None = None) -> floa
 def step(workers, network: str) -> dict:
     """Return median seconds and sent bytes of a training step."""
     train, steps, rows, lr = WORK[network]
-    train_iter, test_iter = load_data('glyphs', rows, train_size=steps * rows, part=workers.part)
+    train_iter, test_iter = load_data('glyphs', rows, train_size=steps * rows, shard=workers.shard)
     timing = Steps()
-    run = Run(ROUNDS + 1, quiet=True, hooks=[timing], workers=workers)
+    run = Run(ROUNDS + 1, quiet=True, callbacks=[timing], workers=workers)
     first = [next(iter(test_iter))]  # one batch is enough, since accuracy is not measured
     with contextlib.redirect_stdout(sys.stderr):
         train(1, rows, lr, devices=[workers.device], data=(train_iter, first), run=run)

@@ -29,7 +29,7 @@ from __future__ import annotations
 from flags import read_flags
 
 from gluon_mgpu import Timer
-from gluon_mgpu.machine import num_cores
+from gluon_mgpu.base.machine import num_cores
 from gluon_mgpu.mxnet_setup.compat import np, npx
 
 

@@ -47,9 +47,9 @@ from flags import read_flags
 
 from gluon_mgpu import split_batch
 from gluon_mgpu.data import BatchIterator
+from gluon_mgpu.distributed.launchers import place
+from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import autograd, seed
-from gluon_mgpu.parallel.launchers import place
-from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd
 
 
@@ -98,7 +98,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
     rng = numpy.random.default_rng(0)
     num_rows = num_steps * batch_size
     images, labels = rng.integers(0, 256, (num_rows, 28, 28), 'uint8'), rng.integers(0, 10, num_rows)
-    train_iter = BatchIterator(images, labels, batch_size, 'noise', part=workers.part)
+    train_iter = BatchIterator(images, labels, batch_size, 'noise', shard=workers.shard)
     seed(0)
     params = init_params()
     device_params = [get_params(params, device) for device in devices]
@@ -110,7 +110,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2)
     if place():  # started by horovodrun or another launcher
-        from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+        from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
         with HorovodWorkers() as workers:
             total = train(two_machines, [workers.device], workers)
             print(f'trained by worker {workers.rank} of {workers.size}: sum of all parameters {total:.4f}')

@@ -16,7 +16,7 @@ import numpy
 from flags import read_flags
 
 from gluon_mgpu import scratch
-from gluon_mgpu.checks import positive
+from gluon_mgpu.base.checks import positive
 from gluon_mgpu.data import BatchIterator, load_data_fashion_mnist
 from gluon_mgpu.devices import try_gpu
 from gluon_mgpu.mxnet_setup.compat import autograd, seed as set_seed
@@ -46,7 +46,7 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs([params], seed=seed):
         for X, y in run.batches(train_iter):
-            run.add(train_batch(X, y, params, device, lr, batch_size))
+            run.record_losses(train_batch(X, y, params, device, lr, batch_size))
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, devices=[device])
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

@@ -15,7 +15,7 @@ from flags import read_flags
 from one_device import compare
 
 from gluon_mgpu import concise
-from gluon_mgpu.checks import positive
+from gluon_mgpu.base.checks import positive
 from gluon_mgpu.data import load_data_fashion_mnist
 from gluon_mgpu.devices import try_gpu
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, seed as set_seed
@@ -50,7 +50,7 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed):
         for X, y in run.batches(train_iter):
-            run.add(train_batch(X, y, net, loss, trainer, device, batch_size))
+            run.record_losses(train_batch(X, y, net, loss, trainer, device, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

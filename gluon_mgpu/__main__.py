@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import sys
 
-from .program import Parser
+from .base.program import Parser
 
 COMMANDS = {
     'scratch': 'train LeNet from scratch on several devices (D2L 13.5)',

@@ -9,23 +9,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from . import flags
-from .data import load_data
+from .base.machine import versions
+from .base.program import Parser, Stopped, exit_status, number, show, text
+from .checkpoints.callback import CheckpointCallback
+from .checkpoints.resume import Earlier, check_same_run, differences, earlier_run, record
+from .checkpoints.run_folder import check_free, hold, new_folder, this_process
+from .data import DATASETS, load_data
 from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
-from .machine import versions
+from .devices.lists import MOST_DEVICES
+from .distributed.launchers import place
+from .distributed.workers import Workers
 from .mxnet_setup.runtime import settings
 from .onnx_model import file as onnx_file
-from .parallel.launchers import place
-from .parallel.workers import Workers
 from .plot import AccuracyCurve
-from .program import Stopped, exit_status, show
 from .timeline.record import Timeline, check_profiler
-from .training.folder import check_free, hold, new_folder, this_process
-from .training.hook import Hook
-from .training.resume import Earlier, check_same_run, differences, earlier_run, record
-from .training.run import Run, check_num_epochs
-from .training.saver import Saver
+from .training.run import Callback, Run, check_num_epochs
 from .training.signals import StopSignals
 
 
@@ -60,7 +59,7 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
         any case.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = flags.parser(chapter, network, batch_size, lr)
+    parser = _parser(chapter, network, batch_size, lr)
     for flag, settings_of_flag in (own_flags or {}).items():
         parser.add_argument(flag, **settings_of_flag)
     args = parser.parse_args(argv)  # what is no flag at all is refused here, with the usage
@@ -72,43 +71,44 @@ def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -
     signals = StopSignals()
     with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as held:
         say = (lambda line: None) if args.quiet or workers.rank else show
-        workers.agree({'chapter': chapter, **vars(args)})  # before flags decide which values are gathered
+        workers.check_equal({'chapter': chapter, **vars(args)})  # before flags decide which values are gathered
         # All that can be refused is refused before data is loaded, and before anything is written
-        earlier = workers.first(lambda: earlier_run(args.resume, args.out_dir)) if args.resume else None
+        earlier = workers.on_rank_0(lambda: earlier_run(args.resume, args.out_dir)) if args.resume else None
         if earlier:
-            args = workers.each(partial(_with_flags_of, earlier, chapter, parser, args, argv))
+            args = workers.on_all_ranks(partial(_with_flags_of, earlier, chapter, parser, args, argv))
         else:
-            workers.first(lambda: check_free(args.out_dir))
+            workers.on_rank_0(lambda: check_free(args.out_dir))
         if args.export:
-            workers.first(lambda: onnx_file.check_path(args.export, args.out_dir))
+            workers.on_rank_0(lambda: onnx_file.check_path(args.export, args.out_dir))
         own = {name: getattr(args, name) for name in own_names if getattr(args, name) is not None}
-        devices, (train_iter, test_iter) = workers.each(lambda: _devices_and_data(args, own, check, workers, say))
-        all_devices = [device for its in workers.gather(list(map(str, devices))) for device in its]
+        devices, (train_iter, test_iter) = workers.on_all_ranks(
+            lambda: _devices_and_data(args, own, check, workers, say))
+        all_devices = [device for its in workers.allgather(list(map(str, devices))) for device in its]
         config = {'chapter': chapter, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
                   'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
                   'training_rows': train_iter.digest, 'test_rows': test_iter.digest,
                   **versions(), 'environment': settings(), 'flags': vars(args)}
-        workers.agree({**config, 'platform': ''})
+        workers.check_equal({**config, 'platform': ''})
         config['process'] = this_process()
         heading = f'{network} on {train_iter.dataset}, {", ".join(all_devices)}'
         say(f'{heading}{_how_many(workers)}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
             f'batches of {args.batch_size}, learning rate {args.lr:g}')
 
-        changed = workers.first(partial(differences, earlier.config, config)) if earlier else {}
-        out_dir = earlier.folder if earlier else workers.first(
+        changed = workers.on_rank_0(partial(differences, earlier.config, config)) if earlier else {}
+        out_dir = earlier.folder if earlier else workers.on_rank_0(
             lambda: new_folder(args.out_dir, chapter, content=config))
-        workers.first(lambda: held.enter_context(hold(out_dir)))
+        workers.on_rank_0(lambda: held.enter_context(hold(out_dir)))
         checkpoint = None
         if earlier:
             # Once more, now that no other run can write there
-            earlier = workers.first(lambda: earlier_run(args.resume, args.out_dir, say) or earlier)
+            earlier = workers.on_rank_0(lambda: earlier_run(args.resume, args.out_dir, say) or earlier)
             checkpoint = earlier.checkpoint
-            workers.first(partial(record, earlier, config, changed))
+            workers.on_rank_0(partial(record, earlier, config, changed))
             say(_how_it_goes_on(earlier, changed))
         net = _train(train, args, out_dir, config, checkpoint, heading, workers, signals,
                      devices=devices, data=(train_iter, test_iter), **own)
         if args.export:
-            workers.first(lambda: _export(net, args.export, lenet, out_dir, say))
+            workers.on_rank_0(lambda: _export(net, args.export, lenet, out_dir, say))
 
 
 def _workers(args, chapter, signals) -> contextlib.AbstractContextManager[Workers]:
@@ -124,7 +124,7 @@ def _workers(args, chapter, signals) -> contextlib.AbstractContextManager[Worker
     if args.num_gpus is not None or args.devices is not None or getattr(args, 'allreduce', None):
         raise ValueError('--horovod: each worker has one device, and Horovod sums over the workers: leave out '
                          '--num-gpus, --devices and --allreduce, and start as many workers as there are to be devices')
-    from .parallel.horovod_workers import HorovodWorkers
+    from .distributed.horovod_workers import HorovodWorkers
     return HorovodWorkers(args.fp16_allreduce, signals, chapter)
 
 
@@ -140,7 +140,7 @@ def _devices_and_data(args, own: dict, check: Callable | None, workers, say) -> 
         check(devices=devices, **own)
     return devices, load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
                               seed=args.seed, say=say, progress=not args.quiet and workers.rank == 0,
-                              part=workers.part)
+                              shard=workers.shard)
 
 
 def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, **options) -> Any:
@@ -150,11 +150,11 @@ def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, 
     how_to_resume = f'{workers.launcher} ... {how_to_resume}' if workers.launcher else how_to_resume
     workers.advice = f'; to go on: {how_to_resume}'
     with signals:
-        saver = Saver(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint,
+        saver = CheckpointCallback(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint,
                       how_to_resume)
         pictures = _pictures(args, out_dir, heading) if workers.rank == 0 else []
         run = Run(args.num_epochs, quiet=args.quiet, folder=None if workers.rank else out_dir,
-                  hooks=[saver, *pictures], workers=workers)
+                  callbacks=[saver, *pictures], workers=workers)
         try:
             train(config['num_gpus'], args.batch_size, args.lr, run=run, seed=args.seed, **options)
         except Stopped as stopped:
@@ -176,13 +176,13 @@ def _export(net, path, lenet, out_dir, say) -> None:
                          f'{command}') from None
 
 
-def _pictures(args, out_dir, heading) -> list[Hook]:
-    hooks: list[Hook] = []
+def _pictures(args, out_dir, heading) -> list[Callback]:
+    callbacks: list[Callback] = []
     if not args.no_plot:
-        hooks.append(AccuracyCurve(out_dir / 'accuracy.png', heading))
+        callbacks.append(AccuracyCurve(out_dir / 'accuracy.png', heading))
     if args.timeline:
-        hooks.append(Timeline(out_dir, heading))
-    return hooks
+        callbacks.append(Timeline(out_dir, heading))
+    return callbacks
 
 
 def _with_flags_of(earlier: Earlier, chapter, parser, args, argv: list) -> argparse.Namespace:
@@ -221,3 +221,60 @@ def _devices(args, say) -> list:
     if not num_gpus:
         say(f'training on CPU contexts: {why_no_gpus()}')
     return devices_from(args.num_gpus or min(num_gpus, 2) or 2)
+
+
+def _parser(chapter: str, network: str, batch_size: int, lr: float) -> argparse.ArgumentParser:
+    """Return the parser of the flags that both chapters have.
+
+    Parameters
+    ----------
+    chapter, network : str
+        The chapter's module and what it trains, for the help.
+    batch_size, lr : int, float
+        The chapter's defaults.
+    """
+    flags = Parser(
+        prog=f'python -m gluon_mgpu.{chapter}',
+        description=f'Train {network} on several devices and tell its accuracy on the test images.')
+    where = flags.add_mutually_exclusive_group()
+    where.add_argument('--num-gpus', type=number(int, 1, MOST_DEVICES), metavar='N',
+                       help='number of devices: GPUs, or CPU contexts on a machine with no GPU '
+                            '(default: 2, or 1 on a machine with one GPU)')
+    where.add_argument('--devices', type=text, metavar='LIST',
+                       help="devices by name: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all', 'cpu:all' (one per core)")
+    flags.add_argument('--horovod', action='store_true',
+                       help='be one of the workers that horovodrun, mpirun or srun has started: each on one device')
+    flags.add_argument('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
+    flags.add_argument('--batch-size', type=number(int), default=batch_size, metavar='ROWS',
+                       help='images in a batch, over all devices (default: %(default)s)')
+    flags.add_argument('--lr', type=number(float), default=lr, metavar='RATE',
+                       help='learning rate (default: %(default)s)')
+    flags.add_argument('--num-epochs', type=number(int), default=10, metavar='N',
+                       help='passes over the training images (default: %(default)s)')
+    flags.add_argument('--dataset', choices=DATASETS, default='auto',
+                       help='auto is fashion-mnist if it is there or can be downloaded, else glyphs '
+                            '(default: %(default)s)')
+    flags.add_argument('--data-dir', type=text, metavar='DIR',
+                       help='folder that holds fashion-mnist/ and mnist/ '
+                            '(default: $GLUON_MGPU_DATA, else the cache folder)')
+    flags.add_argument('--train-size', type=number(int), metavar='N',
+                       help='use the first N training images only (default: all)')
+    flags.add_argument('--seed', type=number(int, 0, 2**31 - 1), default=0, metavar='N',
+                       help='decides the initial parameters and the order of the images (default: %(default)s)')
+    flags.add_argument('--out-dir', type=text, metavar='DIR',
+                       help='new folder for config.json, history.csv and accuracy.png '
+                            f'(default: runs/{chapter}-DATE-TIME)')
+    flags.add_argument('--checkpoint-every', type=number(int), metavar='STEPS',
+                       help='write a checkpoint after so many batches (default: after every epoch)')
+    flags.add_argument('--resume', type=text, metavar='auto|PATH',
+                       help='go on with the run in --out-dir, or begin it (auto); or with the run in a folder, or '
+                            'from a checkpoint in it; flags left out are those of the run')
+    flags.add_argument('--require-checkpoint', action='store_true',
+                       help='end the run if a checkpoint cannot be written (default: say so and go on)')
+    flags.add_argument('--export', type=text, metavar='MODEL.onnx',
+                       help='write what has been trained as an ONNX model, at the end')
+    flags.add_argument('--timeline', action='store_true',
+                       help='profile steps of training: trace.json and timeline.png show the median one')
+    flags.add_argument('--no-plot', action='store_true', help='draw no accuracy.png')
+    flags.add_argument('--quiet', action='store_true', help='show the last line only')
+    return flags

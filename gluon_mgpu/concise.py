@@ -12,7 +12,7 @@ import gc
 import sys
 from collections.abc import Callable
 
-from .checks import integer, positive
+from .base.checks import integer, positive
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
@@ -98,7 +98,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
-        Keeps the record of the run, with a `Saver` its checkpoints, and with `Workers` trains together with others.
+        Records the run. Its callbacks write checkpoints and pictures; its workers train together.
     seed : int
         Decides the initial parameters and, with the epoch, other random numbers.
     net : gluon.HybridBlock, optional
@@ -129,7 +129,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed):
         for X, y in run.batches(train_iter):
-            run.add(train_batch(X, y, net, loss, trainer, devices, batch_size))
+            run.record_losses(train_batch(X, y, net, loss, trainer, devices, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter, workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .base.program import Parser, exit_status, text
+from .load_run import find_run, load_run
 from .mxnet_setup.compat import mx
 from .onnx_model import file
-from .program import Parser, exit_status, text
 from .scratch import lenet
-from .trained import find_run, load_run
 
 
 def to_onnx(net_or_params: Any, path: str | os.PathLike, say: Callable[[str], None] = print) -> None:

@@ -12,10 +12,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from .program import Parser, exit_status, picture
-from .training.folder import SameFolder
-from .training.hook import Hook
-from .training.run import Run
+from .base.files import SameFolder
+from .base.program import Parser, exit_status, picture
+from .training.run import Callback, Run
 
 
 class Animator:
@@ -116,21 +115,21 @@ def _with_width(limits: tuple) -> tuple:
     return (low - 0.5, high + 0.5) if low == high else (low, high)
 
 
-class AccuracyCurve(Hook):
+class AccuracyCurve(Callback):
     """Draws the curve of a run when it ends, if there is one: see `accuracy_curve`."""
 
     def __init__(self, path, title: str):
         self.path, self.title = path, title
         self._same_folder = SameFolder(Path(path).parent)
 
-    def ended(self, run: Run) -> None:
+    def train_end(self, run: Run) -> None:
         """Draw the epochs that there are, and say so."""
         if not run.history:
             return
         try:
             self._same_folder.check()
             accuracy_curve(run.history, self.path, self.title)
-            run.say(f'curve: {self.path}')
+            run.print(f'curve: {self.path}')
         except OSError as error:  # a full disk must not hide how the run ended
             run.warn(f'{self.path} cannot be written ({error.strerror})')
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy
 
+from .base.program import Parser, exit_status, picture, text
 from .data import load_data
 from .data.image_file import read_image
 from .data.labels import NAMES
 from .devices import parse_devices
+from .load_run import trained_network
 from .mxnet_setup.compat import np
 from .parallel.split import split_and_load
-from .program import Parser, exit_status, picture, text
-from .trained import trained_network
 
 ROWS, COLUMNS = 6, 6  # of test images in the picture
 LIKELIEST = 3

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from .checks import integer, positive
+from .base.checks import integer, positive
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
@@ -273,7 +273,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
-        Keeps the record of the run, with a `Saver` its checkpoints, and with `Workers` trains together with others.
+        Records the run. Its callbacks write checkpoints and pictures; its workers train together.
     seed : int
         Decides the initial parameters and, with the epoch, other random numbers.
     allreduce : callable or str
@@ -301,7 +301,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     for epoch in run.epochs(device_params, seed=seed):
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            run.add(train_batch(X, y, device_params, devices, lr, allreduce, batch_size))
+            run.record_losses(train_batch(X, y, device_params, devices, lr, allreduce, batch_size))
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
                                           workers=run.workers)
         animator.add(epoch, (test_acc,))

@@ -197,7 +197,7 @@ def test_out_of_memory(chapter, tmp_path):
     there is none, so that the next operator writes into freed memory, which is freed twice. MXNet alone, with this
     package not imported, dies so too: `topk` on an array for which there is no memory, then on a small one.
     """
-    code = ('import resource, sys; from gluon_mgpu import cli, program, scratch, concise\n'
+    code = ('import resource, sys; from gluon_mgpu import cli, scratch, concise\n'
             'train = sys.modules["gluon_mgpu." + sys.argv[1]].train\n'
             'def limited(*args, **kwargs):\n'
             '    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()\n'

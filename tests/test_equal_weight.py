@@ -3,10 +3,10 @@ import numpy
 import pytest
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.training.run import Run
-from gluon_mgpu.training.saver import Saver
 
 LABELS = numpy.array([0, 1, 2, 3, 4, 5, 6, 7, 9, 9])  # in batches of 4: 4, 4 and 2 rows, class 9 in the last batch only
 BATCH_SIZE, LR = 4, 1e-4
@@ -21,7 +21,7 @@ def black_images():
 def last_biases(chapter, devices, folder, resume=None):
     """The last bias on each device after one epoch of `chapter.train`."""
     net = {} if chapter is scratch else {'net': gluon.nn.Dense(10)}
-    run = Run(1, quiet=True, hooks=[Saver(folder, every=1, resume=resume)])
+    run = Run(1, quiet=True, callbacks=[CheckpointCallback(folder, every=1, resume=resume)])
     chapter.train(len(devices), BATCH_SIZE, LR, devices=devices, data=black_images(), run=run, **net)
     if chapter is scratch:
         return [params[-1].asnumpy() for params in run.net]

@@ -14,13 +14,13 @@ import pytest
 from oracle import images, lenet_params, numpy_lenet, to_mx
 
 from gluon_mgpu import concise, export, scratch
+from gluon_mgpu.checkpoints.callback import checkpoints
 from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
+from gluon_mgpu.load_run import find_run, load_run, trained_network
 from gluon_mgpu.mxnet_setup.compat import assign, autograd, gluon, np, npx
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.trained import find_run, load_run, trained_network
 from gluon_mgpu.training.parameters import by_name, statistics, trainable
-from gluon_mgpu.training.saver import checkpoints
 
 REPO = Path(__file__).parents[1]
 REAL = REPO.parent / 'shared/data'
@@ -175,7 +175,7 @@ def test_a_disk_that_is_full_at_the_end(chapter, monkeypatch, tmp_path):
     def full(path, pieces):
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(file, 'write_whole', full)
+    monkeypatch.setattr(file, 'write_atomically', full)
     status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
     assert status == 2 and out[-1].startswith('test acc: ')
     assert err == ['scratch: a.onnx cannot be written (No space left on device), all else is done; to do it again: '

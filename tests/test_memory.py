@@ -17,7 +17,7 @@ import numpy
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.training.hook import Hook
+from gluon_mgpu.training.run import Callback
 from gluon_mgpu.training.run import Run
 
 def print_sizes():
@@ -33,11 +33,11 @@ def train(rows, run):
 """
 
 ONE_CALL = f"""{BEGIN}
-class Sizes(Hook):
-    def evaluated(self, run):
+class Sizes(Callback):
+    def epoch_end(self, run):
         print_sizes()
 
-train(19, Run({EPOCHS}, quiet=True, hooks=[Sizes()]))
+train(19, Run({EPOCHS}, quiet=True, callbacks=[Sizes()]))
 """
 
 SEVERAL_CALLS = f"""{BEGIN}

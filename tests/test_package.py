@@ -96,9 +96,9 @@ def test_typed():
 
 # From top to bottom: who stands below imports nothing from above
 LAYERS = [
-    {'__main__'}, {'benchmark', 'doctor', 'export'}, {'cost_model', 'predict'}, {'trained'}, {'scratch', 'concise'},
-    {'cli'}, {'flags', 'plot'}, {'timeline', 'onnx_model'}, {'training'}, {'parallel'}, {'networks', 'data'},
-    {'devices'}, {'mxnet_setup'}, {'program'}, {'machine', 'checks'},
+    {'__main__'}, {'benchmark', 'doctor', 'export'}, {'cost_model', 'predict'}, {'load_run'}, {'scratch', 'concise'},
+    {'cli'}, {'plot', 'timeline', 'onnx_model'}, {'checkpoints'}, {'training'}, {'distributed'}, {'parallel'},
+    {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},
 ]
 
 

@@ -166,5 +166,5 @@ def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys)
     folder.mkdir()
     run = Run(1, quiet=True)
     run.history = [Epoch(1, 1.0, 1.0, 0.5, 1.0)]
-    curve.ended(run)
+    curve.train_end(run)
     assert list(folder.iterdir()) == [] and 'it was replaced by another folder' in capsys.readouterr().err

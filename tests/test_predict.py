@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 
 from gluon_mgpu import concise, predict, scratch
+from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
+from gluon_mgpu.checkpoints.callback import checkpoints
 from gluon_mgpu.data.image_file import read_image
+from gluon_mgpu.load_run import find_run, trained_network
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.trained import find_run, trained_network
-from gluon_mgpu.training import checkpoint, checkpoint_file
-from gluon_mgpu.training.saver import checkpoints
 
 
 @pytest.fixture

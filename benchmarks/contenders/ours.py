@@ -11,20 +11,19 @@ from common import Stopwatch, read_job, read_rows
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.training.hook import Hook
-from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.run import Callback, Run
 
 
-class Timing(Hook):
+class Timing(Callback):
     """Callback that times the epochs, training only, as for every contender."""
 
     def __init__(self, watch: Stopwatch):
         self.watch = watch
 
-    def start(self, run: Run) -> None:
+    def epoch_begin(self, run: Run) -> None:
         self.watch.start()
 
-    def trained(self, run: Run) -> None:
+    def epoch_trained(self, run: Run) -> None:
         self.watch.stop()
 
 
@@ -35,7 +34,7 @@ def main() -> None:
     test_iter = BatchIterator(test_images, test_labels, job['batch_size'], 'rows')
     devices = parse_devices(f'cpu:0-{job["devices"] - 1}')
     watch = Stopwatch()
-    run = Run(job['epochs'], quiet=True, hooks=[Timing(watch)])
+    run = Run(job['epochs'], quiet=True, callbacks=[Timing(watch)])
     train = {'scratch': scratch.train, 'concise': concise.train}[job['work']]
     options = {} if job['dtype'] == 'float32' else {'dtype': job['dtype']}  # the scratch chapter has no dtype
     train(len(devices), job['batch_size'], job['lr'], devices=devices, data=(train_iter, test_iter), run=run,

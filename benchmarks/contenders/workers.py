@@ -14,9 +14,9 @@ from ours import Timing
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.parallel.horovod_checks import check_horovod
-from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
-from gluon_mgpu.parallel.launchers import place
+from gluon_mgpu.distributed.horovod_checks import check_horovod
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+from gluon_mgpu.distributed.launchers import place
 from gluon_mgpu.training.run import Run
 
 
@@ -34,10 +34,10 @@ def work(job: dict) -> None:
     """Train as one of the workers."""
     images, labels, test_images, test_labels = read_rows(job)
     with HorovodWorkers(fp16=job.get('fp16', False)) as workers:
-        train_iter = BatchIterator(images, labels, job['batch_size'], 'rows', shuffle=True, part=workers.part)
-        test_iter = BatchIterator(test_images, test_labels, job['batch_size'], 'rows', part=workers.part)
-        watch = Stopwatch(lambda: sum(workers.gather(cpu_seconds())))  # each worker has its own process group
-        run = Run(job['epochs'], quiet=True, hooks=[Timing(watch)], workers=workers)
+        train_iter = BatchIterator(images, labels, job['batch_size'], 'rows', shuffle=True, shard=workers.shard)
+        test_iter = BatchIterator(test_images, test_labels, job['batch_size'], 'rows', shard=workers.shard)
+        watch = Stopwatch(lambda: sum(workers.allgather(cpu_seconds())))  # each worker has its own process group
+        run = Run(job['epochs'], quiet=True, callbacks=[Timing(watch)], workers=workers)
         train = {'scratch': scratch.train, 'concise': concise.train}[job['work']]
         train(1, job['batch_size'], job['lr'], devices=[workers.device], data=(train_iter, test_iter), run=run)
         if workers.rank == 0:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gluon_mgpu.machine import num_cores
+from gluon_mgpu.base.machine import num_cores
 
 CORES = num_cores()
 OURS = 'ours'  # reference for the ratios

@@ -26,15 +26,15 @@ import argparse
 import json
 import sys
 
+from ..base.machine import versions
+from ..base.program import Parser, exit_status, number, text
+from ..checkpoints.run_folder import check_free, new_folder
 from ..cost_model.measure import gradient_sizes, measure_link
 from ..data import DATASETS, load_data
 from ..devices import check_devices, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
-from ..machine import versions
 from ..mxnet_setup.compat import mx
 from ..mxnet_setup.runtime import settings
-from ..program import Parser, exit_status, number, text
-from ..training.folder import check_free, new_folder
 from .expected import BATCHES, LATENCY, expect
 from .measure import DISPATCH_COUNTS, measure_dispatch
 from .picture import expected_curves, scaling_curves

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from ..devices import check_devices
 from ..mxnet_setup.compat import mx, np, npx
-from ..training.hook import Hook
-from ..training.run import Run
+from ..training.run import Callback, Run
 from .workloads import NETWORKS
 
 DISPATCH_COUNTS = (1, 2, 4, 8, 16)
@@ -47,13 +46,13 @@ def measure(job, batches: Iterator, warm_up: int, steps: int, part_steps: int) -
 def _as_trained(job, batches: Iterator, steps: int) -> dict[str, float]:
     """Seconds per step, from idle devices to idle devices, in a `Run`, which waits now and then."""
     clock = _Clock()
-    run = Run(1, quiet=True, hooks=[clock])
+    run = Run(1, quiet=True, callbacks=[clock])
     for _ in run.epochs(job.net):
         for X, y in run.batches(islice(batches, steps)):
             clock.lap('loading')
             ls = job.train_batch(X, y)
             clock.lap('dispatch')
-            run.add(ls)
+            run.record_losses(ls)
             clock.lap('waiting')
         run.end_epoch(test_acc=0)  # not evaluated
     return {name: seconds / steps for name, seconds in clock.laps.items()}
@@ -70,7 +69,7 @@ def _part_by_part(job, batches: Iterator, steps: int) -> dict[str, float]:
     return {name: seconds / steps for name, seconds in clock.laps.items()}
 
 
-class _Clock(Hook):
+class _Clock(Callback):
     """Adds the time since the last lap to the name of this one."""
 
     def __init__(self):
@@ -82,11 +81,11 @@ class _Clock(Hook):
         self.laps[name] = self.laps.get(name, 0.0) + now - self.last
         self.last = now
 
-    def start(self, run: Run) -> None:
+    def epoch_begin(self, run: Run) -> None:
         """Begin the first lap with the epoch."""
         self.last = time.perf_counter()
 
-    def trained(self, run: Run) -> None:
+    def epoch_trained(self, run: Run) -> None:
         """Count the wait for the last batches."""
         self.lap('waiting')
 

@@ -1,8 +1,8 @@
 """What has been measured, as tables."""
 from __future__ import annotations
 
+from ..base.machine import num_cores, processor
 from ..devices.nvidia_driver import ask_driver
-from ..machine import num_cores, processor
 from ..mxnet_setup.compat import mx
 
 TITLES = {'lenet': 'LeNet', 'resnet18': 'ResNet-18'}

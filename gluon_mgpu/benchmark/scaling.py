@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import NamedTuple
 
-from ..checks import integer
+from ..base.checks import integer
 from ..data.batches import BatchIterator
 from ..mxnet_setup.compat import seed
 from .measure import Sample, measure

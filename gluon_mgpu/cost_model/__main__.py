@@ -15,12 +15,12 @@ import argparse
 import json
 import sys
 
+from ..base.machine import num_cores, processor, versions
+from ..base.program import Parser, exit_status, number, text
+from ..checkpoints.run_folder import check_free, new_folder
 from ..devices import parse_devices
 from ..devices.gpus import num_mxnet_gpus
-from ..machine import num_cores, processor, versions
 from ..mxnet_setup.runtime import settings
-from ..program import Parser, exit_status, number, text
-from ..training.folder import check_free, new_folder
 from .measure import measure
 from .picture import draw_bytes, draw_times
 

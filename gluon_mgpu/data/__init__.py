@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checks import integer
+from ..base.checks import integer
 from .folders import FILES, DownloadError, cache_dir, find, named_folder
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def __getattr__(name: str):
 
 def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
               train_size: int | None = None, seed: int = 0, say: Callable[[str], None] = print,
-              progress: bool = True, part: tuple[int, int] = (0, 1)) -> tuple[BatchIterator, BatchIterator]:
+              progress: bool = True, shard: tuple[int, int] = (0, 1)) -> tuple[BatchIterator, BatchIterator]:
     """Load a dataset as iterators over its training and its test rows.
 
     Parameters
@@ -56,9 +56,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         Is told, in one line, that 'auto' means glyphs and why.
     progress : bool
         Show the progress of a download on stderr.
-    part : (int, int)
-        (i, k): of each batch, the part of worker i of k. It keeps the test rows that are its own; of the training
-        rows, which come in a new order each epoch, all, as bytes.
+    shard : (rank, size)
+        Yield only this shard of each batch, for one of several workers.
 
     Returns
     -------
@@ -75,8 +74,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     if train_size is not None:
         train_size = integer('train_size', train_size, 1, len(images))
         images, labels = images[:train_size].copy(), labels[:train_size].copy()  # the others are not kept
-    train_iter = BatchIterator(images, labels, batch_size, name, True, seed, part)
-    return train_iter, BatchIterator(test_images, test_labels, batch_size, name, part=part)
+    train_iter = BatchIterator(images, labels, batch_size, name, True, seed, shard)
+    return train_iter, BatchIterator(test_images, test_labels, batch_size, name, shard=shard)
 
 
 def load_data_fashion_mnist(batch_size: int,

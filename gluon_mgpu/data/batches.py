@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy
 
-from ..checks import integer
+from ..base.checks import integer
 from ..mxnet_setup.compat import empty_with_view, np, num_outputs
-from .parts import part as part_of
+from .shards import shard_rows
 
 
 class BatchIterator:
@@ -38,21 +38,21 @@ class BatchIterator:
         Whether each iteration takes the rows in a new order.
     seed : int
         Decides these orders, together with `epoch`; 0 or more.
-    part : (int, int)
-        (i, k): yield part i of k of each batch, for worker i of k: the rows that `split_and_load` would give to
-        device i of k, maybe none. Of rows that are not shuffled, the others are not kept.
+    shard : (rank, size)
+        Yield this shard of each batch: the rows that `split_and_load` would give to
+        device i of k, possibly none. Of rows that are not shuffled, the others are not kept.
 
     Attributes
     ----------
     epoch : int
         The number of iterations begun. Can be set: a resumed run sets it to the epochs already done.
     num_rows : int
-        Rows in the dataset, in all parts.
+        Rows in the dataset, in all shards.
     num_classes : int
-        One more than the largest label in all parts.
+        One more than the largest label in all shards.
     digest : str
-        Tells this dataset from others, whichever part is taken.
-    batch_size, dataset, part
+        Tells this dataset from others, whichever shard is taken.
+    batch_size, dataset, shard
         As given.
 
     Raises
@@ -62,19 +62,19 @@ class BatchIterator:
     """
 
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,
-                 shuffle: bool = False, seed: int = 0, part: tuple[int, int] = (0, 1)) -> None:
+                 shuffle: bool = False, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> None:
         self.batch_size = integer('batch_size', batch_size, 1)
         self.dataset = dataset
         _check_arrays(images, labels)
         self.num_rows = len(images)
         self.num_classes = int(labels.max()) + 1 if len(labels) else 0
         self.epoch = 0
-        self.part = part
+        self.shard = shard
         self.digest = _digest(images, labels)
         self._shuffle, self._seed = shuffle, integer('seed', seed, 0)
         self._kept = None  # all rows, or the numbers of those that are
-        if not shuffle and part != (0, 1):
-            self._kept = numpy.concatenate(list(self._parts(numpy.arange(self.num_rows))))
+        if not shuffle and shard != (0, 1):
+            self._kept = numpy.concatenate(list(self._shards(numpy.arange(self.num_rows))))
             images, labels = images[self._kept], labels[self._kept]
         self._images, self._labels = images, labels
 
@@ -86,13 +86,13 @@ class BatchIterator:
         if self._shuffle:
             order = numpy.random.default_rng((self._seed, self.epoch)).permutation(order)
         self.epoch += 1
-        return map(self._batch, self._parts(order))
+        return map(self._batch, self._shards(order))
 
-    def _parts(self, order: numpy.ndarray) -> Iterator[numpy.ndarray]:
-        """Of each batch, the rows that are in this part."""
+    def _shards(self, order: numpy.ndarray) -> Iterator[numpy.ndarray]:
+        """Yield the rows of each batch that are in this shard."""
         for start in range(0, self.num_rows, self.batch_size):
             batch = order[start:start + self.batch_size]
-            yield batch[part_of(len(batch), *self.part)]
+            yield batch[shard_rows(len(batch), *self.shard)]
 
     def _batch(self, rows: numpy.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(rows), 1, *self._images.shape[1:])

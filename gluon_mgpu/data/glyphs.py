@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy
 
-from ..machine import folder_for_matplotlib
+from ..base.machine import folder_for_matplotlib
 
 LETTERS = 'ABCDEFGHIJ'
 TRAIN_FONTS = (

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import sys
 
-from ..machine import num_cores
+from ..base.machine import num_cores
+from ..base.program import Parser
 from ..mxnet_setup.installation import BUILDS, installed_builds
-from ..program import Parser
 from .gpus import dotted
 from .nvidia_driver import ask_driver
 

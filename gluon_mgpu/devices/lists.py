@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..checks import integer
-from ..machine import num_cores
+from ..base.checks import integer
+from ..base.machine import num_cores
 from ..mxnet_setup.runtime import omp_threads
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
 

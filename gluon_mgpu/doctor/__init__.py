@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import positive
+from ..base.checks import positive
 from . import child, facts, findings
 
 TIMEOUT = 60  # seconds for the self-test, most of them for a disk that has never read MXNet

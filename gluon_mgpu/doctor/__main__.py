@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TextIO
 
-from ..program import FAILED, Parser, exit_status, number
+from ..base.program import FAILED, Parser, exit_status, number
 from . import TIMEOUT, examine
 from .screen import screen
 

@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..base.machine import num_cores, processor, processor_flags, versions
 from ..data.folders import FILES, DownloadError, cache_dir, find, named_folder
-from ..machine import num_cores, processor, processor_flags, versions
 from ..mxnet_setup import runtime
 from ..mxnet_setup.installation import NVIDIA_LIBRARIES, how_to_get_horovod, in_wheel, installed_builds, loads, obstacle
 

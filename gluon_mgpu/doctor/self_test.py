@@ -121,7 +121,7 @@ def speed() -> dict[str, Any]:
 
 def horovod() -> dict[str, Any]:
     """Whether several workers can train together."""
-    from ..parallel.horovod_checks import check_horovod
+    from ..distributed.horovod_checks import check_horovod
     check_horovod()
     return {}
 

@@ -17,7 +17,7 @@ import warnings
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from ..machine import num_cores
+from ..base.machine import num_cores
 from . import installation
 from .installation import MXNetImportError, installed_builds, loads
 

@@ -6,7 +6,7 @@ updates are added, batch norm's scale, shift and statistics, the loss and the up
 """
 from __future__ import annotations
 
-from ..machine import processor_flags
+from ..base.machine import processor_flags
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, low_precision_type
 
 DTYPES = ('float32', 'bfloat16', 'float16')

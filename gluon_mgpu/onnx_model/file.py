@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy
 
+from ..base.files import write_atomically
 from ..mxnet_setup.compat import gluon, np
 from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
 from ..networks.resnet import resnet18
-from ..training.folder import write_whole
 from ..training.parameters import by_name, copies, wait
 
 SUFFIX = '.onnx'
@@ -82,7 +82,7 @@ def write(net: Any, path: str | os.PathLike, lenet: Callable | None = None,
     model, scores = _lenet(net, lenet) if isinstance(net, (list, tuple)) else _gluon(net)
     content = model.SerializeToString()
     told = _check(content, model.graph.input[0].type.tensor_type.shape.dim[1].dim_value, scores)
-    write_whole(path, [content])
+    write_atomically(path, [content])
     say(f'model: {path}, {told}')
 
 

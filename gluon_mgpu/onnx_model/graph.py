@@ -11,7 +11,7 @@ import numpy
 import onnx
 from onnx import helper, numpy_helper
 
-from ..machine import versions
+from ..base.machine import versions
 from ..mxnet_setup.compat import gluon
 from ..networks.resnet import Residual
 from ..training.parameters import by_name

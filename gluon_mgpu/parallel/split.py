@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..data.parts import part
+from ..data.shards import shard_rows
 from ..devices.lists import check_omp_threads
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
     if k > 1:
         check_omp_threads(devices)
     data = _from_numpy(data) if n else data
-    return [data[part(n, i, k)].as_in_ctx(device) for i, device in enumerate(devices[:k])]
+    return [data[shard_rows(n, i, k)].as_in_ctx(device) for i, device in enumerate(devices[:k])]
 
 
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:

@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..program import Parser, exit_status, picture
+from ..base.program import Parser, exit_status, picture
 from .draw import draw
 from .read import read
 

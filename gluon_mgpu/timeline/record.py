@@ -5,13 +5,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ..checks import integer
-from ..machine import num_cores
+from ..base.checks import integer
+from ..base.files import write_atomically
+from ..base.machine import num_cores
 from ..mxnet_setup.compat import npx
-from ..training.folder import write_whole
-from ..training.hook import Hook
 from ..training.parameters import refuse_uninitialized
-from ..training.run import Run
+from ..training.run import Callback, Run
 from . import profiler
 from .draw import draw
 from .read import Event, parse, read, step_time
@@ -57,7 +56,7 @@ def record(step: Callable[[], None], path) -> list[Event]:
     return read(path)
 
 
-class Timeline(Hook):
+class Timeline(Callback):
     """Profiles some steps of a run, each alone, and keeps the median one, as a trace and as a picture.
 
     A single step may show what happened by accident. A step is recorded from idle devices until they are idle
@@ -98,7 +97,7 @@ class Timeline(Hook):
         self._recording: tempfile.TemporaryDirectory | None = None  # while a step is profiled
         self._recorded: list[tuple[float, str]] = []  # of each step its milliseconds and its trace
 
-    def begun(self, run: Run) -> None:
+    def train_begin(self, run: Run) -> None:
         """Refuse devices that the profiler cannot record, before anything is trained."""
         if hasattr(run.net, 'collect_params'):
             refuse_uninitialized(run.net)
@@ -106,12 +105,12 @@ class Timeline(Hook):
         else:
             check_profiler([array.ctx for params in run.net for array in params])
 
-    def start(self, run: Run) -> None:
+    def epoch_begin(self, run: Run) -> None:
         """Begin to profile, if the next batch is to be recorded."""
         if self._num_batches >= self.warm_up and self.num_steps < self.steps:
             self._recording = profiler.start()
 
-    def after_batch(self, run: Run) -> None:
+    def batch_end(self, run: Run) -> None:
         """Record the batch, if it has been profiled, and begin with the next one; waits for it in that case."""
         self._num_batches += 1
         if self._recording:
@@ -123,24 +122,24 @@ class Timeline(Hook):
             except OSError as error:  # a full disk must not end the run
                 run.warn(f'{self.trace} cannot be written ({error.strerror}): no more steps are recorded')
                 self.steps = self.num_steps
-        self.start(run)
+        self.epoch_begin(run)
 
-    def trained(self, run: Run) -> None:
+    def epoch_trained(self, run: Run) -> None:
         """Throw away what has been profiled since the last batch of the epoch, as no batch has followed."""
         self.close()
 
-    def ended(self, run: Run) -> None:
+    def train_end(self, run: Run) -> None:
         """Draw the median step and say so."""
         self.close()
         if self.num_steps:
             which = f'the median of {self.num_steps} steps' if self.num_steps > 1 else 'one step'
             try:
                 draw(read(self.trace), self.picture, f'{self.heading}: {which}')
-                run.say(f'timeline: {self.picture}')
+                run.print(f'timeline: {self.picture}')
             except (OSError, ValueError) as error:
                 run.warn(f'timeline: none ({error})')
         else:
-            run.say(f'timeline: none, the run ended before {self.warm_up + 1} batches were done')
+            run.print(f'timeline: none, the run ended before {self.warm_up + 1} batches were done')
 
     def close(self) -> None:
         """Stop profiling and throw away the step that has been begun, if there is one; does not wait.
@@ -154,5 +153,5 @@ class Timeline(Hook):
     def _keep(self, trace: str) -> None:
         self._recorded.append((step_time(parse(trace, self.trace)), trace))
         _, median = sorted(self._recorded)[self.num_steps // 2]
-        write_whole(self.trace, [median.encode()])
+        write_atomically(self.trace, [median.encode()])
         self.num_steps += 1

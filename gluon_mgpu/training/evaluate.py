@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ..devices.lists import check_omp_threads
+from ..distributed.workers import Workers
 from ..mxnet_setup.compat import Context, np
 from ..parallel.split import split_batch
-from ..parallel.workers import Workers
 
 MOST_STARTED = 8  # batches on the devices or waiting for them, with the memory of their rows
 
@@ -117,7 +117,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                 del started[:MOST_STARTED // 2]
         yield _read(started)
 
-    correct, rows = (workers or Workers()).sum_counts(counts())
+    correct, rows = (workers or Workers()).allreduce_counts(counts())
     if rows == 0:
         raise ValueError('the dataset holds 0 rows: accuracy needs at least one; '
                          'pass an iterator that yields batches')

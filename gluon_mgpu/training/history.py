@@ -5,7 +5,7 @@ import csv
 import io
 from typing import NamedTuple
 
-from .folder import write_whole
+from ..base.files import write_atomically
 
 
 class Epoch(NamedTuple):
@@ -40,4 +40,4 @@ def write_history(history: list[Epoch], path) -> None:
     writer.writerow(Epoch._fields)
     writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
                       f'{e.images_per_second:.1f}') for e in history)
-    write_whole(path, [text.getvalue().encode()])
+    write_atomically(path, [text.getvalue().encode()])

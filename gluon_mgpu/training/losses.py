@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy
 
-from ..parallel.workers import Workers
+from ..distributed.workers import Workers
 
 # Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores
 SECONDS_BETWEEN_READS, MOST_UNREAD = 0.25, 16
@@ -54,7 +54,7 @@ class Losses:
         self._read_at = time.perf_counter()
 
     def add(self, ls: list) -> int:
-        """Take the losses of the batch just started; see `Run.add`.
+        """Take the losses of the batch just started; see `Run.record_losses`.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class Losses:
         if batches:
             # The last one first, so that it is waited for once, and Python wakes up once
             own = [number for ls in batches[::-1] for number in _sum([l.asnumpy() for l in ls])[::-1]][::-1]
-            self._told.append((len(batches), self._workers.tell([self._next_read(len(batches)), *own])))
+            self._told.append((len(batches), self._workers.allgather_async([self._next_read(len(batches)), *own])))
         counted = 0
         while len(self._told) > (0 if count is None else self._workers.lag):
             length, told = self._told.popleft()

@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..program import show
+from ..base.program import show
 
 
 class Progress:
@@ -64,7 +64,7 @@ class Progress:
             self._bar.set_postfix_str(f'loss {loss:.3f}, {images_per_second:,.0f} images/s', refresh=False)
         self._bar.update(num_batches)
 
-    def say(self, line: str) -> None:
+    def print(self, line: str) -> None:
         """Print a line beside the bar, unless the run is quiet; see `program.show`."""
         if not self.quiet:
             with tqdm.external_write_mode():

@@ -3,7 +3,7 @@
     run = Run(num_epochs=10)
     for epoch in run.epochs(net):                      # 1, 2, ... 10
         for X, y in run.batches(train_iter):
-            run.add(train_batch(X, y, ...))            # the losses of the batch
+            run.record_losses(train_batch(X, y, ...))            # the losses of the batch
         run.end_epoch(evaluate_accuracy_gpus(net, test_iter))
 """
 from __future__ import annotations
@@ -15,14 +15,35 @@ from operator import length_hint
 from pathlib import Path
 from typing import Any
 
-from ..checks import integer
-from ..parallel.workers import Workers
-from .folder import SameFolder
+from ..base.checks import integer
+from ..base.files import SameFolder
+from ..distributed.workers import Workers
 from .history import Epoch, write_history
-from .hook import Hook
 from .losses import DivergenceError, Losses
 from .parameters import not_finite, seed_all, wait
 from .progress import Progress
+
+
+class Callback:
+    """Base class for callbacks; override the methods you need. Each gets the `Run`."""
+
+    def train_begin(self, run: Run) -> None:
+        """Called once before the first epoch. `run.net` and `run.trainer` are set; nothing has been trained."""
+
+    def epoch_begin(self, run: Run) -> None:
+        """Called before the first batch of an epoch. The devices are idle."""
+
+    def batch_end(self, run: Run) -> None:
+        """Called after a batch has been queued on the devices, which may still be computing."""
+
+    def epoch_trained(self, run: Run) -> None:
+        """Called after the last batch of an epoch, before evaluation. The devices are idle."""
+
+    def epoch_end(self, run: Run) -> None:
+        """Called after evaluation, when the epoch is in `run.history`."""
+
+    def train_end(self, run: Run) -> None:
+        """Called once when the run ends, also after an error or a signal."""
 
 
 class Run:
@@ -36,7 +57,7 @@ class Run:
         Show nothing, only keep the record.
     folder : path-like, optional
         Where ``history.csv`` is written anew after every epoch; it must be there.
-    hooks : sequence of Hook
+    callbacks : sequence of Callback
         Called in this order.
     workers : Workers, optional
         The processes that train together, of which this is one; by default this one alone.
@@ -58,14 +79,14 @@ class Run:
         If `num_epochs` is no integer of at least 1.
     """
 
-    def __init__(self, num_epochs: int, quiet: bool = False, folder=None, hooks: Sequence[Hook] = (),
+    def __init__(self, num_epochs: int, quiet: bool = False, folder=None, callbacks: Sequence[Callback] = (),
                  workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, 1)
         self.workers = workers or Workers()
         self._progress = Progress(quiet, silent=self.workers.rank > 0)
         self.folder = None if folder is None else Path(folder)
         self._same_folder: Any = None if folder is None else SameFolder(folder)
-        self.hooks = hooks
+        self.callbacks = callbacks
         self.history: list[Epoch] = []
         self.num_batches = self.num_steps = 0
         self.net: Any = []
@@ -86,14 +107,14 @@ class Run:
             What is trained: a network, or the parameters on each device. Once per epoch they are looked at,
             since a parameter that is NaN may not show in the loss: relu(NaN) is 0.
         trainer : gluon.Trainer, optional
-            What updates them, for the hooks to know.
+            What updates them, for the callbacks to know.
         seed : int, optional
             With it, MXNet's and NumPy's random numbers begin anew in each epoch, decided by this and the
             epoch, so that a resumed run draws the same as one that was never interrupted.
         """
         self.check()
         self.net, self.trainer, self._seed = net, trainer, seed
-        self._call('begun')
+        self._call('train_begin')
         try:
             for epoch in range(len(self.history) + 1, self.num_epochs + 1):
                 yield epoch
@@ -140,7 +161,7 @@ class Run:
         Raises
         ------
         DivergenceError
-            If a loss that `add` did not read, or a parameter, is NaN or infinite after the last batch.
+            If a loss that `record_losses` did not read, or a parameter, is NaN or infinite after the last batch.
         ValueError
             If `train_iter` is of another part, or the workers have different networks.
         """
@@ -155,7 +176,7 @@ class Run:
         if not self._batches_done:
             self._losses, self._seconds = self._new_losses(epoch), 0.0
         self.num_batches, self._batches_done = self._batches_done, 0
-        self._call('start')
+        self._call('epoch_begin')
         self._started = time.perf_counter() - self._seconds
         for batch in islice(train_iter, self.num_batches, None):
             if self.workers.size > 1:
@@ -163,15 +184,15 @@ class Run:
             yield batch
             self.num_batches += 1
             self.num_steps += 1
-            self._call('after_batch')
+            self._call('batch_end')
         if not self.num_batches:
             raise ValueError(f'train_iter has no batches in epoch {epoch}; a generator can be read only once: pass '
                              'batches that can be read again in each epoch')
-        self.settle()
-        self._call('trained')
+        self.synchronize()
+        self._call('epoch_trained')
         self._refuse_parameters()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the devices are done, and read the losses of all batches started in this epoch.
 
         Raises
@@ -183,8 +204,8 @@ class Run:
         self._seconds = time.perf_counter() - self._started
         self._read(lambda: self._losses.read())
 
-    def position(self) -> dict:
-        """Return how far the run has come, of what JSON can hold, for `go_on`; call `settle` first.
+    def state(self) -> dict:
+        """Return how far the run has come, of what JSON can hold, for `restore`; call `synchronize` first.
 
         Between two epochs that is the history; within one also its batches, its losses and its seconds so far.
         """
@@ -195,13 +216,13 @@ class Run:
                 'num_batches': losses.num_batches, 'loss': losses.total, 'rows': losses.rows,
                 'seconds': self._seconds if losses.rows else 0.0}
 
-    def go_on(self, position: dict) -> None:
-        """Take up a run where `position` was asked for; to be called by a hook's `begun`.
+    def restore(self, position: dict) -> None:
+        """Take up a run where `state` was asked for; to be called by a callback's `train_begin`.
 
         Raises
         ------
         ValueError
-            If `position` has not returned it, or the run would end before it.
+            If `state` has not returned it, or the run would end before it.
         """
         try:
             check_num_epochs(self.num_epochs, position)
@@ -211,9 +232,9 @@ class Run:
                                             self._batches_done)
             self._seconds = position['seconds']
         except (KeyError, TypeError) as error:
-            raise ValueError(f'{error}: no position of a run; one that Run.position() returned expected') from None
+            raise ValueError(f'{error}: no position of a run; one that Run.state() returned expected') from None
 
-    def add(self, ls: list) -> None:
+    def record_losses(self, ls: list) -> None:
         """Take the losses of the batch just started, one array (n,) per device.
 
         Some four times a second, and at every 16th batch at the latest, it waits for the batches before
@@ -243,19 +264,19 @@ class Run:
 
     def _share(self, train_iter: Any, batch: tuple) -> None:
         """Refuse the batches of another worker; before the first batch, give all workers the same parameters."""
-        if getattr(train_iter, 'part', None) != self.workers.part:
+        if getattr(train_iter, 'shard', None) != self.workers.shard:
             raise ValueError(f'worker {self.workers.rank} of {self.workers.size} has the batches of another: load '
-                             'them with part=workers.part')
+                             'them with shard=workers.shard')
         if not self._together:
             self._together = True
-            self.workers.begin(self.net, batch[0])
+            self.workers.broadcast_parameters(self.net, batch[0])
 
     def _new_losses(self, epoch: int, total: float = 0.0, rows: int = 0, num_batches: int = 0) -> Losses:
         return Losses(epoch, total, rows, num_batches, self.workers)
 
     def _refuse_parameters(self) -> None:
         """End the run if a parameter is no number."""
-        name = next(filter(None, self.workers.gather(not_finite(self.net))), '')
+        name = next(filter(None, self.workers.allgather(not_finite(self.net))), '')
         if name:
             self.close()
             raise DivergenceError(f'{name} is no longer finite after epoch {len(self.history) + 1}, though the '
@@ -271,15 +292,15 @@ class Run:
         """
         losses, self._losses = self._losses, self._new_losses(len(self.history) + 2)
         if not losses.rows:
-            raise ValueError('the epoch has 0 rows: its losses are needed; call add(ls) after each batch')
+            raise ValueError('the epoch has 0 rows: its losses are needed; call record_losses(ls) after each batch')
         epoch = Epoch(len(self.history) + 1, self._seconds, losses.total / losses.rows, test_acc,
                       losses.rows / self._seconds)
         self.history.append(epoch)
         if self.folder is not None:
             self._keep(self.folder / 'history.csv')
-        self.say(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
+        self.print(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
                  f'{epoch.seconds:.1f} s, {epoch.images_per_second:,.0f} images/s')
-        self._call('evaluated')
+        self._call('epoch_end')
         return epoch
 
     def summary(self, devices: list) -> str:
@@ -302,11 +323,11 @@ class Run:
         devices : list of mx.Context
             Where it was trained.
         """
-        self.say(self.summary(devices))
+        self.print(self.summary(devices))
 
-    def say(self, line: str) -> None:
+    def print(self, line: str) -> None:
         """Print a line beside the progress bar, unless the run is quiet; of several workers, the first."""
-        self._progress.say(line)
+        self._progress.print(line)
 
     def warn(self, line: str) -> None:
         """Print a line on stderr, beside the progress bar, also if the run is quiet; of several workers, the first."""
@@ -320,15 +341,15 @@ class Run:
             self.warn(f'{path} cannot be written ({error.strerror}): training goes on')
 
     def close(self) -> None:
-        """End the run, at its end or before: take the progress bar off the screen, call the hooks' `ended`."""
+        """End the run, at its end or before: take the progress bar off the screen, call the callbacks' `train_end`."""
         self._progress.close()
         if not self._closed:
             self._closed = True
-            self._call('ended')
+            self._call('train_end')
 
     def _call(self, name: str) -> None:
-        for hook in self.hooks:
-            getattr(hook, name)(self)
+        for callback in self.callbacks:
+            getattr(callback, name)(self)
 
 
 def check_num_epochs(num_epochs: int, position: dict) -> None:
@@ -341,7 +362,7 @@ def check_num_epochs(num_epochs: int, position: dict) -> None:
     num_epochs : int
         The epochs that the run is to take.
     position : dict
-        As `Run.position` returns it.
+        As `Run.state` returns it.
 
     Raises
     ------

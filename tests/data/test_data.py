@@ -578,7 +578,7 @@ def test_labels_of_any_integer_dtype(dtype):
 
 def test_all_workers_know_all_classes():
     """Also those of rows that are not kept: all refuse the same dataset."""
-    data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4), 2, 'mnist', part=(0, 2))
+    data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4), 2, 'mnist', shard=(0, 2))
     assert labels(data_iter) == [0, 2] and data_iter.num_classes == 4
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gluon_mgpu import machine as this_machine
+from gluon_mgpu.base import machine as this_machine
 from gluon_mgpu.devices import (
     check_devices,
     devices_from,

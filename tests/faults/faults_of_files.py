@@ -13,8 +13,8 @@ import numpy
 import safetensors
 import safetensors.numpy
 
+from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
 from gluon_mgpu.data import idx
-from gluon_mgpu.training import checkpoint, checkpoint_file
 
 READERS = {'checkpoints': checkpoint.read, 'images': idx.read_images, 'labels': idx.read_labels}
 ABSURD = (0, 1, 2**31 - 1, 2**31, 2**32 - 1)  # counts and lengths

@@ -5,8 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from gluon_mgpu.training import checkpoint
-from gluon_mgpu.training.saver import checkpoints
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints.callback import checkpoints
 
 
 def run(command: list, timeout: float = 120, **options) -> subprocess.CompletedProcess:

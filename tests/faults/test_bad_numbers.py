@@ -5,13 +5,12 @@ import pytest
 from runs import outcome, run
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx, np
-from gluon_mgpu.training import checkpoint
-from gluon_mgpu.training.hook import Hook
 from gluon_mgpu.training.losses import DivergenceError
-from gluon_mgpu.training.run import Run
-from gluon_mgpu.training.saver import Saver, checkpoints
+from gluon_mgpu.training.run import Callback, Run
 
 
 def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_command, whole, begun, count):
@@ -33,13 +32,13 @@ def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_com
     count('NaN or infinity in training: ended, the last good checkpoint resumed to the bit')
 
 
-class Poison(Hook):
+class Poison(Callback):
     """Makes one parameter NaN, of which the loss may know nothing, after some batches."""
 
     def __init__(self, at):
         self.at = at
 
-    def after_batch(self, run):
+    def batch_end(self, run):
         if run.num_steps == self.at:
             run.net[-1][0][:] = float('nan')
 
@@ -55,8 +54,8 @@ def batches():
 @pytest.mark.parametrize('at', [3, 4, 6])
 def test_a_parameter_that_is_nan_is_never_saved(at, every, devices, batches, tmp_path, count):
     train_iter = batches()
-    saver = Saver(tmp_path, every=every)
-    run_ = Run(3, quiet=True, hooks=[Poison(at), saver])
+    saver = CheckpointCallback(tmp_path, every=every)
+    run_ = Run(3, quiet=True, callbacks=[Poison(at), saver])
     with pytest.raises(DivergenceError, match='use a smaller learning rate'):
         scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]), run=run_)
     last = at - 1 if every else 4 if at > 4 else None
@@ -82,7 +81,7 @@ def test_an_error_of_the_engine_ends_the_run_and_nothing_is_saved_after_it(at, e
 
     with pytest.raises((mx.base.MXNetError, ValueError)) as caught:
         scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
-                      run=Run(9, quiet=True, hooks=[Saver(tmp_path, every=every)]), allreduce=failing)
+                      run=Run(9, quiet=True, callbacks=[CheckpointCallback(tmp_path, every=every)]), allreduce=failing)
     assert 'the input matrix is non-convertible' in str(caught.value)
     assert len(steps) <= 8  # at the latest at the end of the epoch
     assert all(int(path.name[11:19]) < at for path in checkpoints(tmp_path))
@@ -91,14 +90,14 @@ def test_an_error_of_the_engine_ends_the_run_and_nothing_is_saved_after_it(at, e
 
 
 def test_concise_saves_no_parameter_that_is_nan(devices, tmp_path, batches, count):
-    class PoisonNet(Hook):
-        def after_batch(self, run):
+    class PoisonNet(Callback):
+        def batch_end(self, run):
             if run.num_steps == 2:
                 next(iter(run.net.collect_params().values())).data(devices[0])[:] = float('nan')
 
     train_iter = batches()
     with pytest.raises(DivergenceError, match='use a smaller learning rate'):
         concise.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
-                      run=Run(2, quiet=True, hooks=[PoisonNet(), Saver(tmp_path, every=1)]))
+                      run=Run(2, quiet=True, callbacks=[PoisonNet(), CheckpointCallback(tmp_path, every=1)]))
     assert [path.name for path in checkpoints(tmp_path)] == ['checkpoint-00000001.safetensors']
     count('a parameter that is NaN: ended, not saved')

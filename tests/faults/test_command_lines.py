@@ -7,7 +7,7 @@ import numpy
 import pytest
 from runs import listing
 
-from gluon_mgpu.training import checkpoint
+from gluon_mgpu.checkpoints import checkpoint
 
 CHAPTERS = """
 --batch-size 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from runs import outcome, run
 
-from gluon_mgpu.training import checkpoint
+from gluon_mgpu.checkpoints import checkpoint
 
 READ_ALL = """
 import resource, sys, time

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from runs import listing, outcome, run
 
-from gluon_mgpu.training import checkpoint
-from gluon_mgpu.training.saver import checkpoints
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints.callback import checkpoints
 
 LIMIT = 2**18  # bytes: half of LeNet's checkpoint
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from runs import outcome, run
 
 import gluon_mgpu
-from gluon_mgpu.training.saver import checkpoints
+from gluon_mgpu.checkpoints.callback import checkpoints
 from gluon_mgpu.training.signals import SAME
 
 # As the command, but each file is on its way to the disk for a tenth of a second: to be killed meanwhile

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from gluon_mgpu import scratch
+from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.data import idx
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS, by_name
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.training import checkpoint
 
 CHECK = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True)
 FINITE = st.floats(-1000, 1000, width=32)

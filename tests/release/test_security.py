@@ -15,7 +15,7 @@ CALLS = {'load_states', 'set_states', 'load_optimizer_states', 'load_parameters'
          'read_pickle', 'allgather_object', 'broadcast_object', 'eval', 'exec'}
 LOADERS = {'nd', 'npx', 'np', 'mx', 'mxnet', 'library', 'torch'}  # whose load() is one of these, too
 # Between workers, which trust each other and their network, as SECURITY.md says
-ALLOWED = {('gluon_mgpu/parallel/horovod_workers.py', 'allgather_object')}
+ALLOWED = {('gluon_mgpu/distributed/horovod_workers.py', 'allgather_object')}
 
 
 def dangerous(source: str) -> list[str]:

@@ -166,7 +166,7 @@ def test_median_step_of_the_chapter_on_every_device(devices, tmp_path, figures, 
     check_profiler(devices)
     batch = np.ones((16, 1, 28, 28)), np.zeros(16)
     timeline = Timeline(tmp_path, 'LeNet on ones', warm_up=2, steps=3)
-    run = Run(2, hooks=[timeline])
+    run = Run(2, callbacks=[timeline])
     scratch.train(len(devices), 16, 0.1, devices=devices, data=([batch] * 3, [batch]), run=run)
     assert (len(run.history), timeline.num_steps) == (2, 3)
     assert f'timeline: {tmp_path / "timeline.png"}' in capsys.readouterr().out.splitlines()
@@ -210,7 +210,7 @@ def train(run, num_batches, step=lambda: None):
     for _ in run.epochs([[]]):
         for _ in run.batches(range(num_batches)):
             step()
-            run.add([np.zeros(1)])
+            run.record_losses([np.zeros(1)])
         run.end_epoch(0.5)
 
 
@@ -236,7 +236,7 @@ def profiles(monkeypatch, write_trace):
 def test_the_median_step_is_kept(milliseconds, median, profiles, figures, folder):
     profiles[1].extend(milliseconds)
     timeline = Timeline(folder, 'LeNet', warm_up=1, steps=len(milliseconds))
-    train(Run(1, quiet=True, hooks=[timeline]), 9)
+    train(Run(1, quiet=True, callbacks=[timeline]), 9)
     assert timeline.num_steps == len(milliseconds)
     assert [e.duration for e in read(timeline.trace)] == [median]
     assert profiles[0] == ['start', 'stop'] * len(milliseconds)
@@ -249,7 +249,7 @@ def test_no_step_stretches_over_the_end_of_an_epoch(profiles, folder):
     # the profile begun after the third, of 100 ms, is thrown away
     profiles[1].extend([1, 100, 200, 3])
     timeline = Timeline(folder, 'LeNet', warm_up=2, steps=3)
-    train(Run(3, quiet=True, hooks=[timeline]), 3)
+    train(Run(3, quiet=True, callbacks=[timeline]), 3)
     assert profiles[0] == ['start', 'stop'] * 4
     assert timeline.num_steps == 3
     assert [e.duration for e in read(timeline.trace)] == [3]
@@ -258,7 +258,7 @@ def test_no_step_stretches_over_the_end_of_an_epoch(profiles, folder):
 def test_epochs_of_one_batch_can_be_recorded(profiles, folder):
     profiles[1].extend(range(1, 9))
     timeline = Timeline(folder, 'LeNet', warm_up=0, steps=2)
-    train(Run(3, quiet=True, hooks=[timeline]), 1)
+    train(Run(3, quiet=True, callbacks=[timeline]), 1)
     # Each profile begun after the epoch's batch is thrown away, until both steps are there
     assert (profiles[0], timeline.num_steps) == (['start', 'stop'] * 3, 2)
     assert [e.duration for e in read(timeline.trace)] == [1]
@@ -280,7 +280,7 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
             raise error
 
     timeline = Timeline(folder, 'a product', warm_up=1)
-    run = Run(1, hooks=[timeline])
+    run = Run(1, callbacks=[timeline])
     with pytest.raises(error):
         try:
             train(run, 9, failing_step)
@@ -307,7 +307,7 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
 def test_a_run_of_few_batches_leaves_no_trace(profiles, folder, capsys):
     profiles[1].append(1)
     timeline = Timeline(folder, 'LeNet', warm_up=4)
-    train(Run(2, hooks=[timeline]), 2)
+    train(Run(2, callbacks=[timeline]), 2)
     assert (timeline.num_steps, profiles[0]) == (0, ['start', 'stop'])
     assert os.listdir(folder) == []
     assert capsys.readouterr().out.splitlines()[-1] == 'timeline: none, the run ended before 5 batches were done'
@@ -336,8 +336,8 @@ def test_the_class_refuses_them_too_before_anything_is_trained(fast, folder, mon
     params = [[np.zeros(3, ctx=context)] for context in contexts]
     for trained in (hybridized(net) if fast else net, params):
         with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond what MXNet'):
-            next(Run(1, hooks=[Timeline(folder, 'LeNet')]).epochs(trained))
-    assert next(Run(1, hooks=[Timeline(folder, 'LeNet')]).epochs(params[:2])) == 1
+            next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(trained))
+    assert next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(params[:2])) == 1
 
 
 @pytest.mark.parametrize('content', [b'', b'no trace', b'[]', b'{}', b'{"traceEvents": 1}',
@@ -415,7 +415,7 @@ print(len(events) > 0, [name for name in files if name.startswith('/dev')])
 def test_a_folder_that_vanishes_does_not_end_the_run(profiles, tmp_path, capsys):
     profiles[1].extend([1, 2])
     timeline = Timeline(tmp_path / 'gone', 'LeNet', warm_up=0, steps=2)
-    run = Run(2, hooks=[timeline])
+    run = Run(2, callbacks=[timeline])
     train(run, 3)
     assert len(run.history) == 2
     assert 'trace.json cannot be written (No such file or directory): no more steps' in capsys.readouterr().err

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from gluon_mgpu.base.program import Stopped
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import gluon, np
-from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
-from gluon_mgpu.program import Stopped
 from gluon_mgpu.training import evaluate
 from gluon_mgpu.training.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
 
@@ -90,7 +90,7 @@ def test_several_workers_stop_to_evaluate_at_a_signal():
     """Each starts no more batches, and tells the others what it has counted: they wait for it."""
     workers, drawn = object.__new__(HorovodWorkers), []
     workers._signals, workers._signum = SimpleNamespace(received=0), 0
-    workers.gather = lambda counted: [counted, (3.0, 4)]
+    workers.allgather = lambda counted: [counted, (3.0, 4)]
 
     def counts(signal_after):
         for number in range(5):
@@ -98,9 +98,9 @@ def test_several_workers_stop_to_evaluate_at_a_signal():
             workers._signals.received = workers._signum = 15 * (number == signal_after)
             yield 1.0, 2
 
-    assert workers.sum_counts(counts(None)) == (5 + 3, 10 + 4)
+    assert workers.allreduce_counts(counts(None)) == (5 + 3, 10 + 4)
     with pytest.raises(Stopped):
-        workers.sum_counts(counts(1))
+        workers.allreduce_counts(counts(1))
     assert drawn == [0, 1, 2, 3, 4, 0, 1]
 
 

@@ -9,9 +9,8 @@ import pytest
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np
 from gluon_mgpu.training import progress, run as module
 from gluon_mgpu.training.history import Epoch
-from gluon_mgpu.training.hook import Hook
 from gluon_mgpu.training.losses import DivergenceError
-from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.timer import Accumulator, Timer
 
 
@@ -50,7 +49,7 @@ def feed(run, batches):
     """One epoch in which each batch has the given losses: a list of shards, each a list of rows."""
     rows = [None] * len(batches)
     for _, shards in zip(run.batches(rows), batches):
-        run.add([np.array(shard) for shard in shards])
+        run.record_losses([np.array(shard) for shard in shards])
     # zip asks for one batch more than there are, and so the epoch has ended
 
 
@@ -60,7 +59,7 @@ def test_history_by_hand(tmp_path, capsys, clock):
     assert next(epochs) == 1
     for _, shards in zip(run.batches([None] * 2), [[[1.0, 2.0], [3.0]], [[6.0]]]):
         clock[0] += 0.25
-        run.add([np.array(shard) for shard in shards])
+        run.record_losses([np.array(shard) for shard in shards])
     clock[0] += 10  # evaluation
     epoch = run.end_epoch(test_acc=0.25)
     # (1 + 2 + 3 + 6) / 4 rows; 4 rows in half a second
@@ -68,7 +67,7 @@ def test_history_by_hand(tmp_path, capsys, clock):
     assert next(epochs) == 2
     for _ in run.batches([None]):
         clock[0] += 0.25
-        run.add([np.array([1.0])])
+        run.record_losses([np.array([1.0])])
     run.end_epoch(test_acc=0.75)
     assert next(epochs, 'no more') == 'no more'
     assert [e.epoch for e in run.history] == [1, 2]
@@ -128,7 +127,7 @@ def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, ca
     for epoch in run.epochs(NO_PARAMETERS):
         for _ in run.batches([None] * 3):
             clock[0] += 1
-            run.add([np.array([epoch / 2])])
+            run.record_losses([np.array([epoch / 2])])
             counts.append(bars[0].n)
         assert bars[0].n == 3 * epoch
         run.end_epoch(0.5)
@@ -137,39 +136,39 @@ def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, ca
     assert 'loss 0.500' in capsys.readouterr().err
 
 
-class Recorder(Hook):
+class Recorder(Callback):
     """Notes which of its methods are called, and how many batches and epochs there were then."""
 
     def __init__(self):
         self.calls = []
 
 
-for name in ('start', 'after_batch', 'trained', 'evaluated', 'ended'):
+for name in ('epoch_begin', 'batch_end', 'epoch_trained', 'epoch_end', 'train_end'):
     def record(self, run, name=name):
         self.calls.append((name, run.num_batches, len(run.history)))
     setattr(Recorder, name, record)
 
 
 def test_hooks():
-    hook = Recorder()
-    run = Run(num_epochs=2, quiet=True, hooks=[Hook(), hook])
+    callback = Recorder()
+    run = Run(num_epochs=2, quiet=True, callbacks=[Callback(), callback])
     for _ in run.epochs(NO_PARAMETERS):
         feed(run, [[[1.0]], [[1.0]]])
         run.end_epoch(0.5)
     run.close()  # once more: nothing happens
-    assert hook.calls == [
-        ('start', 0, 0), ('after_batch', 1, 0), ('after_batch', 2, 0), ('trained', 2, 0), ('evaluated', 2, 1),
-        ('start', 0, 1), ('after_batch', 1, 1), ('after_batch', 2, 1), ('trained', 2, 1), ('evaluated', 2, 2),
-        ('ended', 2, 2)]
+    assert callback.calls == [
+        ('epoch_begin', 0, 0), ('batch_end', 1, 0), ('batch_end', 2, 0), ('epoch_trained', 2, 0), ('epoch_end', 2, 1),
+        ('epoch_begin', 0, 1), ('batch_end', 1, 1), ('batch_end', 2, 1), ('epoch_trained', 2, 1), ('epoch_end', 2, 2),
+        ('train_end', 2, 2)]
 
 
 def test_hooks_are_told_of_an_end_by_an_error():
-    hook = Recorder()
-    run = Run(num_epochs=2, quiet=True, hooks=[hook])
+    callback = Recorder()
+    run = Run(num_epochs=2, quiet=True, callbacks=[callback])
     with pytest.raises(DivergenceError):
         for _ in run.epochs(NO_PARAMETERS):
             feed(run, [[[float('nan')]], [[1.0]], [[1.0]]])
-    assert [name for name, *_ in hook.calls] == ['start', 'after_batch', 'ended']
+    assert [name for name, *_ in callback.calls] == ['epoch_begin', 'batch_end', 'train_end']
 
 
 @pytest.mark.parametrize('net', [
@@ -200,7 +199,7 @@ def test_an_epoch_must_be_ended_and_have_losses():
     run = Run(num_epochs=1, quiet=True)
     for _ in run.batches([None]):
         pass
-    with pytest.raises(ValueError, match=r'the epoch has 0 rows: its losses are needed; call add\(ls\)'):
+    with pytest.raises(ValueError, match=r'the epoch has 0 rows: its losses are needed; call record_losses\(ls\)'):
         run.end_epoch(0.5)
 
 
@@ -235,7 +234,7 @@ def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most
         for batch in run.batches(range(50)):
             clock[0] += seconds
             started.append(batch)
-            run.add([Loss()])
+            run.record_losses([Loss()])
         run.end_epoch(epoch / 2)
     assert len(read) == 50
     read_at = sorted(set(read))
@@ -274,7 +273,7 @@ def test_batches_that_can_be_read_only_once():
     with pytest.raises(ValueError, match='train_iter has no batches in epoch 2; a generator can be read only once'):
         for _ in many.epochs(NO_PARAMETERS):
             for shards in many.batches(batches):
-                many.add([np.array(shard) for shard in shards])
+                many.record_losses([np.array(shard) for shard in shards])
             many.end_epoch(0.5)
 
 
@@ -283,9 +282,9 @@ def test_a_run_is_not_ended_before_the_epoch_that_it_has_reached():
     position = {'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'loss': 1.0, 'rows': 4,
                 'seconds': 1.0}
     with pytest.raises(ValueError, match='num_epochs 1: the run was stopped in epoch 2 and needs at least 2'):
-        Run(1, quiet=True).go_on(position)
-    Run(2, quiet=True).go_on(position)
-    Run(1, quiet=True).go_on({**position, 'num_batches': 0, 'rows': 0})
+        Run(1, quiet=True).restore(position)
+    Run(2, quiet=True).restore(position)
+    Run(1, quiet=True).restore({**position, 'num_batches': 0, 'rows': 0})
 
 
 @pytest.mark.parametrize('error', [BrokenPipeError(32, 'Broken pipe'), OSError(28, 'No space left on device'),

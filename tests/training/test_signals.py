@@ -8,14 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from gluon_mgpu.base.program import Stopped
+from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
+from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.program import Stopped
 from gluon_mgpu.training import run as run_module, signals as module
 from gluon_mgpu.training.evaluate import MOST_STARTED, evaluate_accuracy_gpus
-from gluon_mgpu.training.hook import Hook
-from gluon_mgpu.training.run import Run
-from gluon_mgpu.training.saver import Saver, checkpoints
+from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.signals import StopSignals
 
 
@@ -66,7 +65,7 @@ def test_a_signal_while_evaluation_waits_for_the_devices():
             yield 1.0, 1
 
     with pytest.raises(Stopped):
-        Workers(signals).sum_counts(counts())
+        Workers(signals).allreduce_counts(counts())
     assert len(reads) == 1
 
 
@@ -83,14 +82,14 @@ def test_signals_in_another_thread_do_nothing():
     assert done
 
 
-def train(folder, signals=None, every=None, before=(), hooks=()):
+def train(folder, signals=None, every=None, before=(), callbacks=()):
     """Three epochs of three batches. Returns the run, and how the program would end."""
-    saver = Saver(folder, every, how_to_resume='again')
-    run = Run(3, quiet=True, folder=folder, hooks=[*before, saver, *hooks], workers=Workers(signals))
+    saver = CheckpointCallback(folder, every, how_to_resume='again')
+    run = Run(3, quiet=True, folder=folder, callbacks=[*before, saver, *callbacks], workers=Workers(signals))
     try:
         for _ in run.epochs([[np.zeros(1)]]):
             for _ in run.batches([0, 1, 2]):
-                run.add([np.zeros(1)])
+                run.record_losses([np.zeros(1)])
             run.end_epoch(0.5)
     except Stopped as stopped:
         return run, str(saver.stopped(run, stopped.signum))
@@ -113,7 +112,7 @@ def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
     with StopSignals() as signals:
         run, line = train(tmp_path, signals=signals)
     assert line == 'ended after epoch 2; to go on: again'
-    assert len(run.history) == 2 and run.position()['num_batches'] == 0
+    assert len(run.history) == 2 and run.state()['num_batches'] == 0
     assert checkpoints(tmp_path)[0].name == 'checkpoint-00000006.safetensors'
     assert len((tmp_path / 'history.csv').read_text().splitlines()) == 3
 
@@ -128,16 +127,16 @@ def test_a_signal_in_the_last_epoch_s_record_is_too_late(tmp_path, monkeypatch):
     assert checkpoints(tmp_path)[0].name == 'checkpoint-00000009.safetensors'
 
 
-class Vanish(Hook):
+class Vanish(Callback):
     """Removes the folder after an epoch's training, and sends a signal after its evaluation."""
 
     def __init__(self, folder, signals):
         self.folder, self.signals = folder, signals
 
-    def trained(self, run):
+    def epoch_trained(self, run):
         self.folder.rmdir()
 
-    def evaluated(self, run):
+    def epoch_end(self, run):
         self.signals.received = signal.SIGTERM
 
 
@@ -159,16 +158,16 @@ def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
     folder.mkdir()
     theirs = ['history.csv', *(f'checkpoint-{n:08}.safetensors' for n in (1, 2, 3, 4))]
 
-    class Replace(Hook):
-        def trained(self, run):
+    class Replace(Callback):
+        def epoch_trained(self, run):
             if len(run.history) == 1:
-                run.hooks[0]._finish()  # nothing is being written
+                run.callbacks[0]._finish()  # nothing is being written
                 shutil.rmtree(folder)
                 folder.mkdir()
                 for name in theirs:
                     (folder / name).write_text('of the second run')
 
-    run, line = train(folder, every=every, hooks=[Replace()])
+    run, line = train(folder, every=every, callbacks=[Replace()])
     assert line == '' and len(run.history) == 3
     assert sorted(path.name for path in folder.iterdir()) == sorted(theirs)
     assert all(path.read_text() == 'of the second run' for path in folder.iterdir())

@@ -1,14 +1,12 @@
 """The folder of a run: new, or empty, and one program's alone."""
 import errno
 import json
-import os
-import shutil
 import threading
 
 import pytest
 
-from gluon_mgpu.training import folder as module
-from gluon_mgpu.training.folder import FolderTakenError, SameFolder, check_free, new_folder
+from gluon_mgpu.checkpoints import run_folder as module
+from gluon_mgpu.checkpoints.run_folder import FolderTakenError, check_free, new_folder
 
 
 def test_default_names_never_collide(tmp_path, monkeypatch):
@@ -21,6 +19,8 @@ def test_default_names_never_collide(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('there', [False, True])
+
+
 def test_a_given_name(tmp_path, there):
     path = tmp_path / 'some' / 'where'
     if there:
@@ -67,72 +67,10 @@ def test_of_many_at_once_one_gets_the_folder(tmp_path):
     assert json.loads((tmp_path / 'run' / 'config.json').read_text()) == {'number': winner}
 
 
-def test_threads_that_write_one_file_at_the_same_time(tmp_path):
-    """Each writes a file of its own first: the one that is renamed last is there, complete, and nothing else."""
-    barrier, problems = threading.Barrier(4), []
-
-    def pieces(number):
-        for _ in range(3):
-            barrier.wait()
-            yield bytes([number]) * 2**16
-
-    def write(number):
-        try:
-            module.write_whole(tmp_path / 'a', pieces(number))
-        except Exception as error:
-            problems.append(error)
-            barrier.abort()
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    content = (tmp_path / 'a').read_bytes()
-    assert problems == [] and content == content[:1] * 3 * 2**16
-    assert [path.name for path in tmp_path.iterdir()] == ['a']
-
-
-def test_what_a_killed_process_has_left_is_used_again(tmp_path):
-    (tmp_path / 'a.part').write_bytes(b'x' * 100)
-    module.write_whole(tmp_path / 'a', [b'new'])
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'new')]
-
-
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def none(*args):
-        raise OSError(95, 'Operation not supported')
-
-    monkeypatch.setattr(module.fcntl, 'flock', none)
-    for content in (b'1', b'2'):
-        module.write_whole(tmp_path / 'a', [content])
-        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', content)]
-
-
-@pytest.mark.parametrize('there', [True, False])
-def test_a_symbolic_link_stays_one(there, tmp_path):
-    target = tmp_path / 'elsewhere' / 'b'
-    target.parent.mkdir()
-    if there:
-        target.write_bytes(b'old')
-    (tmp_path / 'a').symlink_to('elsewhere/b')
-    module.write_whole(tmp_path / 'a', [b'new'])
-    assert (tmp_path / 'a').is_symlink() and target.read_bytes() == b'new'
-    assert [path.name for path in target.parent.iterdir()] == ['b']
-
-
-@pytest.mark.parametrize('error', [OSError, KeyboardInterrupt])
-def test_nothing_is_left_of_what_was_interrupted(error, tmp_path):
-    def pieces():
-        yield b'new'
-        raise error
-
-    (tmp_path / 'a').write_bytes(b'old')
-    with pytest.raises(error):
-        module.write_whole(tmp_path / 'a', pieces())
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'old')]
 @pytest.mark.parametrize('make', [lambda path: path.write_text('x'), lambda path: path.symlink_to('nowhere')],
                          ids=['file', 'broken link'])
+
+
 def test_runs_that_is_not_a_folder(make, tmp_path, monkeypatch):
     """It is refused, for the default name and for one given: no other name in it would do."""
     monkeypatch.chdir(tmp_path)
@@ -188,20 +126,3 @@ def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
     with pytest.raises((FileExistsError, FolderTakenError)):
         new_folder(tmp_path / 'other', 'scratch')
     assert (tmp_path / 'other' / 'config.json').read_text() == 'first'
-
-
-def test_a_folder_that_was_replaced(tmp_path):
-    folder = tmp_path / 'run'
-    folder.mkdir()
-    same = SameFolder(folder)
-    same.check()
-    shutil.rmtree(folder)
-    with pytest.raises(FileNotFoundError):
-        same.check()
-    folder.mkdir()
-    with pytest.raises(OSError, match='it was replaced by another folder'):
-        same.check()
-    number = same._descriptor
-    del same
-    with pytest.raises(OSError, match='Bad file descriptor'):
-        os.fstat(number)

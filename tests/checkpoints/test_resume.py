@@ -8,13 +8,13 @@ import numpy
 import pytest
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.checkpoints import callback as saver_module, checkpoint, run_folder as folder
+from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
+from gluon_mgpu.checkpoints.resume import check_same_run
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.training import checkpoint, folder, saver as saver_module
-from gluon_mgpu.training.resume import check_same_run
 from gluon_mgpu.training.run import Run
-from gluon_mgpu.training.saver import Saver, checkpoints
 
 ROWS, BATCH, EPOCHS = 42, 10, 2  # five steps per epoch, the last of two rows: with four devices, some get none
 
@@ -35,8 +35,8 @@ def keep_all(monkeypatch):
 def train(chapter, devices, data, folder, every=1, resume=None, num_epochs=EPOCHS, **options):
     """Train in a folder with checkpoints; returns the history without seconds, and the last checkpoint's arrays."""
     folder.mkdir()
-    saver = Saver(folder, every=every, resume=resume)
-    run = Run(num_epochs, quiet=True, hooks=[saver])
+    saver = CheckpointCallback(folder, every=every, resume=resume)
+    run = Run(num_epochs, quiet=True, callbacks=[saver])
     chapter.train(len(devices), BATCH, 0.1, devices=devices, data=data(), run=run, **options)
     _, arrays = checkpoint.read(checkpoints(folder)[0])
     return [(e.epoch, e.loss, e.test_acc) for e in run.history], bits(arrays)

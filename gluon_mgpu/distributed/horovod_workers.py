@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy
 
+from ..base.program import Stopped
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import assign, autograd, mx, np, npx
-from ..program import Stopped
+from ..parallel.flat import in_one_piece
 from . import launchers
-from .flat import in_one_piece
 from .horovod_checks import check_horovod, check_own_gpus
 from .watch import Watch
 from .workers import Workers
@@ -78,10 +78,10 @@ class HorovodWorkers(Workers):
         super().__init__(signals)
         self._signum = 0  # the signal that a worker had received when values were last told or gathered
         self._names = count()
-        told = self.gather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
+        told = self.allgather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
         check_own_gpus(told, self.rank)
         self.hosts = [host for host, _ in told]
-        self._watch = Watch(self.rank, self.gather, launchers.address(), f'{host}, process {os.getpid()}', program,
+        self._watch = Watch(self.rank, self.allgather, launchers.address(), f'{host}, process {os.getpid()}', program,
                             lambda: self.advice)
 
     def __enter__(self) -> HorovodWorkers:
@@ -90,7 +90,7 @@ class HorovodWorkers(Workers):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or getattr(error, 'agreed', False):
             npx.waitall()  # all have begun the same sums
-            self.gather(None)  # nobody leaves before the last
+            self.allgather(None)  # nobody leaves before the last
             self._watch.leave()
             self._hvd.shutdown()
             if error is not None:
@@ -122,8 +122,8 @@ class HorovodWorkers(Workers):
         named = {param.name: param for param in params}
         return Trainer(named, optimizer, optimizer_params, compression=self._compression)
 
-    def begin(self, net: Any, X: Any) -> None:
-        """See `Workers.begin`."""
+    def broadcast_parameters(self, net: Any, X: Any) -> None:
+        """See `Workers.broadcast_parameters`."""
         if hasattr(net, 'collect_params'):
             with autograd.predict_mode():
                 net(np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device))  # its layers learn their shapes
@@ -133,20 +133,20 @@ class HorovodWorkers(Workers):
         else:
             own = {f'parameter {i}': array for i, array in enumerate(net[0])}
             given = in_one_piece(net[0])
-        self.agree({name: f'{array.shape} {array.dtype}' for name, array in own.items()})
+        self.check_equal({name: f'{array.shape} {array.dtype}' for name, array in own.items()})
         # By way of the host: in the layouts that oneDNN gives weights once they are used, Horovod cannot read them
-        for array, value in zip(given, self.first(lambda: [own.asnumpy() for own in given])):
+        for array, value in zip(given, self.on_rank_0(lambda: [own.asnumpy() for own in given])):
             assign(array, value)
 
-    def sum_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
-        """See `Workers.sum_counts`."""
-        told = self.gather(super().sum_counts(takewhile(lambda _: not self._received(), counts)))
+    def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
+        """See `Workers.allreduce_counts`."""
+        told = self.allgather(super().allreduce_counts(takewhile(lambda _: not self._received(), counts)))
         if self._signum:
             raise Stopped(self._signum)
-        return super().sum_counts(told)
+        return super().allreduce_counts(told)
 
-    def tell(self, numbers: list) -> Callable[[], list]:
-        """See `Workers.tell`."""
+    def allgather_async(self, numbers: list) -> Callable[[], list]:
+        """See `Workers.allgather_async`."""
         own = numpy.zeros((self.size, TOLD))  # zeros in the rows of the others, so that the sum holds the row of each
         own[self.rank, :len(numbers) + 1] = self._received(), *numbers
         told = self._sum(np.array(own, dtype='float64', ctx=HOST), 'told')
@@ -157,8 +157,8 @@ class HorovodWorkers(Workers):
             return rows[:, 1:].tolist()
         return of_all
 
-    def gather(self, value: Any) -> list:
-        """See `Workers.gather`."""
+    def allgather(self, value: Any) -> list:
+        """See `Workers.allgather`."""
         told = [(value, self._received())]
         if self.size > 1:
             with HOST:
@@ -166,13 +166,13 @@ class HorovodWorkers(Workers):
         self._signum = max(self._signum, *(signum for _, signum in told))
         return [value for value, _ in told]
 
-    def stop(self) -> int:
-        """See `Workers.stop`."""
+    def pending_signal(self) -> int:
+        """See `Workers.pending_signal`."""
         return self._signum
 
-    def stop_now(self) -> int:
-        """See `Workers.stop_now`."""
-        self.gather(None)
+    def exchange_signal(self) -> int:
+        """See `Workers.exchange_signal`."""
+        self.allgather(None)
         return self._signum
 
     def _sum(self, array: Any, kind: str, compression: Any = None) -> Any:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy
 
-from ..checks import integer
-from ..program import Failure, Stopped
+from ..base.checks import integer
+from ..base.files import SameFolder
+from ..base.program import Failure, Stopped
+from ..training.losses import DivergenceError
+from ..training.run import Callback, Run
 from . import checkpoint
 from .checkpoint import CheckpointError, Snapshot
-from .folder import SameFolder
-from .hook import Hook
-from .losses import DivergenceError
-from .run import Run
 
 KEPT = 2
 NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
@@ -66,7 +65,7 @@ def num_steps(position: dict) -> int | None:
     return steps if isinstance(steps, int) else None
 
 
-class Saver(Hook):
+class CheckpointCallback(Callback):
     """Writes checkpoints of a run, and takes one up at its beginning.
 
     The devices are waited for and what they hold is copied; the file is written by a thread while they go on. A
@@ -110,7 +109,7 @@ class Saver(Hook):
         self._last: Path | None = None
         self._training = False
 
-    def begun(self, run: Run) -> None:
+    def train_begin(self, run: Run) -> None:
         """Give the network the values of the checkpoint to go on from, if there is one."""
         if run.workers.rank == 0:
             for name in ('checkpoint-', 'config.json', 'history.csv'):
@@ -120,29 +119,29 @@ class Saver(Hook):
             return
         position = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
         try:
-            run.go_on(position['run'])
+            run.restore(position['run'])
         except KeyError:
             raise CheckpointError(f'{self.resume}: it is not of a run') from None
         except ValueError as error:
             raise CheckpointError(f'{self.resume}: {error}') from None
         self._last = Path(self.resume)
 
-    def start(self, run: Run) -> None:
+    def epoch_begin(self, run: Run) -> None:
         """Note that the parameters change from here on."""
         self._training = True
 
-    def after_batch(self, run: Run) -> None:
+    def batch_end(self, run: Run) -> None:
         """Write a checkpoint if it is time; end the run if a signal came."""
-        _obey(run.workers.stop())
+        _obey(run.workers.pending_signal())
         if self.every and run.num_steps % self.every == 0:
             self._save(run)
 
-    def trained(self, run: Run) -> None:
+    def epoch_trained(self, run: Run) -> None:
         """Note that the parameters no longer change; end the run if a signal came."""
         self._training = False
-        _obey(run.workers.stop_now())
+        _obey(run.workers.exchange_signal())
 
-    def evaluated(self, run: Run) -> None:
+    def epoch_end(self, run: Run) -> None:
         """Write a checkpoint if it is time, tell of one that could not be written, obey a signal."""
         complete = len(run.history) == run.num_epochs
         if complete or not self.every:
@@ -150,11 +149,11 @@ class Saver(Hook):
         if complete:
             self._finish()
         self._tell(run, self.require)
-        signum = run.workers.stop_now()
+        signum = run.workers.exchange_signal()
         if not complete:
             _obey(signum)
 
-    def ended(self, run: Run) -> None:
+    def train_end(self, run: Run) -> None:
         """Wait for the thread that writes."""
         self._finish()
         if self._problem:
@@ -169,10 +168,11 @@ class Saver(Hook):
             With a line that says how far the run has come and how to go on.
         """
         self._finish()
-        if run.workers.first(lambda: not (self._last and self._last.exists() and _steps(self._last) == run.num_steps)):
+        if run.workers.on_rank_0(lambda: not (self._last and self._last.exists()
+                                              and _steps(self._last) == run.num_steps)):
             self._save(run)
             self._finish()
-        within = run.position()['num_batches']
+        within = run.state()['num_batches']
         epoch = len(run.history) + bool(within)
         done = f'ended in epoch {epoch}, after {within} batches' if within else f'ended after epoch {epoch}'
         return Stopped(signum, f'{done}; {self._problem or "to go on: " + self.how_to_resume}')
@@ -180,7 +180,7 @@ class Saver(Hook):
     def _save(self, run: Run) -> None:
         """Copy what there is to the host and have it written. Waits for the devices and the checkpoint before."""
         if self._training:
-            run.settle()  # in evaluation nothing changes, and to wait for its end may take long
+            run.synchronize()  # in evaluation nothing changes, and to wait for its end may take long
         kept = checkpoint.snapshot(run.net, run.trainer, run.workers)
         _refuse_not_finite(run, kept)
         if run.workers.rank != 0:
@@ -188,7 +188,7 @@ class Saver(Hook):
         self._finish()
         if self.require:
             self._tell(run, require=True)
-        self._written = self._writer.submit(self._write, kept, {'run': run.position(), 'config': self.config})
+        self._written = self._writer.submit(self._write, kept, {'run': run.state(), 'config': self.config})
 
     def _write(self, kept: Snapshot, position: dict) -> None:
         """Called in the thread."""

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..checks import positive
-from ..program import show
+from ..base.checks import positive
+from ..base.program import show
 
 BEAT = 0.5          # seconds from one byte to the next
 PATIENCE = 30.0     # seconds for all workers to connect

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..base.files import write_atomically
 from . import checkpoint
-from .folder import is_empty, write_whole
-from .saver import checkpoints, newest_position, num_steps
+from .callback import checkpoints, newest_position, num_steps
+from .run_folder import is_empty
 
 AUTO = 'auto'
 # What would make it another run, and so is refused; what else differs goes on record
@@ -146,7 +147,7 @@ def record(earlier: Earlier, now: dict, changed: dict[str, list]) -> None:
     note = {'from': earlier.checkpoint.name if earlier.checkpoint else None,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
     config = {**now, 'resumed': [*earlier.config.get('resumed', []), note]}
-    write_whole(earlier.folder / 'config.json', [(json.dumps(config, indent=2) + '\n').encode()])
+    write_atomically(earlier.folder / 'config.json', [(json.dumps(config, indent=2) + '\n').encode()])
 
 
 def _config(folder: Path) -> dict:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from . import scratch
+from .checkpoints import checkpoint
+from .checkpoints.callback import newest
+from .checkpoints.checkpoint import CheckpointError
 from .devices import parse_devices
 from .networks.hybridize import hybridized
 from .networks.precision import check_dtype
 from .networks.resnet import resnet18
-from .training import checkpoint
-from .training.checkpoint import CheckpointError
-from .training.saver import newest
 
 
 def trained_network(path, devices: list | None = None, say: Callable[[str], None] = print) -> tuple:

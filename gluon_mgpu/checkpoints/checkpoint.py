@@ -16,10 +16,18 @@ from typing import Any
 
 import numpy
 
-from ..parallel.workers import Workers
+from ..distributed.workers import Workers
+from ..training.parameters import (
+    by_name,
+    copies,
+    finish_initialization,
+    refuse_uninitialized,
+    statistics,
+    unregistered,
+    wait,
+)
 from . import optimizer_state
-from .checkpoint_file import CheckpointError, Snapshot, read, write
-from .parameters import by_name, copies, finish_initialization, refuse_uninitialized, statistics, unregistered, wait
+from .file import CheckpointError, Snapshot, read, write
 
 
 def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> None:
@@ -66,7 +74,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     _warn_of_unregistered(net, stacklevel=4)  # the caller of `save`
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
     own = {name: on_host[name] for name in statistics(net)}
-    for others in (workers or Workers()).gather(own)[1:] if own else ():
+    for others in (workers or Workers()).allgather(own)[1:] if own else ():
         for name, arrays in others.items():
             own[name] = own[name] + arrays
     parameters = {name: _merged(arrays) for name, arrays in (on_host | own).items()}
@@ -108,7 +116,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
         array are compared. Nothing has been changed in this case.
     """
     workers = workers or Workers()
-    record, arrays = workers.first(lambda: read(path))
+    record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
     _warn_of_unregistered(net, stacklevel=3)
     refuse_uninitialized(net)

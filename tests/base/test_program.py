@@ -3,9 +3,9 @@ import argparse
 
 import pytest
 
-from gluon_mgpu import checks, machine
+from gluon_mgpu.base import checks, machine
+from gluon_mgpu.base.program import Parser, exit_status, number, picture, text
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
-from gluon_mgpu.program import Parser, exit_status, number, picture, text
 
 
 def ends_with(error, capsys):
@@ -59,7 +59,7 @@ def test_an_error_of_the_engine_is_told_once(capsys):
 
 
 def test_flags():
-    parser = Parser(prog='python -m gluon_mgpu.program')
+    parser = Parser(prog='python -m gluon_mgpu.base.program')
     parser.add_argument('--n', type=number(int, 2, 5))
     parser.add_argument('--x', type=number(float))
     parser.add_argument('--t', type=text)

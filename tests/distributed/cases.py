@@ -3,7 +3,7 @@ import numpy
 import oracle
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.data.parts import part
+from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.training.parameters import trainable
@@ -19,7 +19,7 @@ def batches(dtype):
 
 
 def own_rows(X, y, workers):
-    rows = part(len(X), *workers.part)
+    rows = shard_rows(len(X), *workers.shard)
     if rows.start == rows.stop:
         return np.empty((0, *X.shape[1:]), dtype=X.dtype), np.empty(0, dtype='int32')
     return np.array(X[rows], dtype=X.dtype), np.array(y[rows], dtype='int32')
@@ -35,7 +35,7 @@ def scratch_case(devices, dtype, workers):
 
     def step(X, y):
         ls = scratch.train_batch(*own_rows(X, y, workers), device_params, devices, LR, allreduce, len(X))
-        return sum(workers.gather(total(ls)))
+        return sum(workers.allgather(total(ls)))
     return step, device_params
 
 
@@ -57,7 +57,7 @@ def concise_case(devices, dtype, workers):
 
     def step(X, y):
         ls = concise.train_batch(*own_rows(X, y, workers), fast, loss, trainer, devices, len(X))
-        return sum(workers.gather(total(ls)))
+        return sum(workers.allgather(total(ls)))
     return step, fast
 
 

@@ -4,12 +4,12 @@ import sys
 import numpy
 from cases import batches, concise_case, params_of, scratch_case
 
-from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 
 work, dtype, folder = sys.argv[1:]
 with HorovodWorkers() as workers:
     case = {'scratch': scratch_case, 'concise': concise_case}[work]
     step, net = case([workers.device], dtype, workers)
-    workers.begin(net, batches(dtype)[0][0])
+    workers.broadcast_parameters(net, batches(dtype)[0][0])
     losses = [step(X, y) for X, y in batches(dtype)]
     numpy.savez(f'{folder}/{workers.rank}.npz', *params_of(net), losses=losses)

@@ -8,11 +8,11 @@ import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.data import BatchIterator
+from gluon_mgpu.distributed import launchers, watch
+from gluon_mgpu.distributed.horovod_checks import check_own_gpus
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+from gluon_mgpu.distributed.launchers import Place, place
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
-from gluon_mgpu.parallel import launchers, watch
-from gluon_mgpu.parallel.horovod_checks import check_own_gpus
-from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
-from gluon_mgpu.parallel.launchers import Place, place
 from gluon_mgpu.training.run import Run
 
 
@@ -90,7 +90,7 @@ def test_variables_that_are_wrong(monkeypatch, variables, words):
 
 def test_workers_connect_once_in_a_process(monkeypatch):
     """A second time, Horovod takes the addresses of the first for those of now, and aborts or hangs."""
-    monkeypatch.setattr('gluon_mgpu.parallel.horovod_workers.check_horovod', lambda: None)
+    monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.check_horovod', lambda: None)
     monkeypatch.setattr(HorovodWorkers, '_connected', True)
     monkeypatch.setenv('HOROVOD_RANK', '0')
     monkeypatch.setenv('HOROVOD_SIZE', '2')
@@ -142,7 +142,7 @@ def test_the_parts_of_all_workers_are_the_batches(n, k, shuffle):
     images = numpy.arange(n, dtype='uint8').repeat(4).reshape(n, 2, 2)
     labels = numpy.arange(n)
     whole = BatchIterator(images, labels, 5, 'test', shuffle, seed=1)
-    parts = [BatchIterator(images, labels, 5, 'test', shuffle, seed=1, part=(i, k)) for i in range(k)]
+    parts = [BatchIterator(images, labels, 5, 'test', shuffle, seed=1, shard=(i, k)) for i in range(k)]
     assert len({part.digest for part in parts}) == 1
     for _ in range(2):  # epochs
         for (X, y), *others in zip(whole, *parts):
@@ -152,14 +152,14 @@ def test_the_parts_of_all_workers_are_the_batches(n, k, shuffle):
 
 def test_a_part_of_the_test_rows_keeps_no_others():
     images = numpy.zeros((100, 28, 28), 'uint8')
-    assert sum(len(BatchIterator(images, images[:, 0, 0], 8, 'test', part=(i, 3))._images) for i in range(3)) == 100
+    assert sum(len(BatchIterator(images, images[:, 0, 0], 8, 'test', shard=(i, 3))._images) for i in range(3)) == 100
 
 
 def test_other_rows_have_another_digest():
     images, labels = numpy.zeros((10, 2, 2), 'uint8'), numpy.zeros(10, 'uint8')
 
     def digest(images, labels):
-        return BatchIterator(images, labels, 5, 'test', part=(0, 2)).digest
+        return BatchIterator(images, labels, 5, 'test', shard=(0, 2)).digest
     other = images.copy()
     other[3, 1, 1] = 1
     assert len({digest(images, labels), digest(other, labels), digest(images, labels + 1),
@@ -172,8 +172,8 @@ def test_batches_of_another_worker_are_refused():
     run = Two(1, quiet=True)
     run.workers.rank, run.workers.size = 1, 2
     images = numpy.zeros((10, 28, 28), 'uint8')
-    with pytest.raises(ValueError, match='worker 1 of 2 has the batches of another: load them with part=workers.part'):
-        next(run.batches(BatchIterator(images, images[:, 0, 0], 5, 'test', part=(0, 2))))
+    with pytest.raises(ValueError, match='worker 1 of 2 has the batches of another: .* shard=workers.shard'):
+        next(run.batches(BatchIterator(images, images[:, 0, 0], 5, 'test', shard=(0, 2))))
 
 
 @pytest.mark.parametrize('flags, words', [
@@ -199,10 +199,10 @@ def test_a_signal_that_was_gathered_stays_known():
     workers = HorovodWorkers.__new__(HorovodWorkers)  # no Horovod: one worker, whose sums are its own
     workers._signum, workers._signals = 0, SimpleNamespace(received=0)
     workers._sum = lambda array, kind: array
-    of_all = workers.tell([1.5])
+    of_all = workers.allgather_async([1.5])
     workers._signals.received = 15
-    assert workers.gather('a') == ['a'] and workers.stop() == 15
-    assert of_all()[0][0] == 1.5 and workers.stop() == 15
+    assert workers.allgather('a') == ['a'] and workers.pending_signal() == 15
+    assert of_all()[0][0] == 1.5 and workers.pending_signal() == 15
 
 
 def test_workers_that_share_a_gpu_are_refused():

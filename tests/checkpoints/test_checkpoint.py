@@ -11,14 +11,14 @@ import pytest
 import safetensors
 import safetensors.numpy
 
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx, seed as seed_mxnet
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.trainer import Trainer
-from gluon_mgpu.training import checkpoint
-from gluon_mgpu.training.checkpoint import CheckpointError
 from gluon_mgpu.training.parameters import by_name, copies, trainable
 
 OPTIMIZERS = {'sgd': ('sgd', {'learning_rate': 0.1}),

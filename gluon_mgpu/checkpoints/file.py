@@ -14,7 +14,7 @@ import numpy
 import safetensors
 import safetensors.numpy
 
-from .folder import write_whole
+from ..base.files import write_atomically
 
 VERSION = 1
 
@@ -56,7 +56,7 @@ def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
         content = safetensors.numpy.save(tensors, metadata)
     except (TypeError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
         raise ValueError(f'{error}: a checkpoint can only hold arrays of common types and what JSON can hold') from None
-    write_whole(path, [content])
+    write_atomically(path, [content])
 
 
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:

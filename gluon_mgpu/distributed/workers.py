@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..program import Stopped
+from ..base.program import Stopped
 
 
 class Workers:
@@ -25,7 +25,7 @@ class Workers:
     hosts : sequence of str
         The machine of each worker.
     lag : int
-        How many calls of `tell` later one should ask what others told, so as not to wait for them.
+        How many calls of `allgather_async` later one should ask what others told, so as not to wait for them.
     launcher : str
         What has started them, such as ``'srun'``; '' for none.
     advice : str
@@ -40,7 +40,7 @@ class Workers:
         self._signals = signals
 
     @property
-    def part(self) -> tuple[int, int]:
+    def shard(self) -> tuple[int, int]:
         """Which part of each batch is this worker's: (rank, size)."""
         return self.rank, self.size
 
@@ -66,10 +66,10 @@ class Workers:
         optimizer_params : dict
             Its settings.
         """
-        from .trainer import Trainer
+        from ..parallel.trainer import Trainer
         return Trainer(params, optimizer, optimizer_params)
 
-    def begin(self, net: Any, X: Any) -> None:
+    def broadcast_parameters(self, net: Any, X: Any) -> None:
         """Give all workers the parameters of the first; `X` is a batch, or part of one, to learn shapes from. Waits.
 
         Parameters
@@ -85,7 +85,7 @@ class Workers:
             If another worker has another network.
         """
 
-    def sum_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
+    def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
         """Sum counts of rows over all workers; waits.
 
         Parameters
@@ -100,12 +100,12 @@ class Workers:
         """
         correct, rows = 0.0, 0
         for right, size in counts:
-            if self.size == 1 and self._received():  # several workers stop together: see `HorovodWorkers.sum_counts`
+            if self.size == 1 and self._received():  # several workers stop together
                 raise Stopped(self._received())
             correct, rows = correct + right, rows + size
         return correct, rows
 
-    def tell(self, numbers: list) -> Callable[[], list]:
+    def allgather_async(self, numbers: list) -> Callable[[], list]:
         """Tell all workers a few numbers, as many on each; does not wait.
 
         Returns
@@ -115,11 +115,11 @@ class Workers:
         """
         return lambda: [numbers]
 
-    def gather(self, value: Any) -> list:
+    def allgather(self, value: Any) -> list:
         """Return the value of each worker, in the order of their ranks; waits for all."""
         return [value]
 
-    def first(self, function: Callable[[], Any]) -> Any:
+    def on_rank_0(self, function: Callable[[], Any]) -> Any:
         """Call a function on the first worker only, and return on all what it returns; waits.
 
         Raises
@@ -127,12 +127,12 @@ class Workers:
         ValueError, OSError
             On all workers, if it does on the first.
         """
-        result, error = self.gather(_attempt(function) if self.rank == 0 else None)[0]
+        result, error = self.allgather(_attempt(function) if self.rank == 0 else None)[0]
         if error is not None:
             raise agreed(error)
         return result
 
-    def each(self, function: Callable[[], Any]) -> Any:
+    def on_all_ranks(self, function: Callable[[], Any]) -> Any:
         """Call a function on every worker, and return this one's result; waits for all.
 
         Raises
@@ -141,14 +141,14 @@ class Workers:
             On all workers, if it does on one: which one is in the line.
         """
         result, error = _attempt(function)
-        errors = self.gather(error)
+        errors = self.allgather(error)
         lines = {str(error) for error in errors}
         for rank, error in enumerate(errors):
             if error is not None:
                 raise agreed(error if len(lines) == 1 else ValueError(f'{self._name(rank)}: {error}'))
         return result
 
-    def agree(self, facts: dict[str, Any]) -> None:
+    def check_equal(self, facts: dict[str, Any]) -> None:
         """Refuse to go on if a worker's facts differ from those of the first; waits for all.
 
         Raises
@@ -156,7 +156,7 @@ class Workers:
         ValueError
             On all workers: which fact differs on which worker.
         """
-        first, *others = self.gather(facts)
+        first, *others = self.allgather(facts)
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
                 if first.get(name) != other.get(name):
@@ -164,14 +164,14 @@ class Workers:
                         f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on {self._name(rank)}: '
                         'start all workers with the same program, flags, versions and data'))
 
-    def stop(self) -> int:
+    def pending_signal(self) -> int:
         """Return the signal that all workers know of, 0 for none. Does not wait.
 
         They tell each other whenever values are told or gathered; so it is the same on all after the same batch.
         """
         return self._received()
 
-    def stop_now(self) -> int:
+    def exchange_signal(self) -> int:
         """As `stop`, but first tell each other; waits for all workers."""
         return self._received()
 

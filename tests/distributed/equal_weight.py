@@ -6,10 +6,9 @@ from cases import params_of
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.hook import Hook
-from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.run import Callback, Run
 
 CHAPTERS = {'scratch': scratch, 'concise': concise}
 BATCH_SIZE, LR = 16, 1e-5
@@ -17,10 +16,10 @@ IMAGES = numpy.random.default_rng(0).integers(0, 256, (33, 28, 28)).astype('uint
 LABELS = numpy.random.default_rng(1).integers(0, 10, 33)
 
 
-class Beginning(Hook):
+class Beginning(Callback):
     """Keeps the parameters before the first step."""
 
-    def begun(self, run):
+    def train_begin(self, run):
         """Copy them."""
         self.params = params_of(run.net)
 
@@ -28,15 +27,16 @@ class Beginning(Hook):
 def trained(chapter, devices, workers=None):
     """The parameters before and after an epoch of `chapter.train` that hardly moves them."""
     workers, beginning = workers or Workers(), Beginning()
-    data = [BatchIterator(IMAGES, LABELS, BATCH_SIZE, 'test', shuffle, part=workers.part) for shuffle in (True, False)]
-    run = Run(1, quiet=True, hooks=[beginning], workers=workers)
+    data = [BatchIterator(IMAGES, LABELS, BATCH_SIZE, 'test', shuffle, shard=workers.shard)
+            for shuffle in (True, False)]
+    run = Run(1, quiet=True, callbacks=[beginning], workers=workers)
     net = {} if chapter == 'scratch' else {'net': gluon.nn.Dense(10, in_units=784)}
     CHAPTERS[chapter].train(len(devices), BATCH_SIZE, LR, devices=devices, data=data, run=run, **net)
     return beginning.params, params_of(run.net)
 
 
 if __name__ == '__main__':
-    from gluon_mgpu.parallel.horovod_workers import HorovodWorkers
+    from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
     name, folder = sys.argv[1:]
     with HorovodWorkers() as workers:
         before, after = trained(name, [workers.device], workers)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from .checkpoint_file import CheckpointError
+from .file import CheckpointError
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 MOST_UPDATES = 2**31

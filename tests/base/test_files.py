@@ -1,0 +1,92 @@
+"""Files that are always complete, and folders that were replaced."""
+import os
+import shutil
+import threading
+
+import pytest
+
+from gluon_mgpu.base import files as module
+from gluon_mgpu.base.files import SameFolder, write_atomically
+
+
+def test_threads_that_write_one_file_at_the_same_time(tmp_path):
+    """Each writes a file of its own first: the one that is renamed last is there, complete, and nothing else."""
+    barrier, problems = threading.Barrier(4), []
+
+    def pieces(number):
+        for _ in range(3):
+            barrier.wait()
+            yield bytes([number]) * 2**16
+
+    def write(number):
+        try:
+            write_atomically(tmp_path / 'a', pieces(number))
+        except Exception as error:
+            problems.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    content = (tmp_path / 'a').read_bytes()
+    assert problems == [] and content == content[:1] * 3 * 2**16
+    assert [path.name for path in tmp_path.iterdir()] == ['a']
+
+
+def test_what_a_killed_process_has_left_is_used_again(tmp_path):
+    (tmp_path / 'a.part').write_bytes(b'x' * 100)
+    write_atomically(tmp_path / 'a', [b'new'])
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'new')]
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def none(*args):
+        raise OSError(95, 'Operation not supported')
+
+    monkeypatch.setattr(module.fcntl, 'flock', none)
+    for content in (b'1', b'2'):
+        write_atomically(tmp_path / 'a', [content])
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', content)]
+
+
+@pytest.mark.parametrize('there', [True, False])
+def test_a_symbolic_link_stays_one(there, tmp_path):
+    target = tmp_path / 'elsewhere' / 'b'
+    target.parent.mkdir()
+    if there:
+        target.write_bytes(b'old')
+    (tmp_path / 'a').symlink_to('elsewhere/b')
+    write_atomically(tmp_path / 'a', [b'new'])
+    assert (tmp_path / 'a').is_symlink() and target.read_bytes() == b'new'
+    assert [path.name for path in target.parent.iterdir()] == ['b']
+
+
+@pytest.mark.parametrize('error', [OSError, KeyboardInterrupt])
+def test_nothing_is_left_of_what_was_interrupted(error, tmp_path):
+    def pieces():
+        yield b'new'
+        raise error
+
+    (tmp_path / 'a').write_bytes(b'old')
+    with pytest.raises(error):
+        write_atomically(tmp_path / 'a', pieces())
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'old')]
+
+
+def test_a_folder_that_was_replaced(tmp_path):
+    folder = tmp_path / 'run'
+    folder.mkdir()
+    same = SameFolder(folder)
+    same.check()
+    shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError):
+        same.check()
+    folder.mkdir()
+    with pytest.raises(OSError, match='it was replaced by another folder'):
+        same.check()
+    number = same._descriptor
+    del same
+    with pytest.raises(OSError, match='Bad file descriptor'):
+        os.fstat(number)

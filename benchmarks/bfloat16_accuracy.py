@@ -26,7 +26,7 @@ DTYPES = ('float32', 'bfloat16')
 def last_accuracy(dtype, number, args):
     """Return the test accuracy after the last epoch, with initial parameters from seed `number`."""
     train_iter, test_iter = load_data(args.dataset, args.batch_size, args.data_dir, train_size=args.rows,
-                                      seed=number, say=lambda line: None)
+                                      seed=number, log=lambda line: None)
     seed(number)
     net = resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)

@@ -49,7 +49,7 @@ class TimedSaver(CheckpointCallback):
 def cost(chapter, num_epochs, dataset, data_dir, folder):
     """Return medians: seconds per epoch of 60,000 rows, seconds waited, seconds of writing; and the file's MB."""
     train, rows, batch_size, lr = WORK[chapter]
-    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
+    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, log=lambda line: None)
     saver = TimedSaver(folder)
     run = Run(num_epochs, quiet=True, callbacks=[saver])
     with contextlib.redirect_stdout(io.StringIO()):

@@ -103,7 +103,7 @@ def measure(name: str, args, pythons: dict, dataset: str, data: Path, num_rows: 
     try:
         ceiling = process.ceiling(pythons[OURS], CORES, args.timeout)
     except process.ProgramError as error:
-        say(f'{name}: what the cores can do at most is left out: {error}')
+        log(f'{name}: what the cores can do at most is left out: {error}')
         ceiling = {}
     runs_of = run_rounds(name, args, pythons, data)
     summaries = results.compare(runs_of, OURS, work.mflop)
@@ -130,11 +130,11 @@ def run_rounds(name: str, args, pythons: dict, data: Path) -> dict:
                 run = process.run(pythons[c.environment or OURS], HERE / 'contenders' / c.program, job,
                                   args.timeout)
             except process.ProgramError as error:
-                say(f'{name}: {contender} is left out: {error}')
+                log(f'{name}: {contender} is left out: {error}')
                 del runs_of[contender]
                 continue
             runs_of[contender].append(run)
-            say(f'{name}, round {number + 1} of {args.rounds}: {contender}, epochs of '
+            log(f'{name}, round {number + 1} of {args.rounds}: {contender}, epochs of '
                 f'{", ".join(f"{s:.2f}" for s in run["epoch_seconds"])} s')
     return runs_of
 
@@ -146,13 +146,13 @@ def find_pythons(args) -> dict:
     pythons = {OURS: Path(sys.executable)}
     for name in sorted(wanted - {None}):
         try:
-            pythons[name] = environments.make(name, args.env_dir, say)
+            pythons[name] = environments.make(name, args.env_dir, log)
         except environments.MissingEnvironmentError as error:
-            say(f'{name} is left out: {error}')
+            log(f'{name} is left out: {error}')
     return pythons
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Print progress to stderr, apart from the tables on stdout."""
     print(line, file=sys.stderr, flush=True)
 

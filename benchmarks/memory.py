@@ -41,7 +41,7 @@ class Sizes(Callback):
 def sizes(chapter, num_devices, num_epochs, dataset, data_dir):
     """Return (MB of memory, MB of address space) after each epoch."""
     train, rows, batch_size, lr = WORK[chapter]
-    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
+    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, log=lambda line: None)
     test_batches = list(itertools.islice(test_iter, -(-rows // 6 // batch_size)))  # a sixth, as in Fashion-MNIST
     callback = Sizes()
     with contextlib.redirect_stdout(io.StringIO()):

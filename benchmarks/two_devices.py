@@ -28,7 +28,7 @@ def epoch_seconds(chapter, devices, dataset, data_dir):
     """Return the seconds of the second epoch on the devices, given as text."""
     train, rows, batch_size, lr = WORK[chapter]
     devices = parse_devices(devices)
-    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, say=lambda line: None)
+    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, log=lambda line: None)
     test_batches = [next(iter(test_iter))]  # one is enough, since accuracy is not measured
     run = Run(num_epochs=2, quiet=True)
     with contextlib.redirect_stdout(io.StringIO()):

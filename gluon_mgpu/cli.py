@@ -70,7 +70,7 @@ def run(train: Callable, chapter: str, network: str, argv: list | None, batch_si
 def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -> None:
     signals = StopSignals()
     with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as held:
-        say = (lambda line: None) if args.quiet or workers.rank else show
+        log = (lambda line: None) if args.quiet or workers.rank else show
         workers.check_equal({'chapter': chapter, **vars(args)})  # before flags decide which values are gathered
         # All that can be refused is refused before data is loaded, and before anything is written
         earlier = workers.on_rank_0(lambda: earlier_run(args.resume, args.out_dir)) if args.resume else None
@@ -82,7 +82,7 @@ def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -
             workers.on_rank_0(lambda: onnx_file.check_path(args.export, args.out_dir))
         own = {name: getattr(args, name) for name in own_names if getattr(args, name) is not None}
         devices, (train_iter, test_iter) = workers.on_all_ranks(
-            lambda: _devices_and_data(args, own, check, workers, say))
+            lambda: _devices_and_data(args, own, check, workers, log))
         all_devices = [device for its in workers.allgather(list(map(str, devices))) for device in its]
         config = {'chapter': chapter, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
                   'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
@@ -91,7 +91,7 @@ def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -
         workers.check_equal({**config, 'platform': ''})
         config['process'] = this_process()
         heading = f'{network} on {train_iter.dataset}, {", ".join(all_devices)}'
-        say(f'{heading}{_how_many(workers)}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
+        log(f'{heading}{_how_many(workers)}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
             f'batches of {args.batch_size}, learning rate {args.lr:g}')
 
         changed = workers.on_rank_0(partial(differences, earlier.config, config)) if earlier else {}
@@ -101,14 +101,14 @@ def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -
         checkpoint = None
         if earlier:
             # Once more, now that no other run can write there
-            earlier = workers.on_rank_0(lambda: earlier_run(args.resume, args.out_dir, say) or earlier)
+            earlier = workers.on_rank_0(lambda: earlier_run(args.resume, args.out_dir, log) or earlier)
             checkpoint = earlier.checkpoint
             workers.on_rank_0(partial(record, earlier, config, changed))
-            say(_how_it_goes_on(earlier, changed))
+            log(_how_it_goes_on(earlier, changed))
         net = _train(train, args, out_dir, config, checkpoint, heading, workers, signals,
                      devices=devices, data=(train_iter, test_iter), **own)
         if args.export:
-            workers.on_rank_0(lambda: _export(net, args.export, lenet, out_dir, say))
+            workers.on_rank_0(lambda: _export(net, args.export, lenet, out_dir, log))
 
 
 def _workers(args, chapter, signals) -> contextlib.AbstractContextManager[Workers]:
@@ -132,14 +132,14 @@ def _how_many(workers) -> str:
     return f', {workers.size} workers' if workers.size > 1 else ''
 
 
-def _devices_and_data(args, own: dict, check: Callable | None, workers, say) -> tuple:
-    devices = check_devices([workers.device]) if args.horovod else _devices(args, say)
+def _devices_and_data(args, own: dict, check: Callable | None, workers, log) -> tuple:
+    devices = check_devices([workers.device]) if args.horovod else _devices(args, log)
     if args.timeline:
         check_profiler(devices)
     if check:
         check(devices=devices, **own)
     return devices, load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
-                              seed=args.seed, say=say, progress=not args.quiet and workers.rank == 0,
+                              seed=args.seed, log=log, progress=not args.quiet and workers.rank == 0,
                               shard=workers.shard)
 
 
@@ -166,10 +166,10 @@ def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, 
     return run.net
 
 
-def _export(net, path, lenet, out_dir, say) -> None:
+def _export(net, path, lenet, out_dir, log) -> None:
     """Write the model; what stops that is told with the command that does it later."""
     try:
-        onnx_file.write(net, path, lenet, say)
+        onnx_file.write(net, path, lenet, log)
     except OSError as error:
         command = shlex.join(['python', '-m', 'gluon_mgpu.export', str(out_dir), '--out', str(path)])
         raise ValueError(f'{path} cannot be written ({error.strerror or error}), all else is done; to do it again: '
@@ -213,13 +213,13 @@ def _how_it_goes_on(earlier: Earlier, changed: dict) -> str:
     return f'{line}; {differing}' if differing else line
 
 
-def _devices(args, say) -> list:
+def _devices(args, log) -> list:
     """The devices asked for; by default two, or the one GPU of a machine that has no more."""
     if args.devices is not None:
         return parse_devices(args.devices)
     num_gpus = num_mxnet_gpus()
     if not num_gpus:
-        say(f'training on CPU contexts: {why_no_gpus()}')
+        log(f'training on CPU contexts: {why_no_gpus()}')
     return devices_from(args.num_gpus or min(num_gpus, 2) or 2)
 
 

@@ -20,7 +20,7 @@ from .onnx_model import file
 from .scratch import lenet
 
 
-def to_onnx(net_or_params: Any, path: str | os.PathLike, say: Callable[[str], None] = print) -> None:
+def to_onnx(net_or_params: Any, path: str | os.PathLike, log: Callable[[str], None] = print) -> None:
     """Write LeNet or ResNet-18 as an ONNX model, for batches of any size, in float32; waits.
 
     The model takes ``images`` (batch, 1, 28, 28), float32 from 0 to 1, and gives ``scores`` (batch, 10), as the network
@@ -35,7 +35,7 @@ def to_onnx(net_or_params: Any, path: str | os.PathLike, say: Callable[[str], No
         they do in batch norm's running statistics, the model is what the first device computes.
     path : path-like
         Ends in ``.onnx``. What it was before is left until the new file is complete.
-    say : callable
+    log : callable
         Is told in one line where the model is, and how it was checked, or that it was not.
 
     Raises
@@ -46,7 +46,7 @@ def to_onnx(net_or_params: Any, path: str | os.PathLike, say: Callable[[str], No
     OSError
         If the file cannot be written.
     """
-    file.write(net_or_params, path, lenet, say)
+    file.write(net_or_params, path, lenet, log)
 
 
 def main(argv: list | None = None) -> int:

@@ -15,7 +15,7 @@ from .networks.precision import check_dtype
 from .networks.resnet import resnet18
 
 
-def trained_network(path, devices: list | None = None, say: Callable[[str], None] = print) -> tuple:
+def trained_network(path, devices: list | None = None, log: Callable[[str], None] = print) -> tuple:
     """Make the network that a run has trained; waits.
 
     Parameters
@@ -25,7 +25,7 @@ def trained_network(path, devices: list | None = None, say: Callable[[str], None
     devices : list of mx.Context, optional
         By default those that the run was on, each once where several workers had devices of the same name. On another
         number of devices, each has the mean of batch norm's running statistics.
-    say : callable
+    log : callable
         Is told in one line what is not as expected.
 
     Returns
@@ -41,25 +41,25 @@ def trained_network(path, devices: list | None = None, say: Callable[[str], None
     ValueError
         If there is no whole checkpoint, or the devices of the run are not here.
     """
-    found, config = find_run(path, say)
+    found, config = find_run(path, log)
     if devices is None:
         names = dict.fromkeys(config['devices'])  # each once: workers may have devices of the same name
         devices = parse_devices(','.join(name.replace('(', ':').rstrip(')') for name in names))
     if config['chapter'] == 'scratch':
-        params_on = dict(zip(devices, load_run(found, config, devices, say)))
+        params_on = dict(zip(devices, load_run(found, config, devices, log)))
         return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
     check_dtype(config['dtype'], devices)
-    return hybridized(load_run(found, config, devices, say)), devices, config
+    return hybridized(load_run(found, config, devices, log)), devices, config
 
 
-def find_run(path, say: Callable[[str], None] = print) -> tuple[Path, dict]:
+def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
     """Find the checkpoint that a path means.
 
     Parameters
     ----------
     path : path-like
         A run's folder, whose newest whole checkpoint is taken, or a checkpoint.
-    say : callable
+    log : callable
         Is told in one line of each checkpoint that is not whole.
 
     Returns
@@ -75,7 +75,7 @@ def find_run(path, say: Callable[[str], None] = print) -> tuple[Path, dict]:
         If there is no whole checkpoint, or it is not of a chapter's run.
     """
     path = Path(path)
-    found = newest(path, say) if path.is_dir() else path
+    found = newest(path, log) if path.is_dir() else path
     if found is None:
         raise CheckpointError(f'{path}: there is no whole checkpoint in it; name the folder of a run')
     config = checkpoint.read(found)[0]['position'].get('config')
@@ -88,7 +88,7 @@ def find_run(path, say: Callable[[str], None] = print) -> tuple[Path, dict]:
     return found, config
 
 
-def load_run(found: Path, config: dict, devices: list, say: Callable[[str], None] = print) -> Any:
+def load_run(found: Path, config: dict, devices: list, log: Callable[[str], None] = print) -> Any:
     """Load what `find_run` has found; waits.
 
     Parameters
@@ -99,7 +99,7 @@ def load_run(found: Path, config: dict, devices: list, say: Callable[[str], None
         The run's configuration.
     devices : list of mx.Context
         What to load it onto.
-    say : callable
+    log : callable
         Is told in one line if arrays that differed between devices come to another number of them.
 
     Returns
@@ -112,5 +112,5 @@ def load_run(found: Path, config: dict, devices: list, say: Callable[[str], None
     else:
         net = resnet18(10, config['dtype'])
         net.initialize(ctx=devices)
-    checkpoint.load(found, net, say=say)
+    checkpoint.load(found, net, log=log)
     return net

@@ -221,7 +221,7 @@ def contenders(monkeypatch, program, tmp_path):
     arrays = (numpy.zeros((12, 28, 28), 'uint8'), numpy.zeros(12, 'uint8')) * 2
     monkeypatch.setattr(rows, 'load', lambda data_dir, folder: ('zeros', arrays))
 
-    def make(name, env_dir, say):
+    def make(name, env_dir, log):
         raise environments.MissingEnvironmentError('no index can be reached')
     monkeypatch.setattr(environments, 'make', make)
 
@@ -305,7 +305,7 @@ def test_an_environment_that_cannot_be_made_leaves_nothing(monkeypatch, tmp_path
     monkeypatch.setattr(environments, '_call', call)
     monkeypatch.setitem(environments.RECIPES, 'peer', (['something'],))
     with pytest.raises(environments.MissingEnvironmentError, match='no matching'):
-        environments.make('peer', tmp_path, say=lambda line: None)
+        environments.make('peer', tmp_path, log=lambda line: None)
     assert not (tmp_path / 'peer').exists()
 
 

@@ -34,7 +34,7 @@ def python_of(folder: Path) -> Path:
     return folder / ('Scripts/python.exe' if sys.platform == 'win32' else 'bin/python')
 
 
-def make(name: str, env_dir: Path, say=print) -> Path:
+def make(name: str, env_dir: Path, log=print) -> Path:
     """Create the environment ``env_dir/name`` from `RECIPES` if it is missing, and return its interpreter.
 
     Raises
@@ -45,7 +45,7 @@ def make(name: str, env_dir: Path, say=print) -> Path:
     folder = Path(env_dir).absolute() / name
     python = python_of(folder)
     if not python.exists():
-        say(f'making {folder}, which takes a minute or more')
+        log(f'making {folder}, which takes a minute or more')
         try:
             _call([sys.executable, '-m', 'venv', '--clear', folder])
             for arguments in RECIPES[name]:

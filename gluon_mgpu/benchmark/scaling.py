@@ -58,7 +58,7 @@ def plan(batch_sizes: dict[str, int], num_devices: int, num_rows: int) -> dict[t
 
 
 def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, steps: dict[str, int],
-            say: Callable[[str], None] = print) -> list[dict]:
+            log: Callable[[str], None] = print) -> list[dict]:
     """Measure all cases and return a `summary` of each.
 
     Parameters
@@ -71,7 +71,7 @@ def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, 
         Supplies the rows.
     rounds, steps : int, dict
         How often each case is measured, and of each network, on how many steps.
-    say : callable
+    log : callable
         Is told, in one line, when a round is done.
     """
     samples: dict[Case, list[Sample]] = {case: [] for case in cases.values()}
@@ -82,7 +82,7 @@ def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, 
             job = NETWORKS[case.network](devices[:case.num_devices])
             samples[case].append(measure(job, batches[case.rows], job.warm_up, steps[case.network],
                                          min(steps[case.network], job.part_steps)))
-        say(f'round {number + 1} of {rounds} done')
+        log(f'round {number + 1} of {rounds} done')
     lines = []
     for (network, mode, _), case in cases.items():
         one = cases[network, mode, 1]

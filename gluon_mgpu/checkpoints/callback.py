@@ -26,20 +26,20 @@ def checkpoints(folder, above: int | None = None) -> list[Path]:
     return sorted(found, key=_steps, reverse=True)
 
 
-def newest(folder, say: Callable[[str], None]) -> Path | None:
+def newest(folder, log: Callable[[str], None]) -> Path | None:
     """Return the newest checkpoint in a folder that is whole; None if there is none.
 
     Parameters
     ----------
     folder : path-like
         That of a run.
-    say : callable
+    log : callable
         Is told in one line of each that is not whole, or has another one's name.
     """
-    return newest_position(folder, say)[0]
+    return newest_position(folder, log)[0]
 
 
-def newest_position(folder, say: Callable[[str], None]) -> tuple[Path | None, dict]:
+def newest_position(folder, log: Callable[[str], None]) -> tuple[Path | None, dict]:
     """Return the newest whole checkpoint in a folder, and its position; (None, {}) if there is none. See `newest`.
 
     Parameters
@@ -52,9 +52,9 @@ def newest_position(folder, say: Callable[[str], None]) -> tuple[Path | None, di
             position = checkpoint.read(path)[0]['position']
             if num_steps(position) in (None, _steps(path)):
                 return path, position
-            say(f'{path} was renamed, it is of step {num_steps(position)}: looking for the one before')
+            log(f'{path} was renamed, it is of step {num_steps(position)}: looking for the one before')
         except CheckpointError as error:
-            say(f'{error}: looking for the one before')
+            log(f'{error}: looking for the one before')
     return None, {}
 
 

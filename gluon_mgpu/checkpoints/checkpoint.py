@@ -87,7 +87,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     return Snapshot(arrays, record)
 
 
-def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[str], None] = print,
+def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[str], None] = print,
          workers: Workers | None = None) -> dict:
     """Load a checkpoint into a network and its Trainer, in place; waits.
 
@@ -98,7 +98,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
     net, trainer
         As for `save`: the same network, on any devices, and a Trainer with the same optimizer, or no trainer. The
         Trainer may have made steps. The network must be initialized; unknown shapes are taken from the file.
-    say : callable
+    log : callable
         Is told in one line if parameters that differed between the devices come to another number of devices: each
         device gets their mean then. With the same number, each gets its own.
     workers : Workers, optional
@@ -130,7 +130,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, say: Callable[[
     averaged = _set(net, parameters, workers)
     if averaged:
         numbers = f'{len(parameters[averaged[0]])} devices, now on {workers.size * len(copies(net)[averaged[0]])}'
-        say(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {numbers}: each has their mean')
+        log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {numbers}: each has their mean')
     if trainer is not None:
         optimizer_state.restore(trainer, _names(net), record['optimizer'], arrays)
         _set(net, parameters, workers)  # once more: a Trainer that begins copies the first device's to the others

@@ -31,7 +31,7 @@ class Earlier(NamedTuple):
 
 
 def earlier_run(resume: str, out_dir: str | None,
-                say: Callable[[str], None] = lambda line: None) -> Earlier | None:
+                log: Callable[[str], None] = lambda line: None) -> Earlier | None:
     """Find the run that ``--resume`` means; None if there is none yet.
 
     Parameters
@@ -40,7 +40,7 @@ def earlier_run(resume: str, out_dir: str | None,
         ``'auto'``: the run in `out_dir`, if there is one. Else a folder of a run, or a checkpoint in one.
     out_dir : str or None
         As given on the command line.
-    say : callable
+    log : callable
         Is told in one line of each checkpoint that is passed over.
 
     Raises
@@ -54,14 +54,14 @@ def earlier_run(resume: str, out_dir: str | None,
         folder = Path(out_dir)
         if not folder.is_dir() or is_empty(folder):
             return None
-        return _earlier(folder, *newest_position(folder, say))
+        return _earlier(folder, *newest_position(folder, log))
     path = Path(resume)
     folder = path if path.is_dir() else path.parent
     if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
         raise ValueError(f'--out-dir {out_dir} is not {folder}, and a run goes on in its own folder: leave it out')
     if path.is_dir():
         _config(folder)
-        found, position = newest_position(folder, say)
+        found, position = newest_position(folder, log)
         if found is None:
             raise ValueError(f'--resume {resume}: there is no whole checkpoint in it')
         return _earlier(folder, found, position)

@@ -89,7 +89,7 @@ def gradient_sizes() -> dict:
             'ResNet-18': sum(p.data().size for p in net.collect_params().values() if p.grad_req != 'null')}
 
 
-def measure(devices: list, rounds: int = 9, say=print) -> dict:
+def measure(devices: list, rounds: int = 9, log=print) -> dict:
     """Measure the devices' link, and each algorithm on the first 2, 3, ... of them; waits.
 
     Parameters
@@ -98,7 +98,7 @@ def measure(devices: list, rounds: int = 9, say=print) -> dict:
         Two or more.
     rounds : int
         Measurements of which the median is taken.
-    say : callable
+    log : callable
         Is told each result in a line.
 
     Returns
@@ -108,10 +108,10 @@ def measure(devices: list, rounds: int = 9, say=print) -> dict:
         'devices' (their number), 'algorithm', 'seconds', 'model_seconds' and 'busiest_bytes'.
     """
     alpha, beta = measure_link(devices[0], devices[1], rounds)
-    say(f'alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/byte'
+    log(f'alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/byte'
         + (f' ({1e-9 / beta:.1f} GB/s)' if beta else '') + f' between {devices[0]} and {devices[1]}')
     sizes, measured = gradient_sizes(), []
-    say(f'{"network":10} {"devices":>7} {"algorithm":9} {"measured ms":>11} {"model ms":>9} {"busiest MB":>10}')
+    log(f'{"network":10} {"devices":>7} {"algorithm":9} {"measured ms":>11} {"model ms":>9} {"busiest MB":>10}')
     for network, size in sizes.items():
         for k in range(2, len(devices) + 1):
             for algorithm in ALGORITHMS:
@@ -119,7 +119,7 @@ def measure(devices: list, rounds: int = 9, say=print) -> dict:
                        'model_seconds': TIMES[algorithm](k, 4 * size, alpha, beta),
                        **measure_allreduce(algorithm, size, devices[:k], rounds)}
                 measured.append(row)
-                say(f'{network:10} {k:7} {algorithm:9} {row["seconds"] * 1e3:11.3f} '
+                log(f'{network:10} {k:7} {algorithm:9} {row["seconds"] * 1e3:11.3f} '
                     f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')
     return {'alpha': alpha, 'beta': beta, 'devices': [str(d) for d in devices],
             'gradient_bytes': {network: 4 * size for network, size in sizes.items()}, 'measured': measured}

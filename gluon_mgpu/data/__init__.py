@@ -30,7 +30,7 @@ def __getattr__(name: str):
 
 
 def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
-              train_size: int | None = None, seed: int = 0, say: Callable[[str], None] = print,
+              train_size: int | None = None, seed: int = 0, log: Callable[[str], None] = print,
               progress: bool = True, shard: tuple[int, int] = (0, 1)) -> tuple[BatchIterator, BatchIterator]:
     """Load a dataset as iterators over its training and its test rows.
 
@@ -52,7 +52,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         Use the first `train_size` training rows; by default all.
     seed : int
         Decides the order of the training rows.
-    say : callable
+    log : callable
         Is told, in one line, that 'auto' means glyphs and why.
     progress : bool
         Show the progress of a download on stderr.
@@ -70,7 +70,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         If an argument is out of range, the dataset can't be had (`DownloadError`), or a file is broken.
     """
     from .batches import BatchIterator
-    name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, say, progress)
+    name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
     if train_size is not None:
         train_size = integer('train_size', train_size, 1, len(images))
         images, labels = images[:train_size].copy(), labels[:train_size].copy()  # the others are not kept
@@ -90,7 +90,7 @@ def load_data_fashion_mnist(batch_size: int,
     return load_data('fashion-mnist', batch_size)
 
 
-def _load(dataset, data_dir, say, progress) -> tuple[str, tuple, tuple]:
+def _load(dataset, data_dir, log, progress) -> tuple[str, tuple, tuple]:
     """The dataset's name and its (images, labels) to train on and to test on."""
     if dataset not in DATASETS:
         raise ValueError(f'dataset {dataset!r}: one of {", ".join(DATASETS)} expected')
@@ -98,9 +98,9 @@ def _load(dataset, data_dir, say, progress) -> tuple[str, tuple, tuple]:
         raise ValueError("data_dir '' is empty: name a folder (is a shell variable unset?), or leave data_dir out")
     if dataset == 'auto':
         try:
-            return _load('fashion-mnist', data_dir, say, progress)
+            return _load('fashion-mnist', data_dir, log, progress)
         except DownloadError as error:
-            say(f'the dataset is glyphs, not fashion-mnist: {error}')
+            log(f'the dataset is glyphs, not fashion-mnist: {error}')
     from . import idx
     if dataset in ('auto', 'glyphs'):
         return 'glyphs', *_glyphs()

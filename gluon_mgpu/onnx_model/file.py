@@ -56,7 +56,7 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
 
 
 def write(net: Any, path: str | os.PathLike, lenet: Callable | None = None,
-          say: Callable[[str], None] = print) -> None:
+          log: Callable[[str], None] = print) -> None:
     """Write a network as an ONNX model, with the values that it has on its first device; waits.
 
     Parameters
@@ -67,7 +67,7 @@ def write(net: Any, path: str | os.PathLike, lenet: Callable | None = None,
         What it was before is left until the new file is complete.
     lenet : callable, optional
         ``lenet(X, params)`` are the scores of images X; needed with parameters.
-    say : callable
+    log : callable
         Is told in one line where the model is, and how it was checked.
 
     Raises
@@ -83,7 +83,7 @@ def write(net: Any, path: str | os.PathLike, lenet: Callable | None = None,
     content = model.SerializeToString()
     told = _check(content, model.graph.input[0].type.tensor_type.shape.dim[1].dim_value, scores)
     write_atomically(path, [content])
-    say(f'model: {path}, {told}')
+    log(f'model: {path}, {told}')
 
 
 def _lenet(params, lenet: Callable | None) -> tuple:

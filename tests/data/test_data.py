@@ -124,7 +124,7 @@ def assert_holds(iters, arrays, dataset):
 
 def refusal(*args, **kwargs) -> str:
     with pytest.raises(ValueError) as error:
-        load_data(*args, say=fail, **kwargs)
+        load_data(*args, log=fail, **kwargs)
     assert '\n' not in str(error.value)
     return str(error.value)
 
@@ -161,7 +161,7 @@ def test_not_compressed(tmp_path):
 def test_in_the_environment(data_dir, tmp_path, monkeypatch):
     monkeypatch.setenv('GLUON_MGPU_DATA', str(data_dir))
     assert_holds(load_data('mnist', 32), ARRAYS['mnist'], 'mnist')
-    assert_holds(load_data('auto', 32, say=fail), ARRAYS['fashion-mnist'], 'fashion-mnist')
+    assert_holds(load_data('auto', 32, log=fail), ARRAYS['fashion-mnist'], 'fashion-mnist')
     assert_holds(load_data_fashion_mnist(32), ARRAYS['fashion-mnist'], 'fashion-mnist')
     other = dataset(seed=9)
     write(tmp_path / 'other' / 'mnist', other)
@@ -188,7 +188,7 @@ def test_downloaded_once_to_the_cache_folder(tmp_path, monkeypatch):
     try:
         monkeypatch.setitem(download_module.MIRRORS, 'fashion-mnist', (server.mirror,))
         for _ in range(2):
-            iters = load_data('auto', 32, say=fail, progress=False)
+            iters = load_data('auto', 32, log=fail, progress=False)
             assert_holds(iters, ARRAYS['fashion-mnist'], 'fashion-mnist')
         assert server.fetched == list(FILES)
     finally:
@@ -207,7 +207,7 @@ def test_the_cache_folder(tmp_path, monkeypatch):
 
 
 def test_glyphs_by_name(small_glyphs):
-    train_iter, test_iter = load_data('glyphs', 32, say=fail)
+    train_iter, test_iter = load_data('glyphs', 32, log=fail)
     assert (train_iter.dataset, train_iter.num_rows, test_iter.num_rows) == ('glyphs', 60, 20)
     (_, labels), (images, _) = glyphs.load(cache_dir())
     numpy.testing.assert_array_equal(numpy.rint(rows(test_iter)[0][:, 0] * 255), images)
@@ -217,7 +217,7 @@ def test_glyphs_by_name(small_glyphs):
 @pytest.mark.parametrize('asked', ['glyphs', 'auto'])
 def test_glyphs_need_no_home_folder(small_glyphs, homeless, asked):
     said = []
-    train_iter, test_iter = load_data(asked, 32, say=said.append, progress=False)
+    train_iter, test_iter = load_data(asked, 32, log=said.append, progress=False)
     assert (train_iter.dataset, test_iter.dataset, train_iter.num_rows) == ('glyphs', 'glyphs', 60)
     assert said == ([] if asked == 'glyphs' else [f'the dataset is glyphs, not fashion-mnist: {NO_HOME}'])
 
@@ -243,7 +243,7 @@ def test_glyphs_are_made_without_a_home_folder(tmp_path):
 @pytest.mark.parametrize('asked', ['glyphs', 'auto'])
 def test_glyphs_with_a_bad_home_folder(small_glyphs, bad_home, why, asked):
     said = []
-    train_iter, _ = load_data(asked, 32, say=said.append, progress=False)
+    train_iter, _ = load_data(asked, 32, log=said.append, progress=False)
     assert (train_iter.dataset, train_iter.num_rows) == ('glyphs', 60)
     expected = ('the dataset is glyphs, not fashion-mnist: fashion-mnist cannot be downloaded: '
                 f'{bad_home}/.cache/gluon-mgpu/fashion-mnist cannot be used ({why}); '
@@ -258,7 +258,7 @@ def test_auto_without_certificates_is_glyphs_and_says_why(small_glyphs, monkeypa
     secure = Mirror('https://127.0.0.1:1/', dict.fromkeys(FILES, 'md5:0'))
     monkeypatch.setitem(download_module.MIRRORS, 'fashion-mnist', (secure,))
     said = []
-    assert load_data('auto', 32, say=said.append, progress=False)[0].dataset == 'glyphs'
+    assert load_data('auto', 32, log=said.append, progress=False)[0].dataset == 'glyphs'
     line, = said
     assert '\n' not in line
     assert line.startswith('the dataset is glyphs, not fashion-mnist: fashion-mnist cannot be downloaded: ')
@@ -268,7 +268,7 @@ def test_auto_without_certificates_is_glyphs_and_says_why(small_glyphs, monkeypa
 
 def test_auto_without_network_is_glyphs_and_says_why(small_glyphs):
     said = []
-    train_iter, test_iter = load_data('auto', 32, say=said.append, progress=False)
+    train_iter, test_iter = load_data('auto', 32, log=said.append, progress=False)
     assert train_iter.dataset == test_iter.dataset == 'glyphs'
     line, = said
     assert '\n' not in line
@@ -321,7 +321,7 @@ def test_a_named_folder_that_cannot_be_entered(data_dir, monkeypatch):
 @pytest.mark.parametrize('name', ARRAYS)
 def test_by_name_without_network(name):
     with pytest.raises(DownloadError, match=f'^{name} cannot be downloaded: .*, or take --dataset glyphs$'):
-        load_data(name, 32, say=fail, progress=False)
+        load_data(name, 32, log=fail, progress=False)
 
 
 @pytest.mark.parametrize('asked, needed', [('mnist', 'mnist'), ('fashion-mnist', 'fashion-mnist'),

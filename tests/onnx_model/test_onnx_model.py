@@ -45,7 +45,7 @@ def test_the_shapes_of_lenet_are_those_of_the_chapter():
 
 def test_what_is_in_the_file():
     arrays = lenet_params(numpy.random.default_rng(0))
-    to_onnx(to_mx(arrays), 'a.onnx', say=lambda line: None)
+    to_onnx(to_mx(arrays), 'a.onnx', log=lambda line: None)
     model = onnx.load('a.onnx')
     assert [array.name for array in model.graph.initializer] == ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
     for expected, array in zip(arrays, model.graph.initializer):
@@ -143,7 +143,7 @@ def test_layers_without_bias_and_other_strides():
     said = []
     net = block(nn.Conv2D(3, (3, 5), strides=(2, 1), padding=(0, 2), dilation=(2, 1), use_bias=False),
                 Residual(4, use_1x1conv=True, strides=3), nn.GlobalAvgPool2D(), nn.Dense(5, use_bias=False))
-    to_onnx(net, 'a.onnx', say=said.append)
+    to_onnx(net, 'a.onnx', log=said.append)
     assert "checked in onnxruntime: its scores are the network's" in said[-1]
 
 

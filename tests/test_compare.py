@@ -369,7 +369,7 @@ def test_memory_is_noted_after_every_epoch(few_rows):
 def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monkeypatch, devices, capsys):
     rates, step = [], concise.train_batch
 
-    def train_batch(X, y, net, loss, trainer, devices):
+    def train_batch(X, y, net, loss, trainer, devices, batch_size):
         rates.append(trainer.learning_rate)
         return step(X, y, net, loss, trainer, devices)
 

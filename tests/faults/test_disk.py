@@ -139,7 +139,8 @@ def test_output_that_cannot_be_written(redirection, scratch_command, whole, tmp_
     assert outcome(tmp_path / 'run') == whole
     if redirection in ('| head -1', '> /dev/full'):
         reason, times = ('Broken pipe', 1) if 'head' in redirection else ('No space left on device', 5)
-        assert done.stderr.splitlines() == [f'stdout cannot be written ({reason})'] * times
+        lines = [line for line in done.stderr.splitlines() if 'storage.cc' not in line]  # MXNet 2 prints one of its own
+        assert lines == [f'stdout cannot be written ({reason})'] * times
     count('an output that cannot be written: trained on')
 
 

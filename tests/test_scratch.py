@@ -208,8 +208,8 @@ def test_what_is_there_for_speed_changes_no_number(device_list, rng, monkeypatch
 
 @pytest.mark.parametrize('wrong, message', [
     ({'lr': 0}, 'lr 0: a number above 0 expected'), ({'lr': 'fast'}, "lr 'fast': a number above 0 expected"),
-    ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is no device to train on"),
-    ({'devices': mx.cpu(0)}, r'cpu\(0\) is no list of devices: write'),
+    ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is not a device"),
+    ({'devices': mx.cpu(0)}, r'cpu\(0\) is not a list of devices: write'),
     ({'devices': None, 'num_gpus': '2'}, "the number of devices '2': an integer from 1"),
     ({'allreduce': [1]}, r'allreduce \[1\]: one of'), ({'data': 5}, 'data of type int: a pair'),
     ({'data': ()}, 'data of type tuple: a pair'), ({'data': ([], [], [])}, 'data of type tuple: a pair'),

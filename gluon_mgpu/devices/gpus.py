@@ -59,7 +59,7 @@ def check_gpus(numbers: list[int]) -> None:
         if not seen:
             raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use {CPU_CONTEXTS}')
         if i >= seen:
-            mig = ', because a process can use only one MIG instance' if any(g.is_mig for g in ask_driver().gpus) else ''
+            mig = ', a process can use only one MIG instance' if any(gpu.is_mig for gpu in ask_driver().gpus) else ''
             raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}{mig}{hidden()}): '
                              f'use gpu:0{f" to gpu:{seen - 1}" if seen > 1 else ""}')
 

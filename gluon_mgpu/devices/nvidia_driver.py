@@ -22,7 +22,7 @@ CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
 # CUresult: the known error codes of cuInit
 MEANINGS = {
     3: 'not initialized; a process forked after using CUDA cannot use it, start a new one',
-    34: "this library is the stub of the CUDA toolkit, remove it from LD_LIBRARY_PATH",
+    34: 'this library is the stub of the CUDA toolkit; remove it from LD_LIBRARY_PATH',
     100: 'no GPU that CUDA can use',
     101: 'invalid device; check CUDA_VISIBLE_DEVICES',
     802: 'the system is not ready; check that the NVIDIA fabric manager runs',

@@ -47,7 +47,7 @@ else:
             return type(self).forward.__wrapped__(self, *args)
 
     def _called_by_gluon_or_super(written):
-        """Return a `forward` that calls Gluon's, which calls `written`; ``super().forward(X)`` calls `written` itself."""
+        """Return a `forward` that calls Gluon's, which calls `written`; ``super().forward(X)`` calls `written`."""
         @functools.wraps(written)
         def forward(self, *args):
             if type(self).forward is forward:

@@ -41,8 +41,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     data_dir : path, optional
         A folder that contains ``fashion-mnist/`` and ``mnist/``, or is one of them. Default: the environment
         variable GLUON_MGPU_DATA. If you name a folder, only that folder is searched. Missing files are an error;
-        nothing is downloaded. Otherwise files are downloaded to the user's cache folder. Glyphs are stored
-        there as well if it is writable.
+        nothing is downloaded. Otherwise the user's cache folder is used.
     train_size : int, optional
         Use only the first `train_size` training rows.
     log : callable
@@ -52,10 +51,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     shard : (rank, size)
         Yield only this shard of each batch, for one of several workers.
 
-    Raises
-    ------
-    ValueError
-        For an argument out of range, a dataset that is not available (`DownloadError`) or a damaged file.
+    Raises ValueError for an argument out of range, a damaged file or (`DownloadError`) an unavailable dataset.
     """
     from .batches import BatchIterator
     name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)

@@ -87,17 +87,10 @@ class BatchIterator:
 
 
 def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
-    """Return the pair `data` if `net` can be trained on it; raise ValueError for wrong batch sizes or labels.
+    """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
-    Labels are checked because MXNet maps those above the last class to the last one, and negative ones to the first.
-    Only a `BatchIterator` and a list of batches are checked, not other iterables.
-
-    Parameters
-    ----------
-    data : (train_iter, test_iter)
-        Iterables over (X, y).
-    net : gluon.HybridBlock, optional
-        The network; None for one of ten classes. Not changed.
+    Raises ValueError for another batch size than that of the data, or for labels outside the network's classes. MXNet
+    itself would treat those as the first or last class. Labels of iterables other than lists are not checked.
     """
     try:
         train_iter, test_iter = data

@@ -1,7 +1,6 @@
 """Download of Fashion-MNIST and MNIST from the first of several mirrors that has them.
 
-pooch downloads each file under another name, compares its checksum and then renames it. So files are always complete,
-even after Ctrl-C or when two processes download at the same time.
+A file gets its name only when its checksum is correct: it is never incomplete, even after Ctrl-C.
 """
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
 def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
     """Yield each mirror, in order, with what is wrong with it, or ''.
 
-    Asks all mirrors at the same time, in threads. One after the other could take minutes without network, because
-    the timeouts of requests do not include looking up host names.
+    Threads ask all mirrors at the same time: the timeouts of requests do not limit the look-up of host names.
     """
     problems = {}
 

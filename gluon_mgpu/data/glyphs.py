@@ -38,17 +38,9 @@ NOISE = 0.4      # standard deviation; paper is about 0, ink about 1
 
 
 def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
-    """Return each letter in each font, large, upright and centred in a square.
+    """Return each letter in each font: float32 (len(fonts), 10, CELL, CELL), from 0 (paper) to 1 (ink).
 
-    Parameters
-    ----------
-    fonts : tuple of str
-        Files in Matplotlib's font folder, without ``.ttf``.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (len(fonts), 10, CELL, CELL), from 0 (paper) to 1 (ink).
+    The letters are upright and centred. `fonts` are files in Matplotlib's font folder, without ``.ttf``.
     """
     folder_for_matplotlib()
     # Imported here, because Matplotlib takes most of a second and a cached dataset does not need it

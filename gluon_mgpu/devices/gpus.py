@@ -65,11 +65,8 @@ def check_gpus(numbers: list[int]) -> None:
 
 
 def gpu_of_worker(local_rank: int) -> int:
-    """Return the number of the GPU for a worker of this machine: its local rank, or 0 if it sees a single GPU.
-
-    Slurm can show each task one GPU or MIG instance; each task calls it gpu(0).
-    """
-    return 0 if num_mxnet_gpus() == 1 else local_rank
+    """Return the number of the GPU for a worker of this machine: its local rank, or 0 if it sees a single GPU."""
+    return 0 if num_mxnet_gpus() == 1 else local_rank  # Slurm can show each task one GPU or MIG instance
 
 
 def uuid_of(number: int) -> str:

@@ -15,10 +15,7 @@ from uuid import UUID
 from ..mxnet_setup.installation import BUILDS
 
 LIBRARY = 'nvcuda.dll' if sys.platform == 'win32' else 'libcuda.so.1'
-
-# CUdevice_attribute
-CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
-
+CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 # CUresult: the known error codes of cuInit
 MEANINGS = {
     3: 'not initialized; a process forked after using CUDA cannot use it, start a new one',
@@ -43,8 +40,8 @@ class Gpu(NamedTuple):
 
     @property
     def is_mig(self) -> bool:
-        """Return whether it is an instance of a partitioned GPU, such as 'NVIDIA A100-SXM4-40GB MIG 3g.20gb'."""
-        return ' MIG ' in self.name
+        """Return whether it is an instance of a partitioned GPU."""
+        return ' MIG ' in self.name  # 'NVIDIA A100-SXM4-40GB MIG 3g.20gb'
 
     def __str__(self) -> str:
         return f'{self.name} (compute capability {self.capability[0]}.{self.capability[1]})'

@@ -1,7 +1,4 @@
-"""MXNet, imported with NumPy semantics (``npx.set_np()``), and functions that hide the differences between 1.9 and 2.
-
-All modules import MXNet from here, so that the process is prepared for it.
-"""
+"""MXNet for all other modules: imported with NumPy semantics, and with functions for what differs between 1.9 and 2."""
 from __future__ import annotations
 
 import ctypes
@@ -32,11 +29,7 @@ if TYPE_CHECKING or MXNET_MAJOR >= 2:
     HybridBlock = gluon.HybridBlock
 else:
     class HybridBlock(gluon.HybridBlock):
-        """A block with MXNet 2's ``forward(self, X)`` that MXNet 1.9 can hybridize as well.
-
-        MXNet 1.9 calls ``hybrid_forward(self, F, X)`` with arrays or symbols. A ``forward`` that consists of layers
-        and operators works with both and does not need ``F``.
-        """
+        """A block with MXNet 2's ``forward(self, X)`` that MXNet 1.9, which calls it with symbols, can hybridize."""
 
         def __init_subclass__(cls, **kwargs):
             super().__init_subclass__(**kwargs)
@@ -94,10 +87,9 @@ def low_precision_type(name: str):
 def empty_with_view(shape: tuple, dtype) -> tuple:
     """Return a new array on ``cpu(0)`` and a NumPy view of its memory, to be filled before the array is used.
 
-    Unlike ``np.array(data)``, it does not wait for the work queued on ``cpu(0)``. Unlike ``from_numpy``, the memory
-    belongs to MXNet. Python's memory would be freed on a thread of the engine, and a process that forks could hang.
-
-    Raises ValueError if MXNet has no arrays of that dtype. The view is valid as long as the array exists.
+    Unlike ``np.array(data)``, it does not wait for the work queued on ``cpu(0)``. Unlike with ``from_numpy``, MXNet
+    owns the memory: Python would free it on a thread of the engine, and a process that forks could hang. The view is
+    valid as long as the array exists. Raises ValueError if MXNet has no arrays of that dtype.
     """
     dtype = numpy.dtype(dtype).newbyteorder('=')
     try:

@@ -67,10 +67,8 @@ def installed_builds() -> list[str]:
 def obstacle() -> str:
     """Return a known reason why MXNet cannot be imported or would fail later, with the remedy, or ''."""
     python = f'Python {sys.version_info[0]}.{sys.version_info[1]}'
-    if sys.version_info >= (3, 13):
-        return f'{python} cannot run MXNet, because it has no NumPy older than 2: use Python 3.9 to 3.12'
-    if not sys.version_info >= (3, 9):
-        return f'{python} is too old: use Python 3.9 to 3.12'
+    if not (3, 9) <= sys.version_info < (3, 13):  # MXNet needs a NumPy below 2, which 3.13 does not have
+        return f'{python} cannot run MXNet: use Python 3.9 to 3.12'
     builds = installed_builds()
     if len(builds) > 1:
         return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
@@ -102,7 +100,7 @@ def explain(error: Exception) -> str:
         return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'
     reinstall = f'pip uninstall -y {" ".join(installed_builds())}, then {_pip("cpu")}'
     if library[1] in BUNDLED:
-        return f'The library {library[1]}, which is part of MXNet, is missing: {reinstall}'
+        return f'The library {library[1]}, which comes with MXNet, is missing: {reinstall}'
     cuda = [os.path.basename(path) for path in NVIDIA_LIBRARIES]
     if library[1] in (*cuda, 'libcuda.so.1'):
         if not loads('libcuda.so.1'):
@@ -148,11 +146,8 @@ def _pip_command() -> str:
 
 
 def how_to_get_horovod() -> str:
-    """Return the command that builds Horovod for this environment. The script is not in the wheel."""
-    source = Path(__file__).parents[2]
-    in_source = (source / 'tools' / 'install_horovod.sh').exists()
-    folder = f'the folder {source}' if in_source else "a checkout of this package's source"
-    return f'tools/install_horovod.sh {sys.prefix} in {folder} builds it'
+    """Return the command that builds Horovod for this environment; its script is not in the wheel."""
+    return f"tools/install_horovod.sh {sys.prefix} in a checkout of this package's source builds it"
 
 
 def _line(error: Exception) -> str:

@@ -1,7 +1,4 @@
-"""Preparation of the process for MXNet: environment variables, memory allocator, missing names, CUDA libraries.
-
-`prepare` runs when `gluon_mgpu` is imported, before MXNet. `load_mxnet` then imports MXNet.
-"""
+"""Preparation of the process before it imports MXNet: environment, allocator, missing names, CUDA libraries."""
 from __future__ import annotations
 
 import ctypes
@@ -76,10 +73,7 @@ def settings() -> dict[str, str | None]:
 
 @functools.lru_cache
 def omp_threads() -> int:
-    """Return the number of threads of one CPU context, as it was when `prepare` ran.
-
-    With 2 or more, several CPU contexts may hang on MXNet 1.9.1 (see `ENVIRONMENT`).
-    """
+    """Return the number of threads of one CPU context when `prepare` ran; with 2 or more, several contexts may hang."""
     openmp = _openmp()
     if openmp:  # it reads the environment only once
         return openmp.omp_get_max_threads()
@@ -93,8 +87,7 @@ def omp_threads() -> int:
 def load_mxnet() -> ModuleType:
     """Import MXNet, switch all threads to NumPy semantics (`npx.set_np`) and return the module.
 
-    Raises MXNetImportError with the reason and the remedy in one line. A program of this package (``python -m
-    gluon_mgpu.scratch``) instead prints that line to stderr and exits with status 2.
+    Raises MXNetImportError, but a program of this package prints the error to stderr and exits with status 2.
     """
     problem = installation.obstacle()
     if problem:
@@ -146,8 +139,7 @@ def _supply_names() -> None:
     """Define what MXNet uses and newer versions of Python and NumPy lack: distutils and `numpy.bool`."""
     try:
         if sys.version_info >= (3, 12):
-            # setuptools does the same at startup, but not if it is found through PYTHONPATH
-            importlib.import_module('_distutils_hack').add_shim()
+            importlib.import_module('_distutils_hack').add_shim()  # setuptools does not if found through PYTHONPATH
     except Exception:  # load_mxnet will report what is missing
         pass
     try:

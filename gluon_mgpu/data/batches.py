@@ -50,7 +50,8 @@ class BatchIterator:
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,
                  shuffle: bool = False, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> None:
         _check_arrays(images, labels)
-        self.batch_size, self.dataset, self.shard = integer('batch_size', batch_size, 1), dataset, shard
+        self.batch_size = integer('batch_size', batch_size, 1)
+        self.dataset, self.shard = dataset, shard
         self.epoch, self.num_rows = 0, len(images)
         self.num_classes = int(labels.max()) + 1 if len(labels) else 0
         self.digest = _digest(images, labels)

@@ -412,9 +412,9 @@ def labels(data_iter) -> list:
 
 
 def order(data_iter) -> list:
-    """Which row of the dataset each row of one pass is."""
+    """Return the position in the dataset of each row of one epoch."""
     sums = dataset()[FILES[0]].sum((1, 2)).tolist()
-    assert len(set(sums)) == 100  # else they could not tell the rows apart
+    assert len(set(sums)) == 100  # different for each row
     return [sums.index(round(float(s))) for s in (rows(data_iter)[0].astype('float64') * 255).sum((1, 2, 3))]
 
 

@@ -200,7 +200,7 @@ def test_prepare_returns_what_came_too_late():
 
 @linux
 @pytest.mark.parametrize(('user', 'expected'), [
-    ({}, 'True True True'),  # a large block lies in the heap, which grew ahead and stays as it is
+    ({}, 'True True True'),  # a large block is in the heap, which grew in advance and does not shrink
     ({'MALLOC_MMAP_MAX_': '65536', 'MALLOC_TOP_PAD_': '131072'}, 'False False True'),
     ({'GLIBC_TUNABLES': 'glibc.malloc.mmap_max=65536:glibc.malloc.top_pad=131072'}, 'False False True'),
     ({'MALLOC_TRIM_THRESHOLD_': '131072', 'MALLOC_TOP_PAD_': '131072'}, 'True False False'),

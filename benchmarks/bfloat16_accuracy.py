@@ -12,7 +12,7 @@ import statistics
 from gluon_mgpu import concise
 from gluon_mgpu.data import load_data
 from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.mxnet_setup.compat import gluon, init, seed
+from gluon_mgpu.mxnet_setup.compat import gluon, init, mx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.networks.resnet import resnet18
@@ -27,7 +27,7 @@ def last_accuracy(dtype, number, args):
     """Return the test accuracy after the last epoch, with initial parameters from seed `number`."""
     train_iter, test_iter = load_data(args.dataset, args.batch_size, args.data_dir, train_size=args.rows,
                                       seed=number, log=lambda line: None)
-    seed(number)
+    mx.random.seed(number)
     net = resnet18(10, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': args.lr})

@@ -49,7 +49,7 @@ from gluon_mgpu import split_batch
 from gluon_mgpu.data import BatchIterator
 from gluon_mgpu.distributed.launchers import place
 from gluon_mgpu.distributed.workers import Workers
-from gluon_mgpu.mxnet_setup.compat import autograd, seed
+from gluon_mgpu.mxnet_setup.compat import autograd, mx
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd
 
 
@@ -99,7 +99,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
     num_rows = num_steps * batch_size
     images, labels = rng.integers(0, 256, (num_rows, 28, 28), 'uint8'), rng.integers(0, 10, num_rows)
     train_iter = BatchIterator(images, labels, batch_size, 'noise', shard=workers.shard)
-    seed(0)
+    mx.random.seed(0)
     params = init_params()
     device_params = [get_params(params, device) for device in devices]
     for X, y in train_iter:

@@ -219,7 +219,7 @@ def _devices(args, log) -> list:
         return parse_devices(args.devices)
     num_gpus = num_mxnet_gpus()
     if not num_gpus:
-        log(f'training on CPU contexts: {why_no_gpus()}')
+        log(f'{why_no_gpus()}: training on CPU contexts')
     return devices_from(args.num_gpus or min(num_gpus, 2) or 2)
 
 

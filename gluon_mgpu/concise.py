@@ -16,7 +16,7 @@ from .base.checks import integer, positive
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
-from .mxnet_setup.compat import autograd, gluon, init, np, seed as set_seed, zero_grad
+from .mxnet_setup.compat import autograd, gluon, init, mx, np, zero_grad
 from .networks.hybridize import hybridized
 from .networks.precision import DTYPES, check_dtype
 from .networks.resnet import check_network, resnet18
@@ -119,7 +119,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     run = Run(num_epochs) if run is None else run
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size, net)
     run.check(train_iter, test_iter)
-    set_seed(seed)
+    mx.random.seed(seed)
     gc.collect()  # free the networks of earlier calls: Gluon's blocks are in reference cycles
     net = resnet18(10, dtype) if net is None else check_network(net, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)

@@ -21,7 +21,7 @@ from .base.checks import integer, positive
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
-from .mxnet_setup.compat import Context, autograd, np, npx, seed as set_seed
+from .mxnet_setup.compat import Context, autograd, mx, np, npx
 from .networks.hybridize import hybridized
 from .parallel.allreduce import ALGORITHMS, by_name
 from .parallel.flat import FlatParams, in_one_piece
@@ -292,7 +292,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     allreduce = run.workers.allreduce(allreduce)
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size)
     run.check(train_iter, test_iter)
-    set_seed(seed)
+    mx.random.seed(seed)
     params = init_params()
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]

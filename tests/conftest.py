@@ -58,11 +58,11 @@ def pytest_runtest_makereport(item: pytest.Item):
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
     """The seed of this test; Python, NumPy and MXNet are seeded with it before the test begins."""
-    from gluon_mgpu.mxnet_setup import compat
+    from gluon_mgpu.mxnet_setup.compat import mx
     number = request.config.getoption('seed')
     random.seed(number)
     numpy.random.seed(number)
-    compat.seed(number)
+    mx.random.seed(number)
     return number
 
 

@@ -177,7 +177,7 @@ def accumulating(net):
     (lambda: accumulating(small_net()), {}, "net has parameters with grad_req 'add'"),
     (small_net, {'dtype': 'bfloat16'}, "dtype 'bfloat16' is for ResNet-18|this CPU has no avx512_bf16|needs MXNet 1.9"),
     (small_net, {'batch_size': 8}, 'batch_size 8, but the training data has batches of 4 rows'),
-    (lambda: small_net(9), {}, 'training labels are from 0 to 9, but the network has 9 outputs: labels from 0 to 8')])
+    (lambda: small_net(9), {}, 'training labels are from 0 to 9, but the network has 9 outputs: labels must be from 0 to 8')])
 def test_a_network_that_is_refused_keeps_its_weights(devices, make, more, message):
     net = make()
     net.initialize(ctx=devices[0])

@@ -1,4 +1,4 @@
-"""With OMP_NUM_THREADS above 1 several CPU contexts hang in MXNet 1.9's OpenBLAS: refused at every door."""
+"""Tests that all functions reject several CPU contexts with OMP_NUM_THREADS above 1, which hang in MXNet 1.9."""
 import os
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
-DOORS = """
+CALLS = """
 import numpy
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
@@ -19,7 +19,7 @@ X, y = np.ones((4, 1, 28, 28)), np.zeros(4)
 params = [scratch.get_params(scratch.init_params(), device) for device in two]
 net = gluon.nn.Dense(10)
 net.initialize(ctx=two)
-doors = {
+calls = {
     'scratch.train': lambda: scratch.train(2, 256, 0.2, data=(None, None)),
     'scratch.train, devices': lambda: scratch.train(2, 256, 0.2, devices=two, data=(None, None)),
     'concise.train': lambda: concise.train(2, 256, 0.2, data=(None, None)),
@@ -35,10 +35,10 @@ doors = {
     'evaluate_accuracy_gpus': lambda: d2l.evaluate_accuracy_gpus(net, [(X, y)]),
     'evaluate_accuracy_gpus, own split': lambda: d2l.evaluate_accuracy_gpus(net, [(X, y)], split_f=None),
 }
-for name, door in doors.items():
+for name, call in calls.items():
     try:
-        door()
-        print(name, 'is open')
+        call()
+        print(name, 'is accepted')
     except ValueError as error:
         print(name, 'OMP_NUM_THREADS=2 with 2 CPU contexts hangs' in str(error))
 
@@ -51,11 +51,11 @@ print(l.shape[0], d2l.evaluate_accuracy_gpu(net, [(X, y)]) >= 0)
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
-def test_every_door_refuses_two_cpu_contexts_and_none_refuses_one():
-    done = subprocess.run([sys.executable, '-c', DOORS], capture_output=True, text=True, timeout=120, check=False,
+def test_all_functions_reject_two_cpu_contexts_and_accept_one():
+    done = subprocess.run([sys.executable, '-c', CALLS], capture_output=True, text=True, timeout=120, check=False,
                           env={**os.environ, 'OMP_NUM_THREADS': '2'})
     assert done.returncode == 0, done.stderr
-    *doors, last, least = done.stdout.splitlines()
-    assert len(doors) == 14
-    assert [door for door in doors if not door.endswith(' True')] == []
+    *calls, last, least = done.stdout.splitlines()
+    assert len(calls) == 14
+    assert [call for call in calls if not call.endswith(' True')] == []
     assert (last, least) == ('1 cpu(0) [cpu(0)]', '4 True')

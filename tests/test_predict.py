@@ -167,7 +167,7 @@ def test_an_image_of_16_bits_keeps_the_upper_8(name, dtype, tmp_path):
     (numpy.full((9, 9), -1, 'int32'), 'its pixels have more than 16 bits')])
 def test_an_image_of_more_bits_is_refused(pixels, words, tmp_path):
     Image.fromarray(pixels).save(tmp_path / 'a.tiff')
-    with pytest.raises(ValueError, match=rf'a.tiff: cannot be read as an image \({words}\); a PNG or JPEG'):
+    with pytest.raises(ValueError, match=rf'a.tiff: cannot be read as an image \({words}\); use a PNG or JPEG'):
         read_image(tmp_path / 'a.tiff')
 
 
@@ -189,7 +189,7 @@ def test_the_picture_has_the_name_that_it_says(runs, capsys, tmp_path):
 def test_what_is_no_image_is_refused(tmp_path):
     (tmp_path / 'a.png').write_text('no image')
     for path in (tmp_path / 'a.png', tmp_path / 'missing.png', tmp_path):
-        with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); a PNG or JPEG file e'):
+        with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); use a PNG or JPEG file'):
             read_image(path)
 
 

@@ -64,7 +64,7 @@ def _run(args: argparse.Namespace) -> None:
         raise ValueError('--device-images-per-second is of one network: add --network lenet or --network resnet18')
     args.dispatch = args.dispatch or args.device_images_per_second is not None
     if not args.devices and not num_mxnet_gpus():
-        print(f'measuring CPU contexts: {why_no_gpus()}', flush=True)
+        print(f'{why_no_gpus()}: measuring CPU contexts', flush=True)
     devices = parse_devices(args.devices or ('gpu:all' if num_mxnet_gpus() else 'cpu:all'))
     if args.dispatch:
         check_devices([mx.cpu(i) for i in range(max(DISPATCH_COUNTS))])

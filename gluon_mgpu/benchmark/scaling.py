@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..base.checks import integer
 from ..data.batches import BatchIterator
-from ..mxnet_setup.compat import seed
+from ..mxnet_setup.compat import mx
 from .measure import Sample, measure
 from .workloads import NETWORKS
 
@@ -78,7 +78,7 @@ def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, 
     batches = {rows: _endless(train_iter, rows) for rows in {case.rows for case in samples}}
     for number in range(rounds):
         for case in list(samples)[::-1 if number % 2 else 1]:
-            seed(0)
+            mx.random.seed(0)
             job = NETWORKS[case.network](devices[:case.num_devices])
             samples[case].append(measure(job, batches[case.rows], job.warm_up, steps[case.network],
                                          min(steps[case.network], job.part_steps)))

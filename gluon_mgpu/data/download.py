@@ -1,11 +1,9 @@
-"""Fashion-MNIST and MNIST, fetched from the first of several mirrors that delivers them.
+"""Download of Fashion-MNIST and MNIST from the first of several mirrors that has them.
 
-Each file is written under another name in the same folder, compared with its checksum and only then
-renamed: what bears its name is whole, also after Ctrl-C and when two processes start at once.
+A file gets its name only when its checksum is correct: it is never incomplete, even after Ctrl-C.
 """
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -19,14 +17,13 @@ from tqdm import tqdm
 
 from .folders import FILES, DownloadError, find
 
-ANSWER_TIMEOUT = 5  # seconds for all mirrors together to show that they are there
-READ_TIMEOUT = 10   # seconds without a byte before a transfer counts as broken
-UNREACHABLE = 'is unreachable'
-NO_CERTIFICATES = 'cannot be asked without certificates'
+ANSWER_TIMEOUT = 5  # seconds in which all mirrors together must answer
+READ_TIMEOUT = 10   # seconds without a byte until a download has failed
+TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 
 
 class Mirror(NamedTuple):
-    """A place on the web that holds the four files of a dataset, and their checksums there."""
+    """A web folder with the four files of a dataset, and their checksums there."""
     url: str
     checksums: dict[str, str]
 
@@ -45,7 +42,7 @@ MIRRORS = {
     'fashion-mnist': (
         Mirror('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/', _ZALANDO),
         Mirror(_GITHUB, _ZALANDO),
-        # MXNet compressed the same images anew; its sums are those in gluon/data/vision/datasets.py
+        # MXNet compressed the same images again; checksums from its gluon/data/vision/datasets.py
         Mirror(_MXNET + 'fashion-mnist/', _sums(
             'sha1', '0cf37b0d40ed5169c6b3aba31069a9770ac9043d', '236021d52f1e40852b06a4c3008d8de8aef1e40b',
             '626ed6a7c06dd17c0eec72fa3be1740f146a2863', '17f9ab60e7257a1620f4ad76bbbaf857c3920701')),
@@ -61,108 +58,76 @@ MIRRORS = {
 
 
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
-    """Download the files of a dataset that `folder` lacks; returns when all are there.
+    """Download the files of a dataset that are missing in `folder`, which is created if necessary.
 
-    Source: D2L downloads through MXNet's dataset classes; here it doesn't take MXNet or its one host.
-
-    Parameters
-    ----------
-    dataset : str
-        ``'fashion-mnist'`` or ``'mnist'``.
-    folder : Path
-        Made if it isn't there. Files in it are kept; a later file may come from another mirror.
-    progress : bool
-        Show a bar on stderr for each file.
+    Source: D2L downloads through MXNet's dataset classes, which know a single host.
 
     Raises
     ------
     DownloadError
-        If no mirror delivers, or `folder` can't be read or written. Without network, after
-        `ANSWER_TIMEOUT` seconds at most.
+        If no mirror has the files (without network, after `ANSWER_TIMEOUT` seconds), or `folder` cannot be used.
     """
-    folder, failures = Path(folder), []
+    folder, title = Path(folder), TITLES[dataset]
+    pooch.get_logger().setLevel('WARNING')  # otherwise it prints a line per file
+    hosts_by_problem: dict[str, list] = {}
     try:
         if all(find(folder, name) for name in FILES):
             return
         folder.mkdir(parents=True, exist_ok=True)
+        for mirror, problem in _check_mirrors(MIRRORS[dataset]):
+            problem = problem or _download_from(mirror, folder, progress)
+            if not problem:
+                return
+            hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror.url).netloc)
     except OSError as error:
-        raise DownloadError(f'{dataset} cannot be downloaded: {folder} cannot be used ({error.strerror}); '
-                            'let XDG_CACHE_HOME name a folder that can be written') from None
-    pooch.get_logger().setLevel('WARNING')  # else it tells of every file on the screen
-    for mirror, answer in _ask(MIRRORS[dataset]):
-        if answer == 'ok':
-            answer = _fetch(mirror, folder, progress)
-        if answer == 'ok':
-            return
-        failures.append(f'{urlsplit(mirror.url).netloc} {answer}')
-    why = ', '.join(failures)
-    if NO_CERTIFICATES in why:
-        why += f' ({_missing_bundle()} names no file: mend or unset it)'
-    raise DownloadError(f'{dataset} cannot be downloaded: {why}; put its files in a folder '
-                        'that --data-dir or GLUON_MGPU_DATA names, or take --dataset glyphs')
+        raise DownloadError(f'{title} could not be stored in {folder} ({error.strerror})',
+                            'set XDG_CACHE_HOME to a writable folder') from None
+    problems = '; '.join(f'{", ".join(hosts)} {problem}' for problem, hosts in hosts_by_problem.items())
+    raise DownloadError(f'{title} could not be downloaded ({problems})',
+                        'use --data-dir to name a folder with the files, or --dataset glyphs')
 
 
-def _ask(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
-    """Yield each mirror, in order, with its answer to whether it is there: 'ok', or what is wrong.
+def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
+    """Yield each mirror, in order, with what is wrong with it, or ''.
 
-    All are asked at once, in threads: the time-outs of requests bound neither the look-up of a name nor
-    a host with many addresses, so that one after the other could take minutes without network.
+    Threads ask all mirrors at the same time: the timeouts of requests do not limit the look-up of host names.
     """
-    answers = {}
+    problems = {}
 
-    def ask(mirror):
+    def check(mirror):
         head = pooch.HTTPDownloader(timeout=ANSWER_TIMEOUT)
         try:
-            there = head(mirror.url + FILES[-1], None, None, check_only=True)
-            answers[mirror.url] = 'ok' if there else 'does not have the files'
+            found = head(mirror.url + FILES[-1], None, None, check_only=True)
+            problems[mirror.url] = '' if found else 'without the files'
         except SSLError:
-            answers[mirror.url] = 'shows no certificate that is trusted here'
+            problems[mirror.url] = 'without a trusted certificate'
         except RequestException:
-            answers[mirror.url] = UNREACHABLE
-        except (OSError, ValueError) as error:  # not an answer: requests can't even ask
-            answers[mirror.url] = NO_CERTIFICATES if _missing_bundle() else f'cannot be asked ({error})'
+            problems[mirror.url] = 'unreachable'
+        except (OSError, ValueError) as error:  # wrong settings, such as REQUESTS_CA_BUNDLE or a proxy
+            problems[mirror.url] = f'not asked, {error}'
 
-    threads = [threading.Thread(target=ask, args=(mirror,), daemon=True) for mirror in mirrors]
+    threads = [threading.Thread(target=check, args=(mirror,), daemon=True) for mirror in mirrors]
     deadline = time.monotonic() + ANSWER_TIMEOUT
     for thread in threads:
         thread.start()
     for mirror, thread in zip(mirrors, threads):
         thread.join(max(0, deadline - time.monotonic()))
-        yield mirror, answers.get(mirror.url, UNREACHABLE)
+        yield mirror, problems.get(mirror.url, 'unreachable')
 
 
-def _missing_bundle() -> str:
-    """The variable that names the file of certificates, with its value, if no such file exists; else ''."""
-    for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):  # requests takes the first that is set
-        path = os.environ.get(name)
-        if path:
-            return '' if os.path.exists(path) else f'{name}={path!r}'
-    return ''
-
-
-def _fetch(mirror: Mirror, folder: Path, progress: bool) -> str:
-    """Fetch the files that `folder` lacks from one mirror; returns 'ok', or what went wrong."""
+def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
+    """Download the files missing in `folder` from one mirror; return what went wrong, or ''."""
     store = pooch.create(path=folder, base_url=mirror.url, registry=mirror.checksums)
     try:
         for name in FILES:
-            if find(folder, name):
-                continue
-            # pooch asks whether the bar is true, which tqdm answers only with a total
-            with tqdm(desc=name, total=1, unit='B', unit_scale=True, leave=False,
-                      disable=not progress) as bar:
-                http = pooch.HTTPDownloader(bar, chunk_size=2**16, timeout=READ_TIMEOUT)
-                store.fetch(name, downloader=http)
-    except (RequestException, ValueError, OSError) as error:
-        return _reason(error, folder)
-    return 'ok'
-
-
-def _reason(error: Exception, folder: Path) -> str:
-    """A few words for an error, where requests and pooch take several lines."""
-    if isinstance(error, HTTPError) and error.response is not None:
-        return f'answers with HTTP status {error.response.status_code}'
-    if isinstance(error, RequestException):
-        return 'broke off'
-    if isinstance(error, OSError):
-        return f'delivers, but {folder} cannot be written ({error.strerror})'
-    return 'delivers a file with another checksum'
+            if not find(folder, name):
+                # total: pooch evaluates bool(bar), which tqdm supports only with a total
+                with tqdm(desc=name, total=1, unit='B', unit_scale=True, leave=False, disable=not progress) as bar:
+                    store.fetch(name, downloader=pooch.HTTPDownloader(bar, chunk_size=2**16, timeout=READ_TIMEOUT))
+    except HTTPError as error:
+        return f'answered with HTTP status {error.response.status_code}'
+    except RequestException:
+        return 'stopped sending'
+    except ValueError:
+        return 'sent a file with a wrong checksum'
+    return ''

@@ -1,20 +1,20 @@
-"""An embedded dataset: ten letters drawn from the fonts that matplotlib ships.
+"""The built-in dataset: ten letters drawn from the fonts of Matplotlib, for machines without network.
 
     (train_images, train_labels), (test_images, test_labels) = glyphs.load(cache_dir)
 
-For machines without network. Letters A to J, as in notMNIST, 28x28 grey pixels, 60,000 to train on and
-10,000 to test on. Test letters come from typefaces that training never sees.
+Letters A to J, as in notMNIST: 60,000 training and 10,000 test images of 28x28 grey pixels. The fonts of the test
+images do not occur in the training images.
 """
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
+import io
 import zipfile
 from pathlib import Path
 
 import numpy
 
+from ..base.files import write_atomically
 from ..base.machine import folder_for_matplotlib
 
 LETTERS = 'ABCDEFGHIJ'
@@ -25,33 +25,25 @@ TRAIN_FONTS = (
     'STIXGeneralItalic', 'STIXGeneralBolIta')
 TEST_FONTS = ('cmr10', 'cmb10', 'cmss10', 'cmtt10', 'cmmi10')
 NUM_TRAIN, NUM_TEST = 60_000, 10_000
-ARRAYS = ('train_images', 'train_labels', 'test_images', 'test_labels')  # as named in the cached file
-FORMAT = 1       # of the cached file; to be raised whenever the same seed gives other images
+ARRAYS = ('train_images', 'train_labels', 'test_images', 'test_labels')  # names in the cached file
+FORMAT = 1       # of the cached file; increase it when a change gives other images for the same seed
 
-SIZE = 28        # pixels along a side of an image
-ZOOM = 4         # letters are drawn this many times as large
-CELL = 160       # pixels along a side of the square that a letter is drawn in
-CAP_HEIGHT = 88  # pixels of a drawn capital's height
-PEN = 13         # pixels of a drawn letter over which its strokes are blurred
-# With more noise or wilder poses LeNet stays at 10 % for epochs; with less it is soon at 95 %
-NOISE = 0.4      # standard deviation, where paper is about 0 and ink about 1
+SIZE = 28        # side of an image in pixels
+ZOOM = 4         # pixels of a drawn letter per pixel of an image
+CELL = 160       # side of the square of a drawn letter in its pixels
+CAP_HEIGHT = 88  # height of a drawn capital in its pixels
+PEN = 13         # width of the blur of a drawn letter in its pixels
+# With more noise or larger rotations LeNet stays at 10 % for epochs; with less it soon reaches 95 %
+NOISE = 0.4      # standard deviation; paper is about 0, ink about 1
 
 
 def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
-    """Draw every letter in every font, large, upright and in the middle of its square.
+    """Return each letter in each font: float32 (len(fonts), 10, CELL, CELL), from 0 (paper) to 1 (ink).
 
-    Parameters
-    ----------
-    fonts : tuple of str
-        Files in matplotlib's font folder, without ``.ttf``.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (len(fonts), 10, CELL, CELL), 0 for paper to 1 for ink.
+    The letters are upright and centred. `fonts` are files in Matplotlib's font folder, without ``.ttf``.
     """
     folder_for_matplotlib()
-    # Here, since matplotlib takes most of a second to import and the cached dataset does not need it
+    # Imported here, because Matplotlib takes most of a second and a cached dataset does not need it
     import matplotlib.style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -62,7 +54,7 @@ def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
 
     folder = Path(matplotlib.get_data_path()) / 'fonts' / 'ttf'
     width, height = len(LETTERS) * CELL, len(fonts) * CELL
-    with matplotlib.style.context('default'):  # a user's own style must not change the images
+    with matplotlib.style.context('default'):  # the user's style must not change the images
         canvas = FigureCanvasAgg(Figure(figsize=(width / 100, height / 100), dpi=100))
         for row, font in enumerate(fonts):
             face = FontProperties(fname=str(folder / f'{font}.ttf'))
@@ -79,95 +71,49 @@ def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
 
 
 def blur(ink: numpy.ndarray, width: int) -> numpy.ndarray:
-    """Return the mean of every pixel's `width` x `width` neighbourhood in pictures (..., h, w).
-
-    Parameters
-    ----------
-    ink : numpy.ndarray, (..., h, w)
-        The pictures; they stay as they are.
-    width : int
-        Pixels.
-    """
+    """Return images (..., height, width), averaged over `width` pixels along both axes."""
     for axis in (-2, -1):
         ink = numpy.add.reduce([numpy.roll(ink, i - width // 2, axis) for i in range(width)]) / width
     return ink
 
 
 def random_poses(rng: numpy.random.Generator, n: int) -> numpy.ndarray:
-    """Draw random rotations, shears, sizes and shifts.
+    """Return `n` random rotations, shears, scales and shifts.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Draws them.
-    n : int
-        How many.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (n, 2, 3): maps from a pixel (x, y, 1) of an image to the (x, y) of a drawn letter, both
-        counted from the middle.
+    Each is a float32 matrix (2, 3). It maps a pixel (x, y, 1) of an image to the point (x, y) of a drawn letter.
+    Both are measured from the centre.
     """
-    angle, shear = rng.normal(0, 0.25, n), rng.normal(0, 0.2, n)  # radians; sideways per upwards
+    angle, shear = rng.normal(0, 0.25, n), rng.normal(0, 0.2, n)  # radians; horizontal per vertical
     size = numpy.exp(rng.normal(0, 0.18, (n, 2, 1)))              # width and height
     shift = rng.normal(0, 1.5, (n, 2, 1))                         # pixels of an image
     cos, sin = numpy.cos(angle), numpy.sin(angle)
     # [[cos, -sin], [sin, cos]] @ [[1, shear], [0, 1]]
-    turned = numpy.stack([cos, cos * shear - sin, sin, sin * shear + cos], -1).reshape(n, 2, 2)
-    linear = ZOOM * turned / size
+    rotation = numpy.stack([cos, cos * shear - sin, sin, sin * shear + cos], -1).reshape(n, 2, 2)
+    linear = ZOOM * rotation / size
     return numpy.concatenate([linear, -linear @ shift], -1).astype(numpy.float32)
 
 
 def make(rng: numpy.random.Generator, fonts: tuple[str, ...], n: int) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Make `n` images of letters in `fonts`, as many of each letter, in random order.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Draws poses, pens and noise.
-    fonts : tuple of str
-        Names of fonts that Matplotlib ships.
-    n : int
-        How many images.
-
-    Returns
-    -------
-    images, labels : numpy.ndarray
-        uint8 (n, 28, 28) and int32 (n,), 0 for A to 9 for J.
-    """
-    # One pixel of an image is 4x4 drawn ones: blurred beforehand, the nearest of them stands for all
+    """Return uint8 images (n, 28, 28) and int32 labels (n,), 0 for A to 9 for J, balanced and in random order."""
+    # A pixel of an image covers 4x4 drawn pixels; they are blurred, so that the nearest one represents all
     letters = blur(draw_letters(fonts), PEN).reshape(-1)
     y, x = numpy.indices((SIZE, SIZE), numpy.float32).reshape(2, -1) - (SIZE - 1) / 2
     pixels = numpy.stack([x, y, numpy.ones_like(x)])                                        # (3, 784)
     labels = rng.permutation(numpy.arange(n, dtype=numpy.int32) % len(LETTERS))
     images = numpy.empty((n, SIZE, SIZE), numpy.uint8)
-    for start in range(0, n, 1000):  # few enough for the processor's cache
+    for start in range(0, n, 1000):  # so many fit in the processor's cache
         rows = labels[start:start + 1000]
         cell = rng.integers(0, len(fonts), len(rows)) * len(LETTERS) + rows
-        at = random_poses(rng, len(rows)) @ pixels + CELL / 2                               # (b, 2, 784)
-        x, y = numpy.clip(at, 0, CELL - 1).astype(numpy.int32).swapaxes(0, 1)
-        X = write(rng, letters[(cell[:, None] * CELL + y) * CELL + x])                      # (b, 784)
+        points = random_poses(rng, len(rows)) @ pixels + CELL / 2                           # (b, 2, 784)
+        x, y = numpy.clip(points, 0, CELL - 1).astype(numpy.int32).swapaxes(0, 1)
+        X = vary_ink(rng, letters[(cell[:, None] * CELL + y) * CELL + x])                   # (b, 784)
         images[start:start + 1000] = X.reshape(-1, SIZE, SIZE)
     return images, labels
 
 
-def write(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
-    """Write blurred letters, float32 (b, 784), with pens of random widths, in random greys, on noisy paper.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Draws pens, greys and noise.
-    X : numpy.ndarray, (b, 784), float32
-        The letters, 0 to 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        uint8 (b, 784).
-    """
-    # The lower the threshold that makes a blurred stroke ink, the wider the stroke
+def vary_ink(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
+    """Return blurred letters, float32 (b, 784), with random stroke widths and greys and with noise, as uint8."""
+    # A lower threshold between paper and ink makes wider strokes of a blurred letter
     threshold, ink, paper = (rng.uniform(least, most, (len(X), 1)).astype(numpy.float32)
                              for least, most in ((0.05, 0.3), (0.8, 1.0), (0.0, 0.1)))
     X = paper + (ink - paper) * numpy.clip((X - threshold) * 4, 0, 1)
@@ -176,22 +122,11 @@ def write(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
 
 
 def load(cache_dir: Path | None, seed: int = 0) -> tuple[tuple, tuple]:
-    """Load the dataset, or make it (a few seconds) and keep it in `cache_dir` for the next time.
+    """Return (train_images, train_labels), (test_images, test_labels): uint8 (n, 28, 28) and int32 (n,) each.
 
-    Two processes may do so at once. A damaged file there is made anew; a folder that can't be read or
-    written only costs the next time.
-
-    Parameters
-    ----------
-    cache_dir : Path or None
-        Made if it isn't there. None: the dataset is made and not kept.
-    seed : int
-        Decides the images; another seed is another dataset of the same kind.
-
-    Returns
-    -------
-    (train_images, train_labels), (test_images, test_labels)
-        uint8 (60000, 28, 28), int32 (60000,), uint8 (10000, 28, 28), int32 (10000,).
+    Generates the dataset (a few seconds) and stores it in `cache_dir` for the next call, also from two processes at
+    the same time. A damaged file there is replaced. None, or a folder that is not writable: nothing is stored.
+    Another `seed` gives other images of the same kind.
     """
     path = Path(cache_dir) / f'glyphs-v{FORMAT}-seed{seed}.npz' if cache_dir else None
     arrays = _cached(path) if path else None
@@ -201,12 +136,12 @@ def load(cache_dir: Path | None, seed: int = 0) -> tuple[tuple, tuple]:
         arrays = [*train, *test]
         if path:
             with contextlib.suppress(OSError):
-                _save(path, arrays)
+                _store(path, arrays)
     return tuple(arrays[:2]), tuple(arrays[2:])
 
 
 def _cached(path: Path) -> list | None:
-    """The arrays in a file that `_save` wrote; None if it is missing or damaged."""
+    """Return the arrays in a cached file, or None if it is missing or damaged."""
     try:
         with path.open('rb') as stream, numpy.load(stream) as file:
             return [file[name] for name in ARRAYS]
@@ -214,13 +149,8 @@ def _cached(path: Path) -> list | None:
         return None
 
 
-def _save(path: Path, arrays: list) -> None:
-    """Write under another name and rename, so that what bears the name is whole."""
+def _store(path: Path, arrays: list) -> None:
+    content = io.BytesIO()
+    numpy.savez(content, **dict(zip(ARRAYS, arrays)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            numpy.savez(file, **dict(zip(ARRAYS, arrays)))
-            os.replace(file.name, path)
-        except BaseException:  # Ctrl-C as well
-            os.unlink(file.name)
-            raise
+    write_atomically(path, [content.getbuffer()])

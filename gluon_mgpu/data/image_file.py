@@ -1,4 +1,4 @@
-"""An image file of any size as the networks take it: 28x28, grey, light on black as in the datasets."""
+"""Reader for image files of any size, converted to what the networks take: 28x28, grey, light on black."""
 from __future__ import annotations
 
 import warnings
@@ -9,35 +9,21 @@ from .idx import SIDE
 
 
 def read_image(path) -> numpy.ndarray:
-    """Read an image file.
+    """Return an image file as float32 (28, 28) in [0, 1].
 
-    Parameters
-    ----------
-    path : path-like
-        PNG, JPEG or whatever Pillow reads, grey or colour, of any size, with 8 or 16 bits. What is transparent is
-        taken for black.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (28, 28) in [0, 1]: the image made square by a border, and small. Light images, whose edge is
-        lighter than half, are inverted: a shoe on white paper becomes a light shoe on black.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read as an image.
+    Reads all formats of Pillow, grey or colour, with 8 or 16 bits. The image gets a border that makes it square, and is
+    scaled down. Transparent pixels become black. If the edge is lighter than half, the image is inverted: a shoe on
+    white paper becomes a light shoe on black. Raises ValueError if the file cannot be read as an image.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('error', Image.DecompressionBombWarning)
             with Image.open(path) as file:
                 upright = _eight_bits(ImageOps.exif_transpose(file)).convert('RGBA')
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        unknown = isinstance(error, UnidentifiedImageError)
-        what = 'of no known format' if unknown else getattr(error, 'strerror', None) or error
-        raise ValueError(f'{path}: cannot be read as an image ({what}); a PNG or JPEG file expected') from None
+        reason = getattr(error, 'strerror', None) or error
+        raise ValueError(f'{path}: cannot be read as an image ({reason}); use a PNG or JPEG file') from None
     black = Image.new('RGBA', upright.size, (0, 0, 0, 255))
     grey = numpy.asarray(Image.alpha_composite(black, upright).convert('L'))
     edge = numpy.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
@@ -47,7 +33,7 @@ def read_image(path) -> numpy.ndarray:
 
 
 def _eight_bits(image):
-    """An image of 16 bits, all in grey, with the upper 8 of them; Pillow itself would clip it at 255."""
+    """Return a 16-bit grey image with its upper 8 bits; Pillow itself would clip it at 255."""
     from PIL import Image
     if image.mode == 'F':
         raise ValueError('its pixels are floating-point numbers')
@@ -60,11 +46,10 @@ def _eight_bits(image):
 
 
 def _square(image):
-    """The image within SIDE x SIDE pixels, on black. (`ImageOps.pad` fails for some images that are very long.)"""
+    """Return the image scaled to SIDE x SIDE pixels on black. `ImageOps.pad` fails for some very long images."""
     from PIL import Image
     width, height = (max(1, round(SIDE * side / max(image.size))) for side in image.size)
     square = Image.new('L', (SIDE, SIDE))
     square.paste(image.resize((width, height), Image.Resampling.LANCZOS),
                  (round((SIDE - width) / 2), round((SIDE - height) / 2)))
     return square
-

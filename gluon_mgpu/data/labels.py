@@ -1,7 +1,4 @@
-"""The names of the classes.
-
-Source: D2L 4.2, ``FashionMNIST.text_labels``.
-"""
+"""Names of the classes. Source: D2L 4.2, ``FashionMNIST.text_labels``."""
 from __future__ import annotations
 
 from .glyphs import LETTERS

@@ -1,8 +1,8 @@
-"""The devices of this machine, and lists of them.
+"""Devices of this machine, and lists of devices.
 
-    python -m gluon_mgpu.devices      the GPUs, whether MXNet can use them, and the CPU contexts
+    python -m gluon_mgpu.devices      list the GPUs, the MXNet builds that support them, and the CPU contexts
 
-Can be imported without MXNet, which is loaded inside the functions that need it.
+Can be imported without MXNet: the functions that need it import it.
 """
 from .lists import check_devices, devices_from, parse_devices, try_all_gpus, try_gpu
 

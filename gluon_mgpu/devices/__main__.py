@@ -1,4 +1,4 @@
-"""The GPUs, the builds of MXNet that have code for them, and the CPU contexts. Loads no MXNet."""
+"""List of the GPUs, the MXNet builds that support them, and the CPU contexts. Does not import MXNet."""
 from __future__ import annotations
 
 import sys
@@ -11,16 +11,16 @@ from .nvidia_driver import ask_driver
 
 
 def main(argv: list | None = None) -> int:
-    """Print what this machine has. Returns the exit status, 0."""
+    """Print the devices of this machine; return the exit status."""
     Parser(prog='python -m gluon_mgpu.devices', description=__doc__).parse_args(argv)
     gpus, cuda_version, reason = ask_driver()
     if cuda_version:
         print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')
     for gpu in gpus:
-        verdicts = (f'{"runs" if name in gpu.builds() else "does not run"} with {name}' for name in BUILDS)
-        print(f'gpu:{gpu.index}  {gpu}, {gpu.memory / 2**30:.1f} GiB: {"; ".join(verdicts)}')
+        support = (f'{"runs" if name in gpu.builds() else "does not run"} with {name}' for name in BUILDS)
+        print(f'gpu:{gpu.index}  {gpu}, {gpu.memory / 2**30:.1f} GiB: {"; ".join(support)}')
     if not gpus:
-        print(f'no GPU ({reason})')
+        print(f'no GPU: {reason}')
     print(f'cpu:0-{num_cores() - 1}  (cpu:all) one CPU context per core')
     print(f'MXNet installed: {" and ".join(installed_builds()) or "none"}')
     return 0

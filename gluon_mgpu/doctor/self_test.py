@@ -66,12 +66,12 @@ def step() -> dict[str, Any]:
     import numpy
 
     from .. import scratch
-    from ..mxnet_setup.compat import mx, np, seed
+    from ..mxnet_setup.compat import mx, np
     chosen, rng = _chosen(), numpy.random.default_rng(0)
     single = chosen[:1] if len(chosen) > 1 else [mx.cpu(0)]
     X = np.array(rng.random((255, 1, 28, 28), dtype='float32'))  # an odd number: the shards differ in rows
     y = np.array(rng.integers(0, 10, 255))
-    seed(0)
+    mx.random.seed(0)
     initial = scratch.init_params(scale=0.1)
     moved = []
     for group in (single, chosen):

@@ -1,1 +1,1 @@
-"""MXNet made usable: set up, imported or refused in one line, and MXNet 1.9 and 2 spoken to in the same way."""
+"""Preparation of the process for MXNet, and the differences between MXNet 1.9 and 2."""

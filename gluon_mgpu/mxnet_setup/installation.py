@@ -1,7 +1,4 @@
-"""What of MXNet is installed, and what is wrong with it: each fault in one line, with its remedy.
-
-Needs neither MXNet nor NumPy.
-"""
+"""The installed MXNet and what is wrong with it: one line per fault, with the remedy. Imports no MXNet."""
 from __future__ import annotations
 
 import ctypes
@@ -15,7 +12,7 @@ import sysconfig
 from importlib import metadata
 from pathlib import Path
 
-# What mxnet-cu112 links against, where the nvidia-*-cu11 wheels have it; dependencies first.
+# Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
 NVIDIA_LIBRARIES = (
     'cuda_runtime/lib/libcudart.so.11.0',
     'cublas/lib/libcublasLt.so.11',
@@ -30,56 +27,48 @@ NVIDIA_LIBRARIES = (
     'cudnn/lib/libcudnn.so.8',
 )
 
-
-# The builds of MXNet with CUDA: the lowest and the highest compute capability that their code runs on.
-# Code for 8.6 runs on 8.9, code for 12.0 on 12.1; neither runs on a later major version.
+# MXNet builds with CUDA: the lowest and the highest compute capability that their code runs on.
+# Code for 8.6 runs on 8.9 and code for 12.0 on 12.1, but not on a later major version.
 BUILDS = {
     'mxnet-cu112': ((5, 0), (8, 9)),
     'the revived MXNet 2 (https://github.com/smolix/mxnet)': ((8, 0), (12, 1)),
 }
 
-
-# What MXNet's CPU wheel brings along beside libmxnet.so; all else it needs is the system's.
+# Libraries in MXNet's CPU wheel; all others that it needs belong to the system
 BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')
 
-# The platforms, (system, processor), that PyPI has wheels of MXNet 1.9.1 for, by the extras of this package.
-# They are for glibc: Alpine Linux, which has musl, can't run them.
+# Platforms (system, processor) with wheels of MXNet 1.9.1 on PyPI, by extra of this package.
+# The wheels need glibc: Alpine Linux with musl cannot run them.
 PLATFORMS = {
     'cpu': (('Linux', 'x86_64'), ('Linux', 'aarch64'), ('Darwin', 'x86_64')),
     'cu112': (('Linux', 'x86_64'),),
 }
-
-WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}  # by the extras of this package
+WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
 
 
 class MXNetImportError(ImportError, ValueError):
-    """MXNet cannot be imported; the message is one line with the reason and the remedy."""
+    """Error of importing MXNet, in one line with the reason and the remedy."""
 
 
 def installed_builds() -> list[str]:
-    """Return the installed distributions of MXNet, e.g. ``['mxnet-cu112']``, without importing any.
-
-    More than one means that they have overwritten each other's files.
-    """
+    """Return the installed distributions of MXNet, e.g. ``['mxnet-cu112']``; several overwrite each other's files."""
     pattern = re.compile(r'(mxnet(?:[-_](?:cu\d+)?(?:mkl|native)?)?)-\d.*\.(?:dist|egg)-info')
     for folder in sys.path:
         try:
             found = filter(None, map(pattern.fullmatch, os.listdir(folder or '.')))
-        except OSError:  # a zip file, or not there
+        except OSError:  # a zip file or missing
             continue
         builds = sorted({match[1].replace('_', '-') for match in found})
-        if builds:  # later folders are not imported from
+        if builds:  # Python imports from the first folder that has it
             return builds
     return []
 
 
 def obstacle() -> str:
-    """Return what is known to stop MXNet or to break it later, in one line; '' for nothing."""
+    """Return a known reason why MXNet cannot be imported or would fail later, with the remedy, or ''."""
     python = f'Python {sys.version_info[0]}.{sys.version_info[1]}'
-    if sys.version_info >= (3, 13):
-        return f'{python} cannot run MXNet, since it has no NumPy older than 2: use Python 3.9 to 3.12'
-    if not sys.version_info >= (3, 9):
-        return f'{python} is too old: use Python 3.9 to 3.12'
+    if not (3, 9) <= sys.version_info < (3, 13):  # MXNet needs a NumPy below 2, which 3.13 does not have
+        return f'{python} cannot run MXNet: use Python 3.9 to 3.12'
     builds = installed_builds()
     if len(builds) > 1:
         return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
@@ -99,38 +88,31 @@ def obstacle() -> str:
 
 
 def explain(error: Exception) -> str:
-    """Say in one line why importing MXNet failed, and the remedy.
-
-    Parameters
-    ----------
-    error : Exception
-        What ``import mxnet`` has raised.
-    """
+    """Return the reason why ``import mxnet`` raised `error`, with the remedy."""
     name = getattr(error, 'name', None) or ''
     if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
         return f'The module {name}, which MXNet imports, is missing: pip install {package}'
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    if not library and os.environ.get('DMLC_ROLE') in ('scheduler', 'server'):  # of a job that is not there
-        return f'MXNet cannot be imported as DMLC_ROLE says ({_line(error)}): unset DMLC_ROLE'
+    if not library and os.environ.get('DMLC_ROLE') in ('scheduler', 'server'):  # of a job that does not exist
+        return f'MXNet cannot be imported with this DMLC_ROLE ({_line(error)}): unset DMLC_ROLE'
     if not library:
         return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'
+    reinstall = f'pip uninstall -y {" ".join(installed_builds())}, then {_pip("cpu")}'
     if library[1] in BUNDLED:
-        return (f'The library {library[1]}, which comes with MXNet, is missing: pip uninstall -y '
-                f'{" ".join(installed_builds())}, then {_pip("cpu")}')
+        return f'The library {library[1]}, which comes with MXNet, is missing: {reinstall}'
     cuda = [os.path.basename(path) for path in NVIDIA_LIBRARIES]
     if library[1] in (*cuda, 'libcuda.so.1'):
         if not loads('libcuda.so.1'):
-            return ('MXNet is built for CUDA, but there is no NVIDIA driver here (libcuda.so.1): install it, '
-                    f'or the CPU build: pip uninstall -y {" ".join(installed_builds())}, then {_pip("cpu")}')
-        missing = ', '.join(name for name in cuda if not loads(name))
-        return f'CUDA libraries that MXNet needs are missing ({missing}): {_pip("cu112")}'
+            return ('MXNet is built for CUDA, but there is no NVIDIA driver here: install the driver, or the CPU '
+                    f'build: {reinstall}')
+        return f'MXNet needs CUDA libraries ({", ".join(name for name in cuda if not loads(name))}): {_pip("cu112")}'
     return (f'The library {library[1]}, which MXNet needs, is missing: install it with the package manager '
             f'of this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
 
 
 def _install() -> str:
-    """What to do where there is no MXNet."""
+    """Return how to install MXNet on this machine."""
     system, processor = platform.system(), platform.machine()
     musl = 'musl' in (sysconfig.get_config_var('HOST_GNU_TYPE') or '')
     if musl or (system, processor) not in PLATFORMS['cpu']:
@@ -142,32 +124,29 @@ def _install() -> str:
 
 
 def _pip(extra: str) -> str:
-    """The command that installs a build of MXNet: by this package's extra in its checkout, else by itself.
+    """Return the command that installs an MXNet build: through an extra in a checkout, else MXNet's own wheel.
 
-    Never by this package's name: no index has it, and what a stranger put there would be installed.
+    Never through this package's name: no index has it, so a stranger could publish a package under it.
     """
     if (Path(__file__).parents[2] / 'pyproject.toml').exists():
-        return f"{_pip_of_its_own()} install '.[{extra}]' in the folder {Path(__file__).parents[2]}"
+        return f"{_pip_command()} install '.[{extra}]' in the folder {Path(__file__).parents[2]}"
     try:
         requirements = metadata.requires('gluon-mgpu') or []
-    except metadata.PackageNotFoundError:  # a copy that was not installed
+    except metadata.PackageNotFoundError:  # not installed
         requirements = []
     wheels = [r.split(';')[0].strip() for r in requirements if re.search(rf"extra == ['\"]{extra}['\"]", r)]
-    return f'{_pip_of_its_own()} install {" ".join(wheels) or WHEELS[extra]}'
+    return f'{_pip_command()} install {" ".join(wheels) or WHEELS[extra]}'
 
 
-def _pip_of_its_own() -> str:
-    """pip, or that of a virtual environment to be made, where Debian and others keep pip off the system's Python."""
+def _pip_command() -> str:
+    """Return ``pip``, or first create a virtual environment if pip may not change the system's Python (Debian)."""
     if sys.prefix == sys.base_prefix and (Path(sysconfig.get_path('stdlib')) / 'EXTERNALLY-MANAGED').exists():
         return 'python3 -m venv .venv && .venv/bin/pip'
     return 'pip'
 
 
 def how_to_get_horovod() -> str:
-    """The command that builds Horovod into this environment: what it takes is in the source, and not in the wheel."""
-    source = Path(__file__).parents[2]
-    if (source / 'tools' / 'install_horovod.sh').exists():
-        return f'tools/install_horovod.sh {sys.prefix} in the folder {source} builds it'
+    """Return the command that builds Horovod for this environment; its script is not in the wheel."""
     return f"tools/install_horovod.sh {sys.prefix} in a checkout of this package's source builds it"
 
 
@@ -177,23 +156,17 @@ def _line(error: Exception) -> str:
 
 
 def is_count(text: str) -> bool:
-    """Return whether `text` is a number of threads that both OpenMP and MXNet understand."""
+    """Return whether both OpenMP and MXNet accept `text` as a number of threads."""
     return re.fullmatch(r'\s*\+?0*[1-9]\d*\s*', text) is not None
 
 
 def in_wheel(library: str) -> str | None:
-    """Return where pip's NVIDIA wheels have a library, or None.
-
-    Parameters
-    ----------
-    library : str
-        One of `NVIDIA_LIBRARIES`.
-    """
+    """Return the path of one of `NVIDIA_LIBRARIES` in pip's NVIDIA wheels, or None."""
     return next(filter(os.path.exists, (os.path.join(folder, 'nvidia', library) for folder in sys.path)), None)
 
 
 def loads(library: str) -> bool:
-    """Load a shared library, for those loaded later to find; return whether that worked."""
+    """Load a shared library, so that libraries loaded later find it; return whether it worked."""
     try:
         ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
     except OSError:

@@ -189,9 +189,9 @@ def _parameters_in(value: Any) -> list:
 
 def seed_all(seed: int, epoch: int) -> None:
     """Begin MXNet's and NumPy's random numbers anew, decided by a seed and an epoch."""
-    from ..mxnet_setup import compat
+    from ..mxnet_setup.compat import mx
     number = int(numpy.random.SeedSequence((seed, epoch)).generate_state(1)[0]) % 2**31
-    compat.seed(number)
+    mx.random.seed(number)
     numpy.random.seed(number)
 
 

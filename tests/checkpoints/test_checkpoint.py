@@ -14,7 +14,7 @@ import safetensors.numpy
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx, seed as seed_mxnet
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
@@ -106,7 +106,7 @@ def dense(devices, **options):
 
 def train_dense(net, trainer, steps):
     for step in steps:
-        seed_mxnet(step)  # SGLD adds noise
+        mx.random.seed(step)  # SGLD adds noise
         for array in net.weight.list_data():
             with autograd.record():
                 loss = (net(np.full((4, 3), 1.0 + step, ctx=array.ctx)) ** 2).mean()
@@ -354,7 +354,7 @@ def test_the_loop_of_the_docs(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         for end in epochs:
-            seed_mxnet(0)
+            mx.random.seed(0)
             exec(code.replace('range(num_done, 10)', f'range(num_done, {end})'), {})
         ends.append(checkpoint.read('mine.safetensors'))
     (record, arrays), (other, others) = ends

@@ -1,4 +1,4 @@
-"""A web server on this machine that delivers files, or fails to in the ways that real ones do."""
+"""A local web server that serves files, or fails like real servers."""
 from __future__ import annotations
 
 import hashlib
@@ -19,7 +19,7 @@ class LocalMirror:
     def __init__(self, files: dict, trouble: dict | None = None,
                  meet: threading.Barrier | None = None) -> None:
         self.files, self.trouble, self.meet = files, trouble or {}, meet
-        self.fetched = []                      # names, in the order in which they were asked for
+        self.fetched = []                      # names in the order of requests
         self.stalled = threading.Event()       # set once a transfer has stalled
         self.closing = threading.Event()
         self.server = ThreadingHTTPServer(('127.0.0.1', 0), self._handler())
@@ -28,7 +28,7 @@ class LocalMirror:
 
     @property
     def mirror(self) -> Mirror:
-        """What `MIRRORS` holds for this server, with the true checksums."""
+        """The entry for this server in `MIRRORS`, with the true checksums."""
         sums = {name: 'md5:' + hashlib.md5(content).hexdigest() for name, content in self.files.items()}
         return Mirror(f'http://127.0.0.1:{self.server.server_port}/data/', sums)
 

@@ -1,4 +1,4 @@
-"""Downloads, from web servers on this machine that fail in the ways that real ones do."""
+"""Tests of downloads from local web servers that fail like real ones."""
 import errno
 import re
 import signal
@@ -21,12 +21,12 @@ from gluon_mgpu.data.folders import FILES
 
 CONTENTS = file_contents(dataset())
 MIRRORS = module.MIRRORS  # the real ones
-REMEDY = '; put its files in a folder that --data-dir or GLUON_MGPU_DATA names, or take --dataset glyphs'
+REMEDY = '; use --data-dir to name a folder with the files, or --dataset glyphs'
 
 
 @pytest.fixture(autouse=True)
 def local_only(monkeypatch):
-    """No mirror but those that a test sets up, no proxy, and less patience."""
+    """Use only the mirrors of the test, no proxy, and short timeouts."""
     monkeypatch.setattr(module, 'MIRRORS', {})
     monkeypatch.setenv('NO_PROXY', '127.0.0.1,dead.test')
     monkeypatch.setattr(module, 'ANSWER_TIMEOUT', 2)
@@ -35,7 +35,7 @@ def local_only(monkeypatch):
 
 @pytest.fixture
 def serve(monkeypatch):
-    """A function that starts a mirror and puts it last in the list of them."""
+    """Return a function that starts a mirror and appends it to the list of mirrors."""
     servers = []
 
     def start(trouble=None, meet=None, contents=CONTENTS):
@@ -68,8 +68,8 @@ def host(mirror: Mirror) -> str:
     return urlsplit(mirror.url).netloc
 
 
-def refusal(folder: Path) -> str:
-    """What `download` says when no mirror delivers: one line."""
+def error_of(folder: Path) -> str:
+    """Return the error message, one line, when no mirror has the files."""
     with pytest.raises(DownloadError) as error:
         download('mnist', folder, progress=False)
     assert isinstance(error.value, ValueError)
@@ -95,7 +95,7 @@ def test_all_files(tmp_path, serve):
     assert server.fetched == list(FILES)
 
 
-def test_files_that_are_there_are_kept(tmp_path, serve):
+def test_existing_files_are_kept(tmp_path, serve):
     server = serve()
     (tmp_path / FILES[0]).write_bytes(b'mine')
     (tmp_path / FILES[1][:-len('.gz')]).write_bytes(b'mine, not compressed')
@@ -114,7 +114,7 @@ def test_a_full_folder_needs_no_network(tmp_path, serve, dead):
     assert holds(tmp_path) == dict.fromkeys(FILES, b'')
 
 
-def test_the_second_mirror_serves_when_the_first_is_down(tmp_path, serve, dead):
+def test_the_second_mirror_is_used_when_the_first_is_down(tmp_path, serve, dead):
     serve.add(dead)
     serve()
     download('mnist', tmp_path, progress=False)
@@ -123,7 +123,7 @@ def test_the_second_mirror_serves_when_the_first_is_down(tmp_path, serve, dead):
 
 @pytest.mark.parametrize('trouble', ['missing', 'wrong bytes', 'truncated', 'stalls'])
 @pytest.mark.parametrize('bad', [0, 2])
-def test_the_second_mirror_serves_what_the_first_spoils(tmp_path, serve, trouble, bad):
+def test_the_second_mirror_replaces_a_damaged_file_of_the_first(tmp_path, serve, trouble, bad):
     first, second = serve({FILES[bad]: trouble}), serve()
     download('mnist', tmp_path, progress=False)
     assert holds(tmp_path) == CONTENTS
@@ -131,7 +131,7 @@ def test_the_second_mirror_serves_what_the_first_spoils(tmp_path, serve, trouble
     assert second.fetched == list(FILES[bad:])
 
 
-def test_each_mirror_has_checksums_of_its_own(tmp_path, serve):
+def test_each_mirror_has_its_own_checksums(tmp_path, serve):
     other = {name: content + b' in other words' for name, content in CONTENTS.items()}
     serve({FILES[1]: 'missing'})
     serve(contents=other)
@@ -139,15 +139,15 @@ def test_each_mirror_has_checksums_of_its_own(tmp_path, serve):
     assert holds(tmp_path) == {**other, FILES[0]: CONTENTS[FILES[0]]}
 
 
-@pytest.mark.parametrize('trouble, said', [
-    ('missing', 'answers with HTTP status 404'), ('wrong bytes', 'delivers a file with another checksum'),
-    ('truncated', ''), ('stalls', 'broke off')])
-def test_nothing_is_left_of_a_spoilt_file(tmp_path, serve, trouble, said):
+@pytest.mark.parametrize('trouble, problem', [
+    ('missing', 'answered with HTTP status 404'), ('wrong bytes', 'sent a file with a wrong checksum'),
+    ('truncated', ''), ('stalls', 'stopped sending')])
+def test_no_part_of_a_damaged_file_remains(tmp_path, serve, trouble, problem):
     server = serve({FILES[0]: trouble})
     start = time.monotonic()
-    message = refusal(tmp_path)
+    message = error_of(tmp_path)
     assert time.monotonic() - start < 10  # and not for ever, when the server stalls
-    assert message.startswith(f'mnist cannot be downloaded: {host(server.mirror)} {said}')
+    assert message.startswith(f'MNIST could not be downloaded ({host(server.mirror)} {problem}')
     assert message.endswith(REMEDY)
     assert holds(tmp_path) == {}
     assert server.fetched == [FILES[0]]
@@ -157,14 +157,14 @@ def test_all_mirrors_are_named(tmp_path, serve, dead):
     serve.add(dead)
     absent = serve(contents={})
     wrong = serve({FILES[0]: 'wrong bytes'})
-    assert refusal(tmp_path) == (
-        f'mnist cannot be downloaded: {host(dead)} is unreachable, {host(absent.mirror)} does not have the '
-        f'files, {host(wrong.mirror)} delivers a file with another checksum{REMEDY}')
+    assert error_of(tmp_path) == (
+        f'MNIST could not be downloaded ({host(dead)} unreachable; {host(absent.mirror)} without the files; '
+        f'{host(wrong.mirror)} sent a file with a wrong checksum){REMEDY}')
     assert absent.fetched == []
 
 
-def test_without_network_the_refusal_is_quick(tmp_path, serve, monkeypatch):
-    """Looking up a name may hang for long, and nothing in Python interrupts it."""
+def test_without_network_the_error_comes_soon(tmp_path, serve, monkeypatch):
+    """Looking up a host name may hang, and Python cannot interrupt it."""
     released, asked = threading.Event(), []
 
     def hang(host, *args, **kwargs):
@@ -178,10 +178,11 @@ def test_without_network_the_refusal_is_quick(tmp_path, serve, monkeypatch):
         serve.add(Mirror(f'http://{i}.dead.test/', {}))
     start = time.monotonic()
     try:
-        message = refusal(tmp_path)
+        message = error_of(tmp_path)
         assert time.monotonic() - start < 2
         assert len(asked) == 5
-        assert all(f'{i}.dead.test is unreachable' in message for i in range(5))
+        hosts = ', '.join(f'{i}.dead.test' for i in range(5))
+        assert message == f'MNIST could not be downloaded ({hosts} unreachable){REMEDY}'
     finally:
         released.set()
 
@@ -189,9 +190,9 @@ def test_without_network_the_refusal_is_quick(tmp_path, serve, monkeypatch):
 def test_a_folder_that_cannot_be_made(tmp_path, serve):
     server = serve()
     (tmp_path / 'file').touch()
-    message = refusal(tmp_path / 'file' / 'mnist')
-    assert message == (f'mnist cannot be downloaded: {tmp_path}/file/mnist cannot be used (Not a directory); '
-                       'let XDG_CACHE_HOME name a folder that can be written')
+    message = error_of(tmp_path / 'file' / 'mnist')
+    assert message == (f'MNIST could not be stored in {tmp_path}/file/mnist (Not a directory); '
+                       'set XDG_CACHE_HOME to a writable folder')
     assert server.fetched == []
 
 
@@ -204,9 +205,9 @@ def test_a_folder_that_cannot_be_entered(tmp_path, serve, monkeypatch):
 
     with monkeypatch.context() as locked:
         locked.setattr(Path, 'stat', stat)
-        message = refusal(tmp_path / 'mnist')
-    assert message == (f'mnist cannot be downloaded: {tmp_path}/mnist cannot be used (Permission denied); '
-                       'let XDG_CACHE_HOME name a folder that can be written')
+        message = error_of(tmp_path / 'mnist')
+    assert message == (f'MNIST could not be stored in {tmp_path}/mnist (Permission denied); '
+                       'set XDG_CACHE_HOME to a writable folder')
     assert server.fetched == []
 
 
@@ -214,7 +215,7 @@ def test_a_folder_that_cannot_be_entered(tmp_path, serve, monkeypatch):
 
 @pytest.fixture
 def thread_errors(monkeypatch):
-    """What threads died of; Python would print it, with a traceback."""
+    """A list of exceptions that ended threads; Python would print them with a traceback."""
     errors = []
     monkeypatch.setattr(threading, 'excepthook', errors.append)
     return errors
@@ -229,10 +230,9 @@ def test_no_such_certificates(tmp_path, serve, monkeypatch, thread_errors, varia
         monkeypatch.setenv(name, value)
     for i in range(2):
         serve.add(Mirror(f'https://127.0.0.1:{i + 1}/', {}))
-    first = next(iter(variables))
-    assert refusal(tmp_path) == (
-        'mnist cannot be downloaded: 127.0.0.1:1 cannot be asked without certificates, 127.0.0.1:2 cannot be '
-        f"asked without certificates ({first}='/no/such.pem' names no file: mend or unset it){REMEDY}")
+    message = error_of(tmp_path)
+    assert message.startswith('MNIST could not be downloaded (127.0.0.1:1, 127.0.0.1:2 not asked, ')
+    assert message.endswith(f'invalid path: /no/such.pem){REMEDY}')
     assert thread_errors == []
 
 
@@ -246,25 +246,25 @@ def test_a_mirror_that_needs_no_certificates(tmp_path, serve, monkeypatch, threa
     assert thread_errors == []
 
 
-def test_a_mirror_that_cannot_prove_who_it_is(tmp_path, serve, monkeypatch):
+def test_a_mirror_without_a_trusted_certificate(tmp_path, serve, monkeypatch):
     for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):
         monkeypatch.delenv(name, raising=False)
     server = LocalMirror(CONTENTS)  # it speaks no TLS at all
     try:
         serve.add(server.mirror._replace(url=server.mirror.url.replace('http:', 'https:')))
-        assert f'{host(server.mirror)} shows no certificate that is trusted here;' in refusal(tmp_path)
+        assert f'({host(server.mirror)} without a trusted certificate);' in error_of(tmp_path)
     finally:
         server.close()
 
 
-def test_what_cannot_even_be_asked(tmp_path, serve, monkeypatch, thread_errors):
-    """urllib3 says some things in errors that requests doesn't make its own, such as a proxy's odd name."""
+def test_a_mirror_that_cannot_be_asked(tmp_path, serve, monkeypatch, thread_errors):
+    """Errors of urllib3 that requests does not convert, such as for the odd name of a proxy."""
     def ask(self, url, path, store, check_only=False):
         raise ValueError('an odd proxy')
 
     monkeypatch.setattr(module.pooch.HTTPDownloader, '__call__', ask)
     server = serve()
-    assert f'{host(server.mirror)} cannot be asked (an odd proxy);' in refusal(tmp_path)
+    assert f'({host(server.mirror)} not asked, an odd proxy);' in error_of(tmp_path)
     assert thread_errors == []
 
 
@@ -277,11 +277,11 @@ def test_a_full_disk(tmp_path, serve, monkeypatch):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
     monkeypatch.setattr(module.pooch.HTTPDownloader, '__call__', write)
-    assert f'delivers, but {tmp_path} cannot be written (No space left on device)' in refusal(tmp_path)
+    assert f'MNIST could not be stored in {tmp_path} (No space left on device);' in error_of(tmp_path)
     assert holds(tmp_path) == {}
 
 
-def test_the_screen(tmp_path, serve, capfd):
+def test_output_on_the_screen(tmp_path, serve, capfd):
     serve()
     download('mnist', tmp_path / 'a', progress=False)
     assert capfd.readouterr() == ('', '')

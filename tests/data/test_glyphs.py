@@ -1,4 +1,5 @@
-"""The embedded dataset: its images, its seed, its cache."""
+"""Tests of the built-in dataset: its images, its seed, its cache."""
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from gluon_mgpu.data.glyphs import CELL, LETTERS, NUM_TEST, NUM_TRAIN, PEN, TEST
 
 @pytest.fixture
 def small(monkeypatch):
-    """A dataset that is made at once."""
+    """Make the dataset small, so that it is generated immediately."""
     monkeypatch.setattr(glyphs, 'NUM_TRAIN', 200)
     monkeypatch.setattr(glyphs, 'NUM_TEST', 50)
     monkeypatch.setattr(glyphs, 'TRAIN_FONTS', ('DejaVuSans',))
@@ -47,13 +48,13 @@ def test_the_whole_dataset(whole):
 
 
 def test_neither_noise_nor_trivial(whole):
-    """The nearest class mean, fit on training fonts, tells many of the test fonts' letters and not all."""
+    """The nearest class mean of the training images recognizes many test images, but not all."""
     (X, y), (X_test, y_test) = (((images / 255).reshape(len(images), -1), labels) for images, labels in whole)
     means = numpy.stack([X[y == k].mean(0) for k in range(10)])
     y_hat = ((means ** 2).sum(1) - 2 * X_test @ means.T).argmin(1)
     accuracies = [numpy.mean(y_hat[y_test == k] == k) for k in range(10)]
     assert 0.3 < numpy.mean(accuracies) < 0.8
-    assert min(accuracies) > 0.1  # no letter is like no other's or has a wrong label
+    assert min(accuracies) > 0.1  # no letter has wrong labels
 
 
 def test_test_fonts_are_not_trained_on():
@@ -104,7 +105,7 @@ def test_the_seed_decides():
     assert (a != c).mean() > 0.5
 
 
-def test_a_style_of_the_user_changes_nothing():
+def test_the_users_style_changes_nothing():
     import matplotlib
     plain = glyphs.draw_letters(TEST_FONTS[:1])
     odd = {'figure.facecolor': 'red', 'path.sketch': (9, 9, 9), 'patch.antialiased': False}
@@ -112,7 +113,7 @@ def test_a_style_of_the_user_changes_nothing():
         numpy.testing.assert_array_equal(glyphs.draw_letters(TEST_FONTS[:1]), plain)
 
 
-def test_made_once_and_then_read(tmp_path, small, monkeypatch):
+def test_generated_once_and_then_read(tmp_path, small, monkeypatch):
     first = glyphs.load(tmp_path / 'new' / 'cache')
     assert [len(images) for images, _ in first] == [200, 50]
     assert [path.suffix for path in (tmp_path / 'new' / 'cache').iterdir()] == ['.npz']
@@ -135,7 +136,7 @@ def damages(content: bytes) -> dict:
 
 
 @pytest.mark.parametrize('damage', ['empty', 'cut', 'other', 'changed', 'lacks an array'])
-def test_a_damaged_cache_is_made_anew(tmp_path, small, damage):
+def test_a_damaged_cache_is_replaced(tmp_path, small, damage):
     first = glyphs.load(tmp_path)
     path, = tmp_path.iterdir()
     content = path.read_bytes()
@@ -154,11 +155,10 @@ def test_without_a_cache(tmp_path, small):
 
 
 def test_interrupted_while_writing(tmp_path, small, monkeypatch):
-    def savez(file, **arrays):
-        file.write(b'half')
+    def fsync(descriptor):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(numpy, 'savez', savez)
+    monkeypatch.setattr(os, 'fsync', fsync)  # the content is written, but the file has not its name yet
     with pytest.raises(KeyboardInterrupt):
         glyphs.load(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Devices and lists of them, on machines made up for the test."""
+"""Tests of devices and device lists, on simulated machines."""
 from __future__ import annotations
 
 import os
@@ -31,7 +31,7 @@ A100_PART = Gpu(0, 'NVIDIA A100-SXM4-40GB MIG 1g.5gb', (8, 0), 2**32, '9d8e7f6a-
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A function that makes up a machine: its GPUs, how many MXNet sees, which ones MXNet has code for."""
+    """Return a function that simulates a machine: its GPUs, how many MXNet sees, and the ones it has code for."""
     def pretend(*gpus, seen=None, code_for=WHEEL, cuda=True):
         gpus = [gpu._replace(index=i) for i, gpu in enumerate(gpus)]
         driver = Driver(gpus, (12, 4), '') if gpus else Driver([], None, 'no NVIDIA driver')
@@ -53,8 +53,8 @@ def gpus(*numbers):
     return [mx.gpu(i) for i in numbers]
 
 
-def refusal(function, *args):
-    """The line with which a call is refused."""
+def error_of(function, *args):
+    """Return the error message of a call: one line."""
     with pytest.raises(ValueError) as caught:
         function(*args)
     line = str(caught.value)
@@ -76,7 +76,7 @@ def test_try_gpu_with_gpus(machine):
     assert try_all_gpus() == gpus(0, 1)
 
 
-def test_try_gpu_passes_over_a_gpu_without_code(machine):
+def test_try_gpu_skips_a_gpu_without_code(machine):
     machine(H200, V100)
     assert [try_gpu(0), try_gpu(1)] == [mx.cpu(0), mx.gpu(1)]
     assert try_all_gpus() == gpus(1)
@@ -85,30 +85,30 @@ def test_try_gpu_passes_over_a_gpu_without_code(machine):
 
 
 def test_try_gpu_refuses_a_negative_number():
-    assert refusal(try_gpu, -1).startswith('device number -1: an integer of at least 0')
+    assert error_of(try_gpu, -1).startswith('device number -1: an integer of at least 0')
 
 
-def test_num_gpus_means_gpus_where_there_are_some(machine):
+def test_num_gpus_returns_gpus_if_there_are_any(machine):
     machine(V100, V100)
     assert devices_from(1) == gpus(0)
     assert devices_from(2) == gpus(0, 1)
-    assert refusal(devices_from, 3) == 'gpu(2) does not exist (MXNet sees 2): use gpu:0 to gpu:1'
+    assert error_of(devices_from, 3) == 'gpu(2) does not exist (MXNet sees 2): use gpu:0 to gpu:1'
 
 
-def test_num_gpus_means_cpu_contexts_where_there_are_none(machine):
+def test_num_gpus_returns_cpu_contexts_without_gpus(machine):
     machine()
     assert devices_from(3) == cpus(0, 1, 2)
-    assert why_no_gpus() == 'no NVIDIA driver'
+    assert why_no_gpus() == 'no NVIDIA GPU found'
 
 
 def test_num_gpus_never_falls_back_from_a_gpu_without_code(machine):
     machine(H200, H200)
-    assert refusal(devices_from, 2).startswith('gpu(0) is NVIDIA H200 (compute capability 9.0)')
+    assert error_of(devices_from, 2).startswith('gpu(0) is NVIDIA H200 (compute capability 9.0)')
 
 
 @pytest.mark.parametrize('number', [0, -2, 1001, 300000])
 def test_num_gpus_refuses_too_few_and_too_many(number):
-    assert refusal(devices_from, number) == f'the number of devices {number}: an integer from 1 to 1000 expected'
+    assert error_of(devices_from, number) == f'the number of devices {number}: an integer from 1 to 1000 expected'
 
 
 # Lists as text
@@ -137,19 +137,19 @@ def test_lists(machine, monkeypatch, text, expected):
     'cpu: 0', 'cpu(0)', 'CPU:0', 'tpu:0', 'cuda:0', 'cpu:0 cpu:1', 'cpu:0;cpu:1', 'cpu:\u0663', 'cpu:1000',
     'cpu:0-999999999'])
 def test_text_that_is_no_list(text):
-    line = refusal(parse_devices, text)
+    line = error_of(parse_devices, text)
     assert line.endswith("names no device: write a list such as 'gpu:0,gpu:1', 'cpu:0-3' or 'gpu:all', "
                          'with numbers up to 999')
     assert repr(text.split(',')[-1].strip()) in line
 
 
 def test_a_range_that_runs_backwards():
-    assert refusal(parse_devices, 'cpu:3-1') == "'cpu:3-1' runs backwards: write 'cpu:1-3'"
+    assert error_of(parse_devices, 'cpu:3-1') == "'cpu:3-1' runs backwards: write 'cpu:1-3'"
 
 
 def test_all_gpus_of_a_machine_without(machine):
     machine()
-    assert refusal(parse_devices, 'gpu:all') == "'gpu:all' names no device (no NVIDIA driver): use 'cpu:all'"
+    assert error_of(parse_devices, 'gpu:all') == "'gpu:all' names no device (no NVIDIA GPU found): use 'cpu:all'"
 
 
 def test_cores_are_those_that_the_process_may_use(monkeypatch):
@@ -167,16 +167,16 @@ def test_checked_devices_are_a_new_list(devices):
 
 
 def test_no_devices():
-    assert refusal(check_devices, []) == "the list of devices is empty: name at least one, such as 'cpu:0'"
+    assert error_of(check_devices, []) == "the list of devices is empty: name at least one, such as 'cpu:0'"
 
 
 @pytest.mark.parametrize('device', ['cpu:0', 0, None, mx.cpu_pinned(0)], ids=str)
-def test_what_is_no_device(device):
-    assert refusal(check_devices, [device]).startswith(f'{device!r} is no device to train on')
+def test_something_that_is_not_a_device(device):
+    assert error_of(check_devices, [device]).startswith(f'{device!r} is not a device: ')
 
 
 def test_negative_number():
-    assert refusal(check_devices, cpus(0, -1)) == 'cpu(-1) has a negative number: devices are numbered from 0'
+    assert error_of(check_devices, cpus(0, -1)) == 'cpu(-1) has a negative number: devices are numbered from 0'
 
 
 @pytest.mark.parametrize(('text', 'twice'), [
@@ -184,38 +184,39 @@ def test_negative_number():
     ('gpu:all,gpu:1', 'gpu(1)')])
 def test_duplicates(machine, text, twice):
     machine(V100, V100)
-    assert refusal(parse_devices, text) == f'{twice} is listed twice: list each device once'
+    assert error_of(parse_devices, text) == f'{twice} is listed twice: list each device once'
 
 
 def test_a_gpu_that_does_not_exist(machine):
     machine(V100)
     assert check_devices(gpus(0)) == gpus(0)
-    assert refusal(check_devices, gpus(0, 1)) == 'gpu(1) does not exist (MXNet sees 1): use gpu:0'
+    assert error_of(check_devices, gpus(0, 1)) == 'gpu(1) does not exist (MXNet sees 1): use gpu:0'
 
 
 def test_a_gpu_without_a_driver(machine):
     machine()
-    assert refusal(check_devices, gpus(0)) == (
-        'gpu(0) does not exist (no NVIDIA driver): use CPU contexts (cpu:0,cpu:1)')
+    assert error_of(check_devices, gpus(0)) == (
+        'gpu(0) does not exist (no NVIDIA GPU found): use CPU contexts (cpu:0,cpu:1)')
 
 
 def test_a_gpu_with_the_cpu_build(machine):
     machine(V100, RTX4090, seen=0, cuda=False)
-    found = 'MXNet cannot see Tesla V100 (compute capability 7.0), RTX 4090 (compute capability 8.9)'
-    assert refusal(check_devices, gpus(1)) == (
-        f'gpu(1) does not exist ({found}: its CPU build is installed, not mxnet-cu112): '
+    assert error_of(check_devices, gpus(1)) == (
+        "gpu(1) does not exist (MXNet's CPU build cannot use Tesla V100, RTX 4090, install mxnet-cu112): "
         'use CPU contexts (cpu:0,cpu:1)')
 
 
 def test_a_gpu_with_a_driver_too_old(machine):
     machine(V100, seen=0)
-    assert 'the driver, for CUDA 12.4, may be too old' in refusal(check_devices, gpus(0))
+    assert error_of(check_devices, gpus(0)) == (
+        'gpu(0) does not exist (MXNet cannot see Tesla V100, possibly because the driver for CUDA 12.4 is too old): '
+        'use CPU contexts (cpu:0,cpu:1)')
 
 
 @pytest.mark.parametrize('seen', [0, 2])   # with the CPU build or one with CUDA: the GPU is the matter
 def test_a_gpu_that_the_wheel_has_no_code_for(machine, seen):
     machine(RTX4090, H200, seen=seen)
-    assert refusal(check_devices, gpus(1)) == (
+    assert error_of(check_devices, gpus(1)) == (
         'gpu(1) is NVIDIA H200 (compute capability 9.0), and this MXNet has code only for 5.0 to 8.9: '
         f'use {"gpu:0 or " if seen else ""}the revived MXNet 2 (https://github.com/smolix/mxnet) or CPU contexts '
         '(cpu:0,cpu:1)')
@@ -224,34 +225,34 @@ def test_a_gpu_that_the_wheel_has_no_code_for(machine, seen):
 @pytest.mark.parametrize('text', ['gpu:all', 'gpu:0-2', 'gpu:2,gpu:1'])
 def test_a_gpu_without_code_in_the_middle(machine, text):
     machine(V100, K80, RTX4090)
-    assert refusal(parse_devices, text) == (
+    assert error_of(parse_devices, text) == (
         'gpu(1) is Tesla K80 (compute capability 3.7), and this MXNet has code only for 5.0 to 8.9: '
         'use gpu:0,gpu:2 or CPU contexts (cpu:0,cpu:1)')
     assert parse_devices('gpu:0,gpu:2') == gpus(0, 2) == try_all_gpus()
     assert [try_gpu(0), try_gpu(1), try_gpu(2)] == [mx.gpu(0), mx.cpu(1), mx.gpu(2)]
     assert devices_from(1) == gpus(0)
-    assert refusal(devices_from, 2).startswith('gpu(1) is Tesla K80')
+    assert error_of(devices_from, 2).startswith('gpu(1) is Tesla K80')
 
 
 def test_gpus_that_the_environment_hides(machine, monkeypatch):
     machine(V100)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3')
-    assert refusal(check_devices, gpus(3)) == (
+    assert error_of(check_devices, gpus(3)) == (
         "gpu(3) does not exist (MXNet sees 1; CUDA_VISIBLE_DEVICES='3' may hide some): use gpu:0")
 
 
 def test_mig_instances(machine):
     machine(A100_PART)
     assert try_all_gpus() == parse_devices('gpu:all') == gpus(0)
-    assert refusal(devices_from, 2) == (
-        'gpu(1) does not exist (MXNet sees 1, as a process has one MIG instance at most): use gpu:0')
+    assert error_of(devices_from, 2) == (
+        'gpu(1) does not exist (MXNet sees 1, a process can use only one MIG instance): use gpu:0')
 
 
 def test_the_gpus_of_workers(machine):
     machine(V100, RTX4090)
-    assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 1, 2]  # and gpu(2) is refused
+    assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 1, 2]  # check_devices rejects gpu(2)
     assert [gpu_module.uuid_of(i) for i in range(3)] == ['', '', '']
-    machine(A100_PART)  # each is shown one of its own
+    machine(A100_PART)  # each worker sees its own instance
     assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 0, 0]
     assert gpu_module.uuid_of(0) == A100_PART.uuid
 
@@ -259,21 +260,21 @@ def test_the_gpus_of_workers(machine):
 def test_a_gpu_that_the_revived_build_has_no_code_for(machine):
     machine(V100, H200, code_for=REVIVED)
     assert check_devices(gpus(1)) == gpus(1)
-    assert refusal(check_devices, gpus(0)) == (
+    assert error_of(check_devices, gpus(0)) == (
         'gpu(0) is Tesla V100 (compute capability 7.0), and this MXNet has code only for 8.0 to 12.1: '
         'use gpu:1 or mxnet-cu112 or CPU contexts (cpu:0,cpu:1)')
 
 
 def test_a_gpu_that_no_build_has_code_for(machine):
     machine(K80)
-    assert refusal(check_devices, gpus(0)).endswith('5.0 to 8.9: use CPU contexts (cpu:0,cpu:1)')
+    assert error_of(check_devices, gpus(0)).endswith('5.0 to 8.9: use CPU contexts (cpu:0,cpu:1)')
 
 
 def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
     machine(V100, V100)
     monkeypatch.setattr(module, 'omp_threads', lambda: 2)
     monkeypatch.setattr(compat, 'MXNET_MAJOR', 1)
-    assert refusal(check_devices, cpus(0, 1)) == (
+    assert error_of(check_devices, cpus(0, 1)) == (
         "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1")
     for fine in (cpus(0), gpus(0, 1), [*gpus(0, 1), mx.cpu(0)]):
         assert check_devices(fine) == fine

@@ -1,4 +1,4 @@
-"""The driver probe, against a fake library in Python and a real one made with the C compiler."""
+"""Tests of the driver query, with a fake library in Python and a stub made with the C compiler."""
 from __future__ import annotations
 
 import os
@@ -62,7 +62,7 @@ OPTIONAL = 'cuDeviceGetUuid_v2'  # only drivers from CUDA 11.4 on have it
 
 @pytest.fixture
 def install(monkeypatch):
-    """A function that replaces the driver's library for this test."""
+    """Return a function that replaces the driver's library for this test."""
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
 
     def replace(library):
@@ -92,7 +92,7 @@ def test_cuinit_fails(install, code, meaning):
     install(FakeCuda(GPUS, cuInit=code))
     gpus, version, reason = ask_driver()
     assert (gpus, version) == ([], (12, 4))
-    assert f'cuInit failed with {code} (' in reason
+    assert f'unusable NVIDIA driver, cuInit failed with {code}, ' in reason
     assert meaning in reason
     assert '\n' not in reason
 
@@ -102,7 +102,7 @@ def test_any_other_call_fails(install, name):
     install(FakeCuda(GPUS, **{name: 999}))
     gpus, _, reason = ask_driver()
     assert gpus == []
-    assert f'{name} failed with 999 (unknown error' in reason
+    assert f'{name} failed with 999, unknown error' in reason
 
 
 @pytest.mark.parametrize('name', [name for name in ANSWERS if name != OPTIONAL])
@@ -110,10 +110,10 @@ def test_library_without_a_function(install, monkeypatch, name):
     monkeypatch.delitem(ANSWERS, name)
     install(FakeCuda(GPUS))
     assert ask_driver().gpus == []
-    assert ask_driver().reason == f'the NVIDIA driver is unusable: {LIBRARY} has no {name}'
+    assert ask_driver().reason == f'unusable NVIDIA driver, {LIBRARY} has no {name}'
 
 
-def test_a_driver_that_does_not_tell_uuids(install, monkeypatch):
+def test_a_driver_without_uuids(install, monkeypatch):
     without = [gpu._replace(uuid='') for gpu in GPUS]
     install(FakeCuda(GPUS, cuDeviceGetUuid_v2=999))
     assert ask_driver().gpus == without
@@ -128,7 +128,7 @@ def test_driver_with_no_gpu(install):
 
 
 @pytest.mark.parametrize('cuda', [FakeCuda([]), FakeCuda(GPUS, cuInit=100)], ids=['count 0', 'cuInit 100'])
-def test_hidden_gpus_are_hinted_at(install, monkeypatch, cuda):
+def test_hint_at_hidden_gpus(install, monkeypatch, cuda):
     install(cuda)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
     assert "CUDA_VISIBLE_DEVICES='-1'" in ask_driver().reason
@@ -146,7 +146,7 @@ def test_builds_with_code(capability, wheel, revived):
 
 @pytest.fixture(scope='module')
 def stub(tmp_path_factory):
-    """A folder with a stub of the driver, and a copy of the package: that of an installed one holds other packages."""
+    """Return a folder with a stub of the driver and a copy of the package, but no other packages."""
     folder = tmp_path_factory.mktemp('stub')
     stub_driver.build(folder)
     shutil.copytree(Path(gluon_mgpu.__file__).parent, folder / 'gluon_mgpu')
@@ -154,7 +154,7 @@ def stub(tmp_path_factory):
 
 
 def python(stub, gpus, *arguments, **environment):
-    """What a Python with nothing installed (-S) prints where the driver has these GPUs."""
+    """Return the lines that Python without packages (-S) prints when the driver has these GPUs."""
     inherited = {name: value for name, value in os.environ.items()
                  if name not in ('PYTHONPATH', 'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER')}
     done = subprocess.run([sys.executable, '-S', *arguments], cwd=stub, capture_output=True, text=True, timeout=60,
@@ -165,11 +165,11 @@ def python(stub, gpus, *arguments, **environment):
 
 @pytest.fixture
 def probe(stub):
-    """A function that runs `python -m gluon_mgpu.devices` on the stub."""
+    """Return a function that runs `python -m gluon_mgpu.devices` on the stub."""
     return lambda **environment: python(stub, GPUS, '-m', 'gluon_mgpu.devices', **environment)
 
 
-def test_program_lists_gpus_and_who_can_use_them(probe):
+def test_program_lists_gpus_and_the_builds_that_support_them(probe):
     version, h200, v100, rtx4090, cores, mxnet = probe()
     revived = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
     assert version == 'NVIDIA driver for CUDA up to 12.4'
@@ -183,10 +183,10 @@ def test_program_lists_gpus_and_who_can_use_them(probe):
     assert mxnet == 'MXNet installed: none'
 
 
-def test_program_says_why_there_is_none(probe):
+def test_program_reports_why_there_are_no_gpus(probe):
     reason = probe(STUB_CUINIT='803', CUDA_VISIBLE_DEVICES='')[1]
-    assert reason.startswith('no GPU (the NVIDIA driver is unusable: cuInit failed with 803 (')
-    assert reason.endswith("; CUDA_VISIBLE_DEVICES='' may hide some)")
+    assert reason.startswith('no GPU: unusable NVIDIA driver, cuInit failed with 803, ')
+    assert reason.endswith("; CUDA_VISIBLE_DEVICES='' may hide some")
 
 
 A100 = Gpu(0, 'NVIDIA A100-SXM4-40GB MIG 1g.5gb', (8, 0), 5 * 2**30, '9d8e7f6a-0000-4000-8000-00000000000a')
@@ -199,7 +199,7 @@ NAMES = ('from gluon_mgpu.devices.nvidia_driver import ask_driver\n'
     (None, [0, 1, 2]), ('0,1,2', [0, 1, 2]), ('2,0', [2, 0]), ('1', [1]), ('0,2,-1,1', [0, 2]), ('-1', []), ('', []),
     ('0,7,1', [0]), ('GPU-9d8e', [2]), (f'GPU-{V100.uuid},0', [1, 0]), ('GPU-1a', []), ('2,none', [2])])
 def test_the_numbers_are_those_of_the_visible_gpus(stub, visible, numbers):
-    """As the stub, and NVIDIA's documentation, have it: gpu(i) is the i-th one visible, and not the driver's i-th."""
+    """In the stub as in NVIDIA's documentation, gpu(i) is the i-th visible GPU, not the driver's i-th."""
     environment = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
     assert python(stub, GPUS, '-c', NAMES, **environment) == [
         f'{i} {GPUS[number].name} {GPUS[number].uuid}' for i, number in enumerate(numbers)]

@@ -1,4 +1,4 @@
-"""Each way in which MXNet cannot be imported gives one line, with the remedy.
+"""Tests of the one-line messages, with remedy, for each reason why MXNet cannot be imported.
 
 Programs run in interpreters without site-packages (``-S``), where `mxnet` and `numpy` are small fakes.
 """
@@ -99,13 +99,12 @@ def test_a_number_of_threads_is_accepted(site, text):
 
 def test_python_too_new(site):
     result = site('-c', "import sys; sys.version_info = (3, 13, 0, 'final', 0)" + CAUGHT)
-    assert result.stdout.startswith('Python 3.13 cannot run MXNet'), result.stderr
-    assert 'use Python 3.9 to 3.12' in result.stdout
+    assert result.stdout == 'Python 3.13 cannot run MXNet: use Python 3.9 to 3.12\n', result.stderr
 
 
 def test_python_too_old(site):
     result = site('-c', "import sys; sys.version_info = (3, 8, 18, 'final', 0)" + CAUGHT)
-    assert result.stdout == 'Python 3.8 is too old: use Python 3.9 to 3.12\n', result.stderr
+    assert result.stdout == 'Python 3.8 cannot run MXNet: use Python 3.9 to 3.12\n', result.stderr
 
 
 @pytest.mark.parametrize(('system', 'processor', 'libc', 'remedy'), [
@@ -121,23 +120,23 @@ def test_python_too_old(site):
     ('Linux', 'ppc64le', 'gnu', 'PyPI has no MXNet for Linux on ppc64le; use Linux with glibc on x86_64 or aarch64'),
 ])
 def test_what_to_install_on_other_machines(system, processor, libc, remedy, monkeypatch):
-    """What PyPI has wheels for was asked with ``pip install --dry-run --platform``."""
+    """``pip install --dry-run --platform`` showed the platforms that PyPI has wheels for."""
     monkeypatch.setattr(installation.platform, 'system', lambda: system)
     monkeypatch.setattr(installation.platform, 'machine', lambda: processor)
     monkeypatch.setattr(installation.sysconfig, 'get_config_var', lambda name: libc and f'{processor}-pc-linux-{libc}')
-    monkeypatch.setattr(installation, '_pip_of_its_own', lambda: 'pip')
+    monkeypatch.setattr(installation, '_pip_command', lambda: 'pip')
     assert installation._install().endswith(remedy.format(REPO))
 
 
-def test_where_pip_may_not_install(monkeypatch, tmp_path):
-    """Debian's own Python: the remedy makes a virtual environment first."""
+def test_pip_that_may_not_install(monkeypatch, tmp_path):
+    """With Debian's Python the remedy first creates a virtual environment."""
     monkeypatch.setattr(installation.sysconfig, 'get_path', lambda name: str(tmp_path))
     monkeypatch.setattr(sys, 'prefix', sys.base_prefix)
-    assert installation._pip_of_its_own() == 'pip'
+    assert installation._pip_command() == 'pip'
     (tmp_path / 'EXTERNALLY-MANAGED').touch()
     assert installation._pip('cpu').startswith("python3 -m venv .venv && .venv/bin/pip install '.[cpu]'")
     monkeypatch.setattr(sys, 'prefix', str(tmp_path))  # in a virtual environment it may
-    assert installation._pip_of_its_own() == 'pip'
+    assert installation._pip_command() == 'pip'
 
 
 @pytest.mark.parametrize('library', ['libcuda.so.1', 'libcudnn.so.8'])
@@ -158,8 +157,8 @@ def test_missing_cuda_libraries_are_all_named(monkeypatch):
 
 
 @pytest.mark.parametrize('role', ['server', 'scheduler', 'worker'])
-def test_a_role_in_a_job_that_is_not_there(role, monkeypatch):
-    """MXNet is not broken then."""
+def test_a_role_in_a_missing_job(role, monkeypatch):
+    """MXNet itself is not broken."""
     monkeypatch.setenv('DMLC_ROLE', role)
     line = installation.explain(RuntimeError('Check notnull: DMLC_NUM_WORKER'))
     assert line.endswith(': unset DMLC_ROLE') == (role != 'worker')
@@ -212,7 +211,7 @@ def test_loads():
     (None, ['pip install mxnet==1.9.1', 'pip install mxnet-cu112==1.9.1']),
 ])
 def test_the_remedy_outside_a_checkout_is_mxnets_own_wheel(requires, expected, monkeypatch, tmp_path):
-    """Not this package's name, which no index has and a stranger could take."""
+    """Not this package's name: no index has it, so a stranger could publish a package under it."""
     def find(name):
         if requires is None:
             raise installation.metadata.PackageNotFoundError(name)

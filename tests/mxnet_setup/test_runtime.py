@@ -1,4 +1,4 @@
-"""What `prepare` sets, what it leaves to the user, and what it says when it comes too late."""
+"""Tests of what `prepare` sets, what it leaves to the user, and its warning when MXNet was imported before."""
 import ctypes
 import importlib
 import os
@@ -22,7 +22,7 @@ linux = pytest.mark.skipif(sys.platform != 'linux', reason='glibc and libgomp ar
 
 
 def run(code, *flags, path=(), **environment):
-    """Run `code` in a new interpreter, without the settings that whoever runs the tests has."""
+    """Run `code` in a new interpreter without the settings of this process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     env.update(environment, PYTHONPATH=os.pathsep.join([str(REPO), *path]))
     command = [sys.executable, *flags, '-c', code]
@@ -40,7 +40,7 @@ def run(code, *flags, path=(), **environment):
     ({'OMP_NUM_THREADS': '2', 'MXNET_CPU_TEMP_COPY': '8'}, '2 8'),
     ({'OMP_NUM_THREADS': 'abc'}, f'abc {TEMP_COPY}'),
 ])
-def test_the_users_environment_wins(user, expected):
+def test_the_users_environment_has_priority(user, expected):
     code = 'import gluon_mgpu, os; print(os.environ["OMP_NUM_THREADS"], os.environ["MXNET_CPU_TEMP_COPY"])'
     assert run(code, '-S', **user) == expected
 
@@ -66,7 +66,7 @@ def test_omp_threads_is_what_mxnet_computes_with(text):
 @linux
 @pytest.mark.parametrize('text', ['', '1', '3'])
 def test_other_programs_do_not_inherit_our_threads(text):
-    """MXNet keeps to one thread; a program that it starts decides for itself, or obeys the user."""
+    """MXNet uses one thread; child processes use their default or the user's setting."""
     pytest.importorskip('mxnet')
     code = """
 import os, subprocess
@@ -81,7 +81,7 @@ print(threads, runtime.omp_threads(), child or 'unset', runtime.settings()['OMP_
     assert run(code, OMP_NUM_THREADS=text).splitlines()[-1] == f'{own} {own} {text or "unset"} {own}'
 
 
-def test_omp_threads_is_what_was_found_at_first():
+def test_omp_threads_does_not_change_later():
     code = ('import os, gluon_mgpu; os.environ["OMP_NUM_THREADS"] = "7"; '
             'from gluon_mgpu.mxnet_setup import runtime; print(runtime.omp_threads())')
     assert run(code, '-S') == '1'
@@ -142,7 +142,7 @@ def test_no_warning_when_imported_first_nor_when_reloaded():
     assert run('import gluon_mgpu, sys; print("mxnet" in sys.modules)', '-W', 'error') == 'False'
 
 
-# Names that MXNet misses
+# Missing names
 
 def test_numpy_bool():
     assert run('import gluon_mgpu, numpy; print(numpy.bool is bool)') == 'True'
@@ -188,11 +188,11 @@ print(inside, end - start > 256 << 20, heap() == [start, end])
     ({'OMP_NUM_THREADS': '1', 'MALLOC_ARENA_MAX': '4', 'MALLOC_TOP_PAD_': '9'},
      "('MXNET_CPU_TEMP_COPY',) ('mmap_max', 'trim_threshold') ()"),
 ])
-def test_what_was_set_is_on_record(user, expected):
+def test_prepare_returns_what_it_set(user, expected):
     assert run('from gluon_mgpu.mxnet_setup import runtime; print(*runtime.prepare())', '-S', **user) == expected
 
 
-def test_what_came_too_late_is_on_record():
+def test_prepare_returns_what_came_too_late():
     code = FAKE_MXNET + 'from gluon_mgpu.mxnet_setup import runtime; print(*runtime.prepare())'
     assert run(code, '-S', '-W', 'ignore', OMP_NUM_THREADS='1') == (
         f"() () ('MXNET_CPU_TEMP_COPY={TEMP_COPY}', 'the memory allocator')")
@@ -200,7 +200,7 @@ def test_what_came_too_late_is_on_record():
 
 @linux
 @pytest.mark.parametrize(('user', 'expected'), [
-    ({}, 'True True True'),  # a large block lies in the heap, which grew ahead and stays as it is
+    ({}, 'True True True'),  # a large block is in the heap, which grew in advance and does not shrink
     ({'MALLOC_MMAP_MAX_': '65536', 'MALLOC_TOP_PAD_': '131072'}, 'False False True'),
     ({'GLIBC_TUNABLES': 'glibc.malloc.mmap_max=65536:glibc.malloc.top_pad=131072'}, 'False False True'),
     ({'MALLOC_TRIM_THRESHOLD_': '131072', 'MALLOC_TOP_PAD_': '131072'}, 'True False False'),
@@ -220,7 +220,7 @@ def test_the_allocator_is_left_alone_when_too_late():
     ({'MALLOC_MMAP_MAX_': '9', 'MALLOC_TRIM_THRESHOLD_': '9', 'MALLOC_TOP_PAD_': '9'}, [-8]),
     ({'GLIBC_TUNABLES': 'glibc.malloc.arena_max=2:glibc.malloc.top_pad=1'}, [-4, -1]),
 ])
-def test_each_allocator_setting_of_the_user_wins(user, numbers, monkeypatch):
+def test_the_users_allocator_settings_have_priority(user, numbers, monkeypatch):
     class Libc:
         gnu_get_libc_version = None
         malloc = ctypes.CDLL(None).malloc
@@ -264,7 +264,7 @@ def test_another_c_library_is_left_alone(platform, monkeypatch):
 
 @pytest.fixture
 def loaded(monkeypatch, tmp_path):
-    """Pretend that mxnet-cu112, a driver and three of NVIDIA's libraries are here; list what is loaded."""
+    """Simulate mxnet-cu112, a driver and three of NVIDIA's libraries; return a list of what is loaded."""
     for library in 'cudnn/lib/libcudnn.so.8', 'nccl/lib/libnccl.so.2', 'cublas/lib/libcublas.so.11':
         file = tmp_path / 'site' / 'nvidia' / library
         file.parent.mkdir(parents=True)
@@ -327,7 +327,7 @@ def test_the_ring_does_not_grow_with_the_cores():
 
 
 def test_hybridized_networks_on_up_to_52_devices_share_no_area():
-    """Each takes so many areas, one after the other: in a ring of a prime number all get different ones."""
+    """Each device takes the same number of consecutive areas; in a ring of a prime number none are shared."""
     areas = int(TEMP_COPY)
     for areas_per_device in range(1, 20):
         first_areas = {device * areas_per_device % areas for device in range(52)}

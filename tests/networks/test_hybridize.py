@@ -7,7 +7,7 @@ import json
 import numpy
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import hybridize
 from gluon_mgpu.networks.graph import fence, trace_function
 from gluon_mgpu.networks.hybridize import MOST_OPERATORS, hybridized
@@ -219,8 +219,7 @@ def test_shapes_that_are_not_known_yet_are_after_the_first_call(devices):
 
 def trained(hybridize, devices, batches):
     """Losses of each step, and the network, trained on the batches cut in two."""
-    from gluon_mgpu.mxnet_setup.compat import seed
-    seed(3)
+    mx.random.seed(3)
     net = hybrid_net(devices)
     net(np.ones((1, 4), ctx=devices[0]))
     fast = hybridized(net) if hybridize else net

@@ -83,7 +83,7 @@ def test_few_batches_are_on_their_way(devices, monkeypatch):
 
     monkeypatch.setattr(evaluate, '_read', spied)
     assert evaluate_accuracy_gpus(lambda X: X, lazily(), devices=devices) == 3 / 5
-    assert max(waiting) == evaluate.MOST_STARTED and drawn == []
+    assert max(waiting) == evaluate.MAX_STARTED and drawn == []
 
 
 def test_several_workers_stop_to_evaluate_at_a_signal():
@@ -109,7 +109,7 @@ def test_refusals(devices):
         evaluate_accuracy_gpus(lambda X: X, [], devices=[np.zeros(1).ctx])
     for net, why in ((lambda X: X, 'has no parameters'), (gluon.nn.Flatten(), 'has no parameters'),
                      (gluon.nn.Dense(2), 'is not initialized')):
-        with pytest.raises(ValueError, match=f'{why}, and so is on no devices: pass devices='):
+        with pytest.raises(ValueError, match=f'{why}, so its devices are unknown: pass devices='):
             evaluate_accuracy_gpus(net, batches(2))
         with pytest.raises(ValueError, match=why):
             evaluate_accuracy_gpu(net, batches(2))

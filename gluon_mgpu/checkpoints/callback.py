@@ -71,7 +71,7 @@ class CheckpointCallback(Callback):
     require : bool
         End the run with `Failure` if a checkpoint cannot be written.
     how_to_resume : str
-        The command that resumes the run, for the message of `stopped`.
+        A command, for the message of `stopped`.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
@@ -85,7 +85,6 @@ class CheckpointCallback(Callback):
         self._written: Future | None = None
         self._problem = ''  # why the last checkpoint could not be written
         self._last: Path | None = None
-        self._training = False  # or evaluating, when the parameters do not change
 
     def train_begin(self, run: Run) -> None:
         """Remove unfinished files of a killed process, and load the checkpoint to resume from."""
@@ -101,10 +100,6 @@ class CheckpointCallback(Callback):
                 raise CheckpointError(f'{self.resume}: {error}') from None
             self._last = Path(self.resume)
 
-    def epoch_begin(self, run: Run) -> None:
-        """Note that the parameters change from now on."""
-        self._training = True
-
     def batch_end(self, run: Run) -> None:
         """Stop if a signal came; write a checkpoint every `every` steps."""
         _stop_after(run.workers.pending_signal())
@@ -113,7 +108,6 @@ class CheckpointCallback(Callback):
 
     def epoch_trained(self, run: Run) -> None:
         """Stop if a signal came."""
-        self._training = False
         _stop_after(run.workers.exchange_signal())
 
     def epoch_end(self, run: Run) -> None:
@@ -148,8 +142,7 @@ class CheckpointCallback(Callback):
 
     def _save(self, run: Run) -> None:
         """Copy the state to the host and start writing it; waits for the devices and the previous checkpoint."""
-        if self._training:
-            run.synchronize()  # not during evaluation, whose end may be far away
+        run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         for name, arrays in snapshot.arrays.items():
             if not all(numpy.isfinite(array).all() for array in arrays):

@@ -72,7 +72,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     arrays = {f'parameters/{name}': _merge_equal(arrays) for name, arrays in on_host.items()}
     record: dict[str, Any] = {}
     if trainer is not None:
-        record['optimizer'], states = optimizer_state.collect(trainer, _names(net))
+        record['optimizer'], states = optimizer_state.collect(trainer, net)
         arrays |= {f'states/{name}': _merge_equal([array.asnumpy() for array in per_device])
                    for name, per_device in states.items()}
     return Snapshot(arrays, record)
@@ -110,7 +110,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     if trainer is not None:
         if 'optimizer' not in record:
             raise CheckpointError(f'{path}: it has no optimizer state; load it without the trainer')
-        optimizer_state.check(path, trainer, _names(net), record['optimizer'], arrays)
+        optimizer_state.check(path, trainer, net, record['optimizer'], arrays)
     finish_initialization(net, {name: kept[0].shape for name, kept in parameters.items()})
     wait()
     averaged = _set(net, parameters, workers)
@@ -119,7 +119,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {before} devices of the checkpoint; '
             f'each of the {now} devices now has their mean')
     if trainer is not None:
-        optimizer_state.restore(trainer, _names(net), record['optimizer'], arrays)
+        optimizer_state.restore(trainer, net, record['optimizer'], arrays)
         _set(net, parameters, workers)  # again, because a Trainer that starts copies the first device's to the others
     return record['position']
 
@@ -133,11 +133,6 @@ def _warn_if_unregistered(net, stacklevel: int) -> None:
     for attribute in unregistered(net):
         warnings.warn(f'{attribute} holds parameters that are not registered and not part of a checkpoint: make each '
                       'layer or parameter an attribute, or use nn.HybridSequential', stacklevel=stacklevel)
-
-
-def _names(net) -> dict[int, str]:
-    """Return the names of a network's parameters by the `id` of the parameter."""
-    return {id(param): name for name, param in by_name(net).items()}
 
 
 def _check_fit(path, net, kept: dict[str, list]) -> None:

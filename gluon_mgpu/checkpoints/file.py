@@ -31,14 +31,10 @@ class Snapshot(NamedTuple):
 
 
 def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
-    """Write a snapshot and a position of JSON types; returns once the file is on the disk. Thread-safe.
+    """Write a snapshot and a position of JSON types, and wait until the file is on the disk. Thread-safe.
 
-    Raises
-    ------
-    ValueError
-        If something cannot be stored.
-    OSError
-        If the file cannot be written; an existing file is then unchanged.
+    Raises ValueError if something cannot be stored, and OSError if the file cannot be written; an existing file is then
+    unchanged.
     """
     tensors = {f'{name}@{k}': array for name, arrays in kept.arrays.items() for k, array in enumerate(arrays)}
     try:
@@ -59,11 +55,6 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
         ``position`` and, if a trainer was saved, ``optimizer``.
     arrays : dict of str to list of numpy.ndarray
         By ``parameters/NAME`` and ``states/NAME/NUMBER``: one, or one per device.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is not a complete checkpoint.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -77,13 +68,13 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     try:
         for key in sorted(tensors, key=_name_and_number):
             arrays.setdefault(_name_and_number(key)[0], []).append(tensors[key])
+        for name, copies in arrays.items():
+            if len({(array.shape, array.dtype) for array in copies}) > 1:
+                raise ValueError(f'the copies of {name} differ in shape or dtype')
+        if not isinstance(record.get('position'), dict) or not isinstance(record.get('optimizer', {}), dict):
+            raise ValueError('its record is incomplete')
     except ValueError as error:
         raise CheckpointError(f'{path}: a damaged checkpoint ({error})') from None
-    for name, copies in arrays.items():
-        if len({(array.shape, array.dtype) for array in copies}) > 1:
-            raise CheckpointError(f'{path}: a damaged checkpoint (the copies of {name} differ in shape or dtype)')
-    if not isinstance(record.get('position'), dict) or not isinstance(record.get('optimizer', {}), dict):
-        raise CheckpointError(f'{path}: a damaged checkpoint (its record is incomplete)')
     return record, arrays
 
 

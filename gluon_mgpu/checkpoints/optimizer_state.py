@@ -2,8 +2,6 @@
 
 `Trainer.save_states` pickles the state, and loading a pickle can run any code. Here the file holds only named arrays.
 On loading, the Trainer's optimizer creates its own state, and takes the values if shapes and dtypes match.
-
-In all functions, `names` has the names of the network's parameters by the `id` of the parameter.
 """
 from __future__ import annotations
 
@@ -12,13 +10,14 @@ from typing import Any
 
 import numpy
 
+from ..training.parameters import by_name
 from .file import CheckpointError
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 MAX_UPDATES = 2**31
 
 
-def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]:
+def collect(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
     """Return the state of a Trainer, possibly before its first step; does not wait.
 
     Returns
@@ -28,11 +27,6 @@ def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]
         ``numbers`` that this optimizer keeps.
     states : dict of str to list of NDArray
         By ``PARAMETER/NUMBER``: one array for each device that keeps it.
-
-    Raises
-    ------
-    ValueError
-        If the trainer has a parameter without a name, or its optimizer's state is more than arrays and numbers.
     """
     optimizer, updaters = trainer.optimizer, _updaters(trainer)
     _check_supported(optimizer)
@@ -40,7 +34,7 @@ def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]
     record: dict[str, Any] = {'name': type(optimizer).__name__, 'num_update': optimizer.num_update, 'counts': {},
                               'numbers': _numbers(optimizer)}
     states: dict[str, list] = {}
-    for i, name in _indices(trainer, names):
+    for i, name in _updated(trainer, net):
         record['counts'][name] = max((on_device.get(i, 0) for on_device in counts), default=0)
         if record['counts'][name]:
             # Parameter.set_data drops a state; then save the one that the next step would create
@@ -50,19 +44,19 @@ def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]
     return record, states
 
 
-def check(path, trainer: Any, names: dict[int, str], record: dict, arrays: dict[str, list]) -> None:
+def check(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Raise ValueError if the state in a checkpoint does not fit a Trainer, CheckpointError if the file is at fault.
 
     `record` is from `collect`; `arrays` are all arrays of the checkpoint, whose parameters fit the network.
     """
-    optimizer, indices = trainer.optimizer, _indices(trainer, names)
+    optimizer, updated = trainer.optimizer, _updated(trainer, net)
     mine = type(optimizer).__name__
     _check_supported(optimizer)
     if record.get('name') != mine:
         raise CheckpointError(f"{path}: the optimizer's state is of {record.get('name')}, this is {mine}")
     if not _is_valid(record, optimizer):
         raise CheckpointError(f"{path}: a damaged checkpoint (the optimizer's state is incomplete)")
-    for i, name in indices:
+    for i, name in updated:
         if name not in record['counts']:
             raise CheckpointError(f'{path}: its Trainer did not update {name}, but this one does')
         if record['counts'][name]:
@@ -73,7 +67,7 @@ def check(path, trainer: Any, names: dict[int, str], record: dict, arrays: dict[
                                       f'{_listing(expected)} here; give {mine} the same settings')
 
 
-def restore(trainer: Any, names: dict[int, str], record: dict, arrays: dict[str, list]) -> None:
+def restore(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Give a Trainer a state that `check` has accepted, in place; its parameters must have their values already."""
     optimizer = trainer.optimizer
     if trainer._update_on_kvstore:
@@ -81,16 +75,18 @@ def restore(trainer: Any, names: dict[int, str], record: dict, arrays: dict[str,
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     trainer._init_params()
-    counts = {i: record['counts'][name] for i, name in _indices(trainer, names) if record['counts'][name]}
+    # The state of a parameter without updates is created at its first update
+    names = {i: name for i, name in _updated(trainer, net) if record['counts'][name]}
     for k, updater in enumerate(_updaters(trainer)):
         updater.states, updater.states_synced = {}, {}
-        for i in counts:  # the state of any other parameter is created at its first update
+        for i, name in names.items():
             state = _new_state(trainer, i, k)
             for j, leaf in enumerate(_leaves(state)):
-                copies = arrays[f'states/{names[id(trainer._params[i])]}/{j}']
+                copies = arrays[f'states/{name}/{j}']
                 leaf[:] = copies[k if len(copies) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
+    counts = {i: record['counts'][name] for i, name in names.items()}
     optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in sorted(ids)}
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
     optimizer.num_update = record['num_update']
@@ -103,8 +99,9 @@ def _updaters(trainer) -> list:
     return [trainer._kvstore._updater] if trainer._update_on_kvstore else trainer._updaters
 
 
-def _indices(trainer, names: dict[int, str]) -> list[tuple[int, str]]:
-    """Return (i, name) of each parameter that the Trainer updates; i is its index in the Trainer."""
+def _updated(trainer, net) -> list[tuple[int, str]]:
+    """Return the index in the Trainer and the name in the network of each parameter that the Trainer updates."""
+    names = {id(param): name for name, param in by_name(net).items()}
     for param in trainer._params:
         if id(param) not in names:
             raise ValueError(f'the Trainer updates {param.name}, which is not in the network: pass the network '

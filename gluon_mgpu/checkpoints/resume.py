@@ -42,49 +42,42 @@ def earlier_run(resume: str, out_dir: str | None,
         The flag ``--out-dir``.
     log : callable
         Gets one line for each damaged or renamed checkpoint.
-
-    Raises
-    ------
-    ValueError
-        If there is no such run or checkpoint, or a newer checkpoint than that named.
     """
     if resume == AUTO:
         if out_dir is None:
             raise ValueError('--resume auto: give --out-dir as well, the folder of the run')
-        folder = Path(out_dir)
-        return None if not folder.is_dir() or is_empty(folder) else _earlier(folder, *newest(folder, log))
-    path = Path(resume)
-    folder = path if path.is_dir() else path.parent
-    if not path.exists():
-        raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
-    if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
-        raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
-    _read_config(folder)  # before its checkpoints
-    if path.is_dir():
-        found, position = newest(folder, log)
-        if found is None:
-            raise ValueError(f'--resume {resume}: there is no complete checkpoint in it')
-        return _earlier(folder, found, position)
-    position = checkpoint.read(path)[0]['position']
-    earlier = _earlier(folder, path, position)
-    newer = [other for other in checkpoints(folder, above=num_steps(position) or 0) if not other.samefile(path)]
+        path = folder = Path(out_dir)
+        if not folder.is_dir() or is_empty(folder):
+            return None
+    else:
+        path = Path(resume)
+        folder = path if path.is_dir() else path.parent
+        if not path.exists():
+            raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
+        if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
+            raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
+    config = _read_config(folder)
+    found, position = newest(folder, log) if path.is_dir() else (path, checkpoint.read(path)[0]['position'])
+    if found:
+        _check_checkpoint(found, position, config)
+    elif resume != AUTO:
+        raise ValueError(f'--resume {resume}: there is no complete checkpoint in it')
+    newer = [] if path.is_dir() else [
+        other for other in checkpoints(folder, above=num_steps(position) or 0) if not other.samefile(path)]
     if newer:
         raise ValueError(f'--resume {resume}: {newer[0].name} is newer and would be lost; move it elsewhere first')
-    return earlier
+    return Earlier(folder, config, found, position)
 
 
-def _earlier(folder: Path, found: Path | None, position: dict) -> Earlier:
-    """Return the run in a folder; raise ValueError if the checkpoint found in it is of another run."""
-    config, saved = _read_config(folder), position.get('config', {})
-    if not found:
-        return Earlier(folder, config, None, {})
+def _check_checkpoint(path: Path, position: dict, config: dict) -> None:
+    """Raise ValueError if a checkpoint is not of the run with this configuration."""
+    saved = position.get('config', {})
     if num_steps(position) is None or not isinstance(saved, dict):
-        raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
+        raise ValueError(f'{path} is not a checkpoint of a run: move it elsewhere')
     for name in ('chapter', *FIXED, *ROWS):
         if saved.get(name) != config.get(name):
-            raise ValueError(f'{found} is of another run ({name} {saved.get(name)}, not {config.get(name)}): move it '
+            raise ValueError(f'{path} is of another run ({name} {saved.get(name)}, not {config.get(name)}): move it '
                              'elsewhere, or name the folder that it is from')
-    return Earlier(folder, config, found, position)
 
 
 def differences(before: dict, now: dict) -> dict[str, list]:

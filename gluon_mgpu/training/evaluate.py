@@ -24,22 +24,17 @@ def _num_correct(y_hat, y):
 def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
     """Return the number of correct predictions, not their share; waits for `y_hat`.
 
-    Source: D2L 23.7, ``accuracy``.
+    `y_hat` has the scores (n, num_classes) or the predicted classes (n,), `y` the labels (n,) or (n, 1).
 
-    Parameters
-    ----------
-    y_hat : np.ndarray, (n, num_classes) or (n,)
-        Scores of each class, or predicted classes.
-    y : np.ndarray, (n,) or (n, 1)
-        The labels.
+    Source: D2L 23.7, ``accuracy``.
     """
     return float(_num_correct(y_hat, y))
 
 
 def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | None = None) -> float:
-    """Return the accuracy on a dataset, 0 to 1, computed on one device: by default the first of the network's.
+    """Return the accuracy on a dataset, 0 to 1, computed on one device, by default the network's first; waits.
 
-    Source: D2L 23.7, ``evaluate_accuracy_gpu``. See `evaluate_accuracy_gpus`.
+    Source: D2L 23.7, ``evaluate_accuracy_gpu``.
     """
     devices = _devices_of(net)[:1] if device is None else [device]
     return evaluate_accuracy_gpus(net, data_iter, devices=devices)
@@ -56,20 +51,12 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     ----------
     net : gluon.Block or callable
         Maps X (n, ...) to scores (n, num_classes) on X's own device.
-    data_iter : iterable of (X, y)
-        The batches.
     split_f : callable
         (X, y, devices) -> (X_shards, y_shards).
     devices : list of mx.Context, optional
         By default those of the network's parameters.
     workers : Workers, optional
         Sum the counts over all workers; each passes its own shard of the batches.
-
-    Raises
-    ------
-    ValueError
-        If there are no rows, `devices` is missing and `net` has no parameters, or several CPU contexts would hang
-        (`check_omp_threads`).
     """
     devices = check_omp_threads(_devices_of(net) if devices is None else devices)
 

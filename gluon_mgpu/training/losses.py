@@ -53,13 +53,7 @@ class Losses:
         return self.read(self._batches_per_read) if len(self._unread) > self._batches_per_read else 0
 
     def read(self, num_batches: int | None = None) -> int:
-        """Wait for the first `num_batches` unread batches, by default all, and return how many were counted.
-
-        Raises
-        ------
-        DivergenceError
-            If a loss is NaN or infinite.
-        """
+        """Wait for the first `num_batches` unread batches, by default all, and return how many were counted."""
         batches = self._unread[:num_batches]
         del self._unread[:num_batches]
         if batches:

@@ -12,12 +12,7 @@ def copies(net: Any) -> dict[str, list]:
     Parameters
     ----------
     net : gluon.Block, list of np.ndarray, or list of lists of np.ndarray
-        A network, or the parameters on one device or on each device; list entries are named by their index.
-
-    Raises
-    ------
-    ValueError
-        If a network has no parameters yet, or the lists differ between devices.
+        A network, or the parameters on one device or on each device, which are named by their index.
     """
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}

@@ -51,14 +51,10 @@ class Run:
 
     Parameters
     ----------
-    num_epochs : int
-        At least 1.
     quiet : bool
         Show only warnings.
     folder : path-like, optional
         An existing folder, where ``history.csv`` is written after every epoch.
-    callbacks : sequence of Callback
-        Called in this order.
     workers : Workers, optional
         The processes that train together; by default this process alone.
 
@@ -66,12 +62,8 @@ class Run:
     ----------
     history : list of Epoch
         The completed epochs.
-    num_batches : int
-        Batches of the current epoch that have been queued on the devices.
-    num_steps : int
-        Batches of all epochs that have been queued.
-    net, trainer
-        The arguments of `epochs`.
+    num_batches, num_steps : int
+        Batches queued on the devices, in the current epoch and in all epochs.
     """
 
     def __init__(self, num_epochs: int, quiet: bool = False, folder=None, callbacks: Sequence[Callback] = (),
@@ -87,6 +79,7 @@ class Run:
         self._same_folder: Any = None if folder is None else SameFolder(folder)
         self._progress = Progress(quiet, silent=self.workers.rank > 0)
         self._losses, self._seconds = Losses(1, self.workers), 0.0  # of the current epoch
+        self._started, self._training = 0.0, False  # or evaluating
         self._seed: int | None = None
         self._closed = self._parameters_broadcast = False
 
@@ -101,8 +94,8 @@ class Run:
         trainer : gluon.Trainer, optional
             For the callbacks.
         seed : int, optional
-            Seed MXNet and NumPy at the start of each epoch with `seed` and the epoch's number, so that a resumed run
-            draws the same random numbers as an uninterrupted one.
+            Seed MXNet and NumPy anew in each epoch, so that a resumed run draws the same random numbers as an
+            uninterrupted one.
         """
         self.check()
         self.net, self.trainer, self._seed = net, trainer, seed
@@ -129,14 +122,8 @@ class Run:
 
         In an epoch that was interrupted, the completed batches are skipped. If `train_iter` has an attribute
         ``epoch``, as a `BatchIterator` has, it is set to the number of completed epochs. With several workers,
-        `train_iter` must yield this worker's shard of each batch.
-
-        Raises
-        ------
-        DivergenceError
-            If a loss or, after the last batch, a parameter is NaN or infinite.
-        ValueError
-            If `train_iter` has no batches or another worker's shard, or the workers' networks differ.
+        `train_iter` must yield this worker's shard of each batch. Raises DivergenceError if a loss or, after the last
+        batch, a parameter is NaN or infinite.
         """
         epoch, epoch_length = len(self.history) + 1, length_hint(train_iter)
         self.num_batches = self._losses.num_batches  # more than 0 in an epoch that was interrupted
@@ -148,7 +135,7 @@ class Run:
         if self._seed is not None:
             seed_all(self._seed, epoch)
         self._call('epoch_begin')
-        self._started = time.perf_counter() - self._seconds
+        self._started, self._training = time.perf_counter() - self._seconds, True
         for batch in islice(train_iter, self.num_batches, None):
             if self.workers.size > 1:
                 self._check_shard(train_iter, batch)
@@ -160,24 +147,22 @@ class Run:
             raise ValueError(f'train_iter has no batches in epoch {epoch}: pass batches that can be read again in each '
                              'epoch, not a generator')
         self.synchronize()
+        self._training = False
         self._call('epoch_trained')
         self._check_parameters()
 
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued, one array (n,) for each device that got rows.
 
-        Four times a second, and at least every 16 batches, this waits for the earlier batches to read their losses.
-        Otherwise it does not block, so the devices always have work.
-
-        Raises
-        ------
-        DivergenceError
-            If a loss that was read is NaN or infinite.
+        Four times a second, and at least every 16 batches, this waits for the earlier batches and reads their losses;
+        DivergenceError if one is NaN or infinite. Otherwise it does not block, so the devices always have work.
         """
         self._show(self._losses.add, ls)
 
     def synchronize(self) -> None:
-        """Wait for the devices and read the losses of all batches queued in this epoch."""
+        """Wait for the devices and read the losses of all batches queued in this epoch; nothing during evaluation."""
+        if not self._training:
+            return
         wait()
         self._seconds = time.perf_counter() - self._started
         self._show(self._losses.read)
@@ -204,13 +189,7 @@ class Run:
                 'seconds': self._seconds}
 
     def restore(self, state: dict) -> None:
-        """Continue from a `state`; callbacks call this in `train_begin`.
-
-        Raises
-        ------
-        ValueError
-            If `state` is not one, or is of a later epoch than the run's last.
-        """
+        """Continue from a `state`, in a callback's `train_begin`; ValueError if it is not a state of this run."""
         try:
             check_num_epochs(self.num_epochs, state)
             self.history = [Epoch(*epoch) for epoch in state['history']]
@@ -285,10 +264,7 @@ class Run:
 
 
 def check_num_epochs(num_epochs: int, state: dict) -> None:
-    """Raise ValueError if a run of `num_epochs` would end before the epoch that `state` is in.
-
-    It would have the parameters of the later epoch and the accuracy of the one before.
-    """
+    """Raise ValueError if a run would end before the epoch of `state`, with the accuracy of the epoch before."""
     epoch = len(state['history']) + 1
     if state['num_batches'] and epoch > num_epochs:
         raise ValueError(f'num_epochs {num_epochs}: the run was stopped in epoch {epoch} and needs at least {epoch}')

@@ -46,12 +46,7 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> 
     **position
         Anything else the loop needs, such as ``epoch=3``, of JSON types.
 
-    Raises
-    ------
-    ValueError
-        If the trainer updates a parameter that the network does not have, or something cannot be stored.
-    OSError
-        If the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     wait()
     write(path, snapshot(net, trainer), position)
@@ -95,11 +90,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     workers : Workers, optional
         Rank 0 reads the file and sends its content to all workers, whose devices count together.
 
-    Raises
-    ------
-    CheckpointError
-        If the file is not a complete checkpoint, or is of another network or optimizer: name, shape and dtype of each
-        array are compared. Nothing has been changed in this case.
+    Raises CheckpointError, and changes nothing, if the file is not a complete checkpoint, or is of another network or
+    optimizer: name, shape and dtype of each array are compared.
     """
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))

@@ -45,10 +45,7 @@ def collect(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
 
 
 def check(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
-    """Raise ValueError if the state in a checkpoint does not fit a Trainer, CheckpointError if the file is at fault.
-
-    `record` is from `collect`; `arrays` are all arrays of the checkpoint, whose parameters fit the network.
-    """
+    """Raise CheckpointError if a state from `collect` does not fit a Trainer; the parameters in `arrays` must fit."""
     optimizer, updated = trainer.optimizer, _updated(trainer, net)
     mine = type(optimizer).__name__
     _check_supported(optimizer)

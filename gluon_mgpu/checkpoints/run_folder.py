@@ -41,18 +41,10 @@ def is_empty(folder: str | os.PathLike) -> bool:
 
 def new_folder(path: str | os.PathLike | None, program: str, record: str = 'config.json',
                content: dict | None = None) -> Path:
-    """Create the folder for the results of a program, with a first file in it.
+    """Create a folder, by default ``runs/PROGRAM-DATE-TIME``, and a first file in it with JSON content.
 
-    Parameters
-    ----------
-    path : path-like or None
-        A folder that is empty or does not exist; by default one in ``runs/``, named after the program and the time.
-    program : str
-        The program's name.
-    record : str
-        The name of the first file. The process that creates it owns the folder, so two programs never share one.
-    content : dict, optional
-        The content of the first file, written as JSON. The file is complete as soon as it exists.
+    The folder must be empty or not exist yet. The process that creates the file owns the folder, so two programs never
+    share one. The file is complete as soon as it exists.
     """
     text = json.dumps(content or {}, indent=2) + '\n'
     if path is not None:

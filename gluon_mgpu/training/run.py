@@ -79,7 +79,7 @@ class Run:
         self._same_folder: Any = None if folder is None else SameFolder(folder)
         self._progress = Progress(quiet, silent=self.workers.rank > 0)
         self._losses, self._seconds = Losses(1, self.workers), 0.0  # of the current epoch
-        self._started, self._training = 0.0, False  # or evaluating
+        self._started, self._training = 0.0, False  # True between the first batch and the end of the last
         self._seed: int | None = None
         self._closed = self._parameters_broadcast = False
 
@@ -160,7 +160,7 @@ class Run:
         self._show(self._losses.add, ls)
 
     def synchronize(self) -> None:
-        """Wait for the devices and read the losses of all batches queued in this epoch; nothing during evaluation."""
+        """Wait for the devices and read the losses of all batches queued; does nothing during evaluation."""
         if not self._training:
             return
         wait()
@@ -230,7 +230,7 @@ class Run:
             getattr(callback, method)(self)
 
     def _show(self, read_losses, *args) -> None:
-        """Call a method that reads losses, and show how many batches the devices have finished."""
+        """Call a method of `Losses`, and advance the progress bar by the number of batches that it has counted."""
         try:
             num_finished = read_losses(*args)
         except DivergenceError:

@@ -1,4 +1,4 @@
-"""Checkpoints of people's own loops: one that goes on ends where one that was never interrupted does."""
+"""Checkpoints of a user's own loop: a resumed loop ends with the same values as an uninterrupted one."""
 import inspect
 import json
 import os

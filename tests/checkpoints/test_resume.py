@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint ends where one that was never interrupted does, to the bit."""
+"""A run resumed from a checkpoint ends with the same bits as an uninterrupted one."""
 import json
 import re
 import shutil
@@ -141,7 +141,7 @@ def program(tmp_path, devices, capsys, monkeypatch):
 
 
 def test_the_same_command_in_a_loop(program):
-    """--resume auto: begins, goes on, and when all is done says the last line again."""
+    """--resume auto starts the run, resumes it, and prints the last line again when it is complete."""
     flags = ['--num-epochs', 2, '--resume', 'auto']
     status, out, _ = program.first(*flags)
     assert status == 0 and 'going on' not in out and out.count('epoch ') == 3  # the last line's, too

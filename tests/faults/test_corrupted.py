@@ -17,7 +17,7 @@ READ_ALL = """
 import resource, sys, time
 sys.path[:0] = [{tests!r}]
 from gluon_mgpu.data import idx
-from gluon_mgpu.training import checkpoint
+from gluon_mgpu.checkpoints import checkpoint
 import faults_of_files
 
 size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()

@@ -87,7 +87,7 @@ def test_few_batches_are_on_their_way(devices, monkeypatch):
 
 
 def test_several_workers_stop_to_evaluate_at_a_signal():
-    """Each starts no more batches, and tells the others what it has counted: they wait for it."""
+    """Each starts no more batches, but still sends its counts, because the other workers wait for them."""
     workers, drawn = object.__new__(HorovodWorkers), []
     workers._signals, workers._signum = SimpleNamespace(received=0), 0
     workers.allgather = lambda counted: [counted, (3.0, 4)]

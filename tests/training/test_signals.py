@@ -98,7 +98,7 @@ def train(folder, signals=None, every=None, before=(), callbacks=()):
 
 @pytest.mark.parametrize('where', ['before', 'after'])
 def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
-    """The epoch is done: the record says so, and the run that goes on does not train it again."""
+    """The epoch is complete: it is in the history, and a resumed run does not train it again."""
     write = run_module.write_history
 
     def write_history(history, path):
@@ -141,7 +141,7 @@ class Vanish(Callback):
 
 
 def test_a_signal_when_the_folder_is_gone(tmp_path, capsys):
-    """Nothing says that training goes on."""
+    """No message says that training continues."""
     folder, signals = tmp_path / 'run', SimpleNamespace(received=0)
     folder.mkdir()
     _, line = train(folder, signals=signals, before=[Vanish(folder, signals)])

@@ -35,7 +35,7 @@ class TimedSaver(CheckpointCallback):
         self.waited, self.writing = [], []
 
     def _save(self, run):
-        self._finish()  # finish the previous file first: in an epoch of 60,000 rows it is long done
+        self._wait_for_writer()  # finish the previous file first: in an epoch of 60,000 rows it is long done
         began = time.perf_counter()
         super()._save(run)
         self.waited.append(time.perf_counter() - began)

@@ -75,7 +75,7 @@ def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
         If there is no whole checkpoint, or it is not of a chapter's run.
     """
     path = Path(path)
-    found = newest(path, log) if path.is_dir() else path
+    found = newest(path, log)[0] if path.is_dir() else path
     if found is None:
         raise CheckpointError(f'{path}: there is no whole checkpoint in it; name the folder of a run')
     config = checkpoint.read(found)[0]['position'].get('config')

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written while it goes on, found again when it is to go on, the last two kept."""
+"""Checkpoint callback: write checkpoints during a run, keep the last two, find the newest one."""
 from __future__ import annotations
 
 import re
@@ -20,204 +20,168 @@ KEPT = 2
 NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 
-def checkpoints(folder, above: int | None = None) -> list[Path]:
-    """Return the checkpoints in the folder of a run, whole or not, newest first; optionally only those above a step."""
-    found = [path for path in Path(folder).iterdir() if _steps(path) > (-1 if above is None else above)]
-    return sorted(found, key=_steps, reverse=True)
+def checkpoints(folder, above: int = -1) -> list[Path]:
+    """Return the checkpoints in a folder with more than `above` steps, newest first, without opening them."""
+    return sorted((path for path in Path(folder).iterdir() if _steps(path) > above), key=_steps, reverse=True)
 
 
-def newest(folder, log: Callable[[str], None]) -> Path | None:
-    """Return the newest checkpoint in a folder that is whole; None if there is none.
+def newest(folder, log: Callable[[str], None]) -> tuple[Path | None, dict]:
+    """Return the newest complete checkpoint in a folder and its position; (None, {}) if there is none.
 
-    Parameters
-    ----------
-    folder : path-like
-        That of a run.
-    log : callable
-        Is told in one line of each that is not whole, or has another one's name.
-    """
-    return newest_position(folder, log)[0]
-
-
-def newest_position(folder, log: Callable[[str], None]) -> tuple[Path | None, dict]:
-    """Return the newest whole checkpoint in a folder, and its position; (None, {}) if there is none. See `newest`.
-
-    Parameters
-    ----------
-    folder, say
-        As for `newest`.
+    Logs a line for each checkpoint that is damaged or was renamed.
     """
     for path in checkpoints(folder):
         try:
             position = checkpoint.read(path)[0]['position']
-            if num_steps(position) in (None, _steps(path)):
-                return path, position
-            log(f'{path} was renamed, it is of step {num_steps(position)}: looking for the one before')
         except CheckpointError as error:
-            log(f'{error}: looking for the one before')
+            log(f'{error}; trying the previous checkpoint')
+            continue
+        if num_steps(position) in (None, _steps(path)):
+            return path, position
+        log(f'{path} was renamed, it is of step {num_steps(position)}; trying the previous checkpoint')
     return None, {}
 
 
 def num_steps(position: dict) -> int | None:
-    """Return the number of steps of the run that a checkpoint's position is of; None if it is not of a run."""
+    """Return the steps of the run at the position in a checkpoint; None if it is not a run's."""
     run = position.get('run')
     steps = run.get('num_steps') if isinstance(run, dict) else None
     return steps if isinstance(steps, int) else None
 
 
 class CheckpointCallback(Callback):
-    """Writes checkpoints of a run, and takes one up at its beginning.
+    """Callback that writes checkpoints of a run, and can resume it from one.
 
-    The devices are waited for and what they hold is copied; the file is written by a thread while they go on. A
-    file that cannot be written is told once per epoch and does not end the run, unless `require` says so.
+    Waits for the devices, copies their state to the host, and writes the file in a background thread while training
+    continues. If writing fails, training continues and warns once per epoch, unless `require` is set.
 
-    If the run's `Workers` have `signals`, the run ends by `Stopped` when one is received: after the step, or in
-    evaluation. Several workers end after the same step. Call `stopped` then.
+    When the run's `Workers` report a signal, the run ends with `Stopped`: after the current step, the same one on all
+    workers, or during evaluation. Then call `stopped`.
 
     Parameters
     ----------
     folder : path-like
-        Where ``checkpoint-STEPS.safetensors`` are written; it must be there.
+        An existing folder, where ``checkpoint-STEPS.safetensors`` are written.
     every : int, optional
-        Steps from one checkpoint to the next, and one when the run is complete; by default one after every epoch.
+        Steps between two checkpoints; another one is written when the run is complete. By default one per epoch.
     config : dict, optional
-        What else each checkpoint is to hold of the run, of what JSON can hold.
+        Stored in each checkpoint, of JSON types.
     resume : path-like, optional
-        The checkpoint to go on from.
+        The checkpoint to resume from.
     require : bool
-        End the run if a checkpoint cannot be written.
+        End the run with `Failure` if a checkpoint cannot be written.
     how_to_resume : str
-        The command, for the last line then.
-
-    Raises
-    ------
-    ValueError
-        If `every` is no integer of at least 1.
+        A command, for the message of `stopped`.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
                  require: bool = False, how_to_resume: str = ''):
         self.folder = Path(folder)
-        self._same_folder = SameFolder(folder)
         self.every = every if every is None else integer('every', every, 1)
         self.config = config or {}
-        self.resume, self.require = resume, require
-        self.how_to_resume = how_to_resume
+        self.resume, self.require, self.how_to_resume = resume, require, how_to_resume
+        self._same_folder = SameFolder(folder)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
         self._written: Future | None = None
-        self._problem = ''  # with the last checkpoint, if it could not be written
+        self._problem = ''  # why the last checkpoint could not be written
         self._last: Path | None = None
-        self._training = False
 
     def train_begin(self, run: Run) -> None:
-        """Give the network the values of the checkpoint to go on from, if there is one."""
+        """Remove unfinished files of a killed process, and load the checkpoint to resume from."""
         if run.workers.rank == 0:
             for name in ('checkpoint-', 'config.json', 'history.csv'):
-                for unfinished in self.folder.glob(f'{name}*.part'):  # of a process that was killed
+                for unfinished in self.folder.glob(f'{name}*.part'):
                     unfinished.unlink()
-        if self.resume is None:
-            return
-        position = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
-        try:
-            run.restore(position['run'])
-        except KeyError:
-            raise CheckpointError(f'{self.resume}: it is not of a run') from None
-        except ValueError as error:
-            raise CheckpointError(f'{self.resume}: {error}') from None
-        self._last = Path(self.resume)
-
-    def epoch_begin(self, run: Run) -> None:
-        """Note that the parameters change from here on."""
-        self._training = True
+        if self.resume is not None:
+            position = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
+            try:
+                run.restore(position.get('run', {}))
+            except ValueError as error:
+                raise CheckpointError(f'{self.resume}: {error}') from None
+            self._last = Path(self.resume)
 
     def batch_end(self, run: Run) -> None:
-        """Write a checkpoint if it is time; end the run if a signal came."""
-        _obey(run.workers.pending_signal())
+        """Stop if a signal came; write a checkpoint every `every` steps."""
+        _stop_after(run.workers.pending_signal())
         if self.every and run.num_steps % self.every == 0:
             self._save(run)
 
     def epoch_trained(self, run: Run) -> None:
-        """Note that the parameters no longer change; end the run if a signal came."""
-        self._training = False
-        _obey(run.workers.exchange_signal())
+        """Stop if a signal came."""
+        _stop_after(run.workers.exchange_signal())
 
     def epoch_end(self, run: Run) -> None:
-        """Write a checkpoint if it is time, tell of one that could not be written, obey a signal."""
+        """Write the epoch's checkpoint, report a failed one, stop if a signal came."""
         complete = len(run.history) == run.num_epochs
         if complete or not self.every:
             self._save(run)
         if complete:
-            self._finish()
-        self._tell(run, self.require)
+            self._wait_for_writer()
+        self._report_problem(run)
         signum = run.workers.exchange_signal()
         if not complete:
-            _obey(signum)
+            _stop_after(signum)
 
     def train_end(self, run: Run) -> None:
-        """Wait for the thread that writes."""
-        self._finish()
+        """Wait for the background thread."""
+        self._wait_for_writer()
         if self._problem:
             run.warn(self._problem)
 
     def stopped(self, run: Run, signum: int) -> Stopped:
-        """Write a last checkpoint when a signal has ended the run, in training or in evaluation.
-
-        Returns
-        -------
-        Stopped
-            With a line that says how far the run has come and how to go on.
-        """
-        self._finish()
-        if run.workers.on_rank_0(lambda: not (self._last and self._last.exists()
-                                              and _steps(self._last) == run.num_steps)):
+        """Write a last checkpoint after a signal; return a `Stopped` that says how to resume."""
+        self._wait_for_writer()
+        if not run.workers.on_rank_0(
+                lambda: self._last and self._last.exists() and _steps(self._last) == run.num_steps):
             self._save(run)
-            self._finish()
-        within = run.state()['num_batches']
-        epoch = len(run.history) + bool(within)
-        done = f'ended in epoch {epoch}, after {within} batches' if within else f'ended after epoch {epoch}'
-        return Stopped(signum, f'{done}; {self._problem or "to go on: " + self.how_to_resume}')
+            self._wait_for_writer()
+        num_batches = run.state()['num_batches']
+        where = (f'in epoch {len(run.history) + 1} after {num_batches} batches' if num_batches
+                 else f'after epoch {len(run.history)}')
+        return Stopped(signum, f'stopped {where}; {self._problem or "resume with: " + self.how_to_resume}')
 
     def _save(self, run: Run) -> None:
-        """Copy what there is to the host and have it written. Waits for the devices and the checkpoint before."""
-        if self._training:
-            run.synchronize()  # in evaluation nothing changes, and to wait for its end may take long
-        kept = checkpoint.snapshot(run.net, run.trainer, run.workers)
-        _refuse_not_finite(run, kept)
+        """Copy the state to the host and start writing it; waits for the devices and the previous checkpoint."""
+        run.synchronize()
+        snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
+        for name, arrays in snapshot.arrays.items():
+            if not all(numpy.isfinite(array).all() for array in arrays):
+                raise DivergenceError(f'{name.partition("/")[2]} is no longer finite in epoch {len(run.history) + 1}, '
+                                      f'batch {run.num_batches}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
-        self._finish()
+        self._wait_for_writer()
         if self.require:
-            self._tell(run, require=True)
-        self._written = self._writer.submit(self._write, kept, {'run': run.state(), 'config': self.config})
+            self._report_problem(run)
+        self._written = self._writer.submit(self._write, snapshot, {'run': run.state(), 'config': self.config})
 
-    def _write(self, kept: Snapshot, position: dict) -> None:
-        """Called in the thread."""
-        num_steps = position['run']['num_steps']
-        path = self.folder / f'checkpoint-{num_steps:08}.safetensors'
+    def _write(self, snapshot: Snapshot, position: dict) -> None:
+        """Write a checkpoint and remove old ones, in the background thread."""
+        steps = position['run']['num_steps']
+        path = self.folder / f'checkpoint-{steps:08}.safetensors'
         self._same_folder.check()
-        checkpoint.write(path, kept, position)
+        checkpoint.write(path, snapshot, position)
         self._last = path
-        self._same_folder.check()  # once more: that was the long part
-        for old in [other for other in checkpoints(self.folder) if _steps(other) < num_steps][KEPT - 1:]:
+        self._same_folder.check()  # again, because writing takes long
+        for old in [other for other in checkpoints(self.folder) if _steps(other) < steps][KEPT - 1:]:
             old.unlink()
 
-    def _finish(self) -> None:
-        """Wait until the file is written, and note if it could not be."""
+    def _wait_for_writer(self) -> None:
         if self._written is None:
             return
-        error, self._written = self._written.exception(), None
-        if error is not None and not isinstance(error, OSError):
-            raise error
-        self._problem = '' if error is None else (
-            f'no checkpoint can be written in {self.folder} ({error.strerror or error}), the last one is '
-            f'{self._last.name if self._last else "none"}')
+        written, self._written, self._problem = self._written, None, ''
+        try:
+            written.result()
+        except OSError as error:
+            last = f'the last one is {self._last.name}' if self._last else 'and there is no earlier one'
+            self._problem = f'no checkpoint can be written in {self.folder} ({error.strerror or error}), {last}'
 
-    def _tell(self, run: Run, require: bool = False) -> None:
+    def _report_problem(self, run: Run) -> None:
         problem, self._problem = self._problem, ''
-        if problem and require:
+        if problem and self.require:
             raise Failure(problem)
         if problem:
-            run.warn(f'{problem}: training goes on')
+            run.warn(f'{problem}; training continues')
 
 
 def _steps(path: Path) -> int:
@@ -225,14 +189,6 @@ def _steps(path: Path) -> int:
     return int(found[1]) if found else -1
 
 
-def _obey(signum: int) -> None:
+def _stop_after(signum: int) -> None:
     if signum:
         raise Stopped(signum)
-
-
-def _refuse_not_finite(run: Run, kept: Snapshot) -> None:
-    """End the run rather than write a checkpoint that no run could go on from."""
-    for name, arrays in kept.arrays.items():
-        if not all(numpy.isfinite(array).all() for array in arrays):
-            raise DivergenceError(f'{name.partition("/")[2]} is no longer finite in epoch {len(run.history) + 1}, '
-                                  f'batch {run.num_batches}: all parameters must be; use a smaller learning rate')

@@ -1,6 +1,6 @@
-"""The file format of checkpoints: arrays by name and a JSON record, with a checksum.
+"""The file format of checkpoints: a safetensors file with arrays by name, and a JSON record with a checksum.
 
-A safetensors file. Its metadata entry ``gluon_mgpu`` is JSON: the checksum of everything else, the version, the record.
+The record is the metadata entry ``gluon_mgpu``, which starts with the checksum of the arrays and the rest of itself.
 """
 from __future__ import annotations
 
@@ -20,34 +20,21 @@ VERSION = 1
 
 
 class CheckpointError(ValueError):
-    """The file is not a checkpoint, is damaged, or belongs to something else."""
+    """The file is not a checkpoint, is damaged, or belongs to another run, network or optimizer."""
 
 
 class Snapshot(NamedTuple):
     """The content of a checkpoint, copied to the host."""
 
-    arrays: dict[str, list]  # by name, numpy arrays: one if all devices have the same, else one per device
+    arrays: dict[str, list]  # numpy arrays by name: one if it is equal on all devices, else one per device
     record: dict             # everything else, of JSON types
 
 
 def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
-    """Write a checkpoint; can be called from any thread and returns once the file is on the disk.
+    """Write a snapshot and a position of JSON types, and wait until the file is on the disk. Thread-safe.
 
-    Parameters
-    ----------
-    path : path-like
-        An existing file is kept until the new one is complete.
-    kept : Snapshot
-        As returned by `checkpoint.snapshot`.
-    position : dict
-        Anything else to store, of JSON types.
-
-    Raises
-    ------
-    ValueError
-        If something cannot be stored.
-    OSError
-        If the file cannot be written.
+    Raises ValueError if something cannot be stored, and OSError if the file cannot be written; an existing file is then
+    unchanged.
     """
     tensors = {f'{name}@{k}': array for name, arrays in kept.arrays.items() for k, array in enumerate(arrays)}
     try:
@@ -60,7 +47,7 @@ def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
 
 
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
-    """Read the checkpoint at `path` and verify its checksum.
+    """Read a checkpoint and verify its checksum.
 
     Returns
     -------
@@ -68,36 +55,31 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
         ``position`` and, if a trainer was saved, ``optimizer``.
     arrays : dict of str to list of numpy.ndarray
         By ``parameters/NAME`` and ``states/NAME/NUMBER``: one, or one per device.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is not a complete checkpoint; one line says why.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise CheckpointError(f'{path}: not a regular file')  # opening a FIFO would wait for a writer
         with open(path, 'rb'):
-            pass  # raises an OSError that says why; safe_open always says that there is no such file
-        record, tensors = _verified(path)
+            pass  # raises an OSError with the reason; safe_open always says that there is no such file
+        record, tensors = _read_verified(path)
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
     arrays: dict[str, list] = {}
     try:
         for key in sorted(tensors, key=_name_and_number):
             arrays.setdefault(_name_and_number(key)[0], []).append(tensors[key])
+        for name, copies in arrays.items():
+            if len({(array.shape, array.dtype) for array in copies}) > 1:
+                raise ValueError(f'the copies of {name} differ in shape or dtype')
+        if not isinstance(record.get('position'), dict) or not isinstance(record.get('optimizer', {}), dict):
+            raise ValueError('its record is incomplete')
     except ValueError as error:
         raise CheckpointError(f'{path}: a damaged checkpoint ({error})') from None
-    for name, copies in arrays.items():
-        if len({(array.shape, array.dtype) for array in copies}) > 1:
-            raise CheckpointError(f'{path}: a damaged checkpoint (the copies of {name} differ in shape or dtype)')
-    if not isinstance(record.get('position'), dict) or not isinstance(record.get('optimizer', {}), dict):
-        raise CheckpointError(f'{path}: a damaged checkpoint (its header lacks what should be there)')
     return record, arrays
 
 
 def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
-    """Return the SHA-256 of a `record` and of all `tensors`, with their names, dtypes and shapes."""
+    """Return the SHA-256 of a record and of the names, dtypes, shapes and values of all tensors."""
     digest = hashlib.sha256(_to_json(record).encode())
     for name, array in sorted(tensors.items()):
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
@@ -105,24 +87,21 @@ def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _verified(path: str | os.PathLike) -> tuple[dict, dict[str, numpy.ndarray]]:
-    """Return the record and the arrays of a file whose checksum is right."""
-    problem = CheckpointError(f'{path}: truncated or altered, or not a checkpoint of gluon_mgpu')
+def _read_verified(path: str | os.PathLike) -> tuple[dict, dict[str, numpy.ndarray]]:
     try:
         with safetensors.safe_open(path, 'numpy') as file:
             record = json.loads((file.metadata() or {})['gluon_mgpu'])
             expected, version = record.pop('sha256'), record['version']
-            if version != VERSION:
-                raise CheckpointError(f'{path}: version {version}, and this gluon_mgpu reads version {VERSION}; '
-                                      'use the gluon_mgpu that wrote it')
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dict
-        found = checksum(record, tensors)
-    except CheckpointError:
-        raise
+            if version == VERSION:
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dict
+                intact = checksum(record, tensors) == expected
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise problem from None
-    if found != expected:
-        raise problem
+        version, intact = VERSION, False
+    if version != VERSION:
+        raise CheckpointError(f'{path}: version {version}, but this gluon_mgpu reads version {VERSION}; use the '
+                              'gluon_mgpu that wrote it')
+    if not intact:
+        raise CheckpointError(f'{path}: truncated or altered, or not a checkpoint of gluon_mgpu')
     del record['version']
     return record, tensors
 

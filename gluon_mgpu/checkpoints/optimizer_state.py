@@ -1,8 +1,7 @@
 """The state of a Gluon Trainer's optimizer as arrays and numbers: momentum, Adam's moments, counts of updates.
 
-`Trainer.save_states` pickles it: loading a file from a stranger could run any code. Here, the state is a set of named
-arrays. The file does not say what they mean: on loading, the Trainer's optimizer creates its own state, and takes over
-the values if shapes and dtypes match.
+`Trainer.save_states` pickles the state, and loading a pickle can run any code. Here the file holds only named arrays.
+On loading, the Trainer's optimizer creates its own state, and takes the values if shapes and dtypes match.
 """
 from __future__ import annotations
 
@@ -11,21 +10,15 @@ from typing import Any
 
 import numpy
 
+from ..training.parameters import by_name
 from .file import CheckpointError
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
-MOST_UPDATES = 2**31
+MAX_UPDATES = 2**31
 
 
-def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]:
-    """Return the state as numbers and as arrays; does not wait.
-
-    Parameters
-    ----------
-    trainer : gluon.Trainer
-        Need not have made a step.
-    names : dict of int to str
-        The names of the network's parameters, by the `id` of the parameter.
+def collect(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
+    """Return the state of a Trainer, possibly before its first step; does not wait.
 
     Returns
     -------
@@ -33,98 +26,64 @@ def collect(trainer: Any, names: dict[int, str]) -> tuple[dict, dict[str, list]]
         Of JSON types: ``name`` of the optimizer, ``num_update``, the ``counts`` of each parameter's updates and the
         ``numbers`` that this optimizer keeps.
     states : dict of str to list of NDArray
-        By ``PARAMETER/NUMBER``: one per device that keeps them.
-
-    Raises
-    ------
-    ValueError
-        If the trainer has a parameter without a name, or its optimizer's state is more than arrays and numbers.
+        By ``PARAMETER/NUMBER``: one array for each device that keeps it.
     """
     optimizer, updaters = trainer.optimizer, _updaters(trainer)
-    _refuse_hidden_state(optimizer)
+    _check_supported(optimizer)
     counts = optimizer._all_index_update_counts.values()
     record: dict[str, Any] = {'name': type(optimizer).__name__, 'num_update': optimizer.num_update, 'counts': {},
                               'numbers': _numbers(optimizer)}
     states: dict[str, list] = {}
-    for i, name in _indices(trainer, names):
+    for i, name in _updated(trainer, net):
         record['counts'][name] = max((on_device.get(i, 0) for on_device in counts), default=0)
         if record['counts'][name]:
-            # A state that is missing here (MXNet drops it in Parameter.set_data) is what the next step would create
+            # Parameter.set_data drops a state; then save the one that the next step would create
             leaves = [_leaves(updater.states[i] if i in updater.states else _new_state(trainer, i, k))
                       for k, updater in enumerate(updaters)]
             states |= {f'{name}/{j}': list(on_devices) for j, on_devices in enumerate(zip(*leaves))}
     return record, states
 
 
-def check(path, trainer: Any, names: dict[int, str], record: dict, arrays: dict[str, list]) -> None:
-    """Refuse a state that does not fit this Trainer's optimizer and parameters; changes nothing.
-
-    Parameters
-    ----------
-    path : path-like
-        The file name, for the error.
-    trainer : gluon.Trainer
-        The Trainer to be restored.
-    names : dict of int to str
-        The names of the network's parameters, by the `id` of the parameter.
-    record : dict
-        The checkpoint's record of the optimizer.
-    arrays : dict of str to list of numpy.ndarray
-        All arrays of the checkpoint; the parameters fit the network.
-
-    Raises
-    ------
-    ValueError
-        A CheckpointError if the fault is the checkpoint's.
-    """
-    optimizer, indices = trainer.optimizer, _indices(trainer, names)
+def check(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
+    """Raise CheckpointError if a state from `collect` does not fit a Trainer; the parameters in `arrays` must fit."""
+    optimizer, updated = trainer.optimizer, _updated(trainer, net)
     mine = type(optimizer).__name__
-    _refuse_hidden_state(optimizer)
+    _check_supported(optimizer)
     if record.get('name') != mine:
         raise CheckpointError(f"{path}: the optimizer's state is of {record.get('name')}, this is {mine}")
-    if not _is_sound(record, optimizer):
-        raise CheckpointError(f"{path}: a damaged checkpoint (of the optimizer's state)")
-    for i, name in indices:
+    if not _is_valid(record, optimizer):
+        raise CheckpointError(f"{path}: a damaged checkpoint (the optimizer's state is incomplete)")
+    for i, name in updated:
         if name not in record['counts']:
-            raise CheckpointError(f'{path}: its Trainer did not update {name}, this one does')
+            raise CheckpointError(f'{path}: its Trainer did not update {name}, but this one does')
         if record['counts'][name]:
             found = _saved_state(arrays, name)
             expected = _expected_state(path, trainer, i, arrays[f'parameters/{name}'][0])
             if found != expected:
-                raise CheckpointError(f"{path}: the optimizer's state of {name} is {_listing(found)} in it and "
-                                      f'{_listing(expected)} here: give {mine} the same settings')
+                raise CheckpointError(f"{path}: the optimizer's state of {name} is {_listing(found)} in the file and "
+                                      f'{_listing(expected)} here; give {mine} the same settings')
 
 
-def restore(trainer: Any, names: dict[int, str], record: dict, arrays: dict[str, list]) -> None:
-    """Give a Trainer a state that `check` has accepted; its parameters must have their values already.
-
-    Parameters
-    ----------
-    trainer : gluon.Trainer
-        Changed in place.
-    names : dict of int to str
-        The names of the network's parameters, by the `id` of the parameter.
-    record : dict
-        The checkpoint's record of the optimizer.
-    arrays : dict of str to list of numpy.ndarray
-        All arrays of the checkpoint.
-    """
+def restore(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
+    """Give a Trainer a state that `check` has accepted, in place; its parameters must have their values already."""
     optimizer = trainer.optimizer
     if trainer._update_on_kvstore:
         trainer._reset_kvstore()  # it holds copies of the parameters
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     trainer._init_params()
-    counts = {i: record['counts'][name] for i, name in _indices(trainer, names) if record['counts'][name]}
+    # The state of a parameter without updates is created at its first update
+    names = {i: name for i, name in _updated(trainer, net) if record['counts'][name]}
     for k, updater in enumerate(_updaters(trainer)):
         updater.states, updater.states_synced = {}, {}
-        for i in counts:  # the state of any other parameter is created at its first update
+        for i, name in names.items():
             state = _new_state(trainer, i, k)
             for j, leaf in enumerate(_leaves(state)):
-                copies = arrays[f'states/{names[id(trainer._params[i])]}/{j}']
+                copies = arrays[f'states/{name}/{j}']
                 leaf[:] = copies[k if len(copies) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
+    counts = {i: record['counts'][name] for i, name in names.items()}
     optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in sorted(ids)}
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
     optimizer.num_update = record['num_update']
@@ -133,12 +92,13 @@ def restore(trainer: Any, names: dict[int, str], record: dict, arrays: dict[str,
 
 
 def _updaters(trainer) -> list:
-    """Return what keeps the states: the KVStore's updater, or one per device."""
+    """Return the objects that keep the states: the KVStore's updater, or one per device."""
     return [trainer._kvstore._updater] if trainer._update_on_kvstore else trainer._updaters
 
 
-def _indices(trainer, names: dict[int, str]) -> list[tuple[int, str]]:
-    """Return (i, name) of each parameter that the Trainer updates; i is the Trainer's own number."""
+def _updated(trainer, net) -> list[tuple[int, str]]:
+    """Return the index in the Trainer and the name in the network of each parameter that the Trainer updates."""
+    names = {id(param): name for name, param in by_name(net).items()}
     for param in trainer._params:
         if id(param) not in names:
             raise ValueError(f'the Trainer updates {param.name}, which is not in the network: pass the network '
@@ -146,10 +106,10 @@ def _indices(trainer, names: dict[int, str]) -> list[tuple[int, str]]:
     return [(i, names[id(param)]) for i, param in enumerate(trainer._params) if param.grad_req != 'null']
 
 
-def _refuse_hidden_state(optimizer) -> None:
+def _check_supported(optimizer) -> None:
     if hasattr(optimizer, 'cumgrads'):  # LBSGD: gradients of batches that are not complete yet
-        raise ValueError(f'the optimizer {type(optimizer).__name__} keeps more than arrays and numbers: '
-                         'its state can be neither saved nor loaded here')
+        raise ValueError(f'the optimizer {type(optimizer).__name__} keeps more than arrays and numbers: checkpoints '
+                         'cannot hold its state')
 
 
 def _numbers(optimizer) -> dict[str, float | None]:
@@ -157,16 +117,16 @@ def _numbers(optimizer) -> dict[str, float | None]:
     return {name: value if value is None else float(value) for name, value in values.items()}
 
 
-def _is_sound(record: dict, optimizer) -> bool:
-    """Whether all numbers in a record are there and of the right type."""
+def _is_valid(record: dict, optimizer) -> bool:
+    """Return True if a record has all numbers, and they have the right types."""
     counts, numbers = record.get('counts'), record.get('numbers')
     return (isinstance(counts, dict) and isinstance(numbers, dict) and numbers.keys() == _numbers(optimizer).keys()
-            and all(type(n) is int and 0 <= n < MOST_UPDATES for n in (record.get('num_update'), *counts.values()))
+            and all(type(n) is int and 0 <= n < MAX_UPDATES for n in (record.get('num_update'), *counts.values()))
             and all(number is None or type(number) is float for number in numbers.values()))
 
 
 def _new_state(trainer, i: int, k: int):
-    """Create the state of a parameter on device k, as the first update would."""
+    """Create the state of a parameter on device k, as its first update would."""
     return trainer.optimizer.create_state_multi_precision(i, trainer._params[i].list_data()[k].as_nd_ndarray())
 
 
@@ -182,8 +142,8 @@ def _expected_state(path, trainer, i: int, weight: numpy.ndarray) -> list[tuple]
     try:
         state = trainer.optimizer.create_state_multi_precision(i, mx.nd.array(weight, dtype=weight.dtype))
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # such as GroupAdaGrad of a vector
-        raise CheckpointError(f"{path}: the optimizer's state of {trainer._params[i].name} is in it, and none can be "
-                              f'made here ({str(error) or type(error).__name__})') from None
+        raise CheckpointError(f'{path}: this optimizer cannot create the state of {trainer._params[i].name} that the '
+                              f'file has ({str(error) or type(error).__name__})') from None
     return [(leaf.shape, numpy.dtype(leaf.dtype)) for leaf in _leaves(state)]
 
 

@@ -1,4 +1,4 @@
-"""The folder that a program leaves its results in: a new one, and no other program's."""
+"""The folder for the results of a program: a new or empty folder that no other program uses."""
 from __future__ import annotations
 
 import contextlib
@@ -17,63 +17,34 @@ from ..base.files import write_atomically
 
 
 class FolderTakenError(ValueError):
-    """A folder that holds something already."""
+    """The folder is not empty."""
 
 
 def check_free(path: str | os.PathLike | None) -> None:
-    """Refuse a path that cannot become a new folder. Creates nothing.
+    """Raise ValueError if `path` cannot become a new folder, FolderTakenError if it is in use. Creates nothing.
 
-    Parameters
-    ----------
-    path : path-like or None
-        None means a new folder in ``runs/``, the default of `new_folder`.
-
-    Raises
-    ------
-    FolderTakenError
-        If `path` is a folder that is not empty, or is not a folder.
-    ValueError
-        If a folder above it is not a folder, but a file or a broken link.
+    None stands for the default of `new_folder`, a new folder in ``runs/``.
     """
     path = Path('runs/new' if path is None else path)
     if os.path.lexists(path) and (not path.is_dir() or not is_empty(path)):
         raise FolderTakenError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
     above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
-    if not above.is_dir():
+    if not above.is_dir():  # a file or a broken link
         raise ValueError(f'{path} cannot be created because {above} is not a folder: remove it, or give another '
                          '--out-dir')
 
 
 def is_empty(folder: str | os.PathLike) -> bool:
-    """Return whether a folder holds nothing, apart from unfinished files that a killed process has left."""
+    """Return True if a folder holds nothing but unfinished files of a killed process."""
     return all(name.endswith('.part') for name in os.listdir(folder))
 
 
 def new_folder(path: str | os.PathLike | None, program: str, record: str = 'config.json',
                content: dict | None = None) -> Path:
-    """Create the folder for the results of a program, and the first file in it.
+    """Create a folder, by default ``runs/PROGRAM-DATE-TIME``, and a first file in it with JSON content.
 
-    Parameters
-    ----------
-    path : path-like, optional
-        A folder that does not exist yet or is empty; by default one in ``runs/``, named after the program and the time.
-    program : str
-        The program's name.
-    record : str
-        The name of the first file. The process that creates it has the folder: two programs never share one.
-    content : dict, optional
-        The content of the first file, written as JSON. The file is complete as soon as it exists.
-
-    Returns
-    -------
-    Path
-
-    Raises
-    ------
-    ValueError
-        If there is something in `path` already, or it cannot be a folder.
-    OSError
-        If the folder or the file cannot be written.
+    The folder must be empty or not exist yet. The process that creates the file owns the folder, so two programs never
+    share one. The file is complete as soon as it exists.
     """
     text = json.dumps(content or {}, indent=2) + '\n'
     if path is not None:
@@ -102,7 +73,7 @@ def _claim(folder: Path, record: str, text: str) -> Path:
 
 
 def _rename_if_free(old: Path, new: Path) -> None:
-    """Rename a file, or raise FileExistsError if there is a file of the new name."""
+    """Rename a file; raise FileExistsError if the new name is taken."""
     try:
         os.link(old, new)
     except OSError:
@@ -113,25 +84,14 @@ def _rename_if_free(old: Path, new: Path) -> None:
 
 @contextlib.contextmanager
 def hold(folder: str | os.PathLike) -> Iterator[None]:
-    """Keep the folder of a run for this process while the block runs, so that no two runs write into it.
-
-    Parameters
-    ----------
-    folder : path-like
-        It must be there. It is free again at the latest when the process ends, however that may be.
-
-    Raises
-    ------
-    ValueError
-        If another process holds it.
-    """
+    """Lock the folder of a run within the block or until the process ends; ValueError if another process holds it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f'{folder} is in use by {_holder(Path(folder))}: wait until that ends, or give '
-                             'another --out-dir') from None
+            raise ValueError(f'{folder} is in use by {_holder(Path(folder))}: wait until it ends, or give another '
+                             '--out-dir') from None
         except OSError:  # a file system without locks
             pass
         yield
@@ -140,7 +100,7 @@ def hold(folder: str | os.PathLike) -> Iterator[None]:
 
 
 def this_process() -> dict[str, object]:
-    """What tells this process from others, for ``config.json``."""
+    """Return the process number, machine and time, for ``config.json``."""
     return {'pid': os.getpid(), 'host': platform.node(), 'since': time.strftime('%Y-%m-%d %H:%M:%S')}
 
 
@@ -148,5 +108,5 @@ def _holder(folder: Path) -> str:
     try:
         process = json.loads((folder / 'config.json').read_text())['process']
         return f'the run of process {process["pid"]} on {process["host"]} since {process["since"]}'
-    except (OSError, ValueError, KeyError, TypeError):  # it has only just begun
+    except (OSError, ValueError, KeyError, TypeError):  # it has only just started
         return 'another run'

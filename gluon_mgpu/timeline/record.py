@@ -9,7 +9,7 @@ from ..base.checks import integer
 from ..base.files import write_atomically
 from ..base.machine import num_cores
 from ..mxnet_setup.compat import npx
-from ..training.parameters import refuse_uninitialized
+from ..training.parameters import check_initialized
 from ..training.run import Callback, Run
 from . import profiler
 from .draw import draw
@@ -100,7 +100,7 @@ class Timeline(Callback):
     def train_begin(self, run: Run) -> None:
         """Refuse devices that the profiler cannot record, before anything is trained."""
         if hasattr(run.net, 'collect_params'):
-            refuse_uninitialized(run.net)
+            check_initialized(run.net)
             check_profiler([device for param in run.net.collect_params().values() for device in param.list_ctx()])
         else:
             check_profiler([array.ctx for params in run.net for array in params])

@@ -1,1 +1,1 @@
-"""What a training loop needs: the run and its record, evaluation, a timer."""
+"""The training loop around the chapters: the run and its callbacks, losses, evaluation and a timer."""

@@ -1,4 +1,4 @@
-"""The losses of an epoch, summed up as the devices compute them, without keeping the devices waiting."""
+"""Accumulate losses without blocking the devices."""
 from __future__ import annotations
 
 import math
@@ -10,113 +10,86 @@ import numpy
 
 from ..distributed.workers import Workers
 
-# Losses are read so many seconds apart, or so many batches: each time, Python wakes up between busy cores
-SECONDS_BETWEEN_READS, MOST_UNREAD = 0.25, 16
+# Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
+SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
 
 
 class DivergenceError(ValueError):
-    """The loss or a parameter is no longer a number: what follows would be worthless."""
+    """The loss or a parameter is NaN or infinite, so training cannot continue."""
 
     agreed = True  # by all workers of a job: they see it after the same batch
 
 
 class Losses:
-    """Takes the losses of each batch, and reads them some batches later.
+    """The losses of one epoch, read from the devices some batches after they were queued.
 
-    Parameters
-    ----------
-    epoch : int
-        Its number, for messages.
-    total, rows, num_batches : float, int, int
-        What has been read before, of an epoch that goes on.
-    workers : Workers, optional
-        Whose losses they are; by default of this process alone. Several tell each other what they have read, and count
-        it when they read the next time: so none waits for another.
+    Several workers exchange the losses that they have read, and add them up at the next read, so that none waits for
+    another.
 
     Attributes
     ----------
     total : float
-        The sum over all rows that have been read, in nats: batch by batch, whenever they were read.
+        Sum over all rows read so far, in nats, added up batch by batch.
     rows, num_batches : int
-        How many rows and batches these are.
+        Rows and batches read so far.
     last : float
-        The mean of the batch that was read last.
+        Mean loss of the last batch read.
     """
 
-    def __init__(self, epoch: int, total: float = 0.0, rows: int = 0, num_batches: int = 0,
-                 workers: Workers | None = None):
-        self.epoch, self.total, self.rows, self.num_batches = epoch, total, rows, num_batches
-        self.last = numpy.nan
-        self._workers = workers or Workers()
+    def __init__(self, epoch: int, workers: Workers):
+        self.total, self.rows, self.num_batches, self.last = 0.0, 0, 0, math.nan
+        self._epoch, self._workers = epoch, workers
         self._unread: list[list] = []
-        self._told: deque[tuple[int, Callable]] = deque()  # of how many batches, and what returns their losses
+        self._exchanges: deque[tuple[int, Callable]] = deque()  # (number of batches, function that returns the losses)
         self._batches_per_read = 1
         self._read_at = time.perf_counter()
 
     def add(self, ls: list) -> int:
-        """Take the losses of the batch just started; see `Run.record_losses`.
+        """Queue the losses of a batch, one array (n,) per device, and return how many batches were counted.
 
-        Parameters
-        ----------
-        ls : list of np.ndarray, (n,)
-            One array per device.
-
-        Returns
-        -------
-        int
-            How many earlier batches have been waited for and read.
+        Blocks only when it is time to read the batches before this one.
         """
         self._unread.append(ls)
         return self.read(self._batches_per_read) if len(self._unread) > self._batches_per_read else 0
 
-    def read(self, count: int | None = None) -> int:
-        """Wait for the first `count` of the batches that have not been read, by default all, and count them.
-
-        Returns
-        -------
-        int
-            How many have been counted.
-
-        Raises
-        ------
-        DivergenceError
-            If a loss is NaN or infinite.
-        """
-        batches = self._unread[:count]
-        del self._unread[:count]
+    def read(self, num_batches: int | None = None) -> int:
+        """Wait for the first `num_batches` unread batches, by default all, and return how many were counted."""
+        batches = self._unread[:num_batches]
+        del self._unread[:num_batches]
         if batches:
-            # The last one first, so that it is waited for once, and Python wakes up once
-            own = [number for ls in batches[::-1] for number in _sum([l.asnumpy() for l in ls])[::-1]][::-1]
-            self._told.append((len(batches), self._workers.allgather_async([self._next_read(len(batches)), *own])))
+            for l in batches[-1]:
+                l.wait_to_read()  # the newest batch first: the others are then ready, and Python wakes up once
+            sums = [number for ls in batches for number in _sum_and_rows(ls)]  # loss, rows, loss, rows, ...
+            gathered = self._workers.allgather_async([self._next_read_size(len(batches)), *sums])
+            self._exchanges.append((len(batches), gathered))
         counted = 0
-        while len(self._told) > (0 if count is None else self._workers.lag):
-            length, told = self._told.popleft()
-            self._count(told(), length)
-            counted += length
+        while len(self._exchanges) > (0 if num_batches is None else self._workers.lag):
+            size, gathered = self._exchanges.popleft()
+            self._count(gathered(), size)
+            counted += size
         return counted
 
-    def _next_read(self, count: int) -> int:
-        """How many batches to read the next time, if reading these has taken as long as it has."""
+    def _next_read_size(self, num_batches: int) -> int:
+        """Choose the next read size from how long the last read took."""
         now = time.perf_counter()
-        seconds_per_batch = (now - self._read_at) / count
+        seconds_per_batch = (now - self._read_at) / num_batches
         self._read_at = now
-        return min(MOST_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
+        return min(MAX_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
 
-    def _count(self, told: list, length: int) -> None:
-        """Count the losses of so many batches, as each worker has told them."""
-        self._batches_per_read = int(told[0][0])  # all read the same batches: the first worker decides how many
-        for i in range(1, 2 * length, 2):
-            loss, rows = sum(float(numbers[i]) for numbers in told), sum(int(numbers[i + 1]) for numbers in told)
-            if not math.isfinite(loss):
-                raise DivergenceError(f'the loss is {loss} in epoch {self.epoch}, batch {self.num_batches + 1}, after '
-                                      f'{self.rows} rows: it must be finite; use a smaller learning rate')
-            self.total += loss
-            self.rows += rows
+    def _count(self, gathered: list, num_batches: int) -> None:
+        """Add up the numbers that each worker has sent for the same batches."""
+        self._batches_per_read = int(gathered[0][0])  # rank 0 decides, so that all workers read the same batches
+        sums = numpy.array(gathered)[:, 1:1 + 2 * num_batches].reshape(-1, num_batches, 2).sum(axis=0)
+        for loss, rows in sums.tolist():
             self.num_batches += 1
-            self.last = loss / max(rows, 1)  # a loop of one's own may add a batch without rows
+            if not math.isfinite(loss):
+                raise DivergenceError(f'the loss is {loss} in epoch {self._epoch}, batch {self.num_batches}: use a '
+                                      'smaller learning rate')
+            self.total += loss
+            self.rows += int(rows)
+            self.last = loss / max(rows, 1)  # a batch may have no rows
 
 
-def _sum(arrays: list) -> tuple[float, int]:
-    """The sum of the losses of a batch, and how many they are."""
-    losses = numpy.concatenate([numpy.empty(0), *arrays])  # in float64
+def _sum_and_rows(ls: list) -> tuple[float, int]:
+    losses = numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)])  # float64
     return float(losses.sum()), len(losses)

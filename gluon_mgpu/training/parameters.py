@@ -1,7 +1,4 @@
-"""The parameters of what is trained, whichever way they are kept: by a Gluon network or as lists of arrays.
-
-Can be imported without MXNet.
-"""
+"""The parameters of a network: a Gluon network's, or plain lists of arrays. Can be imported without MXNet."""
 from __future__ import annotations
 
 from typing import Any
@@ -10,44 +7,26 @@ import numpy
 
 
 def copies(net: Any) -> dict[str, list]:
-    """Return every parameter's copies, one per device, by its name; does not wait.
+    """Return the copies of each parameter, one per device, by name; does not wait.
 
     Parameters
     ----------
     net : gluon.Block, list of np.ndarray, or list of lists of np.ndarray
-        A network, or the parameters on one device or on each; these are named by their number.
-
-    Returns
-    -------
-    dict of str to list of np.ndarray
-        The arrays themselves.
-
-    Raises
-    ------
-    ValueError
-        If a network has no parameters yet, or lists are not the same parameters on each device.
+        A network, or the parameters on one device or on each device, which are named by their index.
     """
-    if hasattr(net, 'collect_params'):
-        try:
-            return {name: param.list_data() for name, param in by_name(net).items()}
-        except RuntimeError:  # MXNet's own line is five, and names the parameter by a number
-            raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices), and pass one '
-                             'batch through it if its layers are to learn their shapes') from None
-    return {f'parameter {i}': list(on_devices) for i, on_devices in enumerate(zip(*_on_devices(net)))}
+    if not hasattr(net, 'collect_params'):
+        return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
+    try:
+        return {name: param.list_data() for name, param in by_name(net).items()}
+    except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
+        raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices); if layers infer their '
+                         'input shape, pass one batch through the network as well') from None
 
 
 def by_name(net: Any) -> dict[str, Any]:
-    """Return the parameters of a Gluon network by where they are in it, such as ``'2.weight'``.
+    """Return the parameters of a network, or of what `hybridized` made of it, by their place in it: ``'2.weight'``.
 
-    Their own names, in MXNet 1.9, count the networks that the process has made before.
-
-    Parameters
-    ----------
-    net : gluon.Block or what `hybridized` makes of one
-
-    Returns
-    -------
-    dict of str to gluon.Parameter
+    The names that MXNet 1.9 gives to parameters depend on the networks that the process created before.
     """
     from ..networks.hybridize import unwrapped
     block = unwrapped(net)
@@ -55,20 +34,10 @@ def by_name(net: Any) -> dict[str, Any]:
 
 
 def unregistered(net: Any) -> list[str]:
-    """Return the attributes of a Gluon network's blocks that hold parameters the network does not know.
+    """Return the attributes of a network's blocks that hold parameters unknown to Gluon, such as ``'Encoder.layers'``.
 
-    Gluon registers a layer or a parameter that is an attribute, but not one in a plain list or dict, or one that
-    ``self.params.get`` has created and that is no attribute. Such a parameter is not among those of `by_name`.
-
-    Parameters
-    ----------
-    net : gluon.Block or list of np.ndarray
-        Anything else than a block has none.
-
-    Returns
-    -------
-    list of str
-        Such as ``'Encoder.layers'``.
+    Gluon registers layers and parameters that are attributes, but not those in a plain list or dict, nor those that
+    ``self.params.get`` creates without an attribute.
     """
     from ..mxnet_setup.compat import gluon
     from ..networks.hybridize import unwrapped
@@ -77,24 +46,18 @@ def unregistered(net: Any) -> list[str]:
         return []
     known, found = {id(param) for param in by_name(block).values()}, []
 
-    def look(layer):
+    def collect(layer):
         for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items():
             if any(id(param) not in known for param in _parameters_in(value)):
                 found.append(f'{type(layer).__name__}.{name}')
 
-    block.apply(look)
+    block.apply(collect)
     return found
 
 
-def refuse_uninitialized(net: Any) -> None:
-    """Raise ValueError if a Gluon network is on no devices yet.
-
-    Parameters
-    ----------
-    net : gluon.Block
-        The network.
-    """
-    for name, param in by_name(net).items() if hasattr(net, 'collect_params') else ():
+def check_initialized(net: Any) -> None:
+    """Raise ValueError if a Gluon network is on no device yet."""
+    for name, param in _registered(net).items():
         try:
             param.list_ctx()
         except RuntimeError:
@@ -102,81 +65,71 @@ def refuse_uninitialized(net: Any) -> None:
 
 
 def finish_initialization(net: Any, shapes: dict[str, tuple]) -> None:
-    """Give the parameters of a Gluon network the shapes that it would learn from its first batch.
-
-    Parameters
-    ----------
-    net : gluon.Block
-        Changed in place.
-    shapes : dict of str to tuple
-        By the names of the parameters in the network.
-    """
-    for name, param in by_name(net).items() if hasattr(net, 'collect_params') else ():
+    """Create the parameters of a Gluon network that wait for a first batch, with shapes given by name."""
+    for name, param in _registered(net).items():
         if param._deferred_init:
             param.shape = shapes[name]
             param._finish_deferred_init()
 
 
 def trainable(net: Any) -> list:
-    """Return the parameters of a Gluon network that have gradients: what a Trainer is to be given.
+    """Return the parameters of a Gluon network that have gradients, as a Trainer should get them.
 
-    Given all, as in the book, it copies batch norm's running statistics from the first device to the others at its
-    first step; and with a hybridized network, whose statistics MXNet does not wait for, now and then it puts back
-    those from before the first batch.
-
-    Parameters
-    ----------
-    net : gluon.Block or what `hybridized` makes of one
-
-    Returns
-    -------
-    list of gluon.Parameter
+    The book passes all parameters. At its first step, a Trainer then copies batch norm's running statistics from the
+    first device to the others. With a hybridized network, whose statistics MXNet does not wait for, it occasionally
+    restores those from before the first batch.
     """
     return [param for param in net.collect_params().values() if param.grad_req != 'null']
 
 
 def statistics(net: Any) -> list[str]:
-    """Return the names of the parameters that are not trained, such as batch norm's running statistics.
+    """Return the names of the parameters without gradients, such as batch norm's running statistics.
 
-    They are computed on each device for itself, and differ.
-
-    Parameters
-    ----------
-    net : gluon.Block or list of lists of np.ndarray
-        A network, or the parameters on each device.
+    Each device computes its own, so they differ between devices.
     """
-    return [name for name, param in by_name(net).items() if param.grad_req == 'null'] \
-        if hasattr(net, 'collect_params') else []
+    return [name for name, param in _registered(net).items() if param.grad_req == 'null']
 
 
 def not_finite(net: Any) -> str:
-    """Return the name of a parameter that holds NaN or infinity on some device, '' if none does; waits.
-
-    Parameters
-    ----------
-    net : gluon.Block or list of lists of np.ndarray
-        A network, or the parameters on each device.
-    """
+    """Return the name of a parameter that holds NaN or infinity on any device, '' if none does; waits."""
     for name, arrays in copies(net).items():
         if not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):
             return name
     return ''
 
 
-def _on_devices(net: Any) -> list:
-    """Return lists of parameters, one list per device; a single list of arrays is that of one device."""
+def seed_all(seed: int, epoch: int) -> None:
+    """Seed MXNet and NumPy with a number that depends on a seed and an epoch."""
+    from ..mxnet_setup.compat import mx
+    number = int(numpy.random.SeedSequence((seed, epoch)).generate_state(1)[0]) % 2**31
+    mx.random.seed(number)
+    numpy.random.seed(number)
+
+
+def wait() -> None:
+    """Wait until all devices are idle."""
+    from ..mxnet_setup.compat import npx
+    npx.waitall()
+
+
+def _registered(net: Any) -> dict[str, Any]:
+    """Return the parameters of a Gluon network by name; none for lists of arrays."""
+    return by_name(net) if hasattr(net, 'collect_params') else {}
+
+
+def _lists_per_device(net: Any) -> list:
     lists = net if isinstance(net, (list, tuple)) and net and isinstance(net[0], (list, tuple)) else [net]
-    sound = (all(isinstance(params, (list, tuple)) for params in lists)
+    valid = (all(isinstance(params, (list, tuple)) for params in lists)
              and all(hasattr(array, 'asnumpy') for params in lists for array in params)
              and len({tuple((array.shape, str(array.dtype)) for array in params) for params in lists}) == 1)
-    if not sound:
+    if not valid:
         raise ValueError(f'{type(net).__name__}: expected a Gluon network, a list of arrays, or a list of such lists, '
                          'one per device, with the same shapes and dtypes')
     return list(lists)
 
 
 def _parameters_in(value: Any) -> list:
-    """Return the Gluon parameters in an attribute's value, also within lists and dicts."""
+    """Return the Gluon parameters in a value, also those within lists and dicts."""
     from ..mxnet_setup.compat import gluon
     if isinstance(value, gluon.Parameter):
         return [value]
@@ -185,17 +138,3 @@ def _parameters_in(value: Any) -> list:
     if isinstance(value, dict):
         value = list(value.values())
     return [param for item in value for param in _parameters_in(item)] if isinstance(value, (list, tuple, set)) else []
-
-
-def seed_all(seed: int, epoch: int) -> None:
-    """Begin MXNet's and NumPy's random numbers anew, decided by a seed and an epoch."""
-    from ..mxnet_setup.compat import mx
-    number = int(numpy.random.SeedSequence((seed, epoch)).generate_state(1)[0]) % 2**31
-    mx.random.seed(number)
-    numpy.random.seed(number)
-
-
-def wait() -> None:
-    """Wait until all devices are done."""
-    from ..mxnet_setup.compat import npx
-    npx.waitall()

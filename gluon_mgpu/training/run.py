@@ -1,15 +1,15 @@
-"""One run of training: its epochs and batches, what it tells on the way, and the record that it leaves.
+"""One training run: its epochs and batches, its callbacks, and the history that it records.
 
     run = Run(num_epochs=10)
     for epoch in run.epochs(net):                      # 1, 2, ... 10
         for X, y in run.batches(train_iter):
-            run.record_losses(train_batch(X, y, ...))            # the losses of the batch
+            run.record_losses(train_batch(X, y, ...))  # the losses of the batch, one array per device
         run.end_epoch(evaluate_accuracy_gpus(net, test_iter))
 """
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
 from pathlib import Path
@@ -47,70 +47,55 @@ class Callback:
 
 
 class Run:
-    """The record of a run: shows progress while it goes on and keeps one `Epoch` per epoch.
+    """A training run: times the epochs, collects the losses, shows progress, calls the callbacks.
 
     Parameters
     ----------
-    num_epochs : int
-        Epochs that the run is going to take.
     quiet : bool
-        Show nothing, only keep the record.
+        Show only warnings.
     folder : path-like, optional
-        Where ``history.csv`` is written anew after every epoch; it must be there.
-    callbacks : sequence of Callback
-        Called in this order.
+        An existing folder, where ``history.csv`` is written after every epoch.
     workers : Workers, optional
-        The processes that train together, of which this is one; by default this one alone.
+        The processes that train together; by default this process alone.
 
     Attributes
     ----------
     history : list of Epoch
-        The epochs done.
-    num_batches : int
-        The batches of the present epoch that have been started; after its last one, all of them.
-    num_steps : int
-        The batches of all epochs that have been started.
-    net, trainer
-        What is trained, as `epochs` was given it.
-
-    Raises
-    ------
-    ValueError
-        If `num_epochs` is no integer of at least 1.
+        The completed epochs.
+    num_batches, num_steps : int
+        Batches queued on the devices, in the current epoch and in all epochs.
     """
 
     def __init__(self, num_epochs: int, quiet: bool = False, folder=None, callbacks: Sequence[Callback] = (),
                  workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, 1)
         self.workers = workers or Workers()
-        self._progress = Progress(quiet, silent=self.workers.rank > 0)
         self.folder = None if folder is None else Path(folder)
-        self._same_folder: Any = None if folder is None else SameFolder(folder)
         self.callbacks = callbacks
         self.history: list[Epoch] = []
         self.num_batches = self.num_steps = 0
         self.net: Any = []
         self.trainer: Any = None
+        self._same_folder: Any = None if folder is None else SameFolder(folder)
+        self._progress = Progress(quiet, silent=self.workers.rank > 0)
+        self._losses, self._seconds = Losses(1, self.workers), 0.0  # of the current epoch
+        self._started, self._training = 0.0, False  # True between the first batch and the end of the last
         self._seed: int | None = None
-        self._losses = self._new_losses(1)
-        self._seconds = 0.0
-        self._batches_done = 0  # of the next epoch, by a run that was interrupted; its losses and seconds are above
-        self._closed = False
-        self._together = False  # whether all workers have begun with the same parameters
+        self._closed = self._parameters_broadcast = False
 
     def epochs(self, net: Any, trainer: Any = None, seed: int | None = None) -> Iterator[int]:
-        """Yield the numbers of the epochs to come, from 1; each must be ended by `end_epoch`.
+        """Yield the number of each remaining epoch, from 1; the caller ends each epoch with `end_epoch`.
 
         Parameters
         ----------
         net : gluon.Block or list of lists of np.ndarray
-            What is trained: a network, or the parameters on each device. Once per epoch they are looked at,
-            since a parameter that is NaN may not show in the loss: relu(NaN) is 0.
+            The network, or the parameters on each device. They are checked once per epoch, because NaN in a parameter
+            may not show in the loss: relu(NaN) is 0.
         trainer : gluon.Trainer, optional
-            What updates them, for the callbacks to know.
+            For the callbacks.
         seed : int, optional
-            With it, MXNet's and NumPy's random numbers begin anew in each epoch, decided by this and the
-            epoch, so that a resumed run draws the same as one that was never interrupted.
+            Seed MXNet and NumPy anew in each epoch, so that a resumed run draws the same random numbers as an
+            uninterrupted one.
         """
         self.check()
         self.net, self.trainer, self._seed = net, trainer, seed
@@ -124,251 +109,162 @@ class Run:
             self.close()
 
     def check(self, *data: Iterable) -> None:
-        """Refuse to train with a run that has ended, or with data that cannot be read in each epoch.
-
-        Call it before anything is changed.
-
-        Parameters
-        ----------
-        *data : iterables
-            The training and the test batches.
-
-        Raises
-        ------
-        ValueError
-            If `epochs` has ended before, or one of `data` is a generator or another iterator that can be read once and
-            there is more than one epoch.
-        """
+        """Raise ValueError if this run has ended already, or cannot read `data` again in each epoch."""
         if self._closed:
-            raise ValueError(f'this Run has ended after {len(self.history)} of {self.num_epochs} epochs: make a new '
-                             'Run')
-        for batches in data if self.num_epochs - len(self.history) > 1 else ():
-            if isinstance(batches, Iterator) and not hasattr(batches, 'reset'):  # MXNet's DataIter has it
-                raise ValueError(f'a {type(batches).__name__} can be read only once, and there are {self.num_epochs} '
-                                 'epochs: pass batches that can be read again, such as a list or a DataLoader')
+            raise ValueError(f'this Run ended after {len(self.history)} of {self.num_epochs} epochs: create a new Run')
+        for batches in data if self.num_epochs > 1 else ():
+            if isinstance(batches, Iterator) and not hasattr(batches, 'reset'):  # which MXNet's DataIter has
+                raise ValueError(f'a {type(batches).__name__} can be read only once, not in {self.num_epochs} epochs: '
+                                 'pass batches that can be read again, such as a list or a DataLoader')
 
     def batches(self, train_iter: Iterable) -> Iterator:
-        """Yield the batches (X, y) of one epoch, time them and show how far the run has come.
+        """Yield the batches (X, y) of one epoch, time them and show progress; then wait for the devices.
 
-        The bar counts batches that the devices have finished, and tells the time left for the whole run. It
-        appears on a terminal only. After the last batch it waits until the devices are done.
-
-        An iterator with an attribute ``epoch``, such as a `BatchIterator`, is set to the epochs done. Of an epoch
-        that was interrupted, the batches done are left out.
-
-        With several workers it yields this one's part of each batch, and `train_iter` must be of that part.
-
-        Raises
-        ------
-        DivergenceError
-            If a loss that `record_losses` did not read, or a parameter, is NaN or infinite after the last batch.
-        ValueError
-            If `train_iter` is of another part, or the workers have different networks.
+        In an epoch that was interrupted, the completed batches are skipped. If `train_iter` has an attribute
+        ``epoch``, as a `BatchIterator` has, it is set to the number of completed epochs. With several workers,
+        `train_iter` must yield this worker's shard of each batch. Raises DivergenceError if a loss or, after the last
+        batch, a parameter is NaN or infinite.
         """
-        length = length_hint(train_iter)
-        self._progress.begin(self.num_epochs * length, len(self.history) * length + self._batches_done)
-        epoch = len(self.history) + 1
-        self._progress.epoch(f'epoch {epoch}/{self.num_epochs}')
+        epoch, epoch_length = len(self.history) + 1, length_hint(train_iter)
+        self.num_batches = self._losses.num_batches  # more than 0 in an epoch that was interrupted
+        self._progress.begin_epoch(f'epoch {epoch}/{self.num_epochs}',
+                                   done=len(self.history) * epoch_length + self.num_batches,
+                                   total=self.num_epochs * epoch_length)
         if hasattr(train_iter, 'epoch'):
             train_iter.epoch = epoch - 1
         if self._seed is not None:
             seed_all(self._seed, epoch)
-        if not self._batches_done:
-            self._losses, self._seconds = self._new_losses(epoch), 0.0
-        self.num_batches, self._batches_done = self._batches_done, 0
         self._call('epoch_begin')
-        self._started = time.perf_counter() - self._seconds
+        self._started, self._training = time.perf_counter() - self._seconds, True
         for batch in islice(train_iter, self.num_batches, None):
             if self.workers.size > 1:
-                self._share(train_iter, batch)
+                self._check_shard(train_iter, batch)
             yield batch
             self.num_batches += 1
             self.num_steps += 1
             self._call('batch_end')
         if not self.num_batches:
-            raise ValueError(f'train_iter has no batches in epoch {epoch}; a generator can be read only once: pass '
-                             'batches that can be read again in each epoch')
+            raise ValueError(f'train_iter has no batches in epoch {epoch}: pass batches that can be read again in each '
+                             'epoch, not a generator')
         self.synchronize()
+        self._training = False
         self._call('epoch_trained')
-        self._refuse_parameters()
-
-    def synchronize(self) -> None:
-        """Wait until the devices are done, and read the losses of all batches started in this epoch.
-
-        Raises
-        ------
-        DivergenceError
-            If one of them is NaN or infinite.
-        """
-        wait()
-        self._seconds = time.perf_counter() - self._started
-        self._read(lambda: self._losses.read())
-
-    def state(self) -> dict:
-        """Return how far the run has come, of what JSON can hold, for `restore`; call `synchronize` first.
-
-        Between two epochs that is the history; within one also its batches, its losses and its seconds so far.
-        """
-        losses = self._losses
-        if not losses.rows:
-            losses = Losses(1)
-        return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
-                'num_batches': losses.num_batches, 'loss': losses.total, 'rows': losses.rows,
-                'seconds': self._seconds if losses.rows else 0.0}
-
-    def restore(self, position: dict) -> None:
-        """Take up a run where `state` was asked for; to be called by a callback's `train_begin`.
-
-        Raises
-        ------
-        ValueError
-            If `state` has not returned it, or the run would end before it.
-        """
-        try:
-            check_num_epochs(self.num_epochs, position)
-            self.history = [Epoch(*epoch) for epoch in position['history']]
-            self.num_steps, self._batches_done = position['num_steps'], position['num_batches']
-            self._losses = self._new_losses(len(self.history) + 1, position['loss'], position['rows'],
-                                            self._batches_done)
-            self._seconds = position['seconds']
-        except (KeyError, TypeError) as error:
-            raise ValueError(f'{error}: no position of a run; one that Run.state() returned expected') from None
+        self._check_parameters()
 
     def record_losses(self, ls: list) -> None:
-        """Take the losses of the batch just started, one array (n,) per device.
+        """Record the losses of the batch just queued, one array (n,) for each device that got rows.
 
-        Some four times a second, and at every 16th batch at the latest, it waits for the batches before
-        this one, to read their losses; otherwise it doesn't wait. So the devices always have work.
-
-        Parameters
-        ----------
-        ls : list of np.ndarray, (n,)
-            The losses of the rows, an array for each device that got rows.
-
-        Raises
-        ------
-        DivergenceError
-            If one of the losses read is NaN or infinite.
+        Four times a second, and at least every 16 batches, this waits for the earlier batches and reads their losses;
+        DivergenceError if one is NaN or infinite. Otherwise it does not block, so the devices always have work.
         """
-        self._read(lambda: self._losses.add(ls))
+        self._show(self._losses.add, ls)
 
-    def _read(self, read: Callable[[], int]) -> None:
-        """Call what reads losses, and show how far the devices have come."""
-        try:
-            count = read()
-        except DivergenceError:
-            self.close()
-            raise
-        speed = self._losses.rows / (time.perf_counter() - self._started)
-        self._progress.advance(count, self._losses.last, speed)
-
-    def _share(self, train_iter: Any, batch: tuple) -> None:
-        """Refuse the batches of another worker; before the first batch, give all workers the same parameters."""
-        if getattr(train_iter, 'shard', None) != self.workers.shard:
-            raise ValueError(f'worker {self.workers.rank} of {self.workers.size} has the batches of another: load '
-                             'them with shard=workers.shard')
-        if not self._together:
-            self._together = True
-            self.workers.broadcast_parameters(self.net, batch[0])
-
-    def _new_losses(self, epoch: int, total: float = 0.0, rows: int = 0, num_batches: int = 0) -> Losses:
-        return Losses(epoch, total, rows, num_batches, self.workers)
-
-    def _refuse_parameters(self) -> None:
-        """End the run if a parameter is no number."""
-        name = next(filter(None, self.workers.allgather(not_finite(self.net))), '')
-        if name:
-            self.close()
-            raise DivergenceError(f'{name} is no longer finite after epoch {len(self.history) + 1}, though the '
-                                  'loss is: all parameters must be; use a smaller learning rate')
+    def synchronize(self) -> None:
+        """Wait for the devices and read the losses of all batches queued; does nothing during evaluation."""
+        if not self._training:
+            return
+        wait()
+        self._seconds = time.perf_counter() - self._started
+        self._show(self._losses.read)
 
     def end_epoch(self, test_acc: float) -> Epoch:
-        """Record the epoch whose batches have all been trained on: show a line, write ``history.csv``.
-
-        Parameters
-        ----------
-        test_acc : float
-            Accuracy on the test rows, 0 to 1.
-        """
-        losses, self._losses = self._losses, self._new_losses(len(self.history) + 2)
+        """Record the current epoch with its test accuracy, 0 to 1: print a line and write ``history.csv``."""
+        losses, seconds = self._losses, self._seconds
         if not losses.rows:
-            raise ValueError('the epoch has 0 rows: its losses are needed; call record_losses(ls) after each batch')
-        epoch = Epoch(len(self.history) + 1, self._seconds, losses.total / losses.rows, test_acc,
-                      losses.rows / self._seconds)
+            raise ValueError('the epoch has no losses: call record_losses(ls) after each batch')
+        epoch = Epoch(len(self.history) + 1, seconds, losses.total / losses.rows, test_acc, losses.rows / seconds)
         self.history.append(epoch)
+        self._losses, self._seconds = Losses(len(self.history) + 1, self.workers), 0.0
         if self.folder is not None:
-            self._keep(self.folder / 'history.csv')
+            self._write_history(self.folder / 'history.csv')
         self.print(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
-                 f'{epoch.seconds:.1f} s, {epoch.images_per_second:,.0f} images/s')
+                   f'{epoch.seconds:.1f} s, {epoch.images_per_second:,.0f} images/s')
         self._call('epoch_end')
         return epoch
 
-    def summary(self, devices: list) -> str:
-        """Return the book's last line: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``.
+    def state(self) -> dict:
+        """Return the run's progress for `restore`, as JSON types; call `synchronize` first within an epoch."""
+        return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
+                'num_batches': self._losses.num_batches, 'loss': self._losses.total, 'rows': self._losses.rows,
+                'seconds': self._seconds}
 
-        Parameters
-        ----------
-        devices : list of mx.Context
-            Where it was trained.
-        """
+    def restore(self, state: dict) -> None:
+        """Continue from a `state`, in a callback's `train_begin`; ValueError if it is not a state of this run."""
+        try:
+            check_num_epochs(self.num_epochs, state)
+            self.history = [Epoch(*epoch) for epoch in state['history']]
+            self.num_steps, self._seconds = state['num_steps'], state['seconds']
+            self._losses = Losses(len(self.history) + 1, self.workers)
+            self._losses.num_batches, self._losses.total = state['num_batches'], state['loss']
+            self._losses.rows = state['rows']
+        except (KeyError, TypeError) as error:
+            raise ValueError(f'not the state of a run, which Run.state() returns ({error})') from None
+
+    def summary(self, devices: list) -> str:
+        """Return the book's last line: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``."""
         seconds = sum(e.seconds for e in self.history) / len(self.history)
-        others = f', {self.workers.size} workers' if self.workers.size > 1 else ''
-        return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}{others}'
+        num_workers = f', {self.workers.size} workers' if self.workers.size > 1 else ''
+        return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}{num_workers}'
 
     def print_summary(self, devices: list) -> None:
-        """Print the book's last line, unless the run is quiet; of several workers, the first does.
-
-        Parameters
-        ----------
-        devices : list of mx.Context
-            Where it was trained.
-        """
+        """Print the book's last line, unless the run is quiet."""
         self.print(self.summary(devices))
 
     def print(self, line: str) -> None:
-        """Print a line beside the progress bar, unless the run is quiet; of several workers, the first."""
+        """Print a line above the progress bar, unless the run is quiet; only rank 0 prints."""
         self._progress.print(line)
 
     def warn(self, line: str) -> None:
-        """Print a line on stderr, beside the progress bar, also if the run is quiet; of several workers, the first."""
+        """Print a line on stderr, also if the run is quiet; only rank 0 prints."""
         self._progress.warn(line)
 
-    def _keep(self, path) -> None:
-        try:
-            self._same_folder.check()
-            write_history(self.history, path)
-        except OSError as error:  # a full disk: what has been trained so far is worth more than the file
-            self.warn(f'{path} cannot be written ({error.strerror}): training goes on')
-
     def close(self) -> None:
-        """End the run, at its end or before: take the progress bar off the screen, call the callbacks' `train_end`."""
+        """End the run, possibly early: remove the progress bar and call the callbacks' `train_end`."""
         self._progress.close()
         if not self._closed:
             self._closed = True
             self._call('train_end')
 
-    def _call(self, name: str) -> None:
+    def _call(self, method: str) -> None:
         for callback in self.callbacks:
-            getattr(callback, name)(self)
+            getattr(callback, method)(self)
+
+    def _show(self, read_losses, *args) -> None:
+        """Call a method of `Losses`, and advance the progress bar by the number of batches that it has counted."""
+        try:
+            num_finished = read_losses(*args)
+        except DivergenceError:
+            self.close()
+            raise
+        images_per_second = self._losses.rows / (time.perf_counter() - self._started)
+        self._progress.advance(num_finished, self._losses.last, images_per_second)
+
+    def _check_shard(self, train_iter: Any, batch: tuple) -> None:
+        """Check that the batches are this worker's; before the first one, give all workers the same parameters."""
+        if getattr(train_iter, 'shard', None) != self.workers.shard:
+            raise ValueError(f'worker {self.workers.rank} of {self.workers.size} has the batches of another: load '
+                             'them with shard=workers.shard')
+        if not self._parameters_broadcast:
+            self._parameters_broadcast = True
+            self.workers.broadcast_parameters(self.net, batch[0])
+
+    def _check_parameters(self) -> None:
+        name = next(filter(None, self.workers.allgather(not_finite(self.net))), '')
+        if name:
+            self.close()
+            raise DivergenceError(f'{name} is no longer finite after epoch {len(self.history) + 1}: use a smaller '
+                                  'learning rate')
+
+    def _write_history(self, path: Path) -> None:
+        try:
+            self._same_folder.check()
+            write_history(self.history, path)
+        except OSError as error:  # such as a full disk, which must not end the training
+            self.warn(f'{path} cannot be written ({error.strerror}): training continues')
 
 
-def check_num_epochs(num_epochs: int, position: dict) -> None:
-    """Refuse to end a run before the epoch that it has reached.
-
-    Its parameters would be those of the later epoch, and its accuracy that of the one before.
-
-    Parameters
-    ----------
-    num_epochs : int
-        The epochs that the run is to take.
-    position : dict
-        As `Run.state` returns it.
-
-    Raises
-    ------
-    ValueError
-        If the run was stopped within a later epoch.
-    """
-    begun = len(position['history']) + 1
-    if position['num_batches'] and begun > num_epochs:
-        raise ValueError(f'num_epochs {num_epochs}: the run was stopped in epoch {begun} and needs at least {begun}')
+def check_num_epochs(num_epochs: int, state: dict) -> None:
+    """Raise ValueError if a run would end before the epoch of `state`, with the accuracy of the epoch before."""
+    epoch = len(state['history']) + 1
+    if state['num_batches'] and epoch > num_epochs:
+        raise ValueError(f'num_epochs {num_epochs}: the run was stopped in epoch {epoch} and needs at least {epoch}')

@@ -1,4 +1,4 @@
-"""Ctrl-C and a scheduler's SIGTERM, taken as a wish to finish the step and end; the second one ends at once.
+"""Ctrl-C and SIGTERM as a request to finish the current step and stop; a second signal ends the process immediately.
 
     with StopSignals() as signals:
         for ...:
@@ -15,23 +15,21 @@ import time
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-SAME = 0.5  # seconds in which further signals are copies of the first, as launchers and wrappers send them
+SAME = 0.5  # seconds in which further signals count as copies of the first: launchers and wrappers send several
 
 
 class StopSignals:
-    """While its block runs, the first SIGINT or SIGTERM is only noted, and the second ends the process at once.
+    """Context manager that records the first SIGINT or SIGTERM and ends the process at the second.
 
-    At once means: also while MXNet waits for devices, which Python cannot interrupt. The exit status is 128 plus the
-    signal's number. Only the main thread receives signals in Python; in another thread this does nothing. A signal
-    that the process was started to ignore is still ignored.
-
-    The handler never raises an exception, which Python would lose while it deletes an object. Ask for `received` where
-    training can stop.
+    The second signal works even while MXNet waits for devices, which Python cannot interrupt; the exit status is then
+    128 plus the signal's number. The handler raises no exception, because Python would lose one raised in a
+    ``__del__``: check `received` where training can stop. Does nothing outside the main thread, where Python receives
+    no signals, and for signals that the process was started to ignore.
 
     Attributes
     ----------
     received : int
-        The first signal's number, 0 until it comes.
+        The number of the first signal, 0 until it comes.
     """
 
     def __init__(self):
@@ -41,13 +39,13 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is not threading.main_thread():
             return self
-        self._read, self._write = os.pipe()
+        read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._wakeup_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._handlers[number] = signal.signal(number, self._note)
-        threading.Thread(target=_end_at_the_second, args=(self._read,), daemon=True).start()
+                self._handlers[number] = signal.signal(number, self._record)
+        threading.Thread(target=_exit_at_second_signal, args=(read,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -58,13 +56,12 @@ class StopSignals:
         signal.set_wakeup_fd(self._wakeup_fd)
         os.close(self._write)  # ends the thread
 
-    def _note(self, number: int, frame: object) -> None:
-        """Called in the main thread, once that is back in Python."""
+    def _record(self, number: int, frame: object) -> None:
         self.received = self.received or number
 
 
-def _end_at_the_second(pipe: int) -> None:
-    """Read the numbers of the signals that come, which are written while the main thread is anywhere."""
+def _exit_at_second_signal(pipe: int) -> None:
+    """Read signal numbers from the wakeup pipe, which Python fills whatever the main thread is doing."""
     first = None
     while number := os.read(pipe, 1):
         if number[0] in SIGNALS:

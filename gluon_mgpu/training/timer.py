@@ -1,4 +1,4 @@
-"""What the book measures with: a timer, and sums."""
+"""The book's timer and accumulator."""
 from __future__ import annotations
 
 import time
@@ -6,10 +6,7 @@ from itertools import accumulate
 
 
 class Timer:
-    """Record multiple running times, in seconds.
-
-    Source: D2L 12.5, ``Timer``.
-    """
+    """Records multiple running times, in seconds. Source: D2L 12.5, ``Timer``."""
 
     def __init__(self):
         self.times: list[float] = []
@@ -25,29 +22,26 @@ class Timer:
         return self.times[-1]
 
     def avg(self) -> float:
-        """The average of the recorded times."""
+        """Return the average of the recorded times."""
         return sum(self.times) / len(self.times)
 
     def sum(self) -> float:
-        """The sum of the recorded times."""
+        """Return the sum of the recorded times."""
         return sum(self.times)
 
     def cumsum(self) -> list[float]:
-        """The running sums of the recorded times."""
+        """Return the running sums of the recorded times."""
         return list(accumulate(self.times))
 
 
 class Accumulator:
-    """Sums over `n` variables.
-
-    Source: D2L 23.7, ``Accumulator``.
-    """
+    """Sums over `n` variables. Source: D2L 23.7, ``Accumulator``."""
 
     def __init__(self, n: int):
         self.data = [0.0] * n
 
     def add(self, *args) -> None:
-        """Add one number to each of the sums; waits for those that are still being computed."""
+        """Add one number to each sum; blocks until an array argument is computed."""
         self.data = [a + float(b) for a, b in zip(self.data, args)]
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of people's own loops: one that goes on ends where one that was never interrupted does."""
+"""Checkpoints of a user's own loop: a resumed loop ends with the same values as an uninterrupted one."""
 import inspect
 import json
 import os
@@ -158,7 +158,7 @@ def test_an_optimizer_with_other_settings_is_refused_and_nothing_changed(devices
         checkpoint.save(tmp_path / 'a', net, trainer)
         net, trainer = dense(devices, optimizer='sgd', optimizer_params=settings[loaded])
         before = train_dense(net, trainer, [0, 1])
-        with pytest.raises(CheckpointError, match=r"a: the optimizer's state of weight is .*: give SGD the same"):
+        with pytest.raises(CheckpointError, match=r"a: the optimizer's state of weight is .*; give SGD the same"):
             checkpoint.load(tmp_path / 'a', net, trainer)
         assert [array.asnumpy().tolist() for array in net.weight.list_data()] == before
         assert trainer.optimizer.num_update == 2
@@ -174,7 +174,7 @@ def test_the_trainer_of_another_network_is_no_damage(devices, tmp_path):
 @pytest.mark.skipif('lbsgd' not in mx.optimizer.Optimizer.opt_registry, reason='MXNet 2 has no LBSGD')
 def test_the_gradients_that_lbsgd_gathers_are_refused(devices, tmp_path):
     net, trainer = dense(devices, optimizer='lbsgd', optimizer_params={'batch_scale': 2})
-    with pytest.raises(ValueError, match='LBSGD keeps more than arrays and numbers: its state can be neither saved'):
+    with pytest.raises(ValueError, match='LBSGD keeps more than arrays and numbers: checkpoints cannot hold'):
         checkpoint.save(tmp_path / 'a', net, trainer)
     assert not (tmp_path / 'a').exists()
 
@@ -275,8 +275,8 @@ def test_another_number_of_devices(device_list, tmp_path):
         other.num_steps = 3
         other.train(1)
         assert other.trainer.optimizer.num_update == 4
-    assert said == ['2 arrays, such as 1.running_mean, differed between the 2 devices, '
-                    f'now on {k}: each has their mean' for k in (1, 3)]
+    assert said == ['2 arrays, such as 1.running_mean, differed between the 2 devices of the checkpoint; '
+                    f'each of the {k} devices now has their mean' for k in (1, 3)]
 
 
 def test_parameters_as_lists(devices, tmp_path):
@@ -372,21 +372,21 @@ def change(path, edit):
 
 @pytest.mark.parametrize('edit, message', [
     (lambda r, a: a.pop('parameters/4.bias'),
-     'of another network: it lacks 4.bias'),
+     'of another network, it lacks 4.bias'),
     (lambda r, a: a.update({'parameters/more': [numpy.zeros(1)]}),
-     'of another network: it has more, which the network lacks'),
+     'of another network, it has more, which the network lacks'),
     (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(3, 'float32')]}),
-     r'of another network: 4.bias has the shape \(3,\) in it and \(2,\) here'),
+     r'of another network, the shape of 4.bias is \(3,\) in the file and \(2,\) in the network'),
     (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(2, 'float16')]}),
-     '4.bias is float16 in it and float32 here: cast the network'),
-    (lambda r, a: r.pop('optimizer'), "it holds no optimizer's state: load it without the trainer"),
+     '4.bias is float16 in the file and float32 in the network; cast the network'),
+    (lambda r, a: r.pop('optimizer'), 'it has no optimizer state; load it without the trainer'),
     (lambda r, a: r['optimizer'].update(name='Adam'), "the optimizer's state is of Adam, this is SGD"),
-    (lambda r, a: r['optimizer']['counts'].pop('4.bias'), 'its Trainer did not update 4.bias, this one does'),
+    (lambda r, a: r['optimizer']['counts'].pop('4.bias'), 'its Trainer did not update 4.bias, but this one does'),
     (lambda r, a: a.update({'states/4.bias/1': a['states/4.bias/0']}),
-     r"the optimizer's state of 4.bias is float32 \(2,\), float32 \(2,\) in it and float32 \(2,\) here: give SGD"),
-    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(3, 'float32')]}), r'.* is float32 \(3,\) in it'),
-    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(2, 'float16')]}), r'.* is float16 \(2,\) in it'),
-    (lambda r, a: a.pop('states/4.bias/0'), r'.* of 4.bias is empty in it and float32 \(2,\) here'),
+     r"the optimizer's state of 4.bias is float32 \(2,\), float32 \(2,\) in the file and float32 \(2,\) here; give"),
+    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(3, 'float32')]}), r'.* is float32 \(3,\) in the file'),
+    (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(2, 'float16')]}), r'.* is float16 \(2,\) in the file'),
+    (lambda r, a: a.pop('states/4.bias/0'), r'.* of 4.bias is empty in the file and float32 \(2,\) here'),
     (lambda r, a: r['optimizer'].update(num_update='7'), 'a damaged checkpoint'),
     (lambda r, a: r['optimizer'].update(num_update=-1), 'a damaged checkpoint'),
     (lambda r, a: r['optimizer'].update(counts=7), 'a damaged checkpoint'),
@@ -424,7 +424,7 @@ def test_a_missing_file_another_version_and_an_altered_one_are_refused(tmp_path)
     checkpoint.save(path, [[np.zeros(2)]])
     whole = path.read_bytes()
     path.write_bytes(whole.replace(rb'\"version\":1', rb'\"version\":2'))
-    with pytest.raises(CheckpointError, match='version 2, and this gluon_mgpu reads version 1; use the'):
+    with pytest.raises(CheckpointError, match='version 2, but this gluon_mgpu reads version 1; use the'):
         checkpoint.read(path)
     path.write_bytes(whole[:-1] + b'\1')
     with pytest.raises(CheckpointError, match='truncated or altered'):

@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint ends where one that was never interrupted does, to the bit."""
+"""A run resumed from a checkpoint ends with the same bits as an uninterrupted one."""
 import json
 import re
 import shutil
@@ -108,8 +108,8 @@ def test_resnet_on_another_number_of_devices_says_what_becomes_of_the_statistics
                                                                                 capsys):
     train(concise, device_list(2), data, tmp_path / 'two', num_epochs=1)
     train(concise, device_list(1), data, tmp_path / 'one', resume=at(tmp_path / 'two', 3), num_epochs=1)
-    assert re.search(r'\d+ arrays, such as \S+running_\S+, differed between the 2 devices, now on 1: '
-                     'each has their mean', capsys.readouterr().err)
+    assert re.search(r'\d+ arrays, such as \S+running_\S+, differed between the 2 devices of the checkpoint; '
+                     'each of the 1 devices now has their mean', capsys.readouterr().err)
 
 
 class Program:
@@ -141,7 +141,7 @@ def program(tmp_path, devices, capsys, monkeypatch):
 
 
 def test_the_same_command_in_a_loop(program):
-    """--resume auto: begins, goes on, and when all is done says the last line again."""
+    """--resume auto starts the run, resumes it, and prints the last line again when it is complete."""
     flags = ['--num-epochs', 2, '--resume', 'auto']
     status, out, _ = program.first(*flags)
     assert status == 0 and 'going on' not in out and out.count('epoch ') == 3  # the last line's, too
@@ -174,10 +174,10 @@ def test_flags_left_out_are_those_of_the_run(program):
 
 
 @pytest.mark.parametrize('flags, message', [
-    (['--batch-size', 32], '--batch-size 32 differs from that of the run, 16: a resumed run has the same'),
-    (['--seed', 1], '--seed 1 differs from that of the run, 0'),
-    (['--train-size', 48], '--train-size 48 differs from that of the run, 64'),
-    (['--dataset', 'glyphs'], '--dataset glyphs differs from that of the run, mnist')])
+    (['--batch-size', 32], '--batch-size 32: the run to resume has 16; leave --batch-size out, or start a new run'),
+    (['--seed', 1], '--seed 1: the run to resume has 0'),
+    (['--train-size', 48], '--train-size 48: the run to resume has 64'),
+    (['--dataset', 'glyphs'], '--dataset glyphs: the run to resume has mnist')])
 def test_another_run_is_refused(flags, message, program):
     program.first('--num-epochs', 1)
     before = {path: path.read_bytes() for path in program.out.iterdir()}
@@ -191,7 +191,7 @@ def test_another_precision_or_chapter_is_refused(program):
     status, _, err = program('--resume', program.out, chapter=concise)
     assert status == 2 and err == (f'concise: {program.out} is a run of scratch: go on with it by python -m '
                                    'gluon_mgpu.scratch\n')
-    with pytest.raises(ValueError, match='--dtype float32 differs from that of the run, float16'):
+    with pytest.raises(ValueError, match='--dtype float32: the run to resume has float16'):
         check_same_run({'dtype': 'float16'}, {'dtype': 'float32'})
 
 
@@ -199,7 +199,7 @@ def test_an_earlier_checkpoint_is_taken_only_when_no_newer_one_would_be_lost(pro
     program.first('--num-epochs', 2)
     older, newer = checkpoints(program.out)[::-1]
     status, _, err = program('--resume', older)
-    assert status == 2 and f'{newer.name} is newer and would be lost: move it elsewhere first' in err
+    assert status == 2 and f'{newer.name} is newer and would be lost; move it elsewhere first' in err
     newer.rename(program.out.parent / 'elsewhere')
     status, out, _ = program('--resume', older)
     assert status == 0 and 'epoch 2/2' in out
@@ -245,7 +245,7 @@ def test_a_renamed_checkpoint(program):
     forged = best.rename(program.out / 'checkpoint-99999999.safetensors')
     assert f'{newer.name} is newer and would be lost' in refused(program, '--resume', forged)
     status, out, _ = program('--resume', program.out)
-    assert status == 0 and f'{forged} was renamed, it is of step 4: looking for the one before\n' in out
+    assert status == 0 and f'{forged} was renamed, it is of step 4; trying the previous checkpoint\n' in out
     assert f'going on from {newer}' in out
     forged.unlink()
     newer = newer.rename(program.out / 'last.safetensors')
@@ -278,8 +278,8 @@ def test_other_data_under_the_same_name(name, which, program, tmp_path):
     [path] = (tmp_path / 'moved').rglob(name)
     shutil.copy(next((tmp_path / 'new').rglob(name)), path)
     line = refused(program, '--resume', program.out, '--data-dir', tmp_path / 'moved', '--num-epochs', 2)
-    assert line == (f'scratch: the {which} images or labels differ from those of the run: name the folder of the same '
-                    'data with --data-dir, or begin another run')
+    assert line == (f'scratch: the {which} images or labels differ from those of the run to resume: give the folder '
+                    'with the same data as --data-dir, or start a new run')
 
 
 def test_fewer_epochs_than_the_run_has_begun(program, tmp_path):
@@ -327,7 +327,7 @@ def test_a_run_that_has_ended_does_not_touch_the_network(chapter, devices, data)
         options['net'].initialize(ctx=devices)
         options['net'](np.zeros((1, 784), ctx=devices[0]))
         before = options['net'].weight.data(devices[0]).asnumpy()
-    with pytest.raises(ValueError, match='this Run has ended after 0 of 1 epochs: make a new Run'):
+    with pytest.raises(ValueError, match='this Run ended after 0 of 1 epochs: create a new Run'):
         chapter.train(2, BATCH, 0.1, devices=devices, data=data(), run=run, **options)
     if options:
         assert (options['net'].weight.data(devices[0]).asnumpy() == before).all()

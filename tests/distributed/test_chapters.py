@@ -102,7 +102,7 @@ def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
         stopped.wait_for('epoch 1/2')
         stopped.workers()[1].terminate()
         stopped.end()
-    assert '[0] concise: ended in epoch 2, after ' in stopped.text and '[1]' not in stopped.text, stopped.text
+    assert '[0] concise: stopped in epoch 2 after ' in stopped.text and '[1]' not in stopped.text, stopped.text
     with job(2, *again) as done:
         assert done.end() == 0, done.text
     assert f'[0] going on from {tmp_path}/run/checkpoint-' in done.text
@@ -203,7 +203,7 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
         process.terminate()
     first, second = (process.communicate(timeout=60)[0] for process in started)
     assert [process.returncode for process in started] == [143, 143], first + second
-    assert f'to go on: {launcher} ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
+    assert f'resume with: {launcher} ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
     assert second == ''
 
 

@@ -18,7 +18,7 @@ def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_com
     kept = checkpoints(begun)[0].read_bytes()
     done = run([*scratch_command, '--lr', '1e30', '--checkpoint-every', '1', '--resume', begun])
     assert done.returncode == 2
-    assert re.search(r'(the loss is (nan|inf|-inf) in epoch 2, batch \d, after \d+ rows|'
+    assert re.search(r'(the loss is (nan|inf|-inf) in epoch 2, batch \d|'
                      r'parameter \d is no longer finite in epoch 2, batch \d).*use a smaller learning rate',
                      done.stderr.splitlines()[-1]), done.stderr
     for path in checkpoints(begun):

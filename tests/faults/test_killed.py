@@ -76,7 +76,7 @@ def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp
             err = process.stderr.read()
         assert process.returncode == 128 + number, err
         assert 'Traceback' not in err
-        found = re.fullmatch(r'scratch: ended (in epoch \d+, after \d+ batches|after epoch \d+); to go on: '
+        found = re.fullmatch(r'scratch: stopped (in epoch \d+ after \d+ batches|after epoch \d+); resume with: '
                              r'python (-m gluon_mgpu.scratch --resume \S+)', err.splitlines()[-1])
         assert found, err
         done = run([sys.executable, *found[2].split()])
@@ -129,7 +129,7 @@ def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp
         assert any(line == 'evaluating\n' for line in process.stdout)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
-        assert 'ended in epoch 1, after 8 batches; to go on: ' in process.stderr.read()
+        assert 'stopped in epoch 1 after 8 batches; resume with: ' in process.stderr.read()
     done = run([*scratch_command, '--resume', out])
     assert done.returncode == 0 and f'going on from {out}/checkpoint-00000008.safetensors' in done.stdout
     assert outcome(out) == whole

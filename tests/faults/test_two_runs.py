@@ -16,7 +16,7 @@ def test_the_second_is_refused(scratch_command, whole, tmp_path, count):
         first.send_signal(signal.SIGCONT)
         assert second.returncode == 2, second.stderr
         name = rf'the run of process {first.pid} on \S+ since [\d: -]{{19}}'
-        assert re.fullmatch(rf'scratch: {out} is in use by {name}: wait until that ends, or give another --out-dir',
+        assert re.fullmatch(rf'scratch: {out} is in use by {name}: wait until it ends, or give another --out-dir',
                             second.stderr.strip())
         assert first.wait(120) == 0, first.stderr.read()
     assert outcome(out) == whole

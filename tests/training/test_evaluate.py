@@ -83,11 +83,11 @@ def test_few_batches_are_on_their_way(devices, monkeypatch):
 
     monkeypatch.setattr(evaluate, '_read', spied)
     assert evaluate_accuracy_gpus(lambda X: X, lazily(), devices=devices) == 3 / 5
-    assert max(waiting) == evaluate.MOST_STARTED and drawn == []
+    assert max(waiting) == evaluate.MAX_STARTED and drawn == []
 
 
 def test_several_workers_stop_to_evaluate_at_a_signal():
-    """Each starts no more batches, and tells the others what it has counted: they wait for it."""
+    """Each starts no more batches, but still sends its counts, because the other workers wait for them."""
     workers, drawn = object.__new__(HorovodWorkers), []
     workers._signals, workers._signum = SimpleNamespace(received=0), 0
     workers.allgather = lambda counted: [counted, (3.0, 4)]
@@ -109,7 +109,7 @@ def test_refusals(devices):
         evaluate_accuracy_gpus(lambda X: X, [], devices=[np.zeros(1).ctx])
     for net, why in ((lambda X: X, 'has no parameters'), (gluon.nn.Flatten(), 'has no parameters'),
                      (gluon.nn.Dense(2), 'is not initialized')):
-        with pytest.raises(ValueError, match=f'{why}, and so is on no devices: pass devices='):
+        with pytest.raises(ValueError, match=f'{why}, so its devices are unknown: pass devices='):
             evaluate_accuracy_gpus(net, batches(2))
         with pytest.raises(ValueError, match=why):
             evaluate_accuracy_gpu(net, batches(2))

@@ -13,7 +13,7 @@ from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.training import run as run_module, signals as module
-from gluon_mgpu.training.evaluate import MOST_STARTED, evaluate_accuracy_gpus
+from gluon_mgpu.training.evaluate import MAX_STARTED, evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.signals import StopSignals
 
@@ -28,7 +28,7 @@ def test_copies_of_a_signal_are_one(seconds, status, monkeypatch):
     read, write = os.pipe()
     os.write(write, bytes([signal.SIGTERM] * len(seconds)))
     os.close(write)
-    module._end_at_the_second(read)
+    module._exit_at_second_signal(read)
     assert exits == ([] if status is None else [status])
 
 
@@ -52,7 +52,7 @@ def test_a_signal_within_a_del_ends_evaluation(devices):
 
     with StopSignals() as signals, pytest.raises(Stopped) as stopped:
         evaluate_accuracy_gpus(lambda X: X, batches(), devices=devices, workers=Workers(signals))
-    assert stopped.value.signum == signal.SIGTERM and len(used) <= 4 + MOST_STARTED
+    assert stopped.value.signum == signal.SIGTERM and len(used) <= 4 + MAX_STARTED
 
 
 def test_a_signal_while_evaluation_waits_for_the_devices():
@@ -98,7 +98,7 @@ def train(folder, signals=None, every=None, before=(), callbacks=()):
 
 @pytest.mark.parametrize('where', ['before', 'after'])
 def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
-    """The epoch is done: the record says so, and the run that goes on does not train it again."""
+    """The epoch is complete: it is in the history, and a resumed run does not train it again."""
     write = run_module.write_history
 
     def write_history(history, path):
@@ -111,7 +111,7 @@ def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, 'write_history', write_history)
     with StopSignals() as signals:
         run, line = train(tmp_path, signals=signals)
-    assert line == 'ended after epoch 2; to go on: again'
+    assert line == 'stopped after epoch 2; resume with: again'
     assert len(run.history) == 2 and run.state()['num_batches'] == 0
     assert checkpoints(tmp_path)[0].name == 'checkpoint-00000006.safetensors'
     assert len((tmp_path / 'history.csv').read_text().splitlines()) == 3
@@ -141,14 +141,14 @@ class Vanish(Callback):
 
 
 def test_a_signal_when_the_folder_is_gone(tmp_path, capsys):
-    """Nothing says that training goes on."""
+    """No message says that training continues."""
     folder, signals = tmp_path / 'run', SimpleNamespace(received=0)
     folder.mkdir()
     _, line = train(folder, signals=signals, before=[Vanish(folder, signals)])
-    assert line == (f'ended after epoch 1; no checkpoint can be written in {folder} (No such file or directory), the '
-                    'last one is none')
+    assert line == (f'stopped after epoch 1; no checkpoint can be written in {folder} (No such file or directory), '
+                    'and there is no earlier one')
     err = capsys.readouterr().err
-    assert not re.search(r'no checkpoint .*: training goes on', err), err
+    assert not re.search(r'no checkpoint .*training continues', err), err
 
 
 @pytest.mark.parametrize('every', [None, 2])
@@ -161,7 +161,7 @@ def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
     class Replace(Callback):
         def epoch_trained(self, run):
             if len(run.history) == 1:
-                run.callbacks[0]._finish()  # nothing is being written
+                run.callbacks[0]._wait_for_writer()  # nothing is being written
                 shutil.rmtree(folder)
                 folder.mkdir()
                 for name in theirs:

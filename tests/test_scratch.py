@@ -211,7 +211,7 @@ def test_what_is_there_for_speed_changes_no_number(device_list, rng, monkeypatch
     ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is no device to train on"),
     ({'devices': mx.cpu(0)}, r'cpu\(0\) is no list of devices: write'),
     ({'devices': None, 'num_gpus': '2'}, "the number of devices '2': an integer from 1"),
-    ({'allreduce': [1]}, r'allreduce \[1\]: one of'), ({'data': 5}, 'data of type int: a pair'),
+    ({'allreduce': [1]}, r'allreduce \[1\]: must be star, ring'), ({'data': 5}, 'data of type int: a pair'),
     ({'data': ()}, 'data of type tuple: a pair'), ({'data': ([], [], [])}, 'data of type tuple: a pair'),
     ({'batch_size': 8, 'data': (of_labels(0, 9), of_labels(0))}, 'batch_size 8, but the training data has'),
     ({'data': (of_labels(0, 10), of_labels(0))}, 'training labels are from 0 to 10, but the network has 10 outputs'),

@@ -199,8 +199,8 @@ def test_training_is_that_of_the_star(name, k, device_list, rng):
 def test_an_algorithm_by_its_name():
     assert by_name('ring') is ring
     assert by_name(scratch.allreduce) is scratch.allreduce
-    with pytest.raises(ValueError, match="allreduce 'bogus': one of star, ring, tree, kvstore, or a function of a "
-                                         'list of arrays, expected'):
+    with pytest.raises(ValueError, match="allreduce 'bogus': must be star, ring, tree, kvstore or a function of a "
+                                         'list of arrays'):
         by_name('bogus')
 
 

@@ -10,7 +10,7 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, zero_grad
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.allreduce import star
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.trainer import MOST_AT_ONCE, Trainer
+from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer
 from gluon_mgpu.training.parameters import trainable
 
 ROWS = (16, 5, 1)  # also fewer than devices
@@ -163,7 +163,7 @@ def test_few_calls(devices, monkeypatch):
         l.backward()
     trainer.step(len(devices))
     assert len(sums) == 1
-    assert updates == [50, 50] * len(devices) and MOST_AT_ONCE >= 50
+    assert updates == [50, 50] * len(devices) and MAX_AT_ONCE >= 50
 
 
 def test_memory_of_gradients_no_longer_used_is_freed(devices):

@@ -171,7 +171,7 @@ def accumulating(net):
 
 
 @pytest.mark.parametrize('make, more, message', [
-    (lambda: small_net(kind=gluon.nn.Sequential), {}, 'net is a Sequential: a gluon.HybridBlock expected'),
+    (lambda: small_net(kind=gluon.nn.Sequential), {}, 'net is a Sequential: must be a gluon.HybridBlock'),
     (gluon.nn.HybridSequential, {}, 'net has no parameter to train'),
     (lambda: frozen(small_net()), {}, 'net has no parameter to train'),
     (lambda: accumulating(small_net()), {}, "net has parameters with grad_req 'add'"),

@@ -9,8 +9,8 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks import hybridize
-from gluon_mgpu.networks.graph import fence, trace_function
-from gluon_mgpu.networks.hybridize import MOST_OPERATORS, hybridized
+from gluon_mgpu.networks.hybridize import MAX_OPERATORS, hybridized
+from gluon_mgpu.networks.tracing import isolate, trace_function
 from gluon_mgpu.training.parameters import trainable
 
 
@@ -139,13 +139,13 @@ def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
     cached_op = hybridize.cached_op
     monkeypatch.setattr(hybridize, 'cached_op', lambda *args: Operator(cached_op(*args)))
     double = hybridized(lambda a: np.multiply(a, 2)) if kind == 'function' else hybridized(identity_block(devices))
-    for n in range(2, 3 * MOST_OPERATORS):
+    for n in range(2, 3 * MAX_OPERATORS):
         for rows in (n, 1):  # 1 is used again and again, and stays
             double(np.ones((rows, 2), ctx=devices[0])).wait_to_read()
-    assert len(made) == 3 * MOST_OPERATORS - 1
+    assert len(made) == 3 * MAX_OPERATORS - 1
     made.clear()
     gc.collect()
-    assert len(gone) == 3 * MOST_OPERATORS - 1 - MOST_OPERATORS
+    assert len(gone) == 3 * MAX_OPERATORS - 1 - MAX_OPERATORS
 
 
 def test_an_operator_given_up_before_its_backward_pass(devices):
@@ -154,7 +154,7 @@ def test_an_operator_given_up_before_its_backward_pass(devices):
     square = hybridized(lambda a: a * a)
     with autograd.record():
         out = square(a)
-        for n in range(2, MOST_OPERATORS + 3):
+        for n in range(2, MAX_OPERATORS + 3):
             square(np.ones((n, 2), ctx=devices[0]))
     gc.collect()
     out.backward()
@@ -163,7 +163,7 @@ def test_an_operator_given_up_before_its_backward_pass(devices):
 
 def test_no_operator_at_the_edge_takes_a_scratch_area(devices):
     """Areas of the engine's one ring are kept by graphs; `_copy` would take the next one at each call."""
-    graph = fence(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
+    graph = isolate(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
     operators = [node['op'] for node in json.loads(graph.tojson())['nodes']]
     assert operators == ['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']
 

@@ -14,9 +14,9 @@ needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in pre
 
 
 @pytest.mark.parametrize(('dtype', 'devices', 'message'), [
-    ('float64', [mx.cpu(0)], "dtype 'float64': one of float32, bfloat16, float16 expected"),
-    ('float16', [mx.gpu(0), mx.cpu(0)], r'dtype float16 on cpu\(0\): it is for GPUs; use float32, or bfloat16'),
-    ('bfloat16', [mx.gpu(0)], r'dtype bfloat16 on gpu\(0\): it is for CPUs; use float32, or float16'),
+    ('float64', [mx.cpu(0)], "dtype 'float64': must be one of float32, bfloat16, float16"),
+    ('float16', [mx.gpu(0), mx.cpu(0)], r'dtype float16 on cpu\(0\): works on GPUs only; use float32 or bfloat16'),
+    ('bfloat16', [mx.gpu(0)], r'dtype bfloat16 on gpu\(0\): works on CPUs only; use float32 or float16'),
     ('bfloat16', [mx.cpu(0)], 'this CPU has no avx512_bf16'),
 ])
 def test_refusals(dtype, devices, message, monkeypatch):

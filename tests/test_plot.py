@@ -106,7 +106,7 @@ def test_compare_runs(tmp_path, monkeypatch, capsys):
 def test_compare_runs_refuses_other_folders(tmp_path, capsys):
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     err = capsys.readouterr().err
-    assert 'is not the folder of a run' in err and len(err.splitlines()) == 1
+    assert 'name the folder of a run' in err and len(err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,7 +125,7 @@ def test_compare_runs_refuses_broken_files(name, content, words, tmp_path, capsy
     (tmp_path / 'one' / name).write_bytes(content)
     assert plot.main([folder, '--out', str(tmp_path / 'a.png')]) == 2
     line, = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'plot: {folder} is not the folder of a run (') and words in line, line
+    assert line.startswith(f'plot: {folder}: config.json or history.csv cannot be read (') and words in line, line
     assert not (tmp_path / 'a.png').exists()
 
 
@@ -155,7 +155,8 @@ def test_broken_files_of_a_run(config, history, tmp_path, capsys):
     (tmp_path / 'history.csv').write_text(history)
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     line, = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'plot: {tmp_path} is not the folder of a run (') and not (tmp_path / 'a.png').exists()
+    assert line.startswith(f'plot: {tmp_path}: config.json or history.csv cannot be read (')
+    assert not (tmp_path / 'a.png').exists()
 
 
 def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys):

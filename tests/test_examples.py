@@ -12,7 +12,7 @@ from oracle import images, lenet_params, numpy_lenet, to_mx
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, np, seed as set_seed
-from gluon_mgpu.parallel import split_batch
+from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.scratch import init_params, lenet, loss
 
 FOLDER = Path(__file__).parent.parent / 'examples'

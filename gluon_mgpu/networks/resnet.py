@@ -10,14 +10,8 @@ nn = gluon.nn
 class Residual(HybridBlock):
     """Residual block: two 3x3 convolutions with batch norm, added to their input, relu(X + f(X)).
 
-    Source: D2L 8.6.2, ``Residual``; this one can be hybridized.
-
-    Parameters
-    ----------
-    use_1x1conv : bool
-        Give the input the output's channels and size by a 1x1 convolution.
-    strides : int
-        Stride of the first convolution and of the 1x1 convolution.
+    Source: D2L 8.6.2, ``Residual``; this one can be hybridized. `use_1x1conv` adds a 1x1 convolution that gives the
+    input the channels and the size of the output. `strides` applies to it and to the first convolution.
     """
 
     def __init__(self, num_channels: int, use_1x1conv: bool = False, strides: int = 1, dtype: str = 'float32'):
@@ -48,11 +42,8 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
     from its own rows and keeps its own running statistics, so the results on k devices are close to those on one
     device, not equal.
 
-    Parameters
-    ----------
-    dtype : str
-        The precision of all layers but the last. Parameters, input and output are float32. If it is not float32, the
-        network must be hybridized.
+    `dtype` is the precision of all layers but the last, see `precision`. If it is not float32, the network must be
+    hybridized.
     """
     def resnet_block(num_channels, num_residuals, first_block=False):
         blk = nn.HybridSequential()

@@ -19,17 +19,9 @@ from ..mxnet_setup.compat import mx, np
 
 
 class Traffic:
-    """Counter of the bytes that each device sent and received.
+    """Bytes that each device `sent` and `received`: two dicts, with the devices in the order of `data`.
 
-    Attributes
-    ----------
-    sent, received : dict of mx.Context to int
-        In the order of `data`.
-
-    Raises
-    ------
-    ValueError
-        If `data` is empty, the arrays have different shapes or dtypes, or two are on one device.
+    Raises ValueError if `data` is empty, the arrays have different shapes or dtypes, or two are on one device.
     """
 
     def __init__(self, data: list):

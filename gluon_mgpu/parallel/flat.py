@@ -9,17 +9,14 @@ from ..mxnet_setup.compat import Context, autograd, np
 
 
 class FlatParams(list):
-    """List of parameters on a device, with gradients attached, that are parts of one array.
+    """Copies of parameters on a device, with gradients attached: a list of arrays that are parts of one array.
 
-    Parameters
-    ----------
-    params : list of np.ndarray
-        Copied to `device`. Of any shapes, and of one dtype.
+    The parameters may have any shapes, and must have one dtype.
 
     Attributes
     ----------
     flat : np.ndarray, (number of all elements,)
-        All parameters; changing it changes them. ``flat.grad`` holds all gradients.
+        The one array; changing it changes the parameters. ``flat.grad`` contains all gradients.
     signature : tuple
         Shapes and dtypes of the parameters; `hybridized` needs them at each call.
     """
@@ -45,17 +42,13 @@ def in_one_piece(params: list) -> list:
 def flatten_gradients(params: list) -> list:
     """Move the gradients of a Gluon network into one array per device; does not block.
 
-    The values stay where they are, because oneDNN could not change the layout of weights that share memory.
+    Returns these arrays, of which the parameters' gradients are parts. The values stay where they are, because oneDNN
+    could not change the layout of weights that share memory.
 
     Parameters
     ----------
     params : list of gluon.Parameter
-        Initialized on the same devices, and of one dtype.
-
-    Returns
-    -------
-    list of np.ndarray, (number of all elements,)
-        One array per device; the parameters' gradients are parts of it.
+        Initialized on the same devices, with one dtype.
     """
     flat = []
     for i, _ in enumerate(params[0].list_ctx()):

@@ -30,8 +30,8 @@ def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
     Returns
     -------
     list of min(k, n) np.ndarray
-        Shard i is on ``devices[i]`` and has the dtype of `data`: 7 rows on 3 devices are 3, 2 and 2 rows; 1 row on 3
-        devices is one shard. A shard on the device of `data` shares its memory, so do not write into it.
+        Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard. The dtype
+        stays. A shard on the device of `data` shares its memory, so do not write into it.
 
     Raises
     ------
@@ -50,15 +50,10 @@ def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
     """Split the rows of a batch, X and y, over devices; see `split_and_load`.
 
-    Source: D2L 13.5.5, ``split_batch``.
-
-    Raises
-    ------
-    ValueError
-        If `X` and `y` have different numbers of rows.
+    Source: D2L 13.5.5, ``split_batch``. Raises ValueError if `X` and `y` have different numbers of rows.
     """
     if len(X) != len(y):
-        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: they must have equally many')
+        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
     return split_and_load(X, devices), split_and_load(y, devices)
 
 

@@ -1,8 +1,8 @@
 """A `gluon.Trainer` that updates all parameters in a few operator calls.
 
-``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately: 62 times for ResNet-18,
-2 ms per device, in which a GPU could train on a small batch. Here all gradients of a device are in one array, so that
-one sum is enough, and one operator updates up to 60 parameters.
+``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these 62
+calls take 2 ms per device, long enough for a GPU to train on a small batch. Here all gradients of a device are in one
+array, so one sum is enough, and one operator updates up to 60 parameters.
 """
 from __future__ import annotations
 
@@ -22,14 +22,9 @@ MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
-    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. Unlike that, it does not check that each gradient is new.
-    It has no advantage for parameters of several dtypes, sparse parameters, other optimizers than SGD without
-    momentum, ``ignore_stale_grad``, or a loss scaled by ``contrib.amp``.
-
-    Parameters
-    ----------
-    params : list of gluon.Parameter
-        Initialized on the same devices before the first step, which moves their gradients into other memory.
+    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3, without its check that each gradient is new. The calls are
+    fewer for parameters of one dtype that are not sparse, updated by SGD without momentum, ``ignore_stale_grad`` and
+    ``contrib.amp``. The first step moves the gradients of `params` into other memory.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict):
@@ -89,13 +84,8 @@ class Trainer(gluon.Trainer):
 def prepare_idle_devices(net: Callable, X_shards: list, devices: list) -> None:
     """Prepare devices that got no rows for ``Trainer.step``; does not block.
 
-    Their gradients become zero. Their batch norm statistics are updated with the first device's rows.
-
-    Parameters
-    ----------
-    net : gluon.Block or the result of `hybridized`
-    X_shards : list of np.ndarray
-        From `split_batch`: shard i is on ``devices[i]``.
+    Their gradients become zero. Their batch norm statistics are updated with the first device's rows, ``X_shards[0]``;
+    each device computes its statistics itself.
     """
     idle_devices = devices[len(X_shards):]
     for device in idle_devices if X_shards else ():

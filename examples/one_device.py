@@ -19,7 +19,7 @@ from gluon_mgpu import scratch
 from gluon_mgpu.base.checks import positive
 from gluon_mgpu.data import BatchIterator, load_data_fashion_mnist
 from gluon_mgpu.devices import try_gpu
-from gluon_mgpu.mxnet_setup.compat import autograd, mx
+from gluon_mgpu.mxnet_setup.compat import autograd, npx
 from gluon_mgpu.plot import Animator
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
@@ -40,7 +40,7 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
     device = try_gpu() if device is None else device
     run = Run(num_epochs) if run is None else run
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else data
-    mx.random.seed(seed)
+    npx.random.seed(seed)
     params = init_params()
     params = get_params(params, device)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])

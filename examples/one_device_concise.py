@@ -18,7 +18,7 @@ from gluon_mgpu import concise
 from gluon_mgpu.base.checks import positive
 from gluon_mgpu.data import load_data_fashion_mnist
 from gluon_mgpu.devices import try_gpu
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.plot import Animator
@@ -41,7 +41,7 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
     device = try_gpu() if device is None else device
     run = Run(num_epochs) if run is None else run
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else data
-    mx.random.seed(seed)
+    npx.random.seed(seed)
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})

@@ -1,10 +1,10 @@
-"""Training on multiple devices the concise way: ResNet-18 with Gluon's Trainer (D2L 13.6).
+"""ResNet-18 on multiple devices, the concise way with Gluon's Trainer (D2L 13.6).
 
     python -m gluon_mgpu.concise --train-size 2048 --num-epochs 3 --batch-size 64   # two devices
     python -m gluon_mgpu.concise --devices gpu:0,gpu:1 --batch-size 512 --lr 0.2
 
-The mathematics is that of `gluon_mgpu.scratch`. Here Gluon copies the parameters to the devices, and
-its Trainer sums the gradients and updates the parameters.
+The mathematics is the same as in `gluon_mgpu.scratch`. Here Gluon copies the parameters to the devices, and its
+Trainer sums the gradients and updates the parameters.
 """
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from .base.checks import integer, positive
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
-from .mxnet_setup.compat import autograd, gluon, init, mx, np, zero_grad
+from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.hybridize import hybridized
 from .networks.precision import DTYPES, check_dtype
 from .networks.resnet import check_network, resnet18
 from .parallel.split import split_batch
+from .parallel.trainer import prepare_idle_devices
 from .plot import Animator
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.parameters import trainable
@@ -29,49 +30,38 @@ from .training.run import Run
 
 def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, trainer: gluon.Trainer,
                 devices: list, batch_size: int | None = None) -> list:
-    """Train on one batch, spread over the devices; does not wait.
+    """Train on one batch, split over the devices; does not block.
 
-    Source: D2L 13.6.3, the body of ``train``. Here a batch may be smaller than the number of
-    devices.
+    Source: D2L 13.6.3, the body of ``train``. Here a batch may have fewer rows than there are devices.
 
     Parameters
     ----------
     X, y : np.ndarray, (n, ...) and (n,)
-        The batch.
-    net : gluon.Block or what `hybridized` makes of one
-        Initialized on `devices`; its parameters are changed in place.
+    net : gluon.Block or the result of `hybridized`
+        Initialized on `devices`; its parameters are updated in place.
     loss : callable
-        (y_hat, y) -> the loss of every row, (n,).
-    trainer : gluon.Trainer
-        Of the parameters of `net`.
-    devices : list of mx.Context
-        The devices.
+        Maps (y_hat, y) to the loss of each row, (n,).
     batch_size : int, optional
-        The number that the update is divided by; by default the rows of `X`. `train` passes its own batch size for
-        every batch, as in the book, so that each image has the same weight in an epoch: divided by its rows, a short
-        last batch would take as large a step as a full one.
+        The number that divides the update; by default the rows of `X`. `train` always passes its own batch size, as
+        in the book, so that each image has the same weight in an epoch.
 
     Returns
     -------
     list of np.ndarray
-        The loss of every row, an array for each device that got rows.
+        The loss of each row, one array per device that got rows.
 
     Raises
     ------
     ValueError
-        If `X` and `y` differ in rows, or have none.
+        If `X` and `y` have different numbers of rows, or no rows.
     """
     batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, 1)
     X_shards, y_shards = split_batch(X, y, devices)
-    idle = devices[len(X_shards):]
-    # A device without rows gets the first one's, for its batch norm's statistics; they add nothing to the gradient
-    others = [X_shard.as_in_ctx(device) for device in idle for X_shard in X_shards[:1]]
     with autograd.record():
         ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-        others = [net(X_shard) for X_shard in others]
-    for l in ls + others:
+    for l in ls:
         l.backward()
-    zero_grad(net, idle)
+    prepare_idle_devices(net, X_shards, devices)  # Those without rows; in the book, every device has rows
     trainer.step(batch_size)
     return ls
 
@@ -79,39 +69,25 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
 def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
           data: tuple | None = None, run: Run | None = None, seed: int = 0,
           net: gluon.HybridBlock | None = None, dtype: str = 'float32') -> None:
-    """Train ResNet-18 on multiple devices; prints the accuracy, the seconds per epoch and the devices.
+    """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. Here the program waits once per epoch, not at every batch.
+    Source: D2L 13.6.3, ``train``. Here the program waits for the devices once per epoch, not after every batch.
 
     Parameters
     ----------
-    num_gpus : int
-        How many devices, unless `devices` names them.
-    batch_size : int
-        Rows in a batch, over all devices. Every update is divided by it, also that of a smaller last batch.
-    lr : float
-        Learning rate.
-    num_epochs : int
-        Passes over the training rows, unless `run` says it.
-    devices : list of mx.Context, optional
-        By default the first GPUs, or as many CPU contexts where MXNet sees no GPU.
-    data : (train_iter, test_iter), optional
-        By default Fashion-MNIST.
-    run : Run, optional
-        Records the run. Its callbacks write checkpoints and pictures; its workers train together.
-    seed : int
-        Decides the initial parameters and, with the epoch, other random numbers.
+    num_gpus, batch_size, lr, num_epochs, devices, data, run, seed
+        As in `scratch.train`.
     net : gluon.HybridBlock, optional
-        By default ``resnet18(10, dtype)``. Initialized anew and trained in place, otherwise left as it is.
+        By default ``resnet18(10, dtype)``. It is initialized again and trained in place.
     dtype : str
-        The precision that ResNet-18 computes in: float32, bfloat16 (CPUs that have it) or float16 (GPUs). Not for
-        another `net`.
+        The precision of ResNet-18: float32, bfloat16 (on CPUs that support it) or float16 (on GPUs). Another `net`
+        requires float32.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, the devices cannot be trained on or not in that precision, or the
-        data cannot be had; and `DivergenceError`, which is one, when the loss or a parameter is no longer finite.
+        If an argument is invalid, a device or the data is missing, or a device does not support `dtype`. Its subclass
+        `DivergenceError` if the loss or a parameter is NaN or infinite.
     """
     lr = positive('lr', lr)
     devices = devices_from(num_gpus) if devices is None else check_devices(devices)
@@ -119,13 +95,14 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     run = Run(num_epochs) if run is None else run
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size, net)
     run.check(train_iter, test_iter)
-    mx.random.seed(seed)
-    gc.collect()  # free the networks of earlier calls: Gluon's blocks are in reference cycles
+    npx.random.seed(seed)
+    gc.collect()  # Free the networks of earlier calls, because Gluon's blocks are in reference cycles
     net = resnet18(10, dtype) if net is None else check_network(net, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    trainer = run.workers.trainer(trainable(net), 'sgd', {'learning_rate': lr})  # a gluon.Trainer
+    # A gluon.Trainer. The book passes all parameters, see `trainable`
+    trainer = run.workers.trainer(trainable(net), 'sgd', {'learning_rate': lr})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    net, loss = hybridized(net), hybridized(loss)  # for speed: the same functions, each as one operator
+    net, loss = hybridized(net), hybridized(loss)  # For speed: each runs as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed):
         for X, y in run.batches(train_iter):
@@ -137,7 +114,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
 
 
 def main(argv: list | None = None) -> int:
-    """The command line: ``python -m gluon_mgpu.concise --help``. Returns the exit status."""
+    """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from . import cli
     own_flags = {'--dtype': {'choices': DTYPES, 'default': 'float32',
                              'help': 'precision of the convolutions (default: %(default)s)'}}

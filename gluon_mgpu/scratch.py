@@ -1,16 +1,18 @@
-"""Training on multiple devices from scratch: LeNet, its gradients summed by hand (D2L 13.5).
+"""LeNet from scratch on multiple devices, with gradients summed by hand (D2L 13.5).
 
     python -m gluon_mgpu.scratch                       # two devices, 10 epochs of Fashion-MNIST
     python -m gluon_mgpu.scratch --devices gpu:0,gpu:1
     python -m gluon_mgpu.scratch --num-gpus 1 --batch-size 256 --lr 0.2
 
-Each device holds a copy of the parameters and gets its part of every batch. It computes the gradient
-on that part; the gradients are summed over the devices; every device takes the same step.
+Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of
+that shard. The gradients are summed over the devices, and every device takes the same step.
 
-Four things are here for speed only, and can be deleted without changing a number: ``@hybridized`` above
-`lenet` and `loss`, which runs each as one operator; the cropped images in `lenet`; `FlatParams` in `get_params`,
-where the book makes a list of copies; and `in_one_piece` in `train_batch`, which lets the loops see the eight
-parameters as one.
+Four things are for speed only. Without them the results are the same:
+
+- `@hybridized` runs `lenet` and `loss` as one operator each.
+- `lenet` crops its images.
+- `get_params` puts the copies into one array (`FlatParams`). In the book they are separate arrays.
+- `in_one_piece` lets `train_batch` sum and update this array instead of eight.
 """
 from __future__ import annotations
 
@@ -21,18 +23,18 @@ from .base.checks import integer, positive
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
-from .mxnet_setup.compat import Context, autograd, mx, np, npx
+from .mxnet_setup.compat import Context, autograd, np, npx
 from .networks.hybridize import hybridized
 from .parallel.allreduce import ALGORITHMS, by_name
 from .parallel.flat import FlatParams, in_one_piece
-from .parallel.split import split_and_load
+from .parallel.split import split_batch
 from .plot import Animator
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
 
 def init_params(scale: float = 0.01) -> list:
-    """LeNet's parameters on the current device: weights normal, biases zero.
+    """Return LeNet's parameters on the current device: normal weights and zero biases.
 
     Source: D2L 13.5.3, "A Toy Network".
 
@@ -40,12 +42,6 @@ def init_params(scale: float = 0.01) -> list:
     ----------
     scale : float
         Standard deviation of the weights.
-
-    Returns
-    -------
-    list of np.ndarray, float32
-        W1 (20, 1, 3, 3), b1 (20,), W2 (50, 20, 5, 5), b2 (50,), W3 (800, 128), b3 (128,),
-        W4 (128, 10), b4 (10,).
     """
     W1 = np.random.normal(scale=scale, size=(20, 1, 3, 3))
     b1 = np.zeros(20)
@@ -60,24 +56,24 @@ def init_params(scale: float = 0.01) -> list:
 
 @hybridized
 def lenet(X: np.ndarray, params: list) -> np.ndarray:
-    """Scores of the ten classes, on the device of `X` and `params`; does not wait.
+    """Return the scores of the ten classes for each image; does not block.
 
     Source: D2L 13.5.3, ``lenet``.
 
     Parameters
     ----------
     X : np.ndarray, (n, 1, 28, 28), float32
-        Grey images.
+        On the device of `params`.
     params : list of np.ndarray
-        As from `init_params`.
+        From `init_params` or `get_params`.
 
     Returns
     -------
     np.ndarray, (n, 10), float32
     """
     W1, b1, W2, b2, W3, b3, W4, b4 = params
-    # Uncropped, h2_conv is 9x9 and its pooling drops the ninth row and column. Only these depend on the last two rows
-    # and columns of an image. Without those the scores are the same, and a training step takes a fifth less time.
+    # Not in the book. Without the crop, h2_conv is 9x9 and the pooling ignores its ninth row and column. Only these
+    # depend on the last two rows and columns of an image, so the scores stay the same and a step is a fifth faster.
     X = X[:, :, :26, :26]                                                                 # (n, 1, 26, 26)
     h1_conv = npx.convolution(data=X, weight=W1, bias=b1, kernel=(3, 3), num_filter=20)   # (n, 20, 24, 24)
     h1_activation = npx.relu(h1_conv)
@@ -93,55 +89,42 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
 
 @hybridized
 def loss(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Softmax cross-entropy of every row: -log softmax(y_hat)[y]; does not wait.
+    """Return the softmax cross-entropy of each row in nats, (n, 10) and (n,) -> (n,); does not block.
 
-    Source: D2L 13.5.3, there ``gluon.loss.SoftmaxCrossEntropyLoss()``.
-
-    Parameters
-    ----------
-    y_hat : np.ndarray, (n, num_classes), float32
-        Scores.
-    y : np.ndarray, (n,)
-        Labels.
-
-    Returns
-    -------
-    np.ndarray, (n,), float32
-        In nats.
+    Source: D2L 13.5.3, where it is ``gluon.loss.SoftmaxCrossEntropyLoss()``.
     """
+    # l = -log softmax(y_hat)[y]
     return -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1)
 
 
 def get_params(params: list, device: Context) -> FlatParams:
-    """Copy parameters to a device and attach gradients there, all zero; does not wait.
+    """Copy parameters to a device and attach gradients, which are zero; does not block.
 
-    Source: D2L 13.5.4, ``get_params``. Here the copies lie side by side in one array, ``.flat``, so that
-    one sum and one update do for all of them.
+    Source: D2L 13.5.4, ``get_params``. Here all copies are parts of one array, ``.flat``, so that one sum and one
+    update are enough for all of them.
 
     Parameters
     ----------
     params : list of np.ndarray
-        Of any shapes, of one dtype; they stay as they are.
-    device : mx.Context
-        Where the copies are to be.
+        Of any shapes, and of one dtype.
 
     Returns
     -------
     FlatParams
-        A list of arrays of the same shapes, each with its gradient in ``.grad``.
+        A list of arrays with the same shapes, each with its gradient in ``.grad``.
     """
     return FlatParams(params, device)
 
 
 def allreduce(data: list) -> None:
-    """Sum arrays and give every device the sum, in place; does not wait.
+    """Give every device the sum of the arrays on all devices; works in place, does not block.
 
-    Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce.py` has others that do the same.
+    Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce.py` has other algorithms.
 
     Parameters
     ----------
     data : list of np.ndarray
-        One array per device, of one shape and dtype. Afterwards each is the sum.
+        One array per device, all with the same shape and dtype.
     """
     for i in range(1, len(data)):
         data[0] += data[i].as_in_ctx(data[0].ctx)
@@ -149,86 +132,51 @@ def allreduce(data: list) -> None:
         data[0].copyto(data[i])
 
 
-def split_batch(X: np.ndarray, y: np.ndarray, devices: list) -> tuple:
-    """Split a batch over the devices, as evenly as possible; does not wait.
-
-    Source: D2L 13.5.5, ``split_batch``, which takes only batches that divide by the number of devices.
-
-    Parameters
-    ----------
-    X, y : np.ndarray, (n, ...) and (n, ...)
-        The batch.
-    devices : list of mx.Context
-        The devices.
-
-    Returns
-    -------
-    X_shards, y_shards : lists of np.ndarray
-        One per device; with fewer rows than devices, one per row.
-
-    Raises
-    ------
-    ValueError
-        If `X` and `y` differ in rows, or there are no devices.
-    """
-    if X.shape[0] != y.shape[0]:
-        raise ValueError(f'X has {X.shape[0]} rows and y has {y.shape[0]}: they must have equally many')
-    return split_and_load(X, devices), split_and_load(y, devices)
+# D2L 13.5.5, split_batch: see parallel/split.py, because the concise chapter uses it as well
 
 
 def sgd(params: list, lr: float, batch_size: int) -> None:
-    """One step of minibatch stochastic gradient descent, in place; does not wait.
+    """Take one step of minibatch stochastic gradient descent, in place; does not block.
 
     Source: D2L 23.7, ``sgd``; called in 13.5.6.
 
     Parameters
     ----------
     params : list of np.ndarray
-        With gradients summed over the rows of the batch.
-    lr : float
-        Learning rate.
-    batch_size : int
-        The number that the sum of the gradients is divided by.
+        Their gradients are sums over the rows of the batch.
     """
     for param in params:
-        # w <- w - lr / batch_size * sum of the gradients over the rows of the batch
+        # w <- w - lr / batch_size * (sum of the gradients of all rows)
         param -= lr / batch_size * param.grad
 
 
 def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float,
                 allreduce: Callable = allreduce, batch_size: int | None = None) -> list:
-    """Train on one batch, spread over the devices; does not wait.
+    """Train on one batch, split over the devices; does not block.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
     Parameters
     ----------
     X, y : np.ndarray, (n, 1, 28, 28) and (n,)
-        The batch.
     device_params : list of lists of np.ndarray
-        The parameters on each device, from `get_params`, changed in place; equal on all of them before
-        and after.
-    devices : list of mx.Context
-        The devices.
-    lr : float
-        Learning rate.
+        The parameters on each device, from `get_params`. They are updated in place and stay equal on all devices.
     allreduce : callable
         Sums a list of arrays, one per device, in place.
     batch_size : int, optional
-        The number that the update is divided by; by default the rows of `X`, as in the book. `train` passes its
-        own batch size for every batch, so that each image has the same weight in an epoch. Divided by its rows, a
-        short last batch takes as large a step as a full one: the last 96 of 60,000 images would count 256/96 = 2.7
-        times as much as any other, just before the accuracy is measured.
+        The number that divides the update; by default the rows of `X`, as in the book. `train` always passes its own
+        batch size, so that each image has the same weight in an epoch. Otherwise a short last batch would take as
+        large a step as a full one: the last 96 of 60,000 images would count 256/96 = 2.7 times as much as the others.
 
     Returns
     -------
     list of np.ndarray
-        The loss of every row, an array for each device that got rows.
+        The loss of each row, one array per device that got rows.
 
     Raises
     ------
     ValueError
-        If `X` and `y` differ in rows, or have none.
+        If `X` and `y` have different numbers of rows, or no rows.
     """
     batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, 1)
     X_shards, y_shards = split_batch(X, y, devices)
@@ -253,38 +201,34 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
 def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
           data: tuple | None = None, run: Run | None = None, seed: int = 0,
           allreduce: Callable | str = allreduce) -> None:
-    """Train LeNet on multiple devices; prints the accuracy, the seconds per epoch and the devices.
+    """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.5.6, ``train``. Here the accuracy is computed on all devices, and the program waits
-    once per epoch, not at every batch.
+    Source: D2L 13.5.6, ``train``. Here all devices compute the accuracy, and the program waits for the devices once
+    per epoch, not after every batch.
 
     Parameters
     ----------
     num_gpus : int
-        How many devices, unless `devices` names them.
+        Number of GPUs, or of CPU contexts if MXNet sees no GPU. Ignored if `devices` is given.
     batch_size : int
-        Rows in a batch, over all devices. Every update is divided by it, also that of a smaller last batch.
-    lr : float
-        Learning rate.
+        Rows in a batch, over all devices. It divides every update, also that of a smaller last batch.
     num_epochs : int
-        Passes over the training rows, unless `run` says it.
+        Ignored if `run` is given.
     devices : list of mx.Context, optional
-        By default the first GPUs, or as many CPU contexts where MXNet sees no GPU.
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
-        Records the run. Its callbacks write checkpoints and pictures; its workers train together.
+        Records the run, with its callbacks and workers.
     seed : int
-        Decides the initial parameters and, with the epoch, other random numbers.
+        Determines the initial parameters and all other random numbers.
     allreduce : callable or str
-        Sums a list of arrays, one per device, in place: this chapter's, another one, or one of
-        `parallel.allreduce.ALGORITHMS` by its name.
+        Sums a list of arrays, one per device, in place; or a name in `parallel.allreduce.ALGORITHMS`.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, the devices cannot be trained on, or the data cannot be had; and
-        `DivergenceError`, which is one, when the loss or a parameter is no longer finite.
+        If an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError` if the loss or a
+        parameter is NaN or infinite.
     """
     lr, allreduce = positive('lr', lr), by_name(allreduce)
     devices = devices_from(num_gpus) if devices is None else check_devices(devices)
@@ -292,7 +236,7 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
     allreduce = run.workers.allreduce(allreduce)
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size)
     run.check(train_iter, test_iter)
-    mx.random.seed(seed)
+    npx.random.seed(seed)
     params = init_params()
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
@@ -310,10 +254,10 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
 
 
 def main(argv: list | None = None) -> int:
-    """The command line: ``python -m gluon_mgpu.scratch --help``. Returns the exit status."""
+    """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
     own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
-                                 'help': "sum the gradients by another algorithm than the chapter's own, a star"}}
+                                 'help': "algorithm that sums the gradients (default: the chapter's own, a star)"}}
     return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2, own_flags=own_flags,
                    lenet=lenet)
 

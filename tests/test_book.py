@@ -1,4 +1,4 @@
-"""`import gluon_mgpu as d2l`, used as the code cells of the two chapters use d2l."""
+"""`import gluon_mgpu as d2l`: the names that the code of the two chapters uses."""
 import numpy
 import pytest
 from idx_files import dataset, write
@@ -10,7 +10,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, np
 
 @pytest.fixture
 def fashion_mnist(tmp_path, monkeypatch):
-    """A small dataset where load_data_fashion_mnist looks for it: 40 training rows, 24 test rows."""
+    """Write a small dataset for load_data_fashion_mnist: 40 training rows, 24 test rows."""
     write(tmp_path / 'fashion-mnist', dataset(num_train=40, num_test=24))
     monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
 
@@ -87,7 +87,7 @@ def test_accumulator_and_accuracy():
     assert metric[0] / metric[1] == 0.5
 
 
-def test_resnet18_shows_a_parameter_a_device():
+def test_resnet18_has_equal_parameters_on_all_devices():
     net = d2l.resnet18(10)
     devices = d2l.try_all_gpus()
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)

@@ -1,4 +1,4 @@
-"""The concise chapter against the chapter from scratch, and several devices against one."""
+"""The concise chapter, compared with the scratch chapter; several devices, compared with one."""
 import gc
 import weakref
 
@@ -20,7 +20,7 @@ def rng(seed):
 
 
 def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, **trainer_options):
-    """The parameters on each device after training on the batches, as the scratch chapter has them."""
+    """Train on the batches; return the parameters on each device in the scratch chapter's form."""
     net = block = oracle.gluon_lenet(params, devices)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     if hybridize:
@@ -57,14 +57,14 @@ def test_k_devices_equal_one(device_list, rng, k, hybridize):
 
 @pytest.mark.parametrize('update_on_kvstore', [True, False])
 def test_replicas_stay_equal_wherever_the_trainer_updates(device_list, rng, update_on_kvstore):
-    """17 rows in batches of 8 on two devices: one gets no rows of the last batch, and takes that step too."""
+    """17 rows in batches of 8 on two devices: one gets no rows of the last batch, but takes the same step."""
     params = oracle.lenet_params(rng, dtype='float64')
     X, y = oracle.images(rng, 17, dtype='float64')
     batches = [(X[i:i + 8], y[i:i + 8]) for i in (0, 8, 16)]
     first, second = train_gluon_lenet(device_list(2), params, batches, update_on_kvstore=update_on_kvstore)
     assert largest_difference(first, second) == 0
     one, = train_gluon_lenet(device_list(1), params, batches)
-    # Updated on the device, parameters in float64 meet a learning rate in float32, in another order
+    # An update on the device combines float64 parameters with a float32 learning rate in another order
     assert largest_difference(first, one) < 1e-8
     assert largest_difference(one, params) > 1e-3
 
@@ -77,7 +77,7 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net, loss = hybridized(net), hybridized(loss)
     batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, 2) * 2)]
-    for X, y in batches[:2]:  # initialization waits, and the Trainer, once
+    for X, y in batches[:2]:  # initialization and the Trainer block once
         concise.train_batch(X, y, net, loss, trainer, devices)
     with no_waiting():
         for X, y in batches:
@@ -85,8 +85,8 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     assert [l.size for l in ls] == [1, 1]
 
 
-def test_the_callers_network_is_left_as_it_was(devices, rng):
-    """But for its parameters: it can be called, hybridized, cast and extended afterwards."""
+def test_only_the_parameters_of_the_callers_network_change(devices, rng):
+    """It can still be called, hybridized, cast and extended."""
     net = small_net()
     X, y = (np.array(a) for a in oracle.images(rng, 4))
     concise.train(2, 4, 0.1, devices=devices, data=(Batches([(X, y)]),) * 2, net=net, run=Run(1, quiet=True))
@@ -130,7 +130,7 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
 
 
 def test_the_network_of_an_earlier_call_is_freed(devices, rng):
-    """Also before Python's cycle collector runs of itself, which counts objects and not their megabytes."""
+    """`train` does not rely on Python's garbage collector, which counts objects, not megabytes."""
     X, y = (np.array(a) for a in oracle.images(rng, 4))
     networks = []
     gc.disable()
@@ -146,8 +146,8 @@ def test_the_network_of_an_earlier_call_is_freed(devices, rng):
 
 
 def test_each_devices_running_statistics_are_of_its_own_rows_from_the_first_batch(devices, rng):
-    """By hand: 0.9 of the zero that they begin with and 0.1 of the mean of the device's rows. (The Trainer would
-    copy those of the first device.)"""
+    """By hand: 0.9 of the initial zero plus 0.1 of the mean of the device's rows. (With all parameters, the Trainer
+    would copy those of the first device.)"""
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
     X, y = oracle.images(rng, 2 * len(devices))
@@ -171,14 +171,14 @@ def accumulating(net):
 
 
 @pytest.mark.parametrize('make, more, message', [
-    (lambda: small_net(kind=gluon.nn.Sequential), {}, 'net is a Sequential: a gluon.HybridBlock expected'),
+    (lambda: small_net(kind=gluon.nn.Sequential), {}, 'net is a Sequential: must be a gluon.HybridBlock'),
     (gluon.nn.HybridSequential, {}, 'net has no parameter to train'),
     (lambda: frozen(small_net()), {}, 'net has no parameter to train'),
     (lambda: accumulating(small_net()), {}, "net has parameters with grad_req 'add'"),
     (small_net, {'dtype': 'bfloat16'}, "dtype 'bfloat16' is for ResNet-18|this CPU has no avx512_bf16|needs MXNet 1.9"),
     (small_net, {'batch_size': 8}, 'batch_size 8, but the training data has batches of 4 rows'),
-    (lambda: small_net(9), {}, 'training labels are from 0 to 9, but the network has 9 outputs: labels must be from 0 to 8')])
-def test_a_network_that_is_refused_keeps_its_weights(devices, make, more, message):
+    (lambda: small_net(9), {}, 'training labels are from 0 to 9, but the network has 9 outputs: ')])
+def test_an_invalid_network_keeps_its_weights(devices, make, more, message):
     net = make()
     net.initialize(ctx=devices[0])
     net(np.zeros((1, 1, 28, 28), ctx=devices[0]))
@@ -193,7 +193,7 @@ def test_a_network_that_is_refused_keeps_its_weights(devices, make, more, messag
 
 @pytest.mark.parametrize('as_one', [lambda net: net, hybridized])
 def test_batch_norm_of_devices_that_never_got_rows(device_list, rng, as_one):
-    """They have seen the first device's, which count once in the gradient."""
+    """They get the statistics of the first device's rows, which count once in the gradient."""
     net, k = gluon.nn.HybridSequential(), 3
     net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
     results = {}
@@ -209,7 +209,7 @@ def test_batch_norm_of_devices_that_never_got_rows(device_list, rng, as_one):
         results[len(devices)] = [[p.data(device).asnumpy() for p in net.collect_params().values()]
                                  for device in devices]
     one, = results[1]
-    assert abs(one[2]).max() > 0.01  # the running mean, which begins with 0
+    assert abs(one[2]).max() > 0.01  # the running mean, initially 0
     for replica in results[k]:
         for expected, value in zip(one, replica):
             numpy.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
@@ -230,7 +230,7 @@ def test_train_starts_alike_on_any_number_of_devices(device_list):
 
 
 def test_initialize_takes_a_list_of_devices(devices):
-    """D2L 13.6.2: the parameters are on those devices, the same on each, and nowhere else."""
+    """D2L 13.6.2: the parameters are equal on these devices, and do not exist elsewhere."""
     from gluon_mgpu.mxnet_setup.compat import mx
     net = small_net()
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)

@@ -1,4 +1,4 @@
-"""Every image has the same weight in an epoch, also those of a short last batch."""
+"""Every image has the same weight in an epoch, including those of a short last batch."""
 import numpy
 import pytest
 
@@ -13,13 +13,13 @@ BATCH_SIZE, LR = 4, 1e-4
 
 
 def black_images():
-    """Images on which both networks answer with their last bias alone: at first, 0.1 for each class."""
+    """Return black images: the output of both networks is their last bias, and softmax is 0.1 for each class."""
     images = numpy.zeros((len(LABELS), 28, 28), 'uint8')
     return [BatchIterator(images, LABELS, BATCH_SIZE, 'black') for _ in range(2)]
 
 
 def last_biases(chapter, devices, folder, resume=None):
-    """The last bias on each device after one epoch of `chapter.train`."""
+    """Train one epoch; return the last bias on each device."""
     net = {} if chapter is scratch else {'net': gluon.nn.Dense(10)}
     run = Run(1, quiet=True, callbacks=[CheckpointCallback(folder, every=1, resume=resume)])
     chapter.train(len(devices), BATCH_SIZE, LR, devices=devices, data=black_images(), run=run, **net)
@@ -28,8 +28,8 @@ def last_biases(chapter, devices, folder, resume=None):
     return [bias.asnumpy() for bias in net['net'].bias.list_data()]
 
 
-# The gradient of an image's loss is softmax(bias) - one_hot(label), and softmax(bias) stays at 0.1 while the bias does
-# at 0; so an epoch adds LR / BATCH_SIZE * (images of the class - 0.1 * all images), whatever the batches.
+# The gradient of an image's loss is softmax(bias) - one_hot(label), and softmax(bias) stays near 0.1 because the
+# bias stays near 0. So an epoch adds LR / BATCH_SIZE * (images of the class - 0.1 * all images) with any batches.
 EXPECTED = LR / BATCH_SIZE * (numpy.bincount(LABELS, minlength=10) - 0.1 * len(LABELS))
 
 
@@ -37,7 +37,7 @@ EXPECTED = LR / BATCH_SIZE * (numpy.bincount(LABELS, minlength=10) - 0.1 * len(L
 @pytest.mark.parametrize('k', [1, 2, 3])
 def test_each_image_moves_the_parameters_equally_far(chapter, k, device_list, tmp_path):
     for bias in last_biases(chapter, device_list(k), tmp_path):
-        # softmax(bias) leaves 0.1 by 1e-5 while the bias moves by 1e-4
+        # softmax(bias) changes by 1e-5 while the bias changes by 1e-4
         numpy.testing.assert_allclose(bias, EXPECTED, atol=1e-3 * LR)
 
 
@@ -52,7 +52,7 @@ def test_after_a_resume(chapter, devices, tmp_path):
 
 
 def test_train_batch_alone_divides_by_its_rows(devices):
-    """As the book's does: the same two rows move the parameters as far as one of each."""
+    """As in the book."""
     device_params = [scratch.get_params(scratch.init_params(), device) for device in devices]
     X, y = next(iter(black_images()[0]))
     scratch.train_batch(X[:2], y[:2], device_params, devices, LR)

@@ -11,8 +11,8 @@ from oracle import images, lenet_params, numpy_lenet, to_mx
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
-from gluon_mgpu.parallel import split_batch
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, np, npx
+from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.scratch import init_params, lenet, loss
 
 FOLDER = Path(__file__).parent.parent / 'examples'
@@ -294,7 +294,7 @@ def test_straight_dope__training_and_validation_are_those_of_one_device(example,
     X, y = to_mx(images(numpy.random.default_rng(0), num_rows))
     results = []
     for where in (devices, devices[:1]):
-        mx.random.seed(0)
+        npx.random.seed(0)
         net = example.make_net(where)
         for device in where:
             net(np.zeros((1, 1, 28, 28), ctx=device))

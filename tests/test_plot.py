@@ -1,4 +1,4 @@
-"""Pictures: what is in them, and that a program without a notebook shows none."""
+"""Plots: their contents, and that only notebooks show them."""
 import json
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ def test_animator_takes_several_lines_and_gaps():
 
 def test_animator_draws_live_in_a_notebook(monkeypatch):
     monkeypatch.setattr('matplotlib.backend_bases.FigureCanvasBase._fix_ipython_backend2gui', lambda *args: None,
-                        raising=False)  # older Matplotlib asks IPython for more than the one below has
+                        raising=False)  # older Matplotlib needs more than the fake IPython below
     shown, updated = [], []
     handle = types.SimpleNamespace(update=updated.append)
     display = types.SimpleNamespace(Image=bytes, display=lambda image, display_id: shown.append(image) or handle)
@@ -103,10 +103,10 @@ def test_compare_runs(tmp_path, monkeypatch, capsys):
                                                          'scratch, cpu(0), cpu(1): 2.5 s per epoch']
 
 
-def test_compare_runs_refuses_other_folders(tmp_path, capsys):
+def test_compare_runs_of_another_folder(tmp_path, capsys):
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     err = capsys.readouterr().err
-    assert 'is not the folder of a run' in err and len(err.splitlines()) == 1
+    assert 'name the folder of a run' in err and len(err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,12 +120,12 @@ def test_compare_runs_refuses_other_folders(tmp_path, capsys):
     ('config.json', b'{}', "'chapter' is missing"), ('config.json', b'[]', 'list indices must be'),
     ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": [1]}', 'expected str instance'),
     ('config.json', b'[' * 100_000, 'recursion'), ('config.json', b'\xff', "can't decode")])
-def test_compare_runs_refuses_broken_files(name, content, words, tmp_path, capsys):
+def test_compare_runs_of_broken_files(name, content, words, tmp_path, capsys):
     folder = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1])
     (tmp_path / 'one' / name).write_bytes(content)
     assert plot.main([folder, '--out', str(tmp_path / 'a.png')]) == 2
     line, = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'plot: {folder} is not the folder of a run (') and words in line, line
+    assert line.startswith(f'plot: {folder}: config.json or history.csv cannot be read (') and words in line, line
     assert not (tmp_path / 'a.png').exists()
 
 
@@ -137,7 +137,7 @@ def test_matplotlib_is_loaded_only_to_draw():
 
 
 def test_one_epoch_in_a_notebook():
-    """The ends of the x axis are equal then; matplotlib warns of that, and a warning fails a test."""
+    """The limits of the x axis are equal. Matplotlib would warn, and a warning fails a test."""
     animator = plot.Animator('epoch', 'test acc', xlim=[1, 1])
     animator.add(1, (0.5,))
     animator.draw()
@@ -155,7 +155,8 @@ def test_broken_files_of_a_run(config, history, tmp_path, capsys):
     (tmp_path / 'history.csv').write_text(history)
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     line, = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'plot: {tmp_path} is not the folder of a run (') and not (tmp_path / 'a.png').exists()
+    assert line.startswith(f'plot: {tmp_path}: config.json or history.csv cannot be read (')
+    assert not (tmp_path / 'a.png').exists()
 
 
 def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The chapter from scratch against NumPy, numbers done by hand, and one device."""
+"""The scratch chapter, compared with NumPy, numbers computed by hand, and one device."""
 import numpy
 import oracle
 import pytest
@@ -18,7 +18,7 @@ def rng(seed):
 
 
 def train_on(devices, params, batches, lr=0.2):
-    """The parameters on each device after training on the batches, as NumPy arrays."""
+    """Train on the batches; return the parameters on each device as NumPy arrays."""
     device_params = [scratch.get_params(params, device) for device in devices]
     for X, y in batches:
         scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr)
@@ -26,7 +26,7 @@ def train_on(devices, params, batches, lr=0.2):
 
 
 def of_labels(*labels):
-    """A dataset of these labels, in batches of 4."""
+    """Return a dataset with these labels, in batches of 4."""
     return BatchIterator(numpy.zeros((len(labels), 28, 28), 'uint8'), numpy.array(labels), 4, 'zeros')
 
 
@@ -48,7 +48,7 @@ def test_lenet_is_numpys(rng):
     X, _ = oracle.images(rng, 5)
     y_hat = scratch.lenet(np.array(X), oracle.to_mx(params))
     assert y_hat.shape == (5, 10)
-    # float32 sums of up to 800 products: relative errors of some 1e-7 each
+    # float32 sums of up to 800 products: relative errors of about 1e-7 each
     numpy.testing.assert_allclose(y_hat.asnumpy(), oracle.numpy_lenet(X, params), rtol=1e-4, atol=1e-5)
 
 
@@ -56,7 +56,7 @@ def test_loss_is_numpys(rng):
     y_hat, y = rng.normal(size=(6, 10)).astype('float32'), numpy.arange(6, dtype='int32')
     l = scratch.loss(np.array(y_hat), np.array(y))
     assert l.shape == (6,)
-    # oneDNN's log_softmax in float32 was seen off by 1e-6
+    # We saw errors of 1e-6 in oneDNN's float32 log_softmax
     numpy.testing.assert_allclose(l.asnumpy(), oracle.numpy_loss(y_hat, y), rtol=1e-5)
 
 
@@ -127,7 +127,7 @@ def test_sgd_by_hand():
 
 @pytest.mark.parametrize('k', [2, 3, 4])
 def test_k_devices_equal_one(device_list, rng, k):
-    """In float64, where rounding cannot hide a fault; batches of all sizes, smaller than k among them."""
+    """In float64, where rounding cannot hide a fault; batches of all sizes, also smaller than k."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     one, = train_on(device_list(1), params, batches)
@@ -148,8 +148,8 @@ def test_k_devices_equal_one_in_float32(device_list, seed, k):
     replicas = train_on(device_list(k), params, batches)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
-    # Rounding, 20 steps of 1e-8. (Were an activation within rounding of zero, relu could also take it
-    # for positive on one device and for negative on the other: rare, and 1e-5.)
+    # Rounding, 20 steps of 1e-8. (A tie is rare: an activation within rounding of zero may be positive on one
+    # device and negative on another, and relu turns that into 1e-5.)
     assert largest_difference(replicas[0], one) < 1e-6
 
 
@@ -192,8 +192,8 @@ def books_get_params(params, device):
     return new_params
 
 
-def test_what_is_there_for_speed_changes_no_number(device_list, rng, monkeypatch):
-    """Without the decorators, and with the book's own get_params: the same parameters, in float64 to rounding."""
+def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
+    """Without the decorators and with the book's get_params, the parameters are equal except for rounding."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     fast = train_on(device_list(3), params, batches)
@@ -211,8 +211,8 @@ def test_what_is_there_for_speed_changes_no_number(device_list, rng, monkeypatch
     ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is not a device"),
     ({'devices': mx.cpu(0)}, r'cpu\(0\) is not a list of devices: write'),
     ({'devices': None, 'num_gpus': '2'}, "the number of devices '2': an integer from 1"),
-    ({'allreduce': [1]}, r'allreduce \[1\]: one of'), ({'data': 5}, 'data must be a pair .* not int'),
-    ({'data': ()}, 'data must be a pair .* not tuple'), ({'data': ([], [], [])}, 'data must be a pair .* not tuple'),
+    ({'allreduce': [1]}, r'allreduce \[1\]: must be star, ring'), ({'data': 5}, 'data of type int: a pair'),
+    ({'data': ()}, 'data of type tuple: a pair'), ({'data': ([], [], [])}, 'data of type tuple: a pair'),
     ({'batch_size': 8, 'data': (of_labels(0, 9), of_labels(0))}, 'batch_size 8, but the training data has'),
     ({'data': (of_labels(0, 10), of_labels(0))}, 'training labels are from 0 to 10, but the network has 10 outputs'),
     ({'data': (of_labels(9), of_labels(25))}, 'test labels are from 0 to 25, but the network has 10 outputs'),
@@ -227,7 +227,7 @@ def test_train_refuses_in_one_line(devices, wrong, message):
 
 @pytest.mark.parametrize('chapter', [scratch, concise])
 def test_two_gpus_on_a_machine_with_one(chapter, monkeypatch):
-    """Not one GPU and one CPU context: from Python, as on the command line."""
+    """From Python as on the command line, this is an error: no GPU is replaced by a CPU context."""
     for module in (gpus, lists):
         monkeypatch.setattr(module, 'num_mxnet_gpus', lambda: 1)
     with pytest.raises(ValueError, match=r'gpu\(1\) does not exist \(MXNet sees 1'):
@@ -235,13 +235,13 @@ def test_two_gpus_on_a_machine_with_one(chapter, monkeypatch):
 
 
 class Batches(list):
-    """Batches as an iterator of `data` yields them."""
+    """List of batches with `num_rows`, like a `BatchIterator`."""
 
     num_rows = property(lambda self: sum(len(y) for _, y in self))
 
 
 def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
-    """Two kinds of images, bright above and bright below, are told apart in 30 epochs."""
+    """LeNet learns to distinguish images that are bright at the top or at the bottom."""
     y = rng.integers(0, 2, 96).astype('int32')
     X = 0.1 * rng.random((96, 1, 28, 28)).astype('float32')
     X[y == 0, :, :14] += 0.9

@@ -1,1 +1,1 @@
-"""What runs on one device: the concise chapter's network, its precision, and hybridizing."""
+"""Networks on one device: the concise chapter's ResNet-18, its precision, and hybridizing."""

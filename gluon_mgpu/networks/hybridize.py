@@ -1,12 +1,12 @@
-"""A network as one operator with memory of its own: what ``net.hybridize()`` is for, done once for each shape.
+"""Hybridize a network: run it as one operator whose memory is allocated once per shape.
 
-    fast = hybridized(net)      # a Gluon block, which stays as it is
+    fast = hybridized(net)      # a Gluon block
     fast = hybridized(lenet)    # a function of arrays
 
-Called as written, a network hands every operator to the engine on its own, each from Python and each with
-freshly allocated results. Hybridized, it is traced once, as a graph of symbols, and handed over whole; the
-graph's memory is laid out on each device at the first call and used again at every later one. The mathematics is
-the same.
+Normally Python starts each operator of a network separately, and each allocates memory for its results. A hybridized
+network is traced once as a graph of symbols and then started in one call. Its memory is allocated for each device at
+the first call and reused at later calls. The mathematics stays the same. Unlike ``net.hybridize()``, this does not
+change the block.
 """
 from __future__ import annotations
 
@@ -18,49 +18,44 @@ from operator import is_
 from typing import Any
 
 from ..mxnet_setup.compat import Context, autograd, cached_op, gluon, npx, trace_block
-from .graph import fence, flatten, trace_function
+from .tracing import flatten, isolate, trace_function
 
-# Operators kept for each network. Training and evaluation, each with full batches and a smaller last one, each
-# split unevenly, need eight.
-MOST_OPERATORS = 8
+# Each combination of shapes, dtypes, recording and training mode needs an operator with its own memory. Eight are
+# enough for training and evaluation, each with full batches and a smaller last one, each split unevenly
+MAX_OPERATORS = 8
 
 
 def hybridized(network: Callable) -> Callable:
-    """Return a callable that computes what `network` computes, as one operator; `network` stays as it is.
+    """Return a callable that runs `network` as one operator; `network` itself does not change.
 
-    The network is traced at the first call: what is changed in it later (a layer added, another activation)
-    is not seen, so make another callable then. Parameters may change at any time, also their dtype.
+    The network is traced at the first call. Later changes (an added layer, another activation) have no effect.
+    Parameters may change at any time, including their dtype.
 
     Parameters
     ----------
-    network : gluon.HybridBlock or callable
-        A block that takes one array or several and returns one; its parameters must be initialized, if only
-        for shapes that are not known yet. Or a function of arrays and lists of arrays that returns one array;
-        its body calls nothing but functions of ``mxnet.np`` and ``mxnet.npx``, by whatever names its module
-        has for these two, and methods of arrays. It asks no array for its shape (``-1`` stands for the
-        number of rows in a reshape) and is called with lists of the same length each time.
+    network : gluon.HybridBlock or function
+        An initialized block, or a function of arrays and lists of arrays; either returns one array. A function may only
+        call functions of ``mxnet.np`` and ``mxnet.npx`` and methods of arrays. It must not ask for shapes (use ``-1``
+        in a reshape), and each list must have the same length at each call.
 
     Returns
     -------
     callable
-        With the same arguments, differentiable in each of them and, for a block, in its parameters. All arrays
-        must be on one device. It does not wait, but for batch norm's running statistics at the first call
-        after training. (Whoever reads these by hand calls ``npx.waitall()`` first: MXNet does not wait for them.)
-        For each combination of shapes, dtypes, recording and training mode it keeps an operator with memory of
-        its own, at most `MOST_OPERATORS`: those used last. That of a block has the block's `collect_params`.
+        Takes the same arguments, all on one device, and is differentiable. It does not block, except at the first call
+        after training, to wait for batch norm's running statistics. (MXNet does not wait for these by itself: call
+        ``npx.waitall()`` before reading them.) For a block, it also has `collect_params`.
 
     Raises
     ------
     ValueError
-        If `network` is a block that is not a HybridBlock, or a callable that is not a plain function. At the first
-        call, if it cannot be traced.
+        If `network` is neither a HybridBlock nor a function. At the first call, if it cannot be traced.
     """
     if isinstance(network, gluon.HybridBlock):
         return _HybridizedBlock(network)
-    if not isinstance(network, types.FunctionType):  # another callable has no code that can run with symbols
+    if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    operators = _Operators(lambda args: (*trace_function(network, args), []), network.__name__)
+    operators = _OperatorCache(lambda args: (*trace_function(network, args), []), network.__name__)
 
     @functools.wraps(network)
     def fast(*args):
@@ -70,60 +65,53 @@ def hybridized(network: Callable) -> Callable:
 
 
 def unwrapped(net: Any) -> Any:
-    """Return the block that `hybridized` was given, if `net` is what it returned for a block; else `net` itself."""
+    """Return the block inside the result of `hybridized`; return anything else as it is."""
     return net.block if isinstance(net, _HybridizedBlock) else net
 
 
 class _HybridizedBlock:
-    """What `hybridized` returns for a block: it hands over the parameters of the device that the arrays are on."""
+    """Hybridized block. At each call, it passes the parameters on the device of the arguments to the operator."""
 
     def __init__(self, block: gluon.HybridBlock):
         self.block = block
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        self._operators = _Operators(self._trace, type(self.block).__name__)
-        self._params: list = []  # those that the graph takes, in its order
-        self._laid_out_for: dict[Context, list] = {}  # the parameters there, then the gradients
+    def _reset(self) -> None:
+        self._operators = _OperatorCache(self._trace, type(self.block).__name__)
+        self._params: list = []  # of the graph, in its order
+        self._arrays_on: dict[Context, list] = {}  # values, then gradients, that the operators use
         self._statistics_may_change = False
 
-    def __repr__(self) -> str:
-        return f'hybridized({self.block!r})'
-
     def collect_params(self, *args):
-        """Return the parameters of the block, as ``block.collect_params`` does."""
+        """Return the parameters of the block, like ``block.collect_params``."""
         return self.block.collect_params(*args)
 
     def __call__(self, *args):
         operator, device = self._operators.get(args), args[0].ctx
-        arrays = self._laid_out_for.get(device, [])
-        if not arrays or not self._still(arrays, device):
-            now = [p.data(device) for p in self._params]
-            now += [p.grad(device) for p in self._params if p.grad_req != 'null']
-            arrays = self._laid_out_for.setdefault(device, now)
-            if not _same(arrays, now):
-                # The parameters were cast or initialized anew. MXNet would go on writing gradients where the old ones
-                # were, and the graph may hold old dtypes: begin anew
-                self._begin()
+        arrays = self._arrays_on.get(device, [])
+        if not arrays or not self._are_current(arrays, device):
+            current = [p.data(device) for p in self._params]
+            current += [p.grad(device) for p in self._params if p.grad_req != 'null']
+            arrays = self._arrays_on.setdefault(device, current)
+            if not _same(arrays, current):
+                # The parameters were cast or initialized again. The operators would write gradients into the old
+                # arrays, and the graph may have the old dtypes
+                self._reset()
                 return self(*args)
         self._wait_for_statistics()
         return operator(*args, *arrays[:len(self._params)])
 
-    def _still(self, arrays: list, device) -> bool:
-        """Whether these are the parameters on a device and their gradients. `Parameter.data` takes 2 us for each."""
+    def _are_current(self, arrays: list, device) -> bool:
+        """Compare with the values and gradients on a device. Not by `Parameter.data`, which takes 2 us for each."""
         try:
             number = self._params[0].list_ctx().index(device)
             return _same(arrays, [p._data[number] for p in self._params] +
                          [p._grad[number] for p in self._params if p._grad is not None])
-        except (IndexError, RuntimeError, TypeError, ValueError):  # on others now, or on none: MXNet shall say it
+        except (IndexError, RuntimeError, TypeError, ValueError):  # not on this device: Parameter.data will raise
             return False
 
     def _wait_for_statistics(self) -> None:
-        """Wait, at the first call after training, for batch norm's running statistics.
-
-        The backward pass of a graph with memory of its own changes them without telling the engine, which would
-        let this call go ahead.
-        """
+        """Wait, after training, for the backward pass to update batch norm: the engine does not know that it does."""
         if autograd.is_recording():
             self._statistics_may_change = any(p.grad_req == 'null' for p in self._params)
         elif self._statistics_may_change:
@@ -139,16 +127,11 @@ class _HybridizedBlock:
         return graph, names, used
 
 
-class _Operators:
-    """The operators of one network, by what decides how their memory is laid out; at most `MOST_OPERATORS`.
+class _OperatorCache:
+    """The `MAX_OPERATORS` operators of one network that were used last.
 
-    Parameters
-    ----------
-    trace : callable
-        Takes the arguments of a call and returns the graph, the names in it of the arrays among them, and
-        the names of its parameters: arrays that are the same at every call.
-    name : str
-        The network's name in errors.
+    `trace` maps the arguments of a call to the graph, the names of these arguments in it, and the names of its
+    parameters, which are the same arrays at every call.
     """
 
     def __init__(self, trace: Callable, name: str):
@@ -162,21 +145,21 @@ class _Operators:
         operator = self._operators.pop(key, None)
         if operator is None:
             graph, names, params = self._traced = self._traced or self._try_to_trace(args)
-            if len(self._operators) == MOST_OPERATORS:
-                self._operators.popitem(last=False)  # used longest ago: its memory is free for the next
-            operator = cached_op(fence(graph, names), [*names, *params], params)
+            if len(self._operators) == MAX_OPERATORS:
+                self._operators.popitem(last=False)  # used longest ago; frees its memory for the next
+            operator = cached_op(isolate(graph, names), [*names, *params], params)
         self._operators[key] = operator
         return operator
 
     def _try_to_trace(self, args) -> tuple:
         try:
             return self._trace(args)
-        except (AttributeError, NotImplementedError, TypeError) as error:  # it does what symbols cannot do
+        except (AttributeError, NotImplementedError, TypeError) as error:  # symbols cannot do all that arrays can
             raise ValueError(f'{self._name} cannot be traced ({error}): call it without hybridized()') from error
 
 
 def _signature(arg) -> tuple:
-    """Shape and dtype of an array, or of those in a list. To ask eight arrays for both takes 45 us."""
+    """Return shape and dtype of an array, or of each in a list; `FlatParams` saves 45 us by storing them."""
     if isinstance(arg, list):
         return getattr(arg, 'signature', None) or tuple(map(_signature, arg))
     return arg.shape, arg.dtype

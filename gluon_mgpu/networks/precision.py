@@ -1,8 +1,7 @@
-"""Lower precision inside a network: bfloat16 on CPUs that compute in it, float16 on GPUs.
+"""Lower precision inside a network: bfloat16 on CPUs that support it, float16 on GPUs.
 
-What passes between the layers and what the convolutions multiply is of the lower precision, half as many
-bytes and about twice as many products per second. What is kept is float32: the parameters, to which small
-updates are added, batch norm's scale, shift and statistics, the loss and the update.
+Convolutions and the arrays between layers have the lower precision: half the bytes, about twice the products per
+second. Parameters, batch norm, the loss and the update stay float32.
 """
 from __future__ import annotations
 
@@ -13,26 +12,17 @@ DTYPES = ('float32', 'bfloat16', 'float16')
 
 
 def check_dtype(dtype: str, devices: list) -> None:
-    """Raise ValueError, with one line, if the devices cannot compute in a precision.
-
-    Parameters
-    ----------
-    dtype : str
-        One of `DTYPES`.
-    devices : list of mx.Context
-        bfloat16 needs CPU contexts and a CPU with avx512_bf16, float16 needs GPUs; float32 runs anywhere.
-    """
+    """Raise ValueError if the devices cannot compute in `dtype`, one of `DTYPES`."""
     if dtype not in DTYPES:
-        raise ValueError(f'dtype {dtype!r}: one of {", ".join(DTYPES)} expected')
+        raise ValueError(f'dtype {dtype!r}: must be one of {", ".join(DTYPES)}')
     if dtype == 'float32':
         return
     if MXNET_MAJOR >= 2:
         raise ValueError(f'dtype {dtype}: needs MXNet 1.9, this is MXNet {MXNET_MAJOR}; use float32')
-    kind = {'bfloat16': 'cpu', 'float16': 'gpu'}[dtype]
+    kind, other = {'bfloat16': ('cpu', 'float16'), 'float16': ('gpu', 'bfloat16')}[dtype]
     for device in devices:
         if device.device_type != kind:
-            raise ValueError(f'dtype {dtype} on {device}: it is for {kind.upper()}s; use float32, or '
-                             f'{"float16" if dtype == "bfloat16" else "bfloat16"} there')
+            raise ValueError(f'dtype {dtype} on {device}: works on {kind.upper()}s only; use float32 or {other}')
     if dtype == 'bfloat16' and 'avx512_bf16' not in processor_flags():
         raise ValueError('dtype bfloat16: this CPU has no avx512_bf16 and would be slower with it; use float32')
 
@@ -42,28 +32,21 @@ def _cast(F, X, dtype):
 
 
 class Cast(gluon.HybridBlock):
-    """A layer that turns arrays of any floating-point type into `dtype`, and gradients back."""
+    """Layer that casts arrays of any floating-point type to `dtype`, and gradients back."""
 
     def __init__(self, dtype: str):
         super().__init__()
         self._dtype = dtype
 
     def hybrid_forward(self, F, X):
-        """(any shape) -> (the same shape); does not wait."""
+        """Cast; the shape stays."""
         return _cast(F, X, self._dtype)
 
 
 class LowPrecisionConv2D(gluon.nn.Conv2D):
-    """A convolution whose input and output are of a lower precision and whose parameters are float32.
+    """``gluon.nn.Conv2D`` with float32 parameters whose input and output have the precision `dtype`.
 
-    Only inside a hybridized network, since NumPy, and so an array in Python's hands, knows no bfloat16.
-
-    Parameters
-    ----------
-    *args, **kwargs
-        As of ``gluon.nn.Conv2D``.
-    dtype : str
-        The lower precision, one of `DTYPES`.
+    It only works inside a hybridized network, because NumPy and therefore Python have no bfloat16.
     """
 
     def __init__(self, *args, dtype: str, **kwargs):
@@ -71,12 +54,12 @@ class LowPrecisionConv2D(gluon.nn.Conv2D):
         self._dtype = dtype
 
     def hybrid_forward(self, F, X, weight, bias):
-        """(n, c, h, w) -> (n, channels, ...) of the layer's precision; does not wait."""
+        """Compute (n, c, h, w) -> (n, channels, ...)."""
         return super().hybrid_forward(F, X, _cast(F, weight, self._dtype), _cast(F, bias, self._dtype))
 
 
 def conv2d(*args, dtype: str = 'float32', **kwargs) -> gluon.nn.Conv2D:
-    """Make a ``gluon.nn.Conv2D`` that computes in `dtype`, one of `DTYPES`."""
+    """Return a ``gluon.nn.Conv2D`` that computes in `dtype`, one of `DTYPES`."""
     if dtype == 'float32':
         return gluon.nn.Conv2D(*args, **kwargs)
     return LowPrecisionConv2D(*args, dtype=dtype, **kwargs)

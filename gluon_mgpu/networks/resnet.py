@@ -1,4 +1,4 @@
-"""The network of the concise chapter: ResNet-18 for small images (D2L 13.6.1)."""
+"""ResNet-18 for small images, the network of the concise chapter (D2L 13.6.1)."""
 from __future__ import annotations
 
 from ..mxnet_setup.compat import HybridBlock, add, gluon
@@ -7,49 +7,11 @@ from .precision import Cast, conv2d
 nn = gluon.nn
 
 
-def check_network(net: gluon.HybridBlock, dtype: str) -> gluon.HybridBlock:
-    """Return `net` if it can be trained in the place of ResNet-18; it stays as it is.
-
-    Parameters
-    ----------
-    net : gluon.HybridBlock
-        The network.
-    dtype : str
-        The precision asked for.
-
-    Raises
-    ------
-    ValueError
-        If it is of another kind, nothing in it can be trained, or `dtype` is another one than float32.
-    """
-    if not isinstance(net, gluon.HybridBlock):
-        raise ValueError(f'net is a {type(net).__name__}: a gluon.HybridBlock expected, such as nn.HybridSequential')
-    modes = {param.grad_req for param in net.collect_params().values()}
-    if not modes - {'null'}:
-        raise ValueError("net has no parameter to train: add layers, or set a parameter's grad_req to 'write'")
-    if 'add' in modes:
-        raise ValueError("net has parameters with grad_req 'add', whose gradients would grow from batch to batch: set "
-                         "it to 'write'")
-    if dtype != 'float32':
-        raise ValueError(f'dtype {dtype!r} is for ResNet-18, and net is given: leave out one of the two')
-    return net
-
-
 class Residual(HybridBlock):
-    """Two 3x3 convolutions with batch norm, added to their input: relu(X + f(X)).
+    """Residual block: two 3x3 convolutions with batch norm, added to their input, relu(X + f(X)).
 
-    Source: D2L 8.6.2, ``Residual``; here it can be hybridized.
-
-    Parameters
-    ----------
-    num_channels : int
-        Channels of both convolutions and of the output.
-    use_1x1conv : bool
-        Whether a 1x1 convolution brings the input to the output's channels and size.
-    strides : int
-        Stride of the first convolution and of the 1x1 convolution.
-    dtype : str
-        The precision that it computes in; see `precision`.
+    Source: D2L 8.6.2, ``Residual``; this one can be hybridized. `use_1x1conv` adds a 1x1 convolution that gives the
+    input the channels and the size of the output. `strides` applies to it and to the first convolution.
     """
 
     def __init__(self, num_channels: int, use_1x1conv: bool = False, strides: int = 1, dtype: str = 'float32'):
@@ -65,7 +27,7 @@ class Residual(HybridBlock):
         self.relu2 = nn.Activation('relu')
 
     def forward(self, X):
-        """(n, c, h, w) -> (n, num_channels, ceil(h / strides), ceil(w / strides)); does not wait."""
+        """Compute (n, c, h, w) -> (n, num_channels, ceil(h / strides), ceil(w / strides)); does not block."""
         Y = self.relu1(self.bn1(self.conv1(X)))
         Y = self.bn2(self.conv2(Y))
         if self.conv3 is not None:
@@ -74,24 +36,14 @@ class Residual(HybridBlock):
 
 
 def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequential:
-    """A slightly modified ResNet-18, neither initialized nor on any device yet.
+    """Return a slightly modified ResNet-18, (n, c, h, w) -> (n, num_classes), which is not initialized.
 
-    Source: D2L 13.6.1, ``resnet18``; here every part can be hybridized. Batch norm takes its mean
-    and variance from the rows of its own device, and so each device keeps running statistics of
-    its own: with this network k devices are close to one device, not equal to it.
+    Source: D2L 13.6.1, ``resnet18``; this one can be hybridized. Each device's batch norm computes mean and variance
+    from its own rows and keeps its own running statistics, so the results on k devices are close to those on one
+    device, not equal.
 
-    Parameters
-    ----------
-    num_classes : int
-        Length of the output's rows.
-    dtype : str
-        The precision that it computes in, all but the last layer; parameters are float32. Other than
-        float32 only when hybridized.
-
-    Returns
-    -------
-    net : gluon.nn.HybridSequential
-        (n, c, h, w) float32 -> (n, num_classes) float32.
+    `dtype` is the precision of all layers but the last, see `precision`. If it is not float32, the network must be
+    hybridized.
     """
     def resnet_block(num_channels, num_residuals, first_block=False):
         blk = nn.HybridSequential()
@@ -105,7 +57,7 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
     net = nn.HybridSequential()
     if dtype != 'float32':
         net.add(Cast(dtype))
-    # A smaller convolution, stride and padding than in the original, and no max pooling
+    # This model uses a smaller convolution kernel, stride and padding than the original, and no max pooling
     net.add(conv2d(64, kernel_size=3, strides=1, padding=1, dtype=dtype),  # (n, 1, 28, 28) -> (n, 64, 28, 28)
             nn.BatchNorm(), nn.Activation('relu'))
     net.add(resnet_block(64, 2, first_block=True),               # (n, 64, 28, 28)
@@ -116,4 +68,19 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
     if dtype != 'float32':
         net.add(Cast('float32'))
     net.add(nn.Dense(num_classes))                               # (n, num_classes)
+    return net
+
+
+def check_network(net: gluon.HybridBlock, dtype: str) -> gluon.HybridBlock:
+    """Return `net` if it can be trained instead of ResNet-18; otherwise raise ValueError."""
+    if not isinstance(net, gluon.HybridBlock):
+        raise ValueError(f'net is a {type(net).__name__}: must be a gluon.HybridBlock, such as nn.HybridSequential')
+    modes = {param.grad_req for param in net.collect_params().values()}
+    if not modes - {'null'}:
+        raise ValueError("net has no parameter to train: add layers, or set a parameter's grad_req to 'write'")
+    if 'add' in modes:
+        raise ValueError("net has parameters with grad_req 'add', whose gradients would grow from batch to batch: set "
+                         "it to 'write'")
+    if dtype != 'float32':
+        raise ValueError(f'dtype {dtype!r} is for ResNet-18, and net is given: leave out one of the two')
     return net

@@ -1,7 +1,7 @@
-"""The parameters of one device side by side in one array, and their gradients in another.
+"""The parameters of a device in one array, and their gradients in another.
 
-LeNet has eight parameters. Summing their gradients over the devices one by one, and updating them one
-by one, takes eight small operations where one does the same; and it is Python that has to start them.
+LeNet has eight parameters. In one array, they need one operation per sum or update instead of eight, which Python would
+take longer to start.
 """
 from __future__ import annotations
 
@@ -9,26 +9,16 @@ from ..mxnet_setup.compat import Context, autograd, np
 
 
 class FlatParams(list):
-    """Parameters copied to a device, with gradients attached: a list of arrays that share their memory.
+    """Copies of parameters on a device, with gradients attached: a list of arrays that are parts of one array.
 
-    Parameters
-    ----------
-    params : list of np.ndarray
-        Of any shapes, of one dtype; they stay as they are.
-    device : mx.Context
-        Where the copies are.
+    The parameters may have any shapes, and must have one dtype.
 
     Attributes
     ----------
     flat : np.ndarray, (number of all elements,)
-        The memory of all parameters: changing it changes them. ``flat.grad`` is that of all gradients.
+        The one array; changing it changes the parameters. ``flat.grad`` contains all gradients.
     signature : tuple
-        Shapes and dtypes of the parameters, for `hybridized`, which else asks for them at each call.
-
-    Raises
-    ------
-    TypeError
-        If an element is replaced by another array: it would lie elsewhere, and not be trained.
+        Shapes and dtypes of the parameters; `hybridized` needs them at each call.
     """
 
     def __init__(self, params: list, device: Context):
@@ -40,47 +30,41 @@ class FlatParams(list):
 
     def __setitem__(self, i, value):
         if value is not self[i]:  # params[i] -= ... changes the array in place, and is fine
-            raise TypeError('a parameter cannot be replaced by another array, since all lie in one: write into it, '
-                            'params[i][:] = value')
+            raise TypeError('a parameter cannot be replaced by another array, because all parameters are parts of one: '
+                            'write into it, params[i][:] = value')
 
 
 def in_one_piece(params: list) -> list:
-    """Return a list of few arrays that hold all `params`: of `FlatParams` a single one, else `params` itself."""
+    """Return ``[params.flat]`` for `FlatParams`, which holds all parameters; return other lists as they are."""
     return [params.flat] if isinstance(params, FlatParams) else params
 
 
-def gradients_in_one_piece(params: list) -> tuple[list, list]:
-    """Put the gradients of a Gluon network's parameters side by side, their values too; does not wait.
+def flatten_gradients(params: list) -> list:
+    """Move the gradients of a Gluon network into one array per device; does not block.
 
-    Only the gradients: weights that share memory could not be brought into the layouts that oneDNN wants.
+    Returns these arrays, of which the parameters' gradients are parts. The values stay where they are, because oneDNN
+    could not change the layout of weights that share memory.
 
     Parameters
     ----------
     params : list of gluon.Parameter
-        Initialized on the same devices, of one dtype. Their gradients are other arrays afterwards.
-
-    Returns
-    -------
-    flat : list of np.ndarray, (number of all elements,)
-        On each device, the memory of all gradients.
-    gradients : list of lists of np.ndarray
-        On each device, the parts of it that are the parameters' gradients.
+        Initialized on the same devices, with one dtype.
     """
-    flat, gradients = [], []
+    flat = []
     for i, _ in enumerate(params[0].list_ctx()):
         data = [param.list_data()[i] for param in params]
         flat.append(np.concatenate([param.list_grad()[i].reshape(-1) for param in params]))
-        gradients.append(_views(flat[-1], data))
-        fresh = [array._fresh_grad for array in data]
-        autograd.mark_variables(data, gradients[-1], [param.grad_req for param in params])
-        for param, array, gradient, is_fresh in zip(params, data, gradients[-1], fresh):
-            param._grad[i], array._fresh_grad = gradient, is_fresh  # written by a backward pass, as before
-    return flat, gradients
+        gradients = _views(flat[-1], data)
+        fresh = [array._fresh_grad for array in data]  # mark_variables resets it
+        autograd.mark_variables(data, gradients, [param.grad_req for param in params])
+        for param, array, gradient, is_fresh in zip(params, data, gradients, fresh):
+            param._grad[i], array._fresh_grad = gradient, is_fresh
+    return flat
 
 
 def _views(flat, params) -> list:
-    """Parts of `flat` in the shapes of `params`."""
-    flat = flat.as_nd_ndarray()  # an np.ndarray would copy to reshape
+    """Return consecutive parts of `flat` with the shapes of `params`."""
+    flat = flat.as_nd_ndarray()  # np.ndarray.reshape would copy
     views, start = [], 0
     for p in params:
         views.append(flat[start:start + p.size].reshape(p.shape).as_np_ndarray())

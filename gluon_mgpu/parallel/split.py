@@ -1,4 +1,4 @@
-"""Rows spread over devices.
+"""Split arrays over devices.
 
     X_shards = split_and_load(X, devices)                # one array
     X_shards, y_shards = split_batch(X, y, devices)      # a batch
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 
 def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
-    """Split the rows of an array over devices, as evenly as possible.
+    """Split the rows of an array over devices, as evenly as possible; does not block.
 
-    Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. That one takes only batches that
-    divide by the number of devices, or gives some of them empty shards, on which layers fail. There the slices are
-    operations, queued on the device of `data`; here they are views, and only the copies to other devices are
-    queued.
+    Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function requires that the devices
+    divide the rows, or creates empty shards, on which layers fail. It also queues each slice as an operation; here
+    slices are views.
 
     Parameters
     ----------
@@ -31,9 +30,8 @@ def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
     Returns
     -------
     list of min(k, n) np.ndarray
-        Shard i is on ``devices[i]``. 7 rows on 3 devices are 3, 2 and 2; 1 row on 3 devices is one shard, so
-        that ``zip(shards, devices)`` leaves the other devices out; no rows are no shards. The dtype stays. A shard
-        on the device of `data` shares its memory, so don't write into it. Does not wait.
+        Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard. The dtype
+        stays. A shard on the device of `data` shares its memory, so do not write into it.
 
     Raises
     ------
@@ -50,31 +48,17 @@ def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
 
 
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
-    """Split the rows of a batch over devices: two calls of `split_and_load`.
+    """Split the rows of a batch, X and y, over devices; see `split_and_load`.
 
-    Source: D2L 13.5.5, ``split_batch``.
-
-    Parameters
-    ----------
-    X, y : np.ndarray or numpy.ndarray, (n, ...) and (n, ...)
-    devices : sequence of k mx.Context
-
-    Returns
-    -------
-    X_shards, y_shards : lists of min(k, n) np.ndarray
-        Shard i of both is on ``devices[i]``. Does not wait.
-
-    Raises
-    ------
-    ValueError
-        If `X` and `y` differ in rows, and as `split_and_load` does.
+    Source: D2L 13.5.5, ``split_batch``. Raises ValueError if `X` and `y` have different numbers of rows.
     """
     if len(X) != len(y):
-        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: they must have equally many')
+        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
     return split_and_load(X, devices), split_and_load(y, devices)
 
 
 def _from_numpy(array: Any) -> Any:
+    """Copy a NumPy array to ``cpu(0)``; return an MXNet array as it is."""
     from ..mxnet_setup.compat import empty_with_view, mx
     if isinstance(array, mx.nd.NDArray):
         return array

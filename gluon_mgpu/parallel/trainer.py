@@ -1,50 +1,41 @@
-"""A Trainer whose step takes few calls: Python's time to start it hardly grows with the parameters.
+"""A `gluon.Trainer` that updates all parameters in a few operator calls.
 
-``gluon.Trainer`` hands each parameter to the key-value store and to the optimizer on its own: 62 times for ResNet-18,
-2 ms per device, in which a GPU could train on a small batch. Here all gradients of a device lie side by side in one
-array, so that one sum does for all of them, and one operator updates up to 60 parameters.
+``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these 62
+calls take 2 ms per device, long enough for a GPU to train on a small batch. Here all gradients of a device are in one
+array, so one sum is enough, and one operator updates up to 60 parameters.
 """
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from operator import is_
 
-from ..mxnet_setup.compat import gluon, mx
+from ..mxnet_setup.compat import autograd, gluon, mx, zero_grad
 from .allreduce import star
-from .flat import gradients_in_one_piece
+from .flat import flatten_gradients
 
-# Parameters that one multi_sgd_update takes. For each it counts up to the size of the largest: the others must not be
-# much smaller.
-MOST_AT_ONCE, SMALLEST_SHARE = 60, 0.5
+# Limits of one multi_sgd_update: the number of parameters, and the size of the smallest relative to the largest (the
+# operator takes as long for each parameter as for the largest)
+MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
 
 
 class Trainer(gluon.Trainer):
-    """``gluon.Trainer`` with fewer calls; the numbers are the same.
+    """`gluon.Trainer` with fewer calls and the same results.
 
-    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. The sum begins when all gradients are there. Parameters that
-    do not fit into one array, being of several dtypes or sparse, go the way of ``gluon.Trainer``; so does the update by
-    another optimizer than SGD without momentum, with ``ignore_stale_grad``, or with a loss scaled by ``contrib.amp``.
-    Otherwise it is not checked whether a backward pass has written the gradients since the last step.
-
-    Parameters
-    ----------
-    params : list of gluon.Parameter
-        Initialized on the same devices by the first step, which gives their gradients other memory.
-    optimizer : str
-        MXNet's name of it, such as ``'sgd'``.
-    optimizer_params : dict
-        Its settings.
+    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3, without its check that each gradient is new. The calls are
+    fewer for parameters of one dtype that are not sparse, updated by SGD without momentum, ``ignore_stale_grad`` and
+    ``contrib.amp``. The first step moves the gradients of `params` into other memory.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict):
         super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False)
-        self._trained: list = []    # numbers of the parameters that have a gradient
-        self._flat: list = []       # on each device, all gradients as one array
-        self._gradients: list = []  # on each device, the parts of it
-        self._groups: list = []     # on each device, what is updated at once: numbers; weight, gradient, weight ...
+        self._flat: list = []       # for each device: all gradients as one array
+        self._gradients: list = []  # the parts of these arrays
+        self._groups: list = []     # for each device: (numbers, [weight, gradient, weight, ...]) of each update
 
     def _allreduce_grads(self) -> None:
         if self._in_one_piece():
-            star(self._flat)  # the key-value store would keep the memory of each key, also of one no longer used
+            star(self._flat)  # the key-value store would keep buffers for gradients that are no longer used
         else:
             super()._allreduce_grads()
 
@@ -63,29 +54,42 @@ class Trainer(gluon.Trainer):
                                        clip_gradient=sgd.clip_gradient or -1)
 
     def _in_one_piece(self) -> bool:
-        """Put the gradients side by side if they are not yet, or no longer; False if they cannot be."""
+        """Move the gradients into one array per device, unless they are there; return False if that is impossible."""
         trained = [i for i, param in enumerate(self._params) if param.grad_req != 'null']
         params = [self._params[i] for i in trained]
-        if self._flat and trained == self._trained and all(part is gradient
-                                                           for param, parts in zip(params, zip(*self._gradients))
-                                                           for part, gradient in zip(parts, param._grad)):
+        gradients = [gradient for param in params for gradient in param._grad or ()]
+        if self._flat and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients)):
             return True
         weights = [weight for param in params for weight in param.list_data()]
         if len({weight.dtype for weight in weights}) != 1 or any(param._grad_stype != 'default' for param in params):
             return False
-        self._trained = trained
-        self._flat, self._gradients = gradients_in_one_piece(params)
-        self._groups = [[(numbers, [array.as_nd_ndarray() for n in numbers
-                                    for array in (self._params[n].list_data()[i], self._params[n].list_grad()[i])])
-                         for numbers in self._of_similar_size()] for i in range(len(self._flat))]
+        self._flat = flatten_gradients(params)
+        self._gradients = [gradient for param in params for gradient in param.list_grad()]
+        self._groups = [[(group, [array.as_nd_ndarray() for n in group
+                                  for array in (self._params[n].list_data()[i], self._params[n].list_grad()[i])])
+                         for group in self._groups_of_similar_size(trained)] for i in range(len(self._flat))]
         return True
 
-    def _of_similar_size(self) -> list[list[int]]:
-        """The numbers of the parameters, in groups to be updated at once."""
-        size = {i: math.prod(self._params[i].shape) for i in self._trained}
+    def _groups_of_similar_size(self, numbers: list[int]) -> list[list[int]]:
+        """Group the numbers of parameters, for one update per group."""
+        size = {i: math.prod(self._params[i].shape) for i in numbers}
         groups: list[list[int]] = []
-        for i in sorted(self._trained, key=lambda i: -size[i]):
-            if not groups or len(groups[-1]) == MOST_AT_ONCE or size[i] < SMALLEST_SHARE * size[groups[-1][0]]:
+        for i in sorted(numbers, key=lambda i: -size[i]):
+            if not groups or len(groups[-1]) == MAX_AT_ONCE or size[i] < MIN_RELATIVE_SIZE * size[groups[-1][0]]:
                 groups.append([])
             groups[-1].append(i)
         return groups
+
+
+def prepare_idle_devices(net: Callable, X_shards: list, devices: list) -> None:
+    """Prepare devices that got no rows for ``Trainer.step``; does not block.
+
+    Their gradients become zero. Their batch norm statistics are updated with the first device's rows, ``X_shards[0]``;
+    each device computes its statistics itself.
+    """
+    idle_devices = devices[len(X_shards):]
+    for device in idle_devices if X_shards else ():
+        with autograd.record():
+            y_hat = net(X_shards[0].as_in_ctx(device))
+        y_hat.backward()  # updates batch norm's statistics on MXNet 2
+    zero_grad(net, idle_devices)

@@ -1,4 +1,4 @@
-"""What is hybridized computes what it computes as written, on any device, for any rows, and trains alike."""
+"""A hybridized network computes and trains the same as the original, on any device and for any rows."""
 import copy
 import functools
 import gc
@@ -7,10 +7,10 @@ import json
 import numpy
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks import hybridize
-from gluon_mgpu.networks.graph import fence, trace_function
-from gluon_mgpu.networks.hybridize import MOST_OPERATORS, hybridized
+from gluon_mgpu.networks.hybridize import MAX_OPERATORS, hybridized
+from gluon_mgpu.networks.tracing import isolate, trace_function
 from gluon_mgpu.training.parameters import trainable
 
 
@@ -21,7 +21,7 @@ def dense(X, params, scale):
 
 
 def arrays(n, device):
-    X = np.random.uniform(0.1, 1, size=(n, 3), ctx=device)  # with weights above 0: relu lets some through
+    X = np.random.uniform(0.1, 1, size=(n, 3), ctx=device)  # positive like the weights, so relu is not always 0
     params = [np.random.uniform(0.1, 1, size=(3, 2), ctx=device), np.random.uniform(size=2, ctx=device)]
     scale = np.random.normal(size=2, ctx=device)
     for a in (X, *params, scale):
@@ -46,7 +46,7 @@ def test_value_and_gradients(devices, n):
 
 
 def test_results_outlive_the_next_call(devices):
-    """Its memory is used again, but not that of what it returned."""
+    """The operator reuses its memory, but not that of its results."""
     X, params, scale = arrays(4, devices[0])
     outs = [dense(X * i, params, scale) for i in range(5)]
     for i, out in enumerate(outs):
@@ -68,7 +68,7 @@ def test_two_recorded_calls_before_backward(devices):
     assert abs((twice - expected).asnumpy()).max() < 1e-5
 
 
-def test_arguments_are_told_apart_by_position(devices):
+def test_arguments_are_matched_by_position(devices):
     @hybridized
     def subtract_second_used_first(a, b):
         return -b + a
@@ -87,7 +87,7 @@ def test_an_argument_that_is_not_used(devices):
 
 
 def test_other_parameters_on_the_same_device(devices):
-    """They get gradients of their own, and the first ones keep theirs."""
+    """They get their own gradients, and the first ones keep theirs."""
     kept = []
     for _ in range(2):
         X, params, scale = arrays(4, devices[0])
@@ -122,7 +122,7 @@ def test_float32_and_float64_in_turn(devices):
 
 @pytest.mark.parametrize('kind', ['function', 'block'])
 def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
-    """Each shape has a layout of its own, and those used longest ago are given up."""
+    """Each shape has its own operator; those used longest ago are dropped."""
     made, gone = [], []
 
     class Operator:
@@ -139,22 +139,22 @@ def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
     cached_op = hybridize.cached_op
     monkeypatch.setattr(hybridize, 'cached_op', lambda *args: Operator(cached_op(*args)))
     double = hybridized(lambda a: np.multiply(a, 2)) if kind == 'function' else hybridized(identity_block(devices))
-    for n in range(2, 3 * MOST_OPERATORS):
-        for rows in (n, 1):  # 1 is used again and again, and stays
+    for n in range(2, 3 * MAX_OPERATORS):
+        for rows in (n, 1):  # 1 is used every time, so its operator stays
             double(np.ones((rows, 2), ctx=devices[0])).wait_to_read()
-    assert len(made) == 3 * MOST_OPERATORS - 1
+    assert len(made) == 3 * MAX_OPERATORS - 1
     made.clear()
     gc.collect()
-    assert len(gone) == 3 * MOST_OPERATORS - 1 - MOST_OPERATORS
+    assert len(gone) == 3 * MAX_OPERATORS - 1 - MAX_OPERATORS
 
 
-def test_an_operator_given_up_before_its_backward_pass(devices):
+def test_an_operator_dropped_before_its_backward_pass(devices):
     a = np.ones((1, 2), ctx=devices[0])
     a.attach_grad()
     square = hybridized(lambda a: a * a)
     with autograd.record():
         out = square(a)
-        for n in range(2, MOST_OPERATORS + 3):
+        for n in range(2, MAX_OPERATORS + 3):
             square(np.ones((n, 2), ctx=devices[0]))
     gc.collect()
     out.backward()
@@ -162,8 +162,8 @@ def test_an_operator_given_up_before_its_backward_pass(devices):
 
 
 def test_no_operator_at_the_edge_takes_a_scratch_area(devices):
-    """Areas of the engine's one ring are kept by graphs; `_copy` would take the next one at each call."""
-    graph = fence(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
+    """Graphs keep scratch areas of the engine's one ring; such an operator would take another at each call."""
+    graph = isolate(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
     operators = [node['op'] for node in json.loads(graph.tojson())['nodes']]
     assert operators == ['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']
 
@@ -185,7 +185,7 @@ def hybrid_net(devices):
 
 
 def call_and_gradient(call, net, X, **record):
-    """The result, and the gradient of the first weight."""
+    """Return the result and the gradient of the first weight."""
     with autograd.record(**record):
         out = call(X)
         l = out ** 2
@@ -218,8 +218,9 @@ def test_shapes_that_are_not_known_yet_are_after_the_first_call(devices):
 
 
 def trained(hybridize, devices, batches):
-    """Losses of each step, and the network, trained on the batches cut in two."""
-    mx.random.seed(3)
+    """Train a network on the batches, split over the devices; return the losses and the network."""
+    from gluon_mgpu.mxnet_setup.compat import seed
+    seed(3)
     net = hybrid_net(devices)
     net(np.ones((1, 4), ctx=devices[0]))
     fast = hybridized(net) if hybridize else net
@@ -238,7 +239,7 @@ def trained(hybridize, devices, batches):
 
 
 def test_batch_norm_trains_as_in_a_plain_network(devices, seed):
-    """Scale, shift and running statistics, on each device, also with a smaller last batch."""
+    """Scale, shift and running statistics are the same on each device, also with smaller batches."""
     rng = numpy.random.default_rng(seed)
     batches = [rng.normal(size=(n, 4)).astype('float32') for n in (8, 8, 5, 8, 6)]
     losses, net = trained(True, devices, batches)
@@ -250,13 +251,13 @@ def test_batch_norm_trains_as_in_a_plain_network(devices, seed):
         for a, b in zip(p.list_data(), q.list_data()):
             numpy.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=1e-4, atol=1e-5)
     means = [net[1].running_mean.data(device).asnumpy() for device in devices[:2]]
-    assert abs(means[0]).max() > 0 and (means[0] != means[1]).any()  # of each device's own rows
+    assert abs(means[0]).max() > 0 and (means[0] != means[1]).any()  # each device uses its own rows
     X = np.array(batches[0], ctx=devices[0])
-    assert abs((hybridized(net)(X) - net(X)).asnumpy()).max() < 1e-6  # by the running statistics
+    assert abs((hybridized(net)(X) - net(X)).asnumpy()).max() < 1e-6  # uses the running statistics
 
 
 def test_evaluation_after_training_sees_the_statistics_of_the_last_batch(devices):
-    """MXNet's engine would let it go ahead; large enough that it could."""
+    """MXNet's engine would let it start too early. The network is large enough to show that."""
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Conv2D(8, 5), gluon.nn.BatchNorm(), gluon.nn.Conv2D(8, 5))
     net.initialize(init.Normal(1), ctx=devices)
@@ -272,7 +273,7 @@ def test_evaluation_after_training_sees_the_statistics_of_the_last_batch(devices
         assert (at_once == fast(X)).all()
 
 
-def test_dropout_drops_anew_in_training_and_nothing_in_evaluation(devices):
+def test_dropout_is_random_in_training_and_off_in_evaluation(devices):
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dropout(0.5))
     net.initialize(ctx=devices)
@@ -287,12 +288,12 @@ def test_dropout_drops_anew_in_training_and_nothing_in_evaluation(devices):
         with autograd.record(train_mode=False):
             assert (fast(X).asnumpy() == 1).all()
         for out in (first, second, third):
-            assert set(numpy.unique(out)) == {0, 2}  # what stays is doubled
+            assert set(numpy.unique(out)) == {0, 2}  # Dropout(0.5) doubles the rest
             assert abs(out.mean() - 1) < 0.05  # five standard deviations of the mean of 10,000
         assert (first != second).any() and (second != third).any()
 
 
-def test_a_block_initialized_anew_or_cast_is_traced_anew(devices):
+def test_a_block_initialized_again_or_cast_is_traced_again(devices):
     net, rows = hybrid_net(devices), numpy.random.normal(size=(5, 4))
     fast, gradients = hybridized(net), []
     for dtype in ('float32', 'float32', 'float64'):
@@ -326,11 +327,11 @@ def test_gradients_go_where_the_parameter_has_them_now(devices):
 
 
 def test_the_block_stays_as_it_is(devices):
-    """After a call it can be hybridized, cast, extended and copied, and does what it would have done."""
+    """After a call it can still be hybridized, cast, extended and copied."""
     net, X = hybrid_net(devices), np.random.normal(size=(5, 4), ctx=devices[0])
     fast = hybridized(net)
     expected = fast(X)
-    if MXNET_MAJOR < 2:  # where a copy of a block has parameters of its own
+    if MXNET_MAJOR < 2:  # where a copy of a block has its own parameters
         other = copy.deepcopy(net)
         other.initialize(init.Zero(), ctx=devices, force_reinit=True)
         assert abs(hybridized(other)(X)).max() == 0 and abs(fast(X)).max() > 0
@@ -362,12 +363,12 @@ class Callable:
 
 @pytest.mark.parametrize('network', [gluon.nn.Sequential(), 5, Callable(), Callable().method, Callable, abs,
                                      functools.partial(dense, relu=True), hybridized(gluon.nn.Dense(2))])
-def test_what_cannot_be_traced_is_refused(network):
+def test_other_callables_are_an_error(network):
     with pytest.raises(ValueError, match='is neither a gluon.HybridBlock nor a function of arrays'):
         hybridized(network)
 
 
-def test_a_network_that_symbols_cannot_run_is_refused(devices, tmp_path):
+def test_a_network_that_cannot_be_traced_is_an_error(devices, tmp_path):
     def unknown(X):
         return X.no_such_method()
 
@@ -392,7 +393,7 @@ def test_a_network_that_symbols_cannot_run_is_refused(devices, tmp_path):
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces only the layers that are used')
-def test_an_unused_layer_whose_shape_is_unknown_is_refused(devices):
+def test_an_unused_layer_of_unknown_shape_is_an_error(devices):
     class Unused(HybridBlock):
         def __init__(self):
             super().__init__()
@@ -411,7 +412,7 @@ def test_an_unused_layer_whose_shape_is_unknown_is_refused(devices):
     assert hybridized(net)(X).tolist() == net(X).tolist()
 
 
-def test_two_outputs_are_refused(devices):
+def test_two_outputs_are_an_error(devices):
     class Two(HybridBlock):
         def forward(self, a):
             return a, a

@@ -1,4 +1,4 @@
-"""bfloat16: who may ask for it, what of the network stays float32, how far it is from float32."""
+"""bfloat16: the devices that support it, the parts that stay float32, and the error."""
 import numpy
 import pytest
 
@@ -14,26 +14,26 @@ needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in pre
 
 
 @pytest.mark.parametrize(('dtype', 'devices', 'message'), [
-    ('float64', [mx.cpu(0)], "dtype 'float64': one of float32, bfloat16, float16 expected"),
-    ('float16', [mx.gpu(0), mx.cpu(0)], r'dtype float16 on cpu\(0\): it is for GPUs; use float32, or bfloat16'),
-    ('bfloat16', [mx.gpu(0)], r'dtype bfloat16 on gpu\(0\): it is for CPUs; use float32, or float16'),
+    ('float64', [mx.cpu(0)], "dtype 'float64': must be one of float32, bfloat16, float16"),
+    ('float16', [mx.gpu(0), mx.cpu(0)], r'dtype float16 on cpu\(0\): works on GPUs only; use float32 or bfloat16'),
+    ('bfloat16', [mx.gpu(0)], r'dtype bfloat16 on gpu\(0\): works on CPUs only; use float32 or float16'),
     ('bfloat16', [mx.cpu(0)], 'this CPU has no avx512_bf16'),
 ])
-def test_refusals(dtype, devices, message, monkeypatch):
+def test_unsupported(dtype, devices, message, monkeypatch):
     monkeypatch.setattr(precision, 'MXNET_MAJOR', 1)
     monkeypatch.setattr(precision, 'processor_flags', lambda: ['avx2'])
     with pytest.raises(ValueError, match=message):
         check_dtype(dtype, devices)
 
 
-def test_mxnet_2_refuses_all_but_float32(monkeypatch):
+def test_mxnet_2_supports_float32_only(monkeypatch):
     monkeypatch.setattr(precision, 'MXNET_MAJOR', 2)
     check_dtype('float32', [mx.cpu(0)])
     with pytest.raises(ValueError, match=r'needs MXNet 1\.9, this is MXNet 2; use float32'):
         check_dtype('bfloat16', [mx.cpu(0)])
 
 
-def test_allowed(monkeypatch):
+def test_supported(monkeypatch):
     monkeypatch.setattr(precision, 'MXNET_MAJOR', 1)
     monkeypatch.setattr(precision, 'processor_flags', lambda: ['avx512_bf16'])
     assert check_dtype('bfloat16', [mx.cpu(0), mx.cpu(1)]) is None
@@ -45,7 +45,7 @@ def test_float32_is_gluons_own_layer():
 
 
 def small_net(dtype):
-    """Convolutions, batch norm, a sum: all that ResNet-18 has."""
+    """Return a network with the same kinds of layers as ResNet-18."""
     net = gluon.nn.HybridSequential()
     if dtype != 'float32':
         net.add(Cast(dtype))
@@ -58,8 +58,8 @@ def small_net(dtype):
 
 
 def train(dtype, X, y, steps=8):
-    """The loss of each step, and the network."""
-    mx.random.seed(1)
+    """Train; return the loss of each step and the network."""
+    seed(1)
     net = small_net(dtype)
     net.initialize(init=init.Xavier())
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -81,8 +81,8 @@ def test_bfloat16_trains_as_float32_does():
     y = np.arange(16) % 10
     losses, net = train('bfloat16', X, y)
     expected, float32_net = train('float32', X, y)
-    assert losses != expected  # it does compute otherwise
-    # bfloat16 keeps 8 bits: each of some ten layers is off by up to 2 ** -9 of its values
+    assert losses != expected  # the computation differs
+    # bfloat16 keeps 8 bits: each of about ten layers has an error of up to 2 ** -9 of its values
     assert losses[0] == pytest.approx(expected[0], rel=0.02)
     assert expected[-1] < 0.9 * expected[0]
     assert losses[-1] == pytest.approx(expected[-1], rel=0.05)
@@ -92,7 +92,7 @@ def test_bfloat16_trains_as_float32_does():
         p.shape for p in float32_net.collect_params().values()}
 
 
-def test_the_chapter_refuses_before_it_trains(monkeypatch):
+def test_the_chapter_checks_the_dtype_before_it_trains(monkeypatch):
     monkeypatch.setattr(precision, 'processor_flags', lambda: [])
     with pytest.raises(ValueError, match='dtype bfloat16'):
         concise.train(1, 4, 0.1, devices=[mx.cpu(0)], data=((), ()), dtype='bfloat16')

@@ -1,4 +1,4 @@
-"""ResNet-18: its layers, its size, and what batch norm does on several devices."""
+"""ResNet-18: its layers, its size, and its batch norm on several devices."""
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
@@ -57,19 +57,19 @@ def test_hybridized_is_the_same(devices):
     expected = net(X).asnumpy()
     net.hybridize(static_alloc=True, static_shape=True)
     difference = abs(net(X).asnumpy() - expected).max()
-    assert difference < 1e-5 * abs(expected).max()  # the same sums, laid out otherwise
+    assert difference < 1e-5 * abs(expected).max()  # the same sums in another order
     assert abs(expected).max() > 0
 
 
 class Twice(Residual):
-    """A subclass as in Python: the parent's result, times two."""
+    """Subclass that doubles the parent's result."""
 
     def forward(self, X):
         return 2 * super().forward(X)
 
 
 class Plain(Residual):
-    """Nothing of its own."""
+    """Subclass without changes."""
 
 
 class Thrice(Twice):
@@ -80,7 +80,7 @@ class Thrice(Twice):
 @pytest.mark.parametrize('make_fast', [lambda net: net, hybridized, hybridize_in_place])
 @pytest.mark.parametrize(('cls', 'factor'), [(Plain, 1), (Twice, 2), (Thrice, 3)])
 def test_residual_can_be_subclassed(devices, cls, factor, make_fast):
-    """Also on its own as a part of a network, called as written or hybridized."""
+    """Alone or as a layer of a network, normally or hybridized."""
     blk, X = cls(3), np.random.normal(size=(2, 3, 4, 4), ctx=devices[0])
     blk.initialize(init=init.Zero(), ctx=devices[0])
     net = gluon.nn.HybridSequential()

@@ -1,4 +1,4 @@
-"""Every allreduce against NumPy's sums, bytes counted by hand, and the bytes that are really copied."""
+"""Allreduce algorithms, compared with NumPy's sums, bytes counted by hand, and the bytes really copied."""
 import numpy
 import oracle
 import pytest
@@ -7,7 +7,7 @@ from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, by_name, kvstore, ring, star, tree
 
-SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # fewer elements than devices among them
+SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices
 DTYPES = ['float32', 'float64', 'float16', 'int32']
 
 every_algorithm = pytest.mark.parametrize('allreduce', ALGORITHMS.values(), ids=ALGORITHMS)
@@ -59,10 +59,10 @@ def test_replicas_are_equal_to_the_bit(allreduce, k, device_list, rng):
 
 
 @every_algorithm
-def test_devices_in_any_order_twice_and_parts_of_other_arrays(allreduce, device_list):
+def test_devices_in_any_order_two_calls_and_views(allreduce, device_list):
     devices = device_list(3)[::-1]
     whole = [np.zeros((4, 2), ctx=device) for device in devices]
-    data = [array[1:3] for array in whole]  # views
+    data = [array[1:3] for array in whole]
     for i, array in enumerate(data):
         array[:] = i + 1
     allreduce(data)
@@ -73,7 +73,7 @@ def test_devices_in_any_order_twice_and_parts_of_other_arrays(allreduce, device_
 
 @every_algorithm
 def test_gradients(allreduce, devices):
-    """The case that matters: arrays attached as gradients."""
+    """Gradients are the arrays that training sums."""
     data = [np.ones(3, ctx=device) for device in devices]
     for i, array in enumerate(data):
         array.attach_grad()
@@ -96,7 +96,7 @@ def test_does_not_wait(allreduce, device_list, no_waiting):
 
 @pytest.mark.parametrize('allreduce', [star, kvstore])
 def test_bytes_of_a_star(allreduce, device_list):
-    # 24 bytes an array, 3 arrays to the hub and 3 from it
+    # 24 bytes per array, 3 arrays to the hub and 3 from it
     assert sent_and_received(allreduce, (2, 3), 'float32', device_list(4)) == ([72, 24, 24, 24], [72, 24, 24, 24])
     assert sent_and_received(allreduce, (), 'float16', device_list(2)) == ([2, 2], [2, 2])
 
@@ -107,12 +107,12 @@ def test_bytes_of_a_ring(device_list):
     # 7 elements in chunks of 3, 2 and 2. Device 0 sends chunks 0, 2, then 1, 0: 3 + 2 + 2 + 3 = 10 elements of 8
     # bytes; device 1 chunks 1, 0, then 2, 1: 9; device 2 chunks 2, 1, then 0, 2: 9
     assert sent_and_received(ring, (7,), 'float64', device_list(3)) == ([80, 72, 72], [72, 80, 72])
-    # One chunk: from 0 to 1, 2, 3, and as the sum on to 0, 1, 2
+    # One chunk: from 0 to 1, 2, 3, and then, as the sum, to 0, 1, 2
     assert sent_and_received(ring, (), 'int32', device_list(4)) == ([8, 8, 4, 4], [4, 8, 8, 4])
 
 
 def test_bytes_of_a_tree(device_list):
-    # 0 is above 1 and 2; 1 above 3 and 4; 2 above 5
+    # The children of 0 are 1 and 2, of 1: 3 and 4, of 2: 5
     assert sent_and_received(tree, (1,), 'int32', device_list(6)) == ([8, 12, 8, 4, 4, 4], [8, 12, 8, 4, 4, 4])
     assert sent_and_received(tree, (3,), 'float64', device_list(2)) == ([24, 24], [24, 24])
 
@@ -143,11 +143,11 @@ def test_what_is_counted_is_what_is_copied(allreduce, k, device_list, monkeypatc
     monkeypatch.setattr(np.ndarray, 'copyto', counting_copyto)
     traffic = allreduce(data)
     assert (traffic.sent, traffic.received) == (sent, received)
-    assert sum(sent.values()) == 4 * 17 * 2 * (k - 1)  # each of them moves as many bytes in all
+    assert sum(sent.values()) == 4 * 17 * 2 * (k - 1)  # the same in total for each algorithm
 
 
 @every_algorithm
-def test_refusals(allreduce, devices):
+def test_invalid_arrays(allreduce, devices):
     one, two = devices[:2]
     with pytest.raises(ValueError, match='^the list of arrays is empty'):
         allreduce([])
@@ -173,7 +173,7 @@ def test_traffic_counts_what_it_sends(devices):
 @pytest.mark.parametrize('name', ['ring', 'tree', 'kvstore'])
 @pytest.mark.parametrize('k', [2, 3])
 def test_training_is_that_of_the_star(name, k, device_list, rng):
-    """In float64, on batches of which some leave a device without rows."""
+    """In float64; in some batches, a device gets no rows."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
     batches = [oracle.images(rng, n, dtype='float64') for n in (8, 7, 1, 2)]
     devices = device_list(k)
@@ -190,20 +190,20 @@ def test_training_is_that_of_the_star(name, k, device_list, rng):
         return replicas[0]
 
     expected = trained(scratch.allreduce)
-    # 4 steps, sums of at most 3 gradients in another order: some 1e-16 each
+    # 4 steps, sums of at most 3 gradients in another order: about 1e-16 each
     assert abs(trained(ALGORITHMS[name]) - expected).max() < 1e-14
-    assert (trained(star) == expected).all()  # the chapter's, counted
+    assert (trained(star) == expected).all()  # the chapter's own algorithm
     assert abs(expected - numpy.concatenate([p.asnumpy().ravel() for p in params])).max() > 1e-3
 
 
 def test_an_algorithm_by_its_name():
     assert by_name('ring') is ring
     assert by_name(scratch.allreduce) is scratch.allreduce
-    with pytest.raises(ValueError, match="allreduce 'bogus': one of star, ring, tree, kvstore, or a function of a "
-                                         'list of arrays, expected'):
+    with pytest.raises(ValueError, match="allreduce 'bogus': must be star, ring, tree, kvstore or a function of a "
+                                         'list of arrays'):
         by_name('bogus')
 
 
-def test_train_refuses_an_unknown_name_before_it_loads_anything(devices):
+def test_train_checks_the_name_before_it_loads_anything(devices):
     with pytest.raises(ValueError, match="allreduce 'bogus'"):
         scratch.train(2, 4, 0.1, devices=devices, data=(None, None), allreduce='bogus')

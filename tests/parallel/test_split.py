@@ -4,13 +4,14 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from gluon_mgpu import scratch
+import gluon_mgpu as d2l
+from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
-from gluon_mgpu.parallel import split_and_load, split_batch
+from gluon_mgpu.parallel.split import split_and_load, split_batch
 
 
-def refusal(function, *args):
-    """The one line that refuses the arguments."""
+def error_line(function, *args):
+    """Return the one line of the ValueError."""
     with pytest.raises(ValueError) as error:
         function(*args)
     line, = str(error.value).splitlines()
@@ -18,9 +19,9 @@ def refusal(function, *args):
 
 
 def check_shards(shards, whole, devices):
-    """`shards` are `whole`, cut, and each where it belongs."""
+    """Check that the shards are the rows of `whole`, and that each is on its device."""
     assert len(shards) == min(len(whole), len(devices))
-    # CPU contexts compute with each other's arrays without a word, so the place is looked at itself
+    # CPU contexts can compute with each other's arrays, so the results would not show a wrong device
     assert [shard.ctx for shard in shards] == list(devices[:len(shards)])
     numpy.testing.assert_array_equal(numpy.concatenate([s.asnumpy() for s in shards]), whole.asnumpy())
     assert {shard.dtype for shard in shards} == {whole.dtype}
@@ -82,7 +83,7 @@ def test_numpy_arrays_of_any_byte_order(devices, dtype):
 
 @pytest.mark.parametrize('dtype', ['complex64', 'O'])
 def test_dtypes_that_mxnet_lacks(devices, dtype):
-    assert 'MXNet has no such arrays; convert it' in refusal(split_and_load, numpy.zeros(4, dtype), devices)
+    assert 'MXNet has no such arrays; convert it' in error_line(split_and_load, numpy.zeros(4, dtype), devices)
 
 
 def test_splitting_can_be_differentiated(devices):
@@ -110,21 +111,23 @@ def test_splitting_does_not_wait(devices, array, no_waiting):
 
 @pytest.mark.parametrize('rows', [1, 2, 7])
 def test_one_array(device_list, rows):
-    """The same shards as those of a batch, and the scratch chapter's `split_batch` is these calls."""
+    """The shards are those of a batch."""
     data, devices = np.random.normal(size=(rows, 3)), device_list(3)
     shards = split_and_load(data, devices)
     check_shards(shards, data, devices)
-    for split in (split_batch, scratch.split_batch):
-        X_shards, y_shards = split(data, data, devices)
-        for shard, X_shard, y_shard in zip(shards, X_shards, y_shards):
-            assert (shard.asnumpy() == X_shard.asnumpy()).all() and (shard.asnumpy() == y_shard.asnumpy()).all()
-            assert shard.ctx == X_shard.ctx == y_shard.ctx
+    X_shards, y_shards = split_batch(data, data, devices)
+    for shard, X_shard, y_shard in zip(shards, X_shards, y_shards):
+        assert (shard.asnumpy() == X_shard.asnumpy()).all() and (shard.asnumpy() == y_shard.asnumpy()).all()
+        assert shard.ctx == X_shard.ctx == y_shard.ctx
 
 
-@pytest.mark.parametrize('split', [split_batch, scratch.split_batch])
-def test_different_numbers_of_rows(devices, split):
-    line = refusal(split, np.zeros((4, 2)), np.zeros(3), devices)
-    assert line == 'X has 4 rows and y has 3: they must have equally many'
+def test_the_chapters_share_split_batch():
+    assert scratch.split_batch is concise.split_batch is d2l.split_batch is split_batch
+
+
+def test_different_numbers_of_rows(devices):
+    line = error_line(split_batch, np.zeros((4, 2)), np.zeros(3), devices)
+    assert line == 'X has 4 rows and y has 3: both must have the same number'
 
 
 def test_no_rows_are_no_shards(devices):
@@ -132,5 +135,5 @@ def test_no_rows_are_no_shards(devices):
 
 
 def test_no_devices():
-    line = refusal(split_batch, np.zeros((4, 2)), np.zeros(4), [])
+    line = error_line(split_batch, np.zeros((4, 2)), np.zeros(4), [])
     assert line == 'cannot split 4 rows over 0 devices: name at least one'

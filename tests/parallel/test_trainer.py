@@ -1,4 +1,4 @@
-"""The Trainer with few calls against gluon.Trainer: the same parameters to the bit, whatever the optimizer."""
+"""The Trainer with few calls gives the same parameters as gluon.Trainer, to the last bit, for any optimizer."""
 import weakref
 from functools import partial
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, zero_grad
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.allreduce import star
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.trainer import MOST_AT_ONCE, Trainer
+from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer
 from gluon_mgpu.training.parameters import trainable
 
 ROWS = (16, 5, 1)  # also fewer than devices
@@ -71,7 +71,7 @@ def test_the_same_as_gluon_trainer(optimizer, settings, num_devices, device_list
     assert any((a != b).any() for a, b in zip(before[0], values(nets[0])[0]))
 
 
-def test_rates_of_their_own_and_a_schedule(devices):
+def test_learning_rates_per_parameter_and_a_schedule(devices):
     nets = [network(devices), network(devices)]
     for net, kind in zip(nets, (Trainer, gluon.Trainer)):
         trainable(net)[0].lr_mult, trainable(net)[-1].wd_mult = 0.1, 0.0
@@ -86,10 +86,10 @@ def test_rates_of_their_own_and_a_schedule(devices):
 @pytest.mark.parametrize('as_one', [lambda net: net, hybridized])
 @pytest.mark.parametrize('change', ['one layer anew', 'all parameters anew', 'frozen before', 'frozen',
                                     'frozen and trained again'])
-def test_parameters_that_change_on_the_way(change, as_one, devices):
-    """Gradients that have got other memory are put side by side again."""
+def test_parameters_that_change_during_training(change, as_one, devices):
+    """Gradients that moved to other memory are put into one array again."""
     nets = [network(devices), network(devices)]
-    # Else gluon.Trainer would go on with the values that its key-value store has kept
+    # Otherwise gluon.Trainer would continue with the values in its key-value store
     for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, update_on_kvstore=False))):
         part = {'one layer anew': [net[2]], 'all parameters anew': [net]}.get(change, [])
         frozen = trainable(net)[:2] if 'frozen' in change else []
@@ -114,7 +114,7 @@ def test_parameters_that_change_on_the_way(change, as_one, devices):
 
 @pytest.mark.parametrize('train_again', [False, True])
 def test_the_last_parameters_frozen(train_again, devices):
-    """Those before them keep their gradients where they are, so only the number of parameters tells."""
+    """The gradients of the others stay where they are, so only the number of parameters shows the change."""
     nets = [network(devices), network(devices)]
     for net, kind in zip(nets, (Trainer, gluon.Trainer)):
         trainer, rng = kind(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
@@ -138,7 +138,7 @@ def test_all_parameters_frozen(devices):
 
 
 def test_a_scaled_loss_that_overflows_changes_nothing(devices):
-    """``contrib.amp`` gives the Trainer a scaler, which knows of an overflow; then the step is left out."""
+    """``contrib.amp`` gives the Trainer a scaler that reports an overflow; then the step is skipped."""
     net = network(devices)
     trainer, before = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}), values(net)
     for overflow in (True, False):
@@ -163,11 +163,11 @@ def test_few_calls(devices, monkeypatch):
         l.backward()
     trainer.step(len(devices))
     assert len(sums) == 1
-    assert updates == [50, 50] * len(devices) and MOST_AT_ONCE >= 50
+    assert updates == [50, 50] * len(devices) and MAX_AT_ONCE >= 50
 
 
 def test_memory_of_gradients_no_longer_used_is_freed(devices):
-    """Layers frozen in turn, as in a GAN: no sum has a key in MXNet's key-value store, which frees none."""
+    """Layers are frozen in turn, as in a GAN. MXNet's key-value store would never free its buffers."""
     net, keys, arrays, rng = network(devices), [], [], numpy.random.default_rng(1)
     params = trainable(net)
     trainer = Trainer(params, 'sgd', {'learning_rate': 0.1})
@@ -175,15 +175,15 @@ def test_memory_of_gradients_no_longer_used_is_freed(devices):
         for i, param in enumerate(params):
             param.grad_req = 'null' if number and i % 2 == number % 2 else 'write'
         step(net, trainer, devices, 8, rng)
-        if number == 0:  # from here on, as the parameters themselves are put there
+        if number == 0:  # not before: the Trainer puts the parameters there
             trainer._kvstore.init = trainer._kvstore.pushpull = lambda key, *args, **kwargs: keys.append(key)
         arrays += [weakref.ref(array) for array in trainer._flat]
     assert keys == []
     assert [array() is None for array in arrays] == [True] * 3 * len(devices) + [False] * len(devices)
 
 
-def test_what_does_not_fit_into_one_array(devices):
-    """Parameters of two dtypes go the way of gluon.Trainer."""
+def test_parameters_of_two_dtypes(devices):
+    """They cannot be in one array, so gluon.Trainer's own code updates them."""
     nn, nets = gluon.nn, []
     for kind in (Trainer, gluon.Trainer):
         net = nn.HybridSequential()

@@ -1,9 +1,9 @@
 """Recording of training steps with MXNet's profiler."""
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..base.checks import integer
 from ..base.files import write_atomically
@@ -63,7 +63,7 @@ class Timeline(Callback):
         self.heading = heading
         self.warm_up, self.steps = integer('warm_up', warm_up, 0), integer('steps', steps, 1)
         self._num_batches = 0
-        self._recording: tempfile.TemporaryDirectory | None = None  # while a step is profiled
+        self._recording: Any = None  # from `profiler.start`, while a step is profiled
         self._traces: list[str] = []
 
     @property

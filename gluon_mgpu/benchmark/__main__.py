@@ -56,7 +56,7 @@ def _run(args: argparse.Namespace) -> None:
     if dispatch:
         check_devices([mx.cpu(i) for i in range(max(DISPATCH_COUNTS))])
     if not args.devices and not num_mxnet_gpus():
-        print(f'measuring CPU contexts, because {why_no_gpus()}', flush=True)
+        print(f'measuring CPU contexts: {why_no_gpus()}', flush=True)
     devices = parse_devices(args.devices or ('gpu:all' if num_mxnet_gpus() else 'cpu:all'))
     on_cpus = any(device.device_type == 'cpu' for device in devices)
     networks = {name: NETWORKS[name] for name in NETWORKS if args.network in (name, 'both')}

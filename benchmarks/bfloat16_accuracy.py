@@ -49,12 +49,12 @@ def main():
     parser.add_argument('--devices', default='cpu:0,cpu:1', help='(default: %(default)s)')
     parser.add_argument('--epochs', type=int, default=2, help='(default: %(default)s)')
     parser.add_argument('--seeds', type=int, nargs='+', default=[0],
-                        help='for each of them, a run in each precision (default: 0)')
-    parser.add_argument('--rows', type=int, help='to train on (default: all)')
+                        help='train once in each precision for each seed (default: 0)')
+    parser.add_argument('--rows', type=int, help='training rows (default: all)')
     parser.add_argument('--batch-size', type=int, default=64, help='(default: %(default)s)')
     parser.add_argument('--lr', type=float, default=0.1, help='(default: %(default)s)')
     parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='where fashion-mnist/ is')
+    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     args = parser.parse_args()
     try:
         args.devices = parse_devices(args.devices)

@@ -61,10 +61,10 @@ def cost(chapter, num_epochs, dataset, data_dir, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--epochs', type=int, default=8, help='of each chapter (default: %(default)s)')
+    parser.add_argument('--epochs', type=int, default=8, help='epochs of each chapter (default: %(default)s)')
     parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='where fashion-mnist/ is')
-    parser.add_argument('--out-dir', help='on the disk to write to (default: that of temporary files)')
+    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
+    parser.add_argument('--out-dir', help='folder on the disk to test (default: the one for temporary files)')
     args = parser.parse_args()
     for chapter in WORK:
         with tempfile.TemporaryDirectory(dir=args.out_dir) as folder:

@@ -45,31 +45,31 @@ def main(argv: list | None = None) -> int:
 def parse_arguments(argv: list | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--quick', action='store_true', help='fewer rows, 2 epochs, 2 rounds')
-    parser.add_argument('--rounds', type=int, metavar='N', help='how often each contender runs (default: 5)')
-    parser.add_argument('--epochs', type=int, metavar='N', help='in each run, 2 or more (default: 3)')
-    parser.add_argument('--work', default=','.join(WORKS), metavar='LIST', help='of %(default)s (default: all)')
+    parser.add_argument('--rounds', type=int, metavar='N', help='runs of each contender (default: 5)')
+    parser.add_argument('--epochs', type=int, metavar='N', help='epochs per run, at least 2 (default: 3)')
+    parser.add_argument('--work', default=','.join(WORKS), metavar='LIST', help='(default: %(default)s)')
     parser.add_argument('--only', nargs='+', choices=CONTENDERS, metavar='NAME',
-                        help=f'of {", ".join(CONTENDERS)} (default: all)')
-    parser.add_argument('--batch-size', type=int, metavar='ROWS', help="default: the chapters', 256")
-    parser.add_argument('--data-dir', metavar='DIR', help='holds fashion-mnist/ (default: glyphs, made here)')
+                        help=f'any of {", ".join(CONTENDERS)} (default: all)')
+    parser.add_argument('--batch-size', type=int, metavar='ROWS', help='images in a batch (default: 256)')
+    parser.add_argument('--data-dir', metavar='DIR', help='folder that contains fashion-mnist/ (default: use glyphs)')
     parser.add_argument('--env-dir', type=Path, default=HERE.parent / '.venv-compare', metavar='DIR',
-                        help="the peers' environments (default: .venv-compare in the checkout)")
+                        help="folder for the peers' environments (default: .venv-compare in the repository)")
     parser.add_argument('--timeout', type=float, default=900, metavar='SECONDS',
-                        help='of each run, also of the one that measures what the cores can do (default: 900)')
-    parser.add_argument('--json', type=Path, metavar='FILE', help='write every number there')
-    parser.add_argument('--png', type=Path, metavar='FILE', help='draw the speeds as bars')
+                        help="limit of each run and of the measurement of the cores' peak speed (default: 900)")
+    parser.add_argument('--json', type=Path, metavar='FILE', help='write all numbers to this file')
+    parser.add_argument('--png', type=Path, metavar='FILE', help='draw a bar chart')
     args = parser.parse_args(argv)
     args.rounds = args.rounds or (2 if args.quick else 5)
     args.epochs = args.epochs or (2 if args.quick else 3)
     args.work = args.work.split(',')
     unknown = [name for name in args.work if name not in WORKS]
     if unknown:
-        parser.error(f'--work {",".join(unknown)}: of {", ".join(WORKS)}')
+        parser.error(f'--work {",".join(unknown)}: choose from {", ".join(WORKS)}')
     for path in filter(None, (args.json, args.png)):
         if not path.absolute().parent.is_dir():
-            parser.error(f'{path}: there is no folder {path.parent}')
+            parser.error(f'{path}: the folder {path.parent} does not exist')
     if args.rounds < 1 or args.epochs < 2 or (args.batch_size or 1) < 1:
-        parser.error('--rounds and --batch-size: 1 or more; --epochs: 2 or more, the first one is not counted')
+        parser.error('--rounds and --batch-size must be at least 1, and --epochs at least 2: the first is not counted')
     return args
 
 
@@ -103,13 +103,13 @@ def measure(name: str, args, pythons: dict, dataset: str, data: Path, num_rows: 
     try:
         ceiling = process.ceiling(pythons[OURS], CORES, args.timeout)
     except process.ProgramError as error:
-        log(f'{name}: what the cores can do at most is left out: {error}')
+        log(f"{name}: the cores' peak speed was not measured: {error}")
         ceiling = {}
     runs_of = run_rounds(name, args, pythons, data)
     summaries = results.compare(runs_of, OURS, work.mflop)
     print('\n' + results.table(title, summaries))
     if ceiling:
-        print('at most, GFLOP/s: ' + '; '.join(f'{what}: {rate:.0f}' for what, rate in ceiling.items()))
+        print('peak GFLOP/s of the cores: ' + '; '.join(f'{what}: {rate:.0f}' for what, rate in ceiling.items()))
     print(flush=True)
     return {'work': name, 'title': title, 'rows': num_rows, 'summaries': summaries, 'ceiling_gflops': ceiling,
             'runs': runs_of}

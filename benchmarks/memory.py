@@ -52,9 +52,9 @@ def sizes(chapter, num_devices, num_epochs, dataset, data_dir):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--epochs', type=int, default=20, help='on two devices (default: %(default)s)')
+    parser.add_argument('--epochs', type=int, default=20, help='epochs on two devices (default: %(default)s)')
     parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='where fashion-mnist/ is')
+    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     args = parser.parse_args()
     cases = [(chapter, 2, args.epochs) for chapter in WORK] + [('scratch', k, 2) for k in (1, 2, 4, 8, 16)]
     for chapter, num_devices, num_epochs in cases:

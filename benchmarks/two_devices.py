@@ -40,16 +40,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--devices', default='cpu:0,cpu:1', help='two devices (default: %(default)s)')
     parser.add_argument('--work', nargs='+', choices=WORK, default=list(WORK), help='chapters (default: both)')
-    parser.add_argument('--rounds', type=int, default=5, help='of each chapter (default: %(default)s)')
+    parser.add_argument('--rounds', type=int, default=5, help='rounds of each chapter (default: %(default)s)')
     parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='where fashion-mnist/ is')
+    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     args = parser.parse_args()
     try:
         devices = [f'{d.device_type}:{d.device_id}' for d in parse_devices(args.devices)]
     except ValueError as error:
         parser.error(str(error))
     if len(devices) != 2:
-        parser.error(f'--devices {args.devices}: two devices expected')
+        parser.error(f'--devices {args.devices}: must name two devices')
     for chapter in args.work:
         rows = WORK[chapter][1]
         seconds = {1: [], 2: []}

@@ -151,7 +151,7 @@ def job(launch: tuple, environment: dict, *task: str) -> dict:
 def measure(name: str, launch: tuple, environment: dict) -> dict:
     """Run all tasks on one link and print each result."""
     found = job(launch, environment, 'link')
-    print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, and '
+    print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, '
           f'{found["wait"] * 1e3:.2f} ms until a sum begins', flush=True)
     for network, size in gradient_sizes().items():
         sums, half, without = (job(launch, environment, task, network) for task in ('sums', 'fp16', 'without'))
@@ -159,10 +159,10 @@ def measure(name: str, launch: tuple, environment: dict) -> dict:
         exposed = 1 - without['seconds'] / sums['seconds']
         found[network] = {'step': sums['seconds'], 'without': without['seconds'], 'bytes': sums['bytes'],
                           'model': expected, 'exposed': exposed, 'fp16': half}
-        print(f'{name}, {network}: a sum of gradients {found["gradients"][network] * 1e3:.1f} ms, by the model '
-              f'{expected * 1e3:.1f}; a step {sums["seconds"] * 1e3:.1f} ms, without sums '
-              f'{without["seconds"] * 1e3:.1f}, so {exposed:.0%} of it; {sums["bytes"] / 1e6:.2f} MB sent per worker '
-              f'and step; as float16 {half["seconds"] * 1e3:.1f} ms, {half["bytes"] / 1e6:.2f} MB', flush=True)
+        print(f'{name}, {network}: gradients summed in {found["gradients"][network] * 1e3:.1f} ms (model: '
+              f'{expected * 1e3:.1f} ms); {sums["seconds"] * 1e3:.1f} ms per step, {without["seconds"] * 1e3:.1f} ms '
+              f'without the sum, which takes {exposed:.0%}; {sums["bytes"] / 1e6:.2f} MB sent per worker and step; in '
+              f'float16, {half["seconds"] * 1e3:.1f} ms per step and {half["bytes"] / 1e6:.2f} MB', flush=True)
     return found
 
 
@@ -190,9 +190,9 @@ def draw(links: dict, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--link', choices=('loopback', '1gbit'), help='only this one')
-    parser.add_argument('--json', type=Path, metavar='FILE', help='write every number there')
-    parser.add_argument('--png', type=Path, metavar='FILE', help='draw the model there')
+    parser.add_argument('--link', choices=('loopback', '1gbit'), help='measure only this one')
+    parser.add_argument('--json', type=Path, metavar='FILE', help='write all numbers to this file')
+    parser.add_argument('--png', type=Path, metavar='FILE', help='draw the model to this file')
     parser.add_argument('--task', nargs='+', help=argparse.SUPPRESS)  # for the workers
     args = parser.parse_args()
     if args.task:
@@ -203,7 +203,7 @@ def main() -> None:
         links['loopback'] = measure('loopback', launch, {})
     problem = obstacle()
     if args.link != 'loopback' and problem:
-        print(f'1 Gbit/s is left out: {problem}')
+        print(f'1 Gbit/s was not measured: {problem}')
     elif args.link != 'loopback':
         with tempfile.TemporaryDirectory() as folder, TwoHosts(Path(folder)) as hosts:
             hosts.shape('1gbit')

@@ -234,7 +234,7 @@ def test_contenders_take_turns_and_those_that_fail_are_left_out(contenders, tmp_
     assert 'absent is left out: no index can be reached\n' in err
     assert 'scratch: bad is left out: exit status 1: broken\n' in err
     assert '12 rows of zeros; s/epoch scaled to 60,000' in out
-    assert 'at most, GFLOP/s: by hand: 7\n' in out
+    assert 'peak GFLOP/s of the cores: by hand: 7\n' in out
     record = json.loads(Path(files[0]).read_text())['works'][0]
     assert {name: len(runs) for name, runs in record['runs'].items()} == {'ours': 2, 'good': 2}
     assert record['summaries']['good']['ratio'] == 1.0
@@ -251,7 +251,7 @@ def test_without_a_ceiling_the_comparison_goes_on(contenders, program, monkeypat
     monkeypatch.setattr(process, 'CEILING', program(code, 'ceiling.py'))
     assert compare.main(['--rounds', '1', '--work', 'scratch', '--only', 'ours', '--timeout', '5']) == 0
     out, err = capsys.readouterr()
-    assert err.splitlines()[0] == f'scratch: what the cores can do at most is left out: {reason}'
+    assert err.splitlines()[0] == f"scratch: the cores' peak speed was not measured: {reason}"
     assert 'ours  ' in out and 'at most' not in out
 
 
@@ -371,7 +371,7 @@ def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monk
 
     def train_batch(X, y, net, loss, trainer, devices, batch_size):
         rates.append(trainer.learning_rate)
-        return step(X, y, net, loss, trainer, devices)
+        return step(X, y, net, loss, trainer, devices, batch_size)
 
     monkeypatch.setattr(concise, 'train_batch', train_batch)
     args = argparse.Namespace(dataset='noise', data_dir=None, devices=devices[:2], batch_size=16, rows=20, lr=0.1,

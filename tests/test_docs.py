@@ -104,5 +104,5 @@ def test_changed_lines_ignore_comments_and_indentation(hooks):
 
 
 def test_a_missing_function_is_an_error(hooks):
-    with pytest.raises(ValueError, match='gluon_mgpu/scratch.py has no function trian: mend the comment'):
+    with pytest.raises(ValueError, match='gluon_mgpu/scratch.py has no function trian: correct the comment'):
         hooks.code_of('gluon_mgpu/scratch.py', 'trian')

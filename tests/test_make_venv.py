@@ -49,14 +49,14 @@ def test_the_first_that_runs_is_taken(make_venv, tmp_path):
     result = make_venv({'python3.11': SHIM, 'python3.12': python('3.12.1', ensurepip=False),
                         'python3.10': python('3.10.13'), 'python3': python('3.13.0')})
     assert result.returncode == 0, result.stderr
-    assert f'Making venv from {tmp_path}/bin/python3.10' in result.stdout
+    assert f'Creating venv with {tmp_path}/bin/python3.10' in result.stdout
     assert (tmp_path / 'pip.log').read_text().endswith('--editable .[cpu,test]\n')
     assert (tmp_path / 'venv' / 'installed').exists()
     assert not (tmp_path / 'venv' / 'unfinished').exists()
 
 
 def test_python3_will_do(make_venv, tmp_path):
-    assert f'from {tmp_path}/bin/python3 and' in make_venv({'python3': python('3.9.18')}).stdout
+    assert f'with {tmp_path}/bin/python3 and' in make_venv({'python3': python('3.9.18')}).stdout
 
 
 def test_pyenv_is_looked_into(make_venv, tmp_path):
@@ -64,7 +64,7 @@ def test_pyenv_is_looked_into(make_venv, tmp_path):
     folder.mkdir(parents=True)
     (folder / 'python').write_text(python('3.10.13'))
     (folder / 'python').chmod(0o755)
-    assert f'from {folder}/python and' in make_venv({'python3': python('3.13.0')}).stdout
+    assert f'with {folder}/python and' in make_venv({'python3': python('3.13.0')}).stdout
 
 
 def test_none_is_usable(make_venv, tmp_path):
@@ -72,11 +72,11 @@ def test_none_is_usable(make_venv, tmp_path):
                         'python3': python('3.13.0')})
     assert result.returncode == 1
     assert result.stderr == f"""\
-No usable Python 3.9 to 3.12 was found, and MXNet runs on no other. Found:
+No usable Python 3.9 to 3.12 was found; MXNet needs one of them. Found:
   {tmp_path}/bin/python3.11 (does not run)
   {tmp_path}/bin/python3.12 (3.12.1 without venv, which is python3.12-venv on Debian and Ubuntu)
   {tmp_path}/bin/python3 (3.13.0)
-Install one, or name it: make ... PYTHON=/path/to/python3.11
+Install one, or select it: make ... PYTHON=/path/to/python3.11
 """
     assert not (tmp_path / 'venv').exists()
 
@@ -87,7 +87,7 @@ def test_no_python_at_all(make_venv):
 
 def test_a_named_python_is_the_only_one_tried(make_venv, tmp_path):
     programs = {'python3.11': python('3.11.7'), 'mine': python('3.9.1'), 'other': python('3.8.18')}
-    assert f'from {tmp_path}/bin/mine and' in make_venv(programs, PYTHON='mine').stdout
+    assert f'with {tmp_path}/bin/mine and' in make_venv(programs, PYTHON='mine').stdout
     shutil.rmtree(tmp_path / 'venv')
     result = make_venv(PYTHON='other')
     assert result.returncode == 1
@@ -128,7 +128,7 @@ def test_the_lowest_versions(make_venv, tmp_path):
         'mkdir "$3/bin"', f"mkdir \"$3/bin\" && echo '{uv}' >\"$3/bin/uv\" && chmod +x \"$3/bin/uv\"")}
     result = make_venv(programs, arguments=['cpu,test', 'oldest'])
     assert result.returncode == 0, result.stderr
-    assert f'from {tmp_path}/bin/python3.9 and' in result.stdout
+    assert f'with {tmp_path}/bin/python3.9 and' in result.stdout
     pip, uv = (tmp_path / 'pip.log').read_text().splitlines()
     assert pip.split()[-1].startswith('uv>=')
     assert uv.startswith('uv pip install ')

@@ -69,7 +69,7 @@ def main(argv: list | None = None) -> int:
     args = parser.parse_args(argv)
     driver = ask_driver()
     if not driver.gpus:
-        print(f'gpu_report: there is no GPU here to report on ({driver.reason})', file=sys.stderr)
+        print(f'gpu_report: no GPU to report on: {driver.reason}', file=sys.stderr)
         return 2
     if args.check:
         return 0
@@ -89,10 +89,10 @@ def main(argv: list | None = None) -> int:
                       flush=True)
             print(f'\n{len(commands) - failed} of {len(commands)} succeeded', file=report)
     except OSError as error:
-        print(f'gpu_report: {args.out}: cannot be written ({error.strerror}): name another file by --out',
+        print(f'gpu_report: {args.out} cannot be written ({error.strerror}): name another file with --out',
               file=sys.stderr)
         return 2
-    print(f'{len(commands) - failed} of {len(commands)} succeeded: {args.out} has what they printed; '
+    print(f'{len(commands) - failed} of {len(commands)} succeeded: their output is in {args.out}; '
           'please send it back')
     return 1 if failed else 0
 

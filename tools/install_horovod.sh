@@ -12,7 +12,7 @@ fi
 for tool in "a C++ compiler:${CXX:-c++}:g++" "cmake 3.13 or newer:cmake:cmake" "make:make:make"; do
   IFS=: read -r name command package <<<"$tool"
   if ! type -p "$command" >/dev/null; then
-    echo "Horovod is built from source, and $name is missing (no command $command): apt-get install $package" >&2
+    echo "Horovod is built from source and needs $name (command $command): apt-get install $package" >&2
     exit 1
   fi
 done
@@ -28,7 +28,7 @@ export PYTHONPATH="$PWD/tools/horovod_build:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export CMAKE_POLICY_VERSION_MINIMUM=3.5 # gloo's own files are older than CMake 4 allows
 export MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}"
 
-echo "Building Horovod into $venv; this takes some minutes."
+echo "Building Horovod into $venv; this takes a few minutes."
 log=$venv/horovod.log
 source=$(mktemp -d)
 trap 'rm -rf "$source"' EXIT
@@ -49,7 +49,7 @@ build() {
 : >"$log"
 if ! build; then
   grep -i 'error' "$log" | tail -3 >&2 || true
-  echo "Horovod could not be built: $log tells why." >&2
+  echo "Horovod could not be built: $log shows the errors." >&2
   exit 1
 fi
 # The launcher also imports MXNet, to see what Horovod was built with

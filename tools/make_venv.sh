@@ -36,9 +36,9 @@ find_python() {
     found+=("$python ($version)")
   done < <(candidates)
   {
-    echo "No usable Python 3.9 to 3.12 was found, and MXNet runs on no other. Found:"
+    echo "No usable Python 3.9 to 3.12 was found; MXNet needs one of them. Found:"
     printf '  %s\n' "${found[@]:-no Python at all}"
-    echo "Install one, or name it: make ... PYTHON=/path/to/python3.11"
+    echo "Install one, or select it: make ... PYTHON=/path/to/python3.11"
   } >&2
   return 1
 }
@@ -48,7 +48,7 @@ if [ -e "$venv/unfinished" ]; then # interrupted last time
 fi
 if [ ! -d "$venv" ]; then
   python=$(find_python)
-  echo "Making $venv from $python and installing what it needs; this takes a minute or two."
+  echo "Creating $venv with $python and installing packages; this takes a minute or two."
   mkdir "$venv"
   touch "$venv/unfinished"
   "$python" -m venv "$venv"
@@ -67,7 +67,7 @@ install_package() {
 }
 if ! install_package; then
   echo "pip could not install the package into $venv: see its message above." >&2
-  echo "If it found no mxnet for this machine ($(uname -sm)), docs/devices.md says what there is." >&2
+  echo "If it found no mxnet for this machine ($(uname -sm)), see docs/devices.md." >&2
   exit 1
 fi
 rm -f "$venv/unfinished"

@@ -103,7 +103,7 @@ def code_of(path: str, name: str) -> str:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             body = node.body[1:] if ast.get_docstring(node) else node.body
             return '\n'.join(lines[first - 1:node.body[0].lineno - 1] + lines[body[0].lineno - 1:node.end_lineno])
-    raise ValueError(f'{path} has no function {name}: mend the comment that names it')
+    raise ValueError(f'{path} has no function {name}: correct the comment that names it')
 
 
 def code_block(kind: str, what: str) -> str:

@@ -23,7 +23,7 @@ run gluon_mgpu.devices
 run gluon_mgpu.scratch --dataset glyphs --train-size 2048 --num-epochs 1 --out-dir trained
 run gluon_mgpu.predict trained
 if [ "$(wc -l <trained/history.csv)" -ne 2 ]; then
-  echo "The installed wheel should have left a header and one epoch in history.csv, but left:" >&2
+  echo "history.csv should contain a header and one epoch, but contains:" >&2
   cat trained/history.csv >&2
   exit 1
 fi

@@ -8,6 +8,6 @@ if ! "$1" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
   trap 'rm -rf "$folder"' EXIT
   "${CC:-cc}" -shared -fPIC -o "$folder/libcuda.so.1" "$(dirname "$0")/stub_driver.c"
   export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  echo "There is no NVIDIA driver here: a stand-in takes its place."
+  echo "No NVIDIA driver found: using a stub driver."
 fi
 "$@"

@@ -1,9 +1,9 @@
-"""What a step would take on more devices than are here, and what would set its pace: a model of three numbers.
+"""Model of a step on more devices than this machine has.
 
     step = max(computing / k, dispatch) + allreduce
 
-Devices compute at the same time, each its part of the batch, while one Python thread starts their work; then the
-gradients are summed, by `formulas.star_time`, as the chapter and MXNet's key-value store do.
+Devices compute their shards at the same time, while one Python thread starts their work. Then the gradients are summed
+in a star (`formulas.star_time`), as in the chapter and in MXNet's key-value store.
 """
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy
 
 from ..cost_model.formulas import star_time
 
-BATCHES = (1, 4, 16)  # times the batch that is measured
-LATENCY = 20e-6       # seconds: a copy between two GPUs, however short
+BATCHES = (1, 4, 16)  # multiples of the measured batch size
+LATENCY = 20e-6       # seconds of the shortest copy between two GPUs
 
 
 class Expected(NamedTuple):
@@ -22,45 +22,33 @@ class Expected(NamedTuple):
 
     devices: int
     rows: int         # in the batch, over all devices
-    computing: float  # on each device
+    computing: float
     dispatch: float
     allreduce: float
 
     @property
     def step(self) -> float:
-        """Seconds in all."""
+        """Total seconds."""
         return max(self.computing, self.dispatch) + self.allreduce
 
     @property
     def images_per_second(self) -> float:
-        """Of all devices."""
+        """Images per second on all devices together."""
         return self.rows / self.step
 
     @property
     def pace(self) -> str:
-        """What takes longest: 'devices', 'Python' or 'link'."""
+        """The part that takes longest: 'devices', 'Python' or 'link'."""
         parts = {'devices': self.computing, 'Python': self.dispatch, 'link': self.allreduce}
         return max(parts, key=lambda name: parts[name])
 
 
-def expect(rows: int, k: int, device_rate: float, dispatch: dict[int, float], num_bytes: float,
-           alpha: float, beta: float) -> Expected:
-    """Return what a step takes by the model.
+def expect(rows: int, k: int, device_rate: float, alpha: float, beta: float, dispatch: dict[int, float],
+           num_bytes: float) -> Expected:
+    """Return the expected parts of a step on k devices that compute `device_rate` images/s each.
 
-    Parameters
-    ----------
-    rows : int
-        In the batch, over all devices.
-    k : int
-        Devices.
-    device_rate : float
-        Images per second that one of them computes.
-    dispatch : dict of int to float
-        The seconds that Python's thread needs to start a step, by numbers of devices; in between, a straight line.
-    num_bytes : float
-        Of the gradients on each device.
-    alpha, beta : float
-        Of the link: seconds per message, and per byte.
+    `dispatch` has the seconds that Python needs to start a step, by number of devices, and is interpolated. `num_bytes`
+    is the size of the gradients on each device; `alpha` and `beta` are seconds per message and per byte on the link.
     """
     seconds = float(numpy.interp(k, sorted(dispatch), [dispatch[n] for n in sorted(dispatch)]))
     return Expected(k, rows, rows / k / device_rate, seconds, star_time(k, num_bytes, alpha, beta))

@@ -1,4 +1,4 @@
-"""One workload on given devices, timed: a step as trained, its parts one after the other, and its dispatch."""
+"""Timing of a workload: a step as trained, its parts one after another, and its dispatch."""
 from __future__ import annotations
 
 import time
@@ -20,20 +20,13 @@ class Sample(NamedTuple):
 
     step: float
     as_trained: dict[str, float]  # loading, dispatch and waiting, which add up to the step
-    parts: dict[str, float]       # each part of the step, when it is waited for
+    parts: dict[str, float]       # each part of the step, with a wait after it
 
 
 def measure(job, batches: Iterator, warm_up: int, steps: int, part_steps: int) -> Sample:
-    """Train on `warm_up` batches, then measure on `steps` as trained and on `part_steps` part by part; waits.
+    """Train a workload on `warm_up` batches, then measure `steps` as trained and `part_steps` part by part; blocks.
 
-    Parameters
-    ----------
-    job : LeNet or ResNet18
-        One of the `workloads`; its parameters are changed in place.
-    batches : iterator over (X, y)
-        With enough batches.
-    warm_up, steps, part_steps : int
-        How many batches each takes; one more is for the first step part by part.
+    `batches` yields (X, y) at least `warm_up` + 1 + `steps` + `part_steps` times. Parameters change in place.
     """
     for X, y in islice(batches, warm_up):
         job.train_batch(X, y)
@@ -44,7 +37,7 @@ def measure(job, batches: Iterator, warm_up: int, steps: int, part_steps: int) -
 
 
 def _as_trained(job, batches: Iterator, steps: int) -> dict[str, float]:
-    """Seconds per step, from idle devices to idle devices, in a `Run`, which waits now and then."""
+    """Return seconds per step, from idle devices to idle devices, in a `Run`, which waits from time to time."""
     clock = _Clock()
     run = Run(1, quiet=True, callbacks=[clock])
     for _ in run.epochs(job.net):
@@ -54,7 +47,7 @@ def _as_trained(job, batches: Iterator, steps: int) -> dict[str, float]:
             clock.lap('dispatch')
             run.record_losses(ls)
             clock.lap('waiting')
-        run.end_epoch(test_acc=0)  # not evaluated
+        run.end_epoch(test_acc=0)  # no evaluation
     return {name: seconds / steps for name, seconds in clock.laps.items()}
 
 
@@ -70,7 +63,7 @@ def _part_by_part(job, batches: Iterator, steps: int) -> dict[str, float]:
 
 
 class _Clock(Callback):
-    """Adds the time since the last lap to the name of this one."""
+    """Stopwatch that sums up laps by name."""
 
     def __init__(self):
         self.laps: dict[str, float] = {}
@@ -82,7 +75,7 @@ class _Clock(Callback):
         self.last = now
 
     def epoch_begin(self, run: Run) -> None:
-        """Begin the first lap with the epoch."""
+        """Start the first lap with the epoch."""
         self.last = time.perf_counter()
 
     def epoch_trained(self, run: Run) -> None:
@@ -91,23 +84,10 @@ class _Clock(Callback):
 
 
 def measure_dispatch(network: str, counts: tuple = DISPATCH_COUNTS, steps: int = 20) -> list[dict]:
-    """Measure what Python needs to start a step on idle CPU contexts, one row each; waits.
+    """Measure how long Python needs to start a step on idle CPU contexts, one row each; blocks.
 
-    Parameters
-    ----------
-    network : str
-        Which one is trained: a key of `NETWORKS`.
-    counts : tuple of int
-        The numbers of devices.
-    steps : int
-        How many times each is measured.
-
-    Returns
-    -------
-    list of dict
-        For each number of devices, medians in milliseconds: ``wall_ms``, the duration of the call of
-        `train_batch`, and ``cpu_ms``, what of it Python's thread was running. They differ where it waited
-        or, with fewer cores than devices, where devices took its core while it was still dispatching.
+    Returns medians per number of devices: ``wall_ms``, the duration of a `train_batch` call, and ``cpu_ms``, the part
+    of it in which Python's thread was running. They differ if the thread waited, or if a device used its core.
     """
     table = []
     for k in counts:

@@ -1,34 +1,21 @@
-"""The curves of what has been measured and of what is expected. Matplotlib is loaded when they are drawn."""
+"""Plots of measured and expected scaling. Imports matplotlib on first use."""
 from __future__ import annotations
 
 from .expected import Expected
 from .report import TITLES
 
 MARKS = {'devices': 'o', 'Python': 's', 'link': '^'}
-LONG = {'devices': 'the devices', 'Python': 'Python', 'link': 'the link'}
 
 
 def scaling_curves(results: list, path, title: str) -> None:
-    """Draw speed-up against devices, with the ideal line, as PNG.
-
-    Parameters
-    ----------
-    results : list of dict
-        From `scaling`: `network`, `mode`, `num_devices`, `speed_up` and `speed_up_range` of each.
-    path : path-like
-        The file to write.
-    title : str
-        The machine.
-    """
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(7.2, 5.4), dpi=120, layout='tight')
-    axes = fig.subplots()
+    """Plot the speed-ups from `scaling` over devices, with the ideal line, as PNG."""
+    fig, axes = _figure(title)
     most = max(r['num_devices'] for r in results)
     axes.plot([1, most], [1, most], '--', color='0.5', label='ideal')
     cases = list(dict.fromkeys((r['network'], r['mode']) for r in results))
     for i, case in enumerate(cases):
         points = [r for r in results if (r['network'], r['mode']) == case]
-        # Side by side: with two devices all points would lie on one another
+        # Side by side, because points for two devices would overlap
         x = [r['num_devices'] + 0.012 * min(most, 4) * (i - (len(cases) - 1) / 2) for r in points]
         y = [r['speed_up'] for r in points]
         spread = [[r['speed_up'] - r['speed_up_range'][0] for r in points],
@@ -37,28 +24,14 @@ def scaling_curves(results: list, path, title: str) -> None:
                       label=f'{TITLES[case[0]]}, {case[1]}: {y[-1]:.2f} on {points[-1]["num_devices"]}')
     axes.set(xlabel='devices', ylabel='speed-up (images/s, divided by that of one device)',
              xticks=sorted({r['num_devices'] for r in results}))
-    axes.set_title(title, fontsize='medium', wrap=True)
     axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.4)
     axes.legend(loc='lower right')
     fig.savefig(path)
 
 
 def expected_curves(expected: list[Expected], path, title: str) -> None:
-    """Draw the images/s that the model expects against devices, a line per batch and a mark for the pace, as PNG.
-
-    Parameters
-    ----------
-    expected : list of Expected
-        For each batch the same numbers of devices.
-    path : path-like
-        The file to write.
-    title : str
-        What they are of.
-    """
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(7.2, 5.4), dpi=120, layout='tight')
-    axes = fig.subplots()
+    """Plot expected images/s over devices as PNG: one line per batch size, marked by the part that sets the pace."""
+    fig, axes = _figure(title)
     counts = sorted({e.devices for e in expected})
     one = max(e.images_per_second for e in expected if e.devices == counts[0])
     axes.plot(counts, [one * k / counts[0] for k in counts], '--', color='0.5', label='ideal')
@@ -69,11 +42,18 @@ def expected_curves(expected: list[Expected], path, title: str) -> None:
         for e in points:
             axes.plot(e.devices, e.images_per_second, MARKS[e.pace], color=f'C{i}', markersize=8)
     for pace, mark in MARKS.items():
-        axes.plot([], [], mark, color='0.3', label=f'pace set by {LONG[pace]}')
+        axes.plot([], [], mark, color='0.3', label=f'pace set by {pace}')
     axes.set_xscale('log', base=2)
     axes.set_yscale('log')
     axes.set(xlabel='devices', ylabel='images/s', xticks=counts, xticklabels=[str(k) for k in counts])
-    axes.set_title(title, fontsize='medium', wrap=True)
-    axes.grid(alpha=0.4)
     axes.legend(loc='upper left', fontsize='small')
     fig.savefig(path)
+
+
+def _figure(title: str) -> tuple:
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(7.2, 5.4), dpi=120, layout='tight')
+    axes = fig.subplots()
+    axes.set_title(title, fontsize='medium', wrap=True)
+    axes.grid(alpha=0.4)
+    return fig, axes

@@ -1,4 +1,4 @@
-"""What has been measured, as tables."""
+"""Tables of the results."""
 from __future__ import annotations
 
 from ..base.machine import num_cores, processor
@@ -9,7 +9,7 @@ TITLES = {'lenet': 'LeNet', 'resnet18': 'ResNet-18'}
 
 
 def machine_line(devices: list) -> str:
-    """The processor, the GPUs among `devices` and MXNet's version, in one line."""
+    """Return one line with the devices, the processor and MXNet's version."""
     numbers = [device.device_id for device in devices if device.device_type == 'gpu']
     names = [gpu.name for gpu in ask_driver().gpus if gpu.index in numbers]
     facts = [f'{names.count(name)} x {name}' for name in dict.fromkeys(names)]
@@ -19,13 +19,7 @@ def machine_line(devices: list) -> str:
 
 
 def scaling_table(results: list) -> list[str]:
-    """How fast each case is: heading and lines, from `scaling`.
-
-    Parameters
-    ----------
-    results : list of dict
-        One per case and number of devices.
-    """
+    """Return the lines of a table of speeds, from the results of `scaling`."""
     lines = [['network', 'mode', 'devices', 'batch', 'images/s', '', 'speed-up', '', 'efficiency', 'ms per step']]
     for r in results:
         least, most = r['images_per_second_range']
@@ -38,17 +32,11 @@ def scaling_table(results: list) -> list[str]:
 
 
 def shares_table(results: list) -> list[str]:
-    """Where the time of a step goes: two headings and their lines, from `scaling`.
-
-    Parameters
-    ----------
-    results : list of dict
-        One per case and number of devices.
-    """
+    """Return the lines of two tables of a step's parts, from the results of `scaling`."""
     sums = [['sum, ms', *(f'{sum(r["parts_ms"].values()):.1f}' for r in results)]]
     steps = [['step, ms', *(f'{r["ms_per_step"]:.1f}' for r in results)],
              ['overlap, ms', *(f'{r["overlap_ms"]:.1f}' for r in results)]]
-    return ['share of the sum, one part after the other', *_shares(results, 'parts_ms', sums),
+    return ['share of the sum, measured part by part', *_shares(results, 'parts_ms', sums),
             '', 'share of a step, as trained', *_shares(results, 'as_trained_ms', steps)]
 
 
@@ -62,29 +50,15 @@ def _shares(results, key, more_columns) -> list[str]:
 
 
 def dispatch_table(dispatch: list) -> list[str]:
-    """What Python needs to start a step: heading and lines, from `measure_dispatch`.
-
-    Parameters
-    ----------
-    dispatch : list of dict
-        One per number of devices.
-    """
+    """Return the lines of a table of Python's time to start a step, from `measure_dispatch`."""
     lines = [['network', 'CPU contexts', 'ms per step', 'of which running']]
     lines += [[TITLES[d['network']], f'{d["devices"]}', f'{d["wall_ms"]:.2f}', f'{d["cpu_ms"]:.2f}']
               for d in dispatch]
-    return ['dispatch: the call of train_batch, one row per device', *_aligned(lines)]
+    return ['dispatch: time of a train_batch call, one row per device', *_aligned(lines)]
 
 
 def expected_table(expected: list, network: str) -> list[str]:
-    """What the model expects on more devices: heading and lines.
-
-    Parameters
-    ----------
-    expected : list of Expected
-        In the order of the lines.
-    network : str
-        A key of `TITLES`.
-    """
+    """Return the lines of a table of `Expected` steps of one network, a key of `TITLES`."""
     lines = [['network', 'devices', 'batch', 'computing, ms', 'dispatch, ms', 'allreduce, ms', 'step, ms', 'images/s',
               'pace set by']]
     lines += [[TITLES[network], f'{e.devices}', f'{e.rows:,}', *(f'{1000 * seconds:.2f}' for seconds in
@@ -94,23 +68,15 @@ def expected_table(expected: list, network: str) -> list[str]:
 
 
 def comparison_table(results: list, expected: list) -> list[str]:
-    """What was measured beside what the model expects: heading and lines.
-
-    Parameters
-    ----------
-    results : list of dict
-        From `scaling`.
-    expected : list of Expected
-        Of each of them.
-    """
+    """Return the lines of a table that compares results of `scaling` with the `Expected` step for each."""
     lines = [['network', 'mode', 'devices', 'batch', 'measured, ms', 'expected, ms', 'pace set by']]
     lines += [[TITLES[r['network']], r['mode'], f'{e.devices}', f'{e.rows}', f'{r["ms_per_step"]:.1f}',
                f'{1000 * e.step:.1f}', e.pace] for r, e in zip(results, expected)]
-    return ['step = max(computing on one device / k, dispatch) + allreduce, on these devices', *_aligned(lines)]
+    return ['expected: step = max(computing on one device / k, dispatch) + allreduce', *_aligned(lines)]
 
 
 def _aligned(lines: list) -> list[str]:
-    """Columns of text: those of words to the left, those of numbers to the right."""
+    """Align columns: words to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     left = [column[1][:1].isalpha() for column in zip(*lines)]
     return ['  '.join(cell.ljust(width) if to_left else cell.rjust(width)

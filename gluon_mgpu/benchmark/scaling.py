@@ -1,4 +1,4 @@
-"""The networks of both chapters on 1, 2, ... k devices: which cases there are, their measuring, their summary."""
+"""Measurement of both networks on 1, 2, ... k devices."""
 from __future__ import annotations
 
 import copy
@@ -16,39 +16,26 @@ MODES = ('fixed total', 'fixed per device')
 
 
 class Case(NamedTuple):
-    """What one measurement is of."""
+    """A network, a number of devices and a batch size to measure."""
 
-    network: str      # a key of NETWORKS
+    network: str      # key of NETWORKS
     num_devices: int
     rows: int         # in a batch, over all devices
 
 
 def device_counts(k: int) -> list[int]:
-    """1, 2, ... k, or above 4 devices the powers of two and k itself: 6 -> [1, 2, 4, 6]."""
+    """Return 1, 2, ... k or, for k above 4, the powers of two below k, and k: 6 -> [1, 2, 4, 6]."""
     if k <= 4:
         return list(range(1, k + 1))
     return [2**i for i in range((k - 1).bit_length())] + [k]
 
 
 def plan(batch_sizes: dict[str, int], num_devices: int, num_rows: int) -> dict[tuple[str, str, int], Case]:
-    """List what is to be measured: each network in both modes on the first 1, 2, ... devices.
+    """Return the cases to measure: (network, mode, number of devices) -> Case.
 
-    Parameters
-    ----------
-    batch_sizes : dict
-        Of each network, by its key in `NETWORKS`: rows on all devices in the first mode, on each in the second.
-    num_devices, num_rows : int
-        All devices, and the rows that there are to train on.
-
-    Returns
-    -------
-    dict
-        (network, mode, number of devices) -> Case. On one device both modes are the same case.
-
-    Raises
-    ------
-    ValueError
-        If a batch has fewer rows than devices, or more than there are.
+    On one device, both modes are the same case. `batch_sizes` has the rows per network: on all devices together in the
+    first mode, on each device in the second. Raises ValueError if a batch has fewer rows than devices, or more than
+    `num_rows`, the size of the dataset.
     """
     cases = {(network, mode, k): Case(network, k, rows * (k if mode == MODES[1] else 1))
              for network, rows in batch_sizes.items() for mode in MODES for k in device_counts(num_devices)}
@@ -59,20 +46,9 @@ def plan(batch_sizes: dict[str, int], num_devices: int, num_rows: int) -> dict[t
 
 def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, steps: dict[str, int],
             log: Callable[[str], None] = print) -> list[dict]:
-    """Measure all cases and return a `summary` of each.
+    """Measure all cases from `plan` on the first of these devices and return a `summary` of each; blocks.
 
-    Parameters
-    ----------
-    cases : dict
-        As from `plan`.
-    devices : list of mx.Context
-        All of them; a case takes the first ones.
-    train_iter : BatchIterator
-        Supplies the rows.
-    rounds, steps : int, dict
-        How often each case is measured, and of each network, on how many steps.
-    log : callable
-        Is told, in one line, when a round is done.
+    Each case is measured once per round, on `steps` of its network. `log` gets a line after each round.
     """
     samples: dict[Case, list[Sample]] = {case: [] for case in cases.values()}
     batches = {rows: _endless(train_iter, rows) for rows in {case.rows for case in samples}}
@@ -91,17 +67,10 @@ def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, 
 
 
 def summary(case: Case, mode: str, samples: list[Sample], rows_on_one: int, samples_on_one: list[Sample]) -> dict:
-    """One line of the tables: medians of the rounds, in images/s and milliseconds.
+    """Return one line of the tables: medians over the rounds, in images/s and milliseconds.
 
-    Parameters
-    ----------
-    case, mode : Case, str
-        What was measured.
-    samples : list of Sample
-        Of the case, one per round.
-    rows_on_one, samples_on_one : int, list of Sample
-        The rows in a batch on one device and, in the same rounds, its samples: the speed-up is the median
-        of the ratios in each round.
+    `samples` has one per round, and `samples_on_one` those of one device with `rows_on_one` rows per batch in the same
+    rounds. The speed-up is the median of the ratios in each round.
     """
     rates = [case.rows / sample.step for sample in samples]
     speed_ups = [rate / (rows_on_one / one.step) for rate, one in zip(rates, samples_on_one)]
@@ -120,7 +89,7 @@ def summary(case: Case, mode: str, samples: list[Sample], rows_on_one: int, samp
 
 
 def _endless(train_iter: BatchIterator, rows: int) -> Iterator:
-    """Batches of `rows` rows, for ever."""
+    """Yield batches of `rows` rows without end."""
     train_iter = copy.copy(train_iter)
     train_iter.batch_size = rows
     while True:

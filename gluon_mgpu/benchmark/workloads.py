@@ -1,7 +1,4 @@
-"""What is measured: the networks of both chapters, a step as it is trained and part by part.
-
-A workload has the `devices` and the `net` that is trained there, as `Run.epochs` takes it.
-"""
+"""The networks of both chapters, ready to train one batch at a time, as in the chapter or part by part."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,8 +13,26 @@ from ..parallel.trainer import Trainer
 from ..training.parameters import trainable
 
 
-class LeNet:
-    """The scratch chapter's network on `devices`, ready to train."""
+class _Workload:
+    """Base class for a network on `devices`. Subclasses define `net`, as `Run.epochs` takes it, and its steps."""
+
+    def parts(self: Any, X, y) -> Iterator[str]:
+        """Do the same as `train_batch`, and yield the name of each part when it is queued."""
+        X_shards, y_shards = split_batch(X, y, self.devices)
+        yield 'split'
+        with autograd.record():
+            ls = self._losses(X_shards, y_shards)
+        for l in ls:
+            l.backward()
+        yield 'forward+backward'
+        self._allreduce()
+        yield 'allreduce'
+        self._update(len(X))
+        yield 'update'
+
+
+class LeNet(_Workload):
+    """The scratch chapter's network."""
 
     batch_size, batch_size_on_cpus = 256, 256
     warm_up, steps, part_steps = 5, 40, 10
@@ -28,30 +43,24 @@ class LeNet:
         self.net = [scratch.get_params(params, device) for device in devices]
 
     def train_batch(self, X, y) -> list:
-        """Train on a batch, `X` (n, 1, 28, 28) and `y` (n,), as the chapter does; returns the losses, does not wait."""
+        """Train on `X` (n, 1, 28, 28) and `y` (n,), like the chapter; return the losses; does not block."""
         return scratch.train_batch(X, y, self.net, self.devices, lr=0.2)
 
-    def parts(self, X, y) -> Iterator[str]:
-        """Do what `train_batch` does with `X` and `y`, and yield the name of each part when it is queued."""
-        X_shards, y_shards = split_batch(X, y, self.devices)
-        yield 'split'
-        with autograd.record():
-            ls = [scratch.loss(scratch.lenet(X_shard, params), y_shard)
-                  for X_shard, y_shard, params in zip(X_shards, y_shards, self.net)]
-        for l in ls:
-            l.backward()
-        yield 'forward+backward'
+    def _losses(self, X_shards, y_shards) -> list:
+        return [scratch.loss(scratch.lenet(X, params), y) for X, y, params in zip(X_shards, y_shards, self.net)]
+
+    def _allreduce(self) -> None:
         scratch.allreduce([params.flat.grad for params in self.net])
-        yield 'allreduce'
+
+    def _update(self, batch_size: int) -> None:
         for params in self.net:
-            scratch.sgd([params.flat], 0.2, len(X))
-        yield 'update'
+            scratch.sgd([params.flat], 0.2, batch_size)
 
 
-class ResNet18:
-    """The concise chapter's network on `devices`, ready to train."""
+class ResNet18(_Workload):
+    """The concise chapter's network."""
 
-    # A row takes some 20 MB: 256 of them on each of many cores are more than most machines have
+    # A row takes about 20 MB: 256 on each of many cores is more than most machines have
     batch_size, batch_size_on_cpus = 256, 64
     warm_up, steps, part_steps = 1, 5, 2
 
@@ -61,24 +70,14 @@ class ResNet18:
         self.devices, self.net = devices, hybridized(net)
         self.loss = hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
         self.trainer = Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1})
+        self._allreduce, self._update = self.trainer.allreduce_grads, self.trainer.update
 
     def train_batch(self, X, y) -> list:
-        """Train on a batch, `X` (n, 1, 28, 28) and `y` (n,), as the chapter does; returns the losses, does not wait."""
+        """Train on `X` (n, 1, 28, 28) and `y` (n,), like the chapter; return the losses; does not block."""
         return concise.train_batch(X, y, self.net, self.loss, self.trainer, self.devices)
 
-    def parts(self, X, y) -> Iterator[str]:
-        """Do what `train_batch` does with `X` and `y`, and yield the name of each part when it is queued."""
-        X_shards, y_shards = split_batch(X, y, self.devices)
-        yield 'split'
-        with autograd.record():
-            ls = [self.loss(self.net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-        for l in ls:
-            l.backward()
-        yield 'forward+backward'
-        self.trainer.allreduce_grads()
-        yield 'allreduce'
-        self.trainer.update(len(X))
-        yield 'update'
+    def _losses(self, X_shards, y_shards) -> list:
+        return [self.loss(self.net(X), y) for X, y in zip(X_shards, y_shards)]
 
 
 NETWORKS: dict[str, Any] = {'lenet': LeNet, 'resnet18': ResNet18}

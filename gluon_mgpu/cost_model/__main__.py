@@ -1,13 +1,13 @@
-"""What an allreduce costs: the alpha-beta model, up to 1024 devices, next to what is measured here.
+"""Command line that measures the cost of an allreduce and plots it next to the alpha-beta model.
 
     python -m gluon_mgpu.cost_model                                    # all GPUs, or four CPU contexts
     python -m gluon_mgpu.cost_model --devices cpu:0-3 --out-dir costs
 
-The program measures alpha and beta (see `formulas`) between two devices, then the algorithms on the devices
-given, and leaves costs.json, allreduce.png (the time) and bytes.png (what the busiest device sends and receives).
+It measures alpha and beta (see `formulas`) between two devices, then each algorithm on the given devices. It writes
+costs.json, allreduce.png (times) and bytes.png (bytes at the busiest device).
 
-CPU contexts are no machine of that kind: they share cores and memory, so that with more contexts than cores
-messages that the model takes to be simultaneous are not, and starting many small ones keeps Python busy.
+CPU contexts fit the model less well: they share cores and memory, so with more contexts than cores, messages are not
+simultaneous as the model assumes, and Python is busy starting many small ones.
 """
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .picture import draw_bytes, draw_times
 
 
 def main(argv: list | None = None) -> int:
-    """The command line: ``python -m gluon_mgpu.cost_model --help``. Returns the exit status."""
+    """Run the command line and return the exit status."""
     parser = Parser(prog='python -m gluon_mgpu.cost_model',
-                    description='Measure allreduce on several devices, and draw what it would cost on up to 1024.')
+                    description='Measure allreduce on several devices and plot its expected cost on up to 1024.')
     parser.add_argument('--devices', type=text, metavar='LIST',
-                        help="two or more devices, such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, without "
-                             'a GPU cpu:0-3)')
+                        help="two or more devices, such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, or cpu:0-3 "
+                             'without a GPU)')
     parser.add_argument('--rounds', type=number(int, 1), default=9, metavar='N',
-                        help='measurements of which the median is taken (default: %(default)s)')
+                        help='number of measurements for each median (default: %(default)s)')
     parser.add_argument('--out-dir', type=text, metavar='DIR',
                         help='new folder for costs.json, allreduce.png and bytes.png '
                              '(default: runs/cost_model-DATE-TIME)')
@@ -46,7 +46,7 @@ def _run(args: argparse.Namespace) -> None:
     names = args.devices or ('gpu:all' if num_mxnet_gpus() else 'cpu:0-3')
     devices = parse_devices(names)
     if len(devices) < 2:
-        raise ValueError(f'{names} is one device: an allreduce needs two or more')
+        raise ValueError(f'--devices {names}: an allreduce needs two or more devices')
     about = {'processor': processor(), 'num_cores': num_cores(), **versions(), 'environment': settings()}
     out_dir = new_folder(args.out_dir, 'cost_model', 'costs.json', about)
     costs = measure(devices, args.rounds)

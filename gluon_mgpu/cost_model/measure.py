@@ -1,4 +1,4 @@
-"""Measuring what an allreduce costs: the link between two devices, and each algorithm on several."""
+"""Measurement of the link between two devices, and of each allreduce algorithm on several."""
 from __future__ import annotations
 
 import statistics
@@ -10,56 +10,31 @@ from ..parallel.allreduce import ALGORITHMS
 from ..scratch import init_params
 from .formulas import TIMES
 
-HOPS = 20            # messages to and fro in one measurement: one alone would time Python and the waiting
-LARGE = 4 * 2**20    # float32 elements of a large message, 16 MiB: more than fits into a core's cache
+HOPS = 20            # messages there and back in one measurement; a single one would mostly time Python and waiting
+LARGE = 4 * 2**20    # float32 elements of a large message, 16 MiB: more than a core's cache
 
 
 def measure_link(source, target, rounds: int = 9) -> tuple:
-    """Measure alpha, in seconds, and beta, in seconds per byte, between two devices; waits.
-
-    The medians of `rounds` times that `HOPS` messages take to and fro, each after the one before.
-
-    Parameters
-    ----------
-    source, target : mx.Context
-        The two devices.
-    rounds : int
-        Measurements of which the median is taken.
-    """
+    """Measure alpha, in seconds, and beta, in seconds per byte, between two devices: medians of `rounds`; blocks."""
     def seconds_per_message(size):
         here, there = np.zeros(size, ctx=source), np.zeros(size, ctx=target)
 
-        def to_and_fro():
+        def there_and_back():
             for _ in range(HOPS // 2):
                 here.copyto(there)
                 there.copyto(here)
 
-        return _median_seconds(to_and_fro, rounds) / HOPS
+        return _median_seconds(there_and_back, rounds) / HOPS
 
     alpha = seconds_per_message(1)
-    # The byte's time is what a large message takes longer than a small one
     beta = max(seconds_per_message(LARGE) - alpha, 0) / (4 * LARGE)
     return alpha, beta
 
 
 def measure_allreduce(algorithm: str, size: int, devices: list, rounds: int = 9) -> dict:
-    """Measure one algorithm on arrays of `size` float32 zeros, one per device; waits.
+    """Measure one of `allreduce.ALGORITHMS` on arrays of `size` float32 numbers, one per device; blocks.
 
-    Parameters
-    ----------
-    algorithm : str
-        One of `allreduce.ALGORITHMS`.
-    size : int
-        Elements of each array.
-    devices : list of mx.Context
-        Two or more.
-    rounds : int
-        Measurements of which the median is taken.
-
-    Returns
-    -------
-    dict
-        'seconds', the median of `rounds`, and 'busiest_bytes', what the busiest device sent and received.
+    Returns a dict: 'seconds', the median of `rounds`, and 'busiest_bytes', sent and received by the busiest device.
     """
     data = [np.zeros(size, ctx=device) for device in devices]
     traffic = ALGORITHMS[algorithm](data)
@@ -68,7 +43,7 @@ def measure_allreduce(algorithm: str, size: int, devices: list, rounds: int = 9)
 
 
 def _median_seconds(function, rounds: int) -> float:
-    """The median of the times that a function and the work that it queues take, once it has run twice before."""
+    """Return the median time of a function and the work that it queues, after two warm-up calls."""
     times = []
     for _ in range(rounds + 2):
         npx.waitall()
@@ -80,26 +55,19 @@ def _median_seconds(function, rounds: int) -> float:
 
 
 def gradient_sizes() -> dict:
-    """How many numbers the gradients of both chapters' networks have."""
+    """Return the number of elements in the gradients of each chapter's network."""
     net = resnet18(10)
     net.initialize(ctx=mx.cpu(0))
-    net(np.zeros((1, 1, 28, 28), ctx=mx.cpu(0)))  # decides the shapes
+    net(np.zeros((1, 1, 28, 28), ctx=mx.cpu(0)))  # infers the shapes
     return {'LeNet': sum(p.size for p in init_params()),
-            # Without the running statistics of batch norm, which have no gradient
+            # Batch norm's running statistics have no gradient
             'ResNet-18': sum(p.data().size for p in net.collect_params().values() if p.grad_req != 'null')}
 
 
 def measure(devices: list, rounds: int = 9, log=print) -> dict:
-    """Measure the devices' link, and each algorithm on the first 2, 3, ... of them; waits.
+    """Measure the link between the first two devices, and each algorithm on the first 2, 3, ... devices; blocks.
 
-    Parameters
-    ----------
-    devices : list of mx.Context
-        Two or more.
-    rounds : int
-        Measurements of which the median is taken.
-    log : callable
-        Is told each result in a line.
+    `log` gets a line for each result.
 
     Returns
     -------

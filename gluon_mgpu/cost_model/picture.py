@@ -1,4 +1,4 @@
-"""The pictures of `cost_model`: what an allreduce takes, and what the busiest device sends and receives."""
+"""Plots of `cost_model`: time of an allreduce, and bytes at the busiest device."""
 from __future__ import annotations
 
 import numpy
@@ -7,21 +7,11 @@ from ..parallel.allreduce import ALGORITHMS
 from .formulas import TIMES, busiest_bytes
 
 COLORS = {'star': 'tab:blue', 'ring': 'tab:orange', 'tree': 'tab:green', 'kvstore': 'tab:red'}
-MARKERS = {'star': 'o', 'ring': 's', 'tree': '^', 'kvstore': 'D'}  # hollow: they may lie on one another
+MARKERS = {'star': 'o', 'ring': 's', 'tree': '^', 'kvstore': 'D'}
 
 
 def draw_times(costs: dict, path) -> None:
-    """Draw seconds over devices as PNG: lines are the model, dots what was measured.
-
-    `costs` as from `measure.measure`.
-
-    Parameters
-    ----------
-    costs : dict
-        As from `measure.measure`.
-    path : path-like
-        The file to write.
-    """
+    """Plot milliseconds over devices as PNG: lines for the model, markers for the results of `measure.measure`."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(8, 4), dpi=110, layout='tight')
     ks = [2**i for i in range(1, 11)]
@@ -32,7 +22,8 @@ def draw_times(costs: dict, path) -> None:
         for algorithm in ALGORITHMS:
             rows = [r for r in costs['measured'] if (r['network'], r['algorithm']) == (network, algorithm)]
             axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], MARKERS[algorithm],
-                      color=COLORS[algorithm], markerfacecolor='none', label=f'{algorithm}, measured')
+                      color=COLORS[algorithm], markerfacecolor='none',  # they can overlap
+                      label=f'{algorithm}, measured')
         axes.set_xscale('log', base=2)
         axes.set_yscale('log')
         axes.set_xticks([2, 4, 16, 64, 256, 1024], ['2', '4', '16', '64', '256', '1024'])
@@ -44,15 +35,7 @@ def draw_times(costs: dict, path) -> None:
 
 
 def draw_bytes(costs: dict, path) -> None:
-    """Draw the busiest device's bytes over devices as PNG: lines are formulas, dots were counted.
-
-    Parameters
-    ----------
-    costs : dict
-        As from `measure.measure`.
-    path : path-like
-        The file to write.
-    """
+    """Plot the busiest device's bytes over devices as PNG: lines for the formulas, dots for counted bytes."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(6.4, 4), dpi=110, layout='tight')
     axes = fig.subplots()

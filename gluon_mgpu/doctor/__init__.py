@@ -1,10 +1,9 @@
-"""What this machine has for training, what is wrong with it, and what to do.
+"""Check of this machine for training: facts, problems and remedies.
 
     python -m gluon_mgpu.doctor           one screen; exit status 0 if training can run, 1 if not
-    python -m gluon_mgpu.doctor --json    the same, to be sent with a report of a bug
+    python -m gluon_mgpu.doctor --json    the same as JSON, for bug reports
 
-Works, and helps most, where MXNet or NumPy are missing: nothing here imports them, but for `self_test`, which runs in
-a process of its own.
+Works without MXNet and NumPy: only `self_test` imports them, in a subprocess.
 """
 from __future__ import annotations
 
@@ -13,34 +12,27 @@ from typing import Any
 from ..base.checks import positive
 from . import child, facts, findings
 
-TIMEOUT = 60  # seconds for the self-test, most of them for a disk that has never read MXNet
+TIMEOUT = 60  # seconds for the self-test; a disk that reads MXNet for the first time takes most of it
 
 
 def examine(timeout: float = TIMEOUT) -> dict[str, Any]:
-    """Look at this process and its machine, and train for some seconds in a process of its own; waits for that one.
-
-    Nothing is written that stays.
+    """Check this process and its machine, and train for a few seconds in a subprocess; blocks. Leaves no files.
 
     Parameters
     ----------
     timeout : float
-        Seconds after which the self-test is ended; more than `child.LONGEST` count as that.
+        Seconds after which the self-test is killed, at most `child.LONGEST`.
 
     Returns
     -------
     dict
-        JSON can hold it. ``'can_train'``, a bool; ``'findings'``, a list of dicts of ``'level'`` ('fault' or
-        'warning'), ``'what'`` and ``'remedy'``, the worst first; and all that was found, by topic. The home
-        folder is ``~`` in all of it.
-
-    Raises
-    ------
-    ValueError
-        If `timeout` is not a finite number above 0.
+        For JSON: ``'can_train'``, a bool; ``'findings'``, a list of dicts with ``'level'`` ('fault' or 'warning'),
+        ``'what'`` and ``'remedy'``, the worst first; and all facts by topic. The home folder appears as ``~``.
     """
     timeout = positive('timeout', timeout)
     found = facts.look()
     found['self_test'] = child.run(timeout)
-    told = findings.diagnose(found)
-    can_train = not any(finding.level == 'fault' for finding in told)
-    return facts.without_home({'can_train': can_train, 'findings': [finding._asdict() for finding in told], **found})
+    problems = findings.diagnose(found)
+    can_train = not any(finding.level == 'fault' for finding in problems)
+    return facts.without_home({'can_train': can_train, 'findings': [finding._asdict() for finding in problems],
+                               **found})

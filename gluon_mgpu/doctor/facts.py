@@ -1,14 +1,16 @@
-"""What this process can say of itself and its machine. Needs neither MXNet nor NumPy, and imports no MXNet."""
+"""Facts about this process and its machine. Needs neither MXNet nor NumPy, and does not import MXNet."""
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import platform
 import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,32 +20,32 @@ from ..data.folders import FILES, DownloadError, cache_dir, find, named_folder
 from ..mxnet_setup import runtime
 from ..mxnet_setup.installation import NVIDIA_LIBRARIES, how_to_get_horovod, in_wheel, installed_builds, loads, obstacle
 
-# What training imports besides NumPy and MXNet: module -> what pip calls it
+# Packages needed for training besides NumPy and MXNet: module -> name for pip
 PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
             'safetensors': 'safetensors', 'PIL': 'pillow'}
-# Variables that change how MXNet runs or which GPUs there are
+# Variables that affect MXNet or the visible GPUs
 ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|MALLOC|CUDA)_\w+|GLIBC_TUNABLES|LD_PRELOAD|DMLC_ROLE')
-PROBE = 2**16  # bytes written to see whether a disk takes them
+PROBE = 2**16  # bytes written to test a disk
 
 
 def look() -> dict[str, Any]:
-    """All that can be said without MXNet, by topic."""
+    """Collect all facts that do not need MXNet, by topic."""
     prepared = runtime.prepare()
     return {
         'gluon_mgpu': versions()['gluon_mgpu'],
         'python': {'version': platform.python_version(), 'executable': sys.executable,
                    'platform': f'{platform.system()} {platform.machine()}', 'release': platform.platform()},
         'numpy': _numpy(),
-        'packages_missing': [name for module, name in PACKAGES.items() if not _there(module)],
-        'mxnet': {'builds': {name: _version(name) for name in installed_builds()}, 'folder': _folder('mxnet'),
+        'packages_missing': [name for module, name in PACKAGES.items() if not _folder(module)],
+        'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()}, 'folder': _folder('mxnet'),
                   'obstacle': obstacle(), 'imported_first': list(prepared.too_late)},
         'cuda_libraries': _cuda_libraries(),
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16': 'avx512_bf16' in processor_flags()},
         'engine': _engine(prepared),
         'omp_threads': runtime.omp_threads(),
-        'horovod': {'installed': _there('horovod'), 'remedy': how_to_get_horovod()},
+        'horovod': {'installed': _folder('horovod') is not None, 'remedy': how_to_get_horovod()},
         'data': _data(),
-        'disks': {'cache': _cache(), 'runs': _runs()},
+        'disks': {'cache': _disk(cache_dir), 'runs': _disk(lambda: Path.cwd() / 'runs')},
     }
 
 
@@ -54,107 +56,76 @@ def _numpy() -> dict[str, Any]:
         return {'version': None, 'error': ' '.join(f'{type(error).__name__}: {error}'.split())}
 
 
-def _there(module: str) -> bool:
-    return _folder(module) is not None
-
-
 def _folder(module: str) -> str | None:
-    """Where a package would be imported from, which it isn't."""
+    """Locate a package without importing it."""
     try:
         spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # ValueError: it was put into sys.modules by hand
+    except (ImportError, ValueError):  # ValueError: put into sys.modules by hand
         return None
     return os.path.dirname(spec.origin) if spec and spec.origin else None
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _cuda_libraries() -> dict[str, str | None] | None:
-    """Where each library is that the CUDA build needs, None if nowhere; no dict for the CPU build, which needs none."""
+    """Locate the libraries that the CUDA build needs, None for a missing one; return None for the CPU build."""
     if not any('-cu' in build for build in installed_builds()):
         return None
-    # Without a driver those of the wheels are there and do not load
+    # Without a driver, those in wheels exist but do not load
     return {os.path.basename(path): in_wheel(path) or ('the system' if loads(os.path.basename(path)) else None)
             for path in NVIDIA_LIBRARIES}
 
 
 def _engine(prepared: runtime.Prepared) -> list[dict[str, str | None]]:
-    """The settings in force, each with who has set it: 'gluon_mgpu', 'you', or None for a default of others."""
+    """Return the settings in force, each set by 'gluon_mgpu', by 'you', or by None for an unset variable."""
     found: list[dict[str, str | None]] = []
     for name in dict.fromkeys([*runtime.ENVIRONMENT, *sorted(filter(ENGINE.fullmatch, os.environ))]):
         value = runtime.settings().get(name) or os.environ.get(name)
         by = 'gluon_mgpu' if name in prepared.variables else 'you' if value else None
         found.append({'name': name, 'value': value, 'by': by})
-    for name, _, number in runtime.ALLOCATOR:
-        if name in prepared.allocator:
-            found.append({'name': f'mallopt {name}', 'value': str(number), 'by': 'gluon_mgpu'})
-    return found
+    return found + [{'name': f'mallopt {name}', 'value': str(number), 'by': 'gluon_mgpu'}
+                    for name, _, number in runtime.ALLOCATOR if name in prepared.allocator]
 
 
 def _data() -> dict[str, Any]:
-    """The folder of each dataset that is there, or None; 'error' if a folder was named that lacks it."""
+    """Return the folder of each complete dataset, and the error for one missing in the folder that the user named."""
     named, found = os.environ.get('GLUON_MGPU_DATA'), {}
     for name in ('fashion-mnist', 'mnist'):
         try:
             folder = named_folder(name, named) if named else cache_dir() / name
-            whole = all(find(folder, file) for file in FILES)
-            found[name] = {'folder': str(folder) if whole else None}
+            found[name] = {'folder': str(folder) if all(find(folder, file) for file in FILES) else None}
         except (ValueError, OSError) as error:
             line = getattr(error, 'strerror', None) or str(error)
             found[name] = {'folder': None, 'error': line if named else ''}
     return {'named': named or None, **found}
 
 
-def _cache() -> dict[str, Any]:
+def _disk(locate: Callable[[], Path]) -> dict[str, Any]:
+    """Return the free bytes at a folder, which need not exist yet, and the error of writing a small file there."""
+    folder: Path | None = None
+    free: int | None = None
     try:
-        return _room(cache_dir())
-    except DownloadError as error:
-        return {'folder': None, 'free': None, 'error': str(error)}
-
-
-def _runs() -> dict[str, Any]:
-    try:
-        return _room(Path.cwd() / 'runs')
-    except FileNotFoundError:
-        return {'folder': None, 'free': None, 'error': 'the current folder has been deleted'}
-
-
-def _room(folder: Path) -> dict[str, Any]:
-    """Return how much is free where `folder` is or would be made, and the error of writing a small file there."""
-    try:
-        # A link to nothing exists for mkdir(), and not for Path.exists()
+        folder = locate()
+        # A broken link exists for mkdir(), but not for Path.exists()
         there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
         if not there.is_dir():
-            error = 'not a folder' if there == folder else f'{there} is not a folder'
-            return {'folder': str(folder), 'free': None, 'error': error}
-        free = shutil.disk_usage(there).free
+            raise NotADirectoryError(0, 'not a folder' if there == folder else f'{there} is not a folder')
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(bytes(PROBE))
             file.flush()
             os.fsync(file.fileno())
-    except OSError as failure:
-        return {'folder': str(folder), 'free': None, 'error': failure.strerror or str(failure)}
-    return {'folder': str(folder), 'free': free, 'error': ''}
+        free, error = shutil.disk_usage(there).free, ''
+    except (OSError, DownloadError) as failure:
+        error = getattr(failure, 'strerror', None) or str(failure)
+    return {'folder': folder and str(folder), 'free': free, 'error': error}
 
 
-def without_home(value: Any) -> Any:
-    """`value` with ``~`` in place of the home folder, wherever it stands in it."""
+def without_home(report: dict[str, Any]) -> dict[str, Any]:
+    """Replace the home folder by ``~`` everywhere in a report that JSON can hold."""
+    text = json.dumps(report)
     try:
         homes = {str(Path.home()), str(Path.home().resolve())} - {'/', ''}
-    except (RuntimeError, KeyError):  # there is none; KeyError: Python 3.9
-        return value
-    pattern = re.compile('|'.join(rf'(?<![\w/.~-]){re.escape(home)}(?![\w.-])' for home in sorted(homes, key=len)))
-
-    def replace(value: Any) -> Any:
-        if isinstance(value, str):
-            return pattern.sub('~', value) if homes else value
-        if isinstance(value, dict):
-            return {key: replace(item) for key, item in value.items()}
-        return [replace(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-    return replace(value)
+    except (RuntimeError, KeyError):  # no home folder; KeyError: Python 3.9
+        homes = set()
+    for home in sorted(homes, key=len, reverse=True):
+        start, end = r'((?<=\\[bfnrt])|(?<![\w/.~-]))', r'(?![\w.-])'
+        text = re.sub(start + re.escape(json.dumps(home)[1:-1]) + end, '~', text)
+    return json.loads(text)

@@ -1,4 +1,4 @@
-"""What is wrong, from the facts: each fault in a line, with its remedy, the worst first."""
+"""Problems found in the facts, each with its remedy, the worst first."""
 from __future__ import annotations
 
 import re
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from ..devices.gpus import dotted
 from .child import STAGES
 
-LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes the third beside them
-SLOW = 1.2                  # two devices that take turns are 1.0 times as fast as one; two busy cores gave 1.3 to 1.9
-SERVERS = ('scheduler', 'server')  # values of DMLC_ROLE with which MXNet's import does not come back
-PARALLEL_FAULT = 'do not train with it; report it with the output of python -m gluon_mgpu.doctor --json'
+LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes a third beside them
+SLOW = 1.2                  # speed-up of two devices: 1.0 if they take turns, 1.3 to 1.9 measured on two busy cores
+SERVERS = ('scheduler', 'server')  # values of DMLC_ROLE that make MXNet's import block
+REPORT = 'report it with the output of python -m gluon_mgpu.doctor --json'
 
 
 class Finding(NamedTuple):
-    """What is wrong. With a 'fault' training cannot run; with a 'warning' it can."""
+    """A problem. With a 'fault', training cannot run; with a 'warning', it can."""
 
     level: str
     what: str
@@ -23,28 +23,14 @@ class Finding(NamedTuple):
 
 
 def diagnose(facts: dict[str, Any]) -> list[Finding]:
-    """What is wrong in what `facts.look` and `child.run` have found, faults before warnings.
-
-    Parameters
-    ----------
-    facts : dict
-        All of `facts.look`, and ``'self_test'`` from `child.run`.
-    """
+    """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `child.run`."""
     found = [*_installation(facts), *_environment(facts), *_self_test(facts), *_gpus(facts), *_disks(facts),
-             *_speed(facts)]
-    return sorted(found, key=lambda finding: finding.level != 'fault')  # keeps the order of equals
+             *_data(facts), *_speed(facts)]
+    return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
 
-def line_of(level: str, line: str) -> Finding:
-    """A finding from a line as this package writes them: what is wrong, a colon outside of brackets, the remedy.
-
-    Parameters
-    ----------
-    level : str
-        'fault' or 'warning'.
-    line : str
-        Such as a ValueError's; one without a colon has no remedy.
-    """
+def from_line(level: str, line: str) -> Finding:
+    """Return the finding for an error message: the problem and, after the first colon outside brackets, the remedy."""
     depth = 0
     for i, letter in enumerate(line):
         depth += (letter == '(') - (letter == ')')
@@ -54,51 +40,38 @@ def line_of(level: str, line: str) -> Finding:
 
 
 def _installation(facts: dict) -> Iterator[Finding]:
-    mxnet, test = facts['mxnet'], facts['self_test']
+    mxnet, test, role = facts['mxnet'], facts['self_test'], _setting(facts, 'DMLC_ROLE')
     if mxnet['obstacle']:
-        yield line_of('fault', mxnet['obstacle'])
+        yield from_line('fault', mxnet['obstacle'])
+    elif test.get('mxnet', {}).get('error') and role in SERVERS:
+        yield Finding('fault', f'DMLC_ROLE={role} makes MXNet the {role} of a job when it is imported',
+                      'unset DMLC_ROLE')
     elif test.get('mxnet', {}).get('error'):
-        role = _setting(facts, 'DMLC_ROLE')
-        yield (Finding('fault', f'DMLC_ROLE={role} makes MXNet the {role} of a job when it is imported',
-                       'unset DMLC_ROLE') if role in SERVERS else line_of('fault', test['mxnet']['error']))
+        yield from_line('fault', test['mxnet']['error'])
     elif test['during'] == 'mxnet':
-        yield Finding('fault', f'MXNet cannot be imported: the process {test["ended"]}', _why_no_import(facts))
-    # Not where another Python is needed, or a command that installs them, too
+        wheels = ' '.join(f'{name}=={version}' for name, version in mxnet['builds'].items())
+        reinstall = f'pip install --force-reinstall --no-deps {wheels}'
+        remedy = (f'unset DMLC_ROLE; as a {role}, MXNet waits for a job' if role in SERVERS else
+                  f'on a slow disk, try --timeout 300; otherwise {reinstall}' if test['ended'].startswith('was killed')
+                  else f'{reinstall}; if that does not help, the processor is too old for this build')
+        yield Finding('fault', f'MXNet cannot be imported: the process {test["ended"]}', remedy)
+    # Not if the remedy above is another Python, or a command that installs them as well
     if facts['packages_missing'] and not re.search(r"^Python |install '\.\[", mxnet['obstacle']):
-        names = ' '.join(facts['packages_missing'])
-        yield Finding('fault', f'{names.replace(" ", ", ")}: not installed', f'pip install {names}')
-
-
-def _why_no_import(facts: dict) -> str:
-    role = _setting(facts, 'DMLC_ROLE')
-    if role in SERVERS:
-        return f'unset DMLC_ROLE: as {role}, MXNet waits for a job inside its import'
-    if facts['self_test']['ended'].startswith('was killed'):
-        return ('a disk may be slow: --timeout 300 waits longer; else install it anew: pip install --force-reinstall '
-                f'--no-deps {_wheels(facts)}')
-    return ('its library is broken, or not for this processor: pip install --force-reinstall --no-deps '
-            f'{_wheels(facts)}')
-
-
-def _wheels(facts: dict) -> str:
-    return ' '.join(f'{name}=={version}' for name, version in facts['mxnet']['builds'].items())
+        yield Finding('fault', f'not installed: {", ".join(facts["packages_missing"])}',
+                      f'pip install {" ".join(facts["packages_missing"])}')
 
 
 def _environment(facts: dict) -> Iterator[Finding]:
-    threads, test = facts['omp_threads'], facts['self_test']
-    hangs = threads > 1 and not _mxnet_major(facts) >= 2 and not test.get('mxnet', {}).get('num_gpus')
-    too_late = facts['mxnet']['imported_first']
+    threads, too_late = facts['omp_threads'], facts['mxnet']['imported_first']
+    hangs = threads > 1 and not _mxnet_major(facts) >= 2 and not facts['self_test'].get('mxnet', {}).get('num_gpus')
     if too_late:
-        refused = f', and {threads} threads per context hang' if hangs else ''
+        hang = f', and {threads} threads per context hang' if hangs else ''
         yield Finding('fault' if hangs else 'warning',
-                      f'MXNet was imported before gluon_mgpu, too early to set {", ".join(too_late)}{refused}',
-                      'start Python anew and import gluon_mgpu first')
-    elif hangs and 'devices' not in test:  # else it tells by itself
-        yield Finding('fault', f"OMP_NUM_THREADS={threads} with 2 CPU contexts hangs in MXNet's OpenBLAS",
-                      'unset it or set it to 1')
+                      f'MXNet was imported before gluon_mgpu, too early to set {", ".join(too_late)}{hang}',
+                      'restart Python and import gluon_mgpu first')
     if _setting(facts, 'MXNET_ENGINE_TYPE') == 'NaiveEngine':
-        yield Finding('warning', 'MXNET_ENGINE_TYPE=NaiveEngine lets all devices take turns',
-                      'unset it, unless you look for an error')
+        yield Finding('warning', 'MXNET_ENGINE_TYPE=NaiveEngine makes all devices take turns',
+                      'unset it unless you are debugging')
 
 
 def _setting(facts: dict, variable: str) -> str | None:
@@ -114,41 +87,39 @@ def _self_test(facts: dict) -> Iterator[Finding]:
     test = facts['self_test']
     if test['ended'].startswith('could not'):
         yield Finding('warning', f'the self-test {test["ended"]}', 'run python -m gluon_mgpu.doctor in a shell')
-    elif test['during'] == 'driver':
-        yield Finding('fault', f'the self-test {test["ended"]} while {STAGES["driver"]}',
-                      'if nvidia-smi does not answer either, reboot')
     elif test['during'] not in ('', 'mxnet', 'horovod'):
         yield Finding('fault', f'the self-test {test["ended"]} while {STAGES[test["during"]]}',
-                      'report it with the output of python -m gluon_mgpu.doctor --json')
+                      'if nvidia-smi hangs as well, reboot' if test['during'] == 'driver' else REPORT)
     for stage in ('devices', 'allreduce', 'step', 'speed'):
         error = test.get(stage, {}).get('error', '')
         if error and not (facts['packages_missing'] and error.startswith('ModuleNotFoundError')):
-            yield line_of('fault', error)
-    allreduce, step = (test.get(stage, {}) for stage in ('allreduce', 'step'))
+            yield from_line('fault', error)
+    allreduce, step, horovod = (test.get(stage, {}) for stage in ('allreduce', 'step', 'horovod'))
     if allreduce.get('right') is False:
-        yield Finding('fault', f'sums over the devices are wrong: {", ".join(allreduce["wrong"])}', PARALLEL_FAULT)
+        yield Finding('fault', f'sums over the devices are wrong: {", ".join(allreduce["wrong"])}',
+                      f'do not train; {REPORT}')
     if step.get('right') is False:
-        yield Finding('fault', f"a step of training differs from that of {', '.join(step['reference'])} by more than "
-                      f'{step["tolerance"]:g} of it', PARALLEL_FAULT)
-    if facts['horovod']['installed'] and (test.get('horovod', {}).get('error') or test['during'] == 'horovod'):
-        yield line_of('warning', test.get('horovod', {}).get('error') or
-                      f'Horovod cannot be imported (the process {test["ended"]}): {facts["horovod"]["remedy"]}')
+        yield Finding('fault', f'a training step differs from one on {", ".join(step["reference"])} by more than '
+                      f'{step["tolerance"]:.0%}', f'do not train; {REPORT}')
+    if facts['horovod']['installed'] and horovod.get('error'):
+        yield from_line('warning', horovod['error'])
+    elif facts['horovod']['installed'] and test['during'] == 'horovod':
+        yield Finding('warning', f'Horovod cannot be imported: the process {test["ended"]}', facts['horovod']['remedy'])
 
 
 def _speed(facts: dict) -> Iterator[Finding]:
-    speed_up = facts['self_test'].get('speed', {}).get('speed_up', SLOW)
-    if speed_up < SLOW and facts['cores']['count'] > 1 and _setting(facts, 'MXNET_ENGINE_TYPE') != 'NaiveEngine':
-        yield Finding('warning', f'two devices are only {speed_up:.2f} times as fast as one', _why_slow(facts))
-
-
-def _why_slow(facts: dict) -> str:
-    load, cores = facts['self_test']['speed']['load'], facts['cores']['count']
+    speed_up, cores = facts['self_test'].get('speed', {}).get('speed_up', SLOW), facts['cores']['count']
+    if speed_up >= SLOW or cores == 1 or _setting(facts, 'MXNET_ENGINE_TYPE') == 'NaiveEngine':
+        return
+    load = facts['self_test']['speed']['load']
+    yours = [entry['name'] for entry in facts['engine'] if entry['by'] == 'you' and entry['name'].startswith('MXNET_')]
     if load and load > cores / 2:
-        return f'the cores are busy (load {load:.1f} on {cores} cores): look again when they are not'
-    mine = [entry['name'] for entry in facts['engine'] if entry['by'] == 'you' and entry['name'].startswith('MXNET_')]
-    if mine:
-        return f'unset {", ".join(mine)}'
-    return 'others may use the cores, or a container may have fewer than it shows: look again when they are free'
+        remedy = f'repeat when the cores are idle (load {load:.1f} on {cores} cores)'
+    elif yours:
+        remedy = f'unset {", ".join(yours)}'
+    else:
+        remedy = 'repeat when no other program uses the cores; in a container, check its CPU limit'
+    yield Finding('warning', f'two devices are only {speed_up:.2f} times as fast as one', remedy)
 
 
 def _gpus(facts: dict) -> Iterator[Finding]:
@@ -161,33 +132,35 @@ def _gpus(facts: dict) -> Iterator[Finding]:
             continue
         builds = ' or '.join(gpu['builds'])
         if 'mxnet-cu112' not in gpu['builds'] and _mxnet_major(facts) < 2:
-            yield Finding('warning', f'{name}: no MXNet on PyPI has code for it, nor ever will',
-                          f'{builds}, else CPU contexts' if builds else 'CPU contexts')
+            yield Finding('warning', f'{name}, which no MXNet on PyPI supports',
+                          f'install {builds}, or use CPU contexts' if builds else 'use CPU contexts')
         elif mxnet.get('cuda') is False:
-            yield Finding('warning', f'{name}, and the CPU build of MXNet is installed, which cannot use it',
-                          f'install {builds}: docs/devices.md')
+            yield Finding('warning', f'{name}, but the CPU build of MXNet is installed',
+                          f'install {builds}; docs/devices.md shows how')
         elif mxnet.get('cuda') and gpu['index'] >= mxnet['num_gpus']:
-            yield Finding('warning', f'{name}, and MXNet cannot see it', 'the driver may be too old')
+            yield Finding('warning', f'{name}, but MXNet does not see it', 'update the NVIDIA driver')
 
 
 def _disks(facts: dict) -> Iterator[Finding]:
     runs, cache = facts['disks']['runs'], facts['disks']['cache']
     if not runs['folder']:
-        yield Finding('fault', f'{runs["error"]}, where runs are kept', 'change to a folder that exists')
+        yield Finding('fault', 'the current folder has been deleted', 'change to a folder that exists')
     elif runs['error']:
-        yield Finding('fault', f'{runs["folder"]} cannot be written ({runs["error"]}), where runs are kept',
-                      'make room, remove what is in the way, go to another folder, or name one with --out-dir')
+        yield Finding('fault', f'{runs["folder"]} cannot be written: {runs["error"]}',
+                      'free some space, remove what is in the way, or name another folder with --out-dir')
     if cache['error']:
-        where = f'{cache["folder"]} cannot be written ({cache["error"]})' if cache['folder'] else cache['error']
-        yield Finding('warning', f'{where}: what is downloaded cannot be kept there',
-                      'let XDG_CACHE_HOME name a folder that can be written')
+        what = (f'{cache["folder"]}, for downloaded data, cannot be written: {cache["error"]}' if cache['folder'] else
+                'there is no home folder for downloaded data')
+        yield Finding('warning', what, 'set XDG_CACHE_HOME to a writable folder')
     for name, disk in (('runs', runs), ('data', cache)):
         if not disk['error'] and disk['free'] < LITTLE_SPACE:
-            yield Finding('warning', f'{disk["free"] / 2**20:.0f} MB are free for {name} in {disk["folder"]}',
-                          f'have {LITTLE_SPACE >> 20} MB: ResNet-18 keeps checkpoints of 45 MB')
+            yield Finding('warning', f'only {disk["free"] / 2**20:.0f} MB are free for {name} in {disk["folder"]}',
+                          f'free {LITTLE_SPACE >> 20} MB; checkpoints of ResNet-18 take 45 MB each')
+
+
+def _data(facts: dict) -> Iterator[Finding]:
     what, _, remedy = facts['data']['fashion-mnist'].get('error', '').partition('; ')
     if what and facts['data']['mnist']['folder']:
-        yield Finding('warning', f'GLUON_MGPU_DATA: {what}',
-                      f'train on MNIST, which is there: --dataset mnist; {remedy}')
+        yield Finding('warning', f'GLUON_MGPU_DATA: {what}', f'train on MNIST with --dataset mnist; {remedy}')
     elif what:
         yield Finding('fault', f'GLUON_MGPU_DATA: {what}', remedy)

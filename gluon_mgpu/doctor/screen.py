@@ -1,7 +1,6 @@
-"""What `examine` has found, as one screen of text: what is wrong first, then what there is."""
+"""The doctor's report as one screen of text: problems first, then facts."""
 from __future__ import annotations
 
-import itertools
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -13,27 +12,17 @@ COLOURS = {'fault': '\033[1;31m', 'warning': '\033[33m', 'well': '\033[32m'}
 
 
 def screen(report: dict[str, Any], colour: bool = False) -> list[str]:
-    """The lines of the screen; in commands to be copied they are not broken, however long.
-
-    Parameters
-    ----------
-    report : dict
-        From `examine`.
-    colour : bool
-        Mark what is wrong, for a terminal.
-    """
+    """Return the lines for a report from `examine`. Remedies are not wrapped, so that commands can be copied."""
     def painted(kind: str, text: str) -> str:
         return f'{COLOURS[kind]}{text}\033[0m' if colour else text
 
-    can_train = report['can_train']
-    verdict = _verdict(report)
-    lines = [painted('well' if can_train else 'fault', verdict), '']
+    lines = [painted('well' if report['can_train'] else 'fault', _verdict(report)), '']
     for finding in report['findings']:
-        first, *others = _wrapped(finding['level'].upper() if finding['level'] == 'fault' else finding['level'],
-                                  finding['what'])
-        lines += [painted(finding['level'], first), *others]
-        titles = itertools.chain(['  do'], itertools.repeat(''))
-        lines += [f'{title:{INDENT}}{part}' for title, part in zip(titles, finding['remedy'].split('; ')) if part]
+        level = finding['level']
+        first, *others = _wrapped('FAULT' if level == 'fault' else level, finding['what'])
+        remedies = [part for part in finding['remedy'].split('; ') if part]
+        lines += [painted(level, first), *others]
+        lines += [f'{"" if i else "  do":{INDENT}}{remedy}' for i, remedy in enumerate(remedies)]
         lines += ['']
     for title, text in _rows(report):
         lines += _wrapped(title, text)
@@ -46,11 +35,9 @@ def _wrapped(title: str, text: str) -> list[str]:
 
 
 def _verdict(report: dict) -> str:
-    name = f'gluon_mgpu {report["gluon_mgpu"]}'
-    if not report['can_train']:
-        return f'{name}: training cannot run'
     devices = report['self_test'].get('devices', {}).get('devices')
-    return f'{name}: training can run{" on " + " and ".join(devices) if devices else ""}'
+    verdict = f'can run{" on " + " and ".join(devices) if devices else ""}' if report['can_train'] else 'cannot run'
+    return f'gluon_mgpu {report["gluon_mgpu"]}: training {verdict}'
 
 
 def _rows(report: dict) -> Iterator[tuple[str, str]]:
@@ -62,10 +49,12 @@ def _rows(report: dict) -> Iterator[tuple[str, str]]:
     yield from _mxnet(report)
     yield from _gpus(report)
     yield 'cores', f'{cores["count"]}, {cores["processor"]}{", bfloat16" if cores["bfloat16"] else ""}'
-    yield from _engine(report)
+    for i, line in enumerate(_engine(report)):
+        yield '' if i else 'engine', line
     yield 'horovod', _horovod(report)
     yield from _data(report)
-    yield from _self_test(report['self_test'])
+    for i, line in enumerate(_self_test(report['self_test'])):
+        yield '' if i else 'self-test', line
 
 
 def _mxnet(report: dict) -> Iterator[tuple[str, str]]:
@@ -74,87 +63,81 @@ def _mxnet(report: dict) -> Iterator[tuple[str, str]]:
     if not builds and not folder:
         yield 'mxnet', 'none'
         return
-    names = ' and '.join(f'{name} {version}' for name, version in builds.items()) or 'of a build that pip does not know'
+    names = ' and '.join(f'{name} {version}' for name, version in builds.items()) or 'a build unknown to pip'
     kind = {True: ', with CUDA', False: ', for CPUs', None: ''}[imported.get('cuda')]
     code = imported.get('code_for')
-    code_for = f', code for compute capability {dotted(code[0])} to {dotted(code[1])}' if code else ''
+    code_for = f', for compute capability {dotted(code[0])} to {dotted(code[1])}' if code else ''
     yield 'mxnet', f'{names}{kind}{code_for}, {folder}'
     libraries = report['cuda_libraries']
     if libraries:
-        lacking = [name for name, there in libraries.items() if not there]
-        found = f'{len(libraries) - len(lacking)} of the {len(libraries)} libraries found'
-        yield 'cuda', found + (f'; missing: {", ".join(lacking)}' if lacking else '')
+        missing = [name for name, place in libraries.items() if not place]
+        found = f'{len(libraries) - len(missing)} of {len(libraries)} libraries found'
+        yield 'cuda', found + (f'; missing: {", ".join(missing)}' if missing else '')
 
 
 def _gpus(report: dict) -> Iterator[tuple[str, str]]:
-    driver = report['self_test'].get('driver')
+    driver, mxnet = report['self_test'].get('driver'), report['self_test'].get('mxnet', {})
     if driver is None:
         yield 'driver', 'did not answer'
         return
-    version, code = driver['cuda_version'], report['self_test'].get('mxnet', {}).get('code_for')
-    if version:
-        yield 'driver', f"NVIDIA's, for CUDA up to {dotted(version)}"
+    code = mxnet.get('code_for')
+    if driver['cuda_version']:
+        yield 'driver', f'NVIDIA, for CUDA up to {dotted(driver["cuda_version"])}'
     for gpu in driver['gpus']:
-        has_code = ''
-        if code:
-            has_code = f', {"code" if code[0] <= gpu["capability"] <= code[1] else "no code"} for it in this MXNet'
+        supported = f', {"" if code[0] <= gpu["capability"] <= code[1] else "not "}supported here' if code else ''
         builds = ', '.join(build.split(' (')[0] for build in gpu['builds']) or 'no MXNet'
         yield f'gpu:{gpu["index"]}', (f'{gpu["name"]}, {gpu["memory"] / 2**30:.1f} GiB, compute capability '
-                                      f'{dotted(gpu["capability"])}{has_code}: runs with {builds}')
+                                      f'{dotted(gpu["capability"])}{supported}; runs with {builds}')
     if not driver['gpus']:
-        yield 'gpus', f'none ({driver["reason"]}){": CPU contexts are used" if report["can_train"] else ""}'
+        yield 'gpus', f'none: {mxnet.get("why_no_gpus") or driver["reason"]}'
+        if report['can_train']:
+            yield '', 'training uses CPU contexts: a CPU core acts as a device'
 
 
-def _engine(report: dict) -> Iterator[tuple[str, str]]:
-    by: dict[str, list] = {}
-    for entry in report['engine']:
-        if entry['name'].startswith('mallopt '):
-            continue
-        value = f'{entry["name"]}={entry["value"]}' if entry['value'] else f'{entry["name"]} unset'
-        by.setdefault(entry['by'] or 'nobody', []).append(value)
-    allocator = [entry['name'].split()[1] for entry in report['engine'] if entry['name'].startswith('mallopt ')]
-    if allocator:
-        by.setdefault('gluon_mgpu', []).append(f'the allocator ({", ".join(allocator)})')
-    title = 'engine'
-    for who, values in by.items():
-        yield title, f'set by {who}: {", ".join(values)}'
-        title = ''
+def _engine(report: dict) -> Iterator[str]:
+    for by, words in (('gluon_mgpu', 'set by gluon_mgpu'), ('you', 'set by you'), (None, 'not set')):
+        entries = [(entry['name'], entry['value']) for entry in report['engine'] if entry['by'] == by]
+        found = [f'{name}={value}' if value else name for name, value in entries if not name.startswith('mallopt')]
+        allocator = ', '.join(name.split()[1] for name, _ in entries if name.startswith('mallopt'))
+        if allocator:
+            found.append(f'the memory allocator ({allocator})')
+        if found:
+            yield f'{words}: {", ".join(found)}'
 
 
 def _horovod(report: dict) -> str:
     if not report['horovod']['installed']:
         return f'not installed; for training on several machines, {report["horovod"]["remedy"]}'
-    answer = report['self_test'].get('horovod')
-    if answer is None:
-        return 'installed, not tried'
-    return answer.get('error') or 'works with this MXNet'
+    result = report['self_test'].get('horovod')
+    if result is None:
+        return 'installed, not tested'
+    return result.get('error') or 'works with this MXNet'
 
 
 def _data(report: dict) -> Iterator[tuple[str, str]]:
     data = report['data']
     names = ('fashion-mnist', 'mnist')
-    there = [f'{name} in {data[name]["folder"]}' for name in names if data[name]['folder']]
-    lacking = ' and '.join(name for name in names if not data[name]['folder'])
-    how = f'not in {data["named"]}' if data['named'] else 'downloaded when asked for'
-    yield 'data', '; '.join([*there, *([f'{lacking}: {how}'] if lacking else []), 'glyphs: made here'])
-    disks = [(use, disk) for use, disk in (('data', report['disks']['cache']), ('runs', report['disks']['runs']))]
+    found = [f'{name} in {data[name]["folder"]}' for name in names if data[name]['folder']]
+    missing = ' and '.join(name for name in names if not data[name]['folder'])
+    how = f'not in {data["named"]}' if data['named'] else 'downloaded when needed'
+    yield 'data', '; '.join([*found, *([f'{missing}: {how}'] if missing else []), 'glyphs: built in'])
+    disks = (('data', report['disks']['cache']), ('runs', report['disks']['runs']))
     yield 'disk', ', '.join(f'{disk["free"] / 2**30:.0f} GiB free for {use} in {disk["folder"]}' if not disk['error']
-                            else f'none for {use}: {disk["error"]}' for use, disk in disks)
+                            else f'none for {use}' for use, disk in disks)
 
 
-def _self_test(test: dict) -> Iterator[tuple[str, str]]:
+def _self_test(test: dict) -> list[str]:
     allreduce, step, speed = (test.get(stage, {}) for stage in ('allreduce', 'step', 'speed'))
-    told = []
+    lines = []
     if 'right' in allreduce:
-        told.append(f'sums over the devices are {"right" if allreduce["right"] else "wrong"}')
+        lines.append(f'sums over the devices are {"right" if allreduce["right"] else "wrong"}')
     if 'right' in step:
-        told.append(f'a step equals that on {", ".join(step["reference"])}, to {step["difference"]:.0e}'
-                    if step['right'] else f'a step differs from that on {", ".join(step["reference"])}')
+        equal = 'differs from' if not step['right'] else f'agrees to {step["difference"]:.0e} with'
+        lines.append(f'a training step {equal} one on {", ".join(step["reference"])}')
     if 'speed_up' in speed:
         one, two = (1000 * seconds for seconds in speed['seconds'])
-        told.append(f'LeNet: {one:.0f} ms per step on one device, {two:.0f} ms on two')
-        told.append(f'two devices are {speed["speed_up"]:.2f} times as fast as one')
+        lines.append(f'LeNet: {one:.0f} ms per step on one device, {two:.0f} ms on two')
+        lines.append(f'two devices are {speed["speed_up"]:.2f} times as fast as one')
     if test['ended'] != 'well':
-        told.append(f'the process {test["ended"]}')
-    for i, line in enumerate(told or ['not begun, since it needs MXNet']):
-        yield '' if i else 'self-test', line
+        lines.append(f'the process {test["ended"]}')
+    return lines or ['not run, because it needs MXNet']

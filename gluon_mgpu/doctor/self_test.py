@@ -1,6 +1,6 @@
-"""What `child` runs: MXNet imported, two devices beside each other, sums and a step against what they must be.
+"""The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-Prints a line of JSON per stage, as soon as it has ended.
+Runs in a subprocess (see `child`) and prints a line of JSON after each stage.
 """
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ import faulthandler
 import json
 import os
 import time
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 from ..devices.nvidia_driver import ask_driver
 
-# One device against two: how far a step of training differs, |two - one| / |one| for each parameter. Rounding made 2e-5
-# at most on CPU contexts; GPUs that multiply in TF32 round to 5e-4. One row lost out of 255 made 3e-2, a gradient 0.6.
+# Limit of |two - one| / |one| for each parameter after a step on two devices and on one. Rounding: at most 2e-5 on CPU
+# contexts, 5e-4 on GPUs that multiply in TF32. A lost row out of 255: 3e-2. A lost gradient: 0.6.
 TOLERANCE = 1e-2
-ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; a GPU would wait for Python in a smaller one
+ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python
 ROUNDS, STEPS, WARM_UP = 7, 5, 3
 
 
 def driver() -> dict[str, Any]:
-    """What the NVIDIA driver says."""
+    """Ask the NVIDIA driver for its GPUs."""
     gpus, cuda_version, reason = ask_driver()
     return {'gpus': [{**gpu._asdict(), 'builds': gpu.builds()} for gpu in gpus], 'cuda_version': cuda_version,
             'reason': reason}
 
 
 def mxnet() -> dict[str, Any]:
-    """Import MXNet; MXNetImportError says why not."""
+    """Import MXNet; raises MXNetImportError with the reason if that fails."""
     start = time.perf_counter()
-    from ..devices.gpus import num_mxnet_gpus
+    from ..devices.gpus import num_mxnet_gpus, why_no_gpus
     from ..mxnet_setup.compat import compute_capabilities, mx
     cuda = mx.runtime.Features().is_enabled('CUDA')
-    return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_mxnet_gpus(),
+    num_gpus = num_mxnet_gpus()
+    return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_gpus,
+            'why_no_gpus': '' if num_gpus else why_no_gpus(),
             'code_for': compute_capabilities() if cuda else None, 'seconds': time.perf_counter() - start}
 
 
 def devices() -> dict[str, Any]:
-    """The devices that the chapters train on by default; ValueError if that is refused."""
+    """Choose the devices that the chapters use by default; raises ValueError if they cannot be used."""
     return {'devices': [str(device) for device in _chosen()]}
 
 
 def allreduce() -> dict[str, Any]:
-    """Sum over the devices by each algorithm; whole numbers, so that the sum is exact in any order."""
+    """Sum over the devices with each algorithm. Whole numbers make the sum exact in any order."""
     import numpy
 
     from .. import scratch
@@ -62,42 +63,38 @@ def allreduce() -> dict[str, Any]:
 
 
 def step() -> dict[str, Any]:
-    """A step of training on the devices, and the same on the first one; of a single GPU, on a CPU context."""
+    """Compare a training step on the devices with one on the first device, or of a single one with a CPU context."""
     import numpy
 
     from .. import scratch
-    from ..mxnet_setup.compat import mx, np
-    chosen, rng = _chosen(), numpy.random.default_rng(0)
+    from ..mxnet_setup.compat import mx
+    chosen = _chosen()
     single = chosen[:1] if len(chosen) > 1 else [mx.cpu(0)]
-    X = np.array(rng.random((255, 1, 28, 28), dtype='float32'))  # an odd number: the shards differ in rows
-    y = np.array(rng.integers(0, 10, 255))
+    X, y = _batch(255)  # an odd number, so that the shards differ in rows
     mx.random.seed(0)
     initial = scratch.init_params(scale=0.1)
-    moved = []
+    changes = []
     for group in (single, chosen):
         replicas = [scratch.get_params(initial, device) for device in group]
         scratch.train_batch(X, y, replicas, group, lr=1.0)
-        moved += [[new.asnumpy() - old.asnumpy() for new, old in zip(params, initial)] for params in replicas]
-    reference, *others = moved
+        changes += [[new.asnumpy() - old.asnumpy() for new, old in zip(params, initial)] for params in replicas]
+    reference, *others = changes
     differences = [float(numpy.linalg.norm(a - b) / numpy.linalg.norm(b))
                    for other in others for a, b in zip(other, reference)]
-    right = all(difference <= TOLERANCE for difference in differences)  # NaN is not
-    worst = max(differences) if right else None
-    return {'right': right, 'difference': worst, 'tolerance': TOLERANCE, 'reference': [str(d) for d in single]}
+    right = all(difference <= TOLERANCE for difference in differences)  # false for NaN
+    return {'right': right, 'difference': max(differences) if right else None, 'tolerance': TOLERANCE,
+            'reference': [str(device) for device in single]}
 
 
 def speed() -> dict[str, Any]:
-    """Seconds per step of LeNet on the first device and on both, in turns; medians."""
-    import numpy
-
+    """Measure the median seconds per step of LeNet on the first device and on both, in turns."""
     from .. import scratch
-    from ..mxnet_setup.compat import np, npx
-    chosen, rng = _chosen(), numpy.random.default_rng(0)
+    from ..mxnet_setup.compat import npx
+    chosen = _chosen()
     if len(chosen) < 2:
         return {}
     rows = ROWS[chosen[0].device_type]
-    X = np.array(rng.random((rows, 1, 28, 28), dtype='float32'))
-    y = np.array(rng.integers(0, 10, rows))
+    X, y = _batch(rows)
     initial, groups = scratch.init_params(), (chosen[:1], chosen)
     replicas = [[scratch.get_params(initial, device) for device in group] for group in groups]
     load = os.getloadavg()[0] if hasattr(os, 'getloadavg') else None
@@ -109,21 +106,29 @@ def speed() -> dict[str, Any]:
         npx.waitall()
         return (time.perf_counter() - start) / steps
 
-    seconds: tuple[list, list] = ([], [])
     for which in (0, 1):
         train(which, WARM_UP)
-    for n in range(ROUNDS):
-        for which in ((0, 1), (1, 0))[n % 2]:
+    seconds: tuple[list, list] = ([], [])
+    for number in range(ROUNDS):
+        for which in ((0, 1), (1, 0))[number % 2]:
             seconds[which].append(train(which, STEPS))
     one, two = map(median, seconds)
     return {'rows': rows, 'seconds': [one, two], 'speed_up': one / two, 'load': load}
 
 
 def horovod() -> dict[str, Any]:
-    """Whether several workers can train together."""
+    """Check that Horovod works with this MXNet."""
     from ..distributed.horovod_checks import check_horovod
     check_horovod()
     return {}
+
+
+def _batch(rows: int) -> tuple:
+    import numpy
+
+    from ..mxnet_setup.compat import np
+    rng = numpy.random.default_rng(0)
+    return np.array(rng.random((rows, 1, 28, 28), dtype='float32')), np.array(rng.integers(0, 10, rows))
 
 
 def _chosen() -> list:
@@ -132,26 +137,21 @@ def _chosen() -> list:
     return devices_from(min(num_mxnet_gpus(), 2) or 2)
 
 
-# By the names in `child.STAGES` and in their order
-WORK: dict[str, Callable[[], dict]] = {
-    'driver': driver, 'mxnet': mxnet, 'devices': devices, 'allreduce': allreduce, 'step': step, 'speed': speed,
-    'horovod': horovod,
-}
+WORK = (driver, mxnet, devices, allreduce, step, speed, horovod)  # `child.STAGES` has their names
 
 
 def main() -> None:
-    """Go through the stages; the first of MXNet's that fails is the last."""
-    answers = os.fdopen(os.dup(1), 'w')
-    os.dup2(2, 1)  # what libraries print is not ours
+    """Run the stages until one fails."""
+    stdout = os.fdopen(os.dup(1), 'w')
+    os.dup2(2, 1)  # keeps the output of libraries out of ours
     faulthandler.enable()
-    for name, work in WORK.items():
+    for work in WORK:
         try:
-            answer = work()
-        except (Exception, SystemExit) as error:  # MXNet ends the process where DMLC_ROLE makes it a server
+            result = work()
+        except (Exception, SystemExit) as error:  # SystemExit: DMLC_ROLE makes MXNet a server
             line = ' '.join(str(error).split())
-            answer = {'error': line if isinstance(error, ValueError) else f'{type(error).__name__}: {line}'}
-        print(json.dumps({name: answer}), file=answers, flush=True)
-        if 'error' in answer:
+            result = {'error': line if isinstance(error, ValueError) else f'{type(error).__name__}: {line}'}
+        print(json.dumps({work.__name__: result}), file=stdout, flush=True)
+        if 'error' in result:
             break
-    answers.flush()
-    os._exit(0)  # MXNet may have errors in store, and raise them when Python ends
+    os._exit(0)  # skip MXNet's shutdown, which can raise stored errors

@@ -1,5 +1,5 @@
-"""Trained networks as ONNX models, which other programs run.
+"""Trained networks as ONNX models.
 
-    graph.py     a network's layers as ONNX operators
-    file.py      the model, checked against the network and written
+    operators.py    convert a network to ONNX operators
+    file.py         compare the model with the network and write it
 """

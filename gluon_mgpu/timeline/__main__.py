@@ -1,4 +1,4 @@
-"""The command that draws a trace: ``python -m gluon_mgpu.timeline --help``."""
+"""Command line that draws a trace: ``python -m gluon_mgpu.timeline --help``."""
 from __future__ import annotations
 
 import argparse
@@ -11,13 +11,13 @@ from .read import read
 
 
 def main(argv: list | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line and return the exit status."""
     parser = Parser(prog='python -m gluon_mgpu.timeline',
                     description="Draw a Chrome trace of MXNet's profiler, one lane per device.")
-    parser.add_argument('trace', metavar='TRACE.json', help='the trace, as --timeline of a chapter leaves it')
+    parser.add_argument('trace', metavar='TRACE.json', help='trace written by a chapter with --timeline')
     parser.add_argument('--out', type=picture, metavar='PNG',
                         help='the picture to write (default: beside the trace, .png)')
-    parser.add_argument('--title', help="the picture's heading (default: the name of the trace)")
+    parser.add_argument('--title', help='title of the picture (default: the name of the trace)')
     args = parser.parse_args(argv)
     return exit_status('timeline', lambda: _run(args))
 

@@ -1,13 +1,13 @@
-"""Traces of MXNet's profiler, read: what ran on which device, when, and in which phase of the step.
+"""Reader for traces of MXNet's profiler: what ran on each device, when, and in which phase of the step.
 
-An event is what the engine ran as one piece on a device, and it has no phase, only the names of its operators: the
-phase is told from them and from their order on the device, which is right but for a small part of a step:
+An event is one piece of work of MXNet's engine. It has the names of its operators but no phase. The phase is inferred
+from the names and their order on the device, which mislabels a small part of a step:
 
-- ``backward`` in a name is backward, an ``sgd_update`` update; ones are what backward begins with.
-- Copies are allreduce once backward has begun on the device, also those that bring new weights; before,
-  they bring the batch: other. Sums are allreduce, products and differences update, in the same way.
-- ImperativeBulk is operators without their names: the copies at both ends of a hybridized network, the layers of
-  one that is not. It counts with what was seen before it on the device.
+- ``backward`` in a name means backward, ``sgd_update`` means update. Backward begins by setting an array to ones.
+- Before backward, copies bring the batch: other. After it has begun on the device, copies and sums are allreduce,
+  including copies of new weights; products and differences are update.
+- ImperativeBulk is a group of operators without names: the copies at both ends of a hybridized network, or the layers
+  of one that is not hybridized. It belongs to the phase before it on the device.
 """
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from typing import NamedTuple
 
 PHASES = ('forward', 'backward', 'allreduce', 'update', 'other')
 LANE = re.compile(r'(cpu|gpu)(/\d+| pinned/| shared/)$')  # the profiler's processes that are devices
-BRACES = re.compile(r'\{[^}]*\}?|\]')                     # operator{name=...;...}: MXNet 2 adds attributes
-# What means something else before backward, where it brings the batch or is part of the network
+BRACES = re.compile(r'\{[^}]*\}?|\]')                     # operator{name=...;...}: attributes, added by MXNet 2
+# Operators with these meanings only after backward has begun; before, they are part of the network or bring the batch
 ALLREDUCE = re.compile(r'Copy|_npi_add$|_plus|ElementwiseSum$|add_n$|KVStore')
 UPDATE = re.compile(r'_npi_subtract$|_npi_multiply_scalar$')
 
 
 class Event(NamedTuple):
-    """What the engine ran as one piece on a device."""
+    """One piece of work on a device."""
 
-    device: str  # 'cpu(0)', 'gpu(1)'; 'cpu pinned' where it cannot be told whose memory it was
+    device: str  # 'cpu(0)', 'gpu(1)'; 'cpu pinned' if the owner of the memory is unknown
     phase: str  # one of `PHASES`
     start: float  # milliseconds from the first event of the trace
     duration: float  # milliseconds
@@ -37,22 +37,9 @@ class Event(NamedTuple):
 
 
 def read(path) -> list[Event]:
-    """Read what ran on the devices from a Chrome trace of MXNet's profiler.
+    """Read the events of a trace, at least one, in the order of their start.
 
-    Parameters
-    ----------
-    path : path-like
-        The trace, as `record` and `Timeline` write it.
-
-    Returns
-    -------
-    list of Event
-        At least one, in the order of their beginning.
-
-    Raises
-    ------
-    ValueError
-        If the file is something else, or nothing ran on a device.
+    Raises ValueError if the file is not a trace of MXNet's profiler, or nothing ran on a device.
     """
     return parse(Path(path).read_bytes(), path)
 
@@ -63,59 +50,53 @@ def parse(trace: str | bytes, path) -> list[Event]:
         events = _events(json.loads(trace)['traceEvents'])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a Chrome trace of MXNet's profiler: "
-                         'give the trace.json that --timeline leaves') from None
+                         'give the trace.json that --timeline writes') from None
     if not events:
-        raise ValueError(f'{path} has no event that ran on a device: profile a step that computes')
+        raise ValueError(f'{path} has no event on a device: profile a step that computes')
     return events
 
 
 def _events(records: list[dict]) -> list[Event]:
     lanes = {r['pid']: r['args']['name'] for r in records if r['ph'] == 'M' and r['name'] == 'process_name'}
     pieces = sorted(_pieces(r for r in records if LANE.match(lanes.get(r.get('pid'), ''))))
-    # On CPUs the worker of a context also does that context's copies to pinned memory
+    # A CPU context's worker thread also makes that context's copies to pinned memory
     owners = {tid: lanes[pid] for _, _, pid, tid, _ in pieces if lanes[pid][-1].isdigit()}
     events: list[Event] = []
     states: dict[str, str] = {}
-    origin = pieces[0][0] if pieces else 0.0
     for start, end, pid, tid, name in pieces:
         lane = lanes[pid] if lanes[pid][-1].isdigit() else owners.get(tid, lanes[pid])
         phase, states[lane] = classify(name, states.get(lane, 'forward'))
         device = re.sub(r'/(\d+)$', r'(\1)', lane).rstrip('/')
-        events.append(Event(device, phase, (start - origin) / 1000, (end - start) / 1000, name))
+        events.append(Event(device, phase, (start - pieces[0][0]) / 1000, (end - start) / 1000, name))
     return events
 
 
 def _pieces(records: Iterable[dict]) -> Iterator[tuple]:
-    """Pair beginnings and ends: (start, end, pid, tid, name), times in microseconds; skip what has only one."""
-    begun: dict[tuple, list] = {}
+    """Pair starts and ends: (start, end, pid, tid, name) in microseconds. Skip records without a partner."""
+    unpaired: dict[tuple, list] = {}
     for r in records:  # not sorted by time: MXNet writes the two records of a piece together
         if r['ph'] in ('B', 'E') and r['name'] != 'DeleteVariable':
-            starts = begun.setdefault((r['pid'], r['tid'], r['name']), [])
+            starts = unpaired.setdefault((r['pid'], r['tid'], r['name']), [])
             if r['ph'] == 'B':
                 starts.append(float(r['ts']))
             elif starts:
                 start, end = starts.pop(), float(r['ts'])
                 if not math.isfinite(end - start):
-                    raise ValueError('the times of a piece must be finite')
+                    raise ValueError('times must be finite')
                 yield start, end, r['pid'], r['tid'], r['name']
 
 
 def classify(name: str, state: str) -> tuple[str, str]:
-    """Tell the phase of a piece from its name and the `state` of its device, 'forward' or 'backward'.
+    """Infer the phase of a piece from its name and the state of its device; return the phase and the new state.
 
-    Returns
-    -------
-    phase : str
-        One of `PHASES`.
-    state : str
-        'backward' from the first backward operators on, until a forward one follows.
+    A device is in the state 'backward' from the first backward operator until the next forward one, else in 'forward'.
     """
     operators = BRACES.sub('', name).split(',')
     if 'backward' in name:
         return 'backward', 'backward'
     if name == 'ImperativeBulk':
         return state, state
-    if name == 'SetValueOp':  # the ones that backward begins with; made whenever the device has time
+    if name == 'SetValueOp':  # the ones that backward begins with; may run earlier, when the device has time
         return 'backward', state
     if all('sgd' in operator for operator in operators):
         return 'update', state
@@ -128,11 +109,5 @@ def classify(name: str, state: str) -> tuple[str, str]:
 
 
 def step_time(events: list[Event]) -> float:
-    """Return the milliseconds from the first event's beginning to the last one's end.
-
-    Parameters
-    ----------
-    events : list of Event
-        At least one.
-    """
+    """Return the milliseconds from the first event's start to the last one's end."""
     return max(e.start + e.duration for e in events)

@@ -1,9 +1,9 @@
-"""Steps of training recorded by MXNet's profiler, for the pictures of `draw`."""
+"""Recording of training steps with MXNet's profiler."""
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..base.checks import integer
 from ..base.files import write_atomically
@@ -13,38 +13,25 @@ from ..training.parameters import check_initialized
 from ..training.run import Callback, Run
 from . import profiler
 from .draw import draw
-from .read import Event, parse, read, step_time
+from .read import Event, parse, step_time
 
 
 def check_profiler(devices: list) -> None:
-    """Refuse devices that MXNet's profiler cannot record.
+    """Raise ValueError for devices that MXNet's profiler cannot record.
 
-    Raises
-    ------
-    ValueError
-        The profiler has as many places for CPU contexts as the machine has cores and looks no further: the
-        next contexts are shown as something else, those after them end the process.
+    It has one slot per core for CPU contexts and does not check the number: the next contexts get wrong names, and
+    those after them crash the process.
     """
     for device in devices:
         if device.device_type == 'cpu' and device.device_id >= num_cores():
-            raise ValueError(f"{device} is beyond what MXNet's profiler can record: with {num_cores()} cores "
-                             f'a timeline takes cpu:0 to cpu:{num_cores() - 1}')
+            raise ValueError(f"{device} is beyond what MXNet's profiler can record: with {num_cores()} cores, "
+                             f'use cpu:0 to cpu:{num_cores() - 1}')
 
 
 def record(step: Callable[[], None], path) -> list[Event]:
-    """Profile one call of `step`, on devices that pass `check_profiler`; waits before and after it.
+    """Profile one call of `step`, write a Chrome trace to `path` and return its events; blocks.
 
-    Parameters
-    ----------
-    step : callable
-        Takes nothing. Should have run a few times before: the first calls lay out memory.
-    path : path-like
-        The Chrome trace to write.
-
-    Returns
-    -------
-    list of Event
-        As from `read`.
+    The devices must pass `check_profiler`. Call `step` a few times before, because the first calls allocate memory.
     """
     recording = profiler.start()
     try:
@@ -53,52 +40,39 @@ def record(step: Callable[[], None], path) -> list[Event]:
     finally:
         trace = profiler.stop(recording)
     Path(path).write_text(trace)
-    return read(path)
+    return parse(trace, path)
 
 
 class Timeline(Callback):
-    """Profiles some steps of a run, each alone, and keeps the median one, as a trace and as a picture.
+    """Callback that profiles some steps of a run and writes the median one as a trace and a picture.
 
-    A single step may show what happened by accident. A step is recorded from idle devices until they are idle
-    again, so that nothing of the one before or after is in it.
+    Each step is recorded alone, from idle devices to idle devices. One step could be unusual, so several are recorded.
 
     Parameters
     ----------
     folder : path-like
-        Where ``trace.json`` and ``timeline.png`` are written; it must be there.
+        Existing folder for ``trace.json`` and ``timeline.png``, which are written when the run ends.
     heading : str
-        What is trained, on which data and devices.
-    warm_up : int
-        The batches before the first one recorded, over all epochs: they lay out memory.
-    steps : int
-        The batches recorded after them, fewer if the run ends before.
-
-    Attributes
-    ----------
-    trace : Path
-        The Chrome trace of the median step, by `step_time`, of those recorded; of an even number of them the
-        quicker of the two in the middle. Written anew after each step, and not at all if there is none.
-    num_steps : int
-        The steps recorded.
-
-    Raises
-    ------
-    ValueError
-        If `warm_up` is not an integer of at least 0, or `steps` not one of at least 1; and when the run begins, if
-        `check_profiler` refuses a device of the network.
+        Title of the picture.
+    warm_up, steps : int
+        Batches before the first recorded one, over all epochs, and batches to record.
     """
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
         self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'
         self.heading = heading
         self.warm_up, self.steps = integer('warm_up', warm_up, 0), integer('steps', steps, 1)
-        self.num_steps = 0
         self._num_batches = 0
-        self._recording: tempfile.TemporaryDirectory | None = None  # while a step is profiled
-        self._recorded: list[tuple[float, str]] = []  # of each step its milliseconds and its trace
+        self._recording: Any = None  # from `profiler.start`, while a step is profiled
+        self._traces: list[str] = []
+
+    @property
+    def num_steps(self) -> int:
+        """Number of recorded steps."""
+        return len(self._traces)
 
     def train_begin(self, run: Run) -> None:
-        """Refuse devices that the profiler cannot record, before anything is trained."""
+        """Check the devices."""
         if hasattr(run.net, 'collect_params'):
             check_initialized(run.net)
             check_profiler([device for param in run.net.collect_params().values() for device in param.list_ctx()])
@@ -106,52 +80,43 @@ class Timeline(Callback):
             check_profiler([array.ctx for params in run.net for array in params])
 
     def epoch_begin(self, run: Run) -> None:
-        """Begin to profile, if the next batch is to be recorded."""
+        """Start the profiler if the next batch will be recorded."""
         if self._num_batches >= self.warm_up and self.num_steps < self.steps:
             self._recording = profiler.start()
 
     def batch_end(self, run: Run) -> None:
-        """Record the batch, if it has been profiled, and begin with the next one; waits for it in that case."""
+        """Keep the trace of this batch, if it was profiled, and continue with the next; blocks while profiling."""
         self._num_batches += 1
         if self._recording:
             npx.waitall()
-            recording, self._recording = self._recording, None
-            trace = profiler.stop(recording)
-            try:
-                self._keep(trace)
-            except OSError as error:  # a full disk must not end the run
-                run.warn(f'{self.trace} cannot be written ({error.strerror}): no more steps are recorded')
-                self.steps = self.num_steps
+            self._traces.append(self._stop())
         self.epoch_begin(run)
 
     def epoch_trained(self, run: Run) -> None:
-        """Throw away what has been profiled since the last batch of the epoch, as no batch has followed."""
+        """Discard the profile that was started for a next batch."""
         self.close()
 
     def train_end(self, run: Run) -> None:
-        """Draw the median step and say so."""
+        """Write and draw the median step."""
         self.close()
-        if self.num_steps:
-            which = f'the median of {self.num_steps} steps' if self.num_steps > 1 else 'one step'
-            try:
-                draw(read(self.trace), self.picture, f'{self.heading}: {which}')
-                run.print(f'timeline: {self.picture}')
-            except (OSError, ValueError) as error:
-                run.warn(f'timeline: none ({error})')
-        else:
+        if not self._traces:
             run.print(f'timeline: none, the run ended before {self.warm_up + 1} batches were done')
+            return
+        try:
+            steps = [(parse(trace, self.trace), trace) for trace in self._traces]
+            events, trace = sorted(steps, key=lambda step: step_time(step[0]))[(len(steps) - 1) // 2]
+            write_atomically(self.trace, [trace.encode()])
+            which = f'the median of {len(steps)} steps' if len(steps) > 1 else 'one step'
+            draw(events, self.picture, f'{self.heading}: {which}')
+            run.print(f'timeline: {self.picture}')
+        except (OSError, ValueError) as error:  # for example a full disk
+            run.warn(f'{self.trace} cannot be written: {getattr(error, "strerror", None) or error}')
 
     def close(self) -> None:
-        """Stop profiling and throw away the step that has been begun, if there is one; does not wait.
-
-        After an error or Ctrl-C within a step it leaves the profiler off. Can be called at any time.
-        """
+        """Stop profiling and discard the unfinished step, if there is one. Can be called at any time."""
         if self._recording:
-            recording, self._recording = self._recording, None
-            profiler.stop(recording)
+            self._stop()
 
-    def _keep(self, trace: str) -> None:
-        self._recorded.append((step_time(parse(trace, self.trace)), trace))
-        _, median = sorted(self._recorded)[self.num_steps // 2]
-        write_atomically(self.trace, [median.encode()])
-        self.num_steps += 1
+    def _stop(self) -> str:
+        recording, self._recording = self._recording, None
+        return profiler.stop(recording)

@@ -1,4 +1,4 @@
-"""What the model expects of more devices: by hand, from the book's numbers, and as the program shows it."""
+"""Tests of the model for more devices: by hand, and in the output of the program."""
 import json
 
 import pytest
@@ -19,7 +19,7 @@ DISPATCH = {1: 1e-3, 2: 2e-3, 4: 6e-3}
     (2, 100, 0.5e-3, 2e-3, 2e-3, 'Python'),
 ])
 def test_by_hand(k, rows, computing, dispatch, allreduce, pace):
-    found = expect(rows, k, 100_000, DISPATCH, 1000, 0.5e-3, 0.5e-6)
+    found = expect(rows, k, 100_000, 0.5e-3, 0.5e-6, DISPATCH, 1000)
     assert found[2:] == pytest.approx((computing, dispatch, allreduce))
     assert found.step == pytest.approx(max(computing, dispatch) + allreduce)
     assert found.images_per_second == pytest.approx(rows / found.step)
@@ -27,7 +27,7 @@ def test_by_hand(k, rows, computing, dispatch, allreduce, pace):
 
 
 def test_a_slow_link_sets_the_pace():
-    assert expect(1000, 2, 100_000, DISPATCH, 1e6, 0, 1e-6).pace == 'link'
+    assert expect(1000, 2, 100_000, 0, 1e-6, DISPATCH, 1e6).pace == 'link'
 
 
 def test_the_tables():
@@ -45,7 +45,7 @@ def test_the_picture(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
     monkeypatch.setattr('matplotlib.figure.Figure',
                         lambda **options: figures.append(Figure(**options)) or figures[0])
-    expected_curves([expect(rows, k, 1000, DISPATCH, 100, 0, 1e-6) for rows in (8, 64) for k in (1, 2, 4)],
+    expected_curves([expect(rows, k, 1000, 0, 1e-6, DISPATCH, 100) for rows in (8, 64) for k in (1, 2, 4)],
                     tmp_path / 'expected.png', 'a heading')
     axes, = figures[0].axes
     texts = [t.get_text() for t in axes.get_legend().get_texts()]
@@ -71,7 +71,7 @@ def test_the_program(tmp_path, capsys, devices):
     assert second['allreduce'] == pytest.approx(2 * (20e-6 + 4 * 129_418 / 2e9), rel=0.02)
 
 
-def test_of_one_network_only(tmp_path, capsys):
+def test_the_model_needs_one_network(tmp_path, capsys):
     assert main(['--device-images-per-second', '1000', '--out-dir', str(tmp_path / 'run')]) == 2
-    assert 'is of one network: add --network lenet or --network resnet18' in capsys.readouterr().err
+    assert 'is for one network: add --network lenet or --network resnet18' in capsys.readouterr().err
     assert not (tmp_path / 'run').exists()

@@ -1,4 +1,4 @@
-"""The cost model against numbers by hand, a simulation, counted bytes; its command from beginning to end."""
+"""Tests of the cost model: against numbers by hand, a simulation and counted bytes; and of its command line."""
 import json
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ def test_times_by_hand():
 
 
 @pytest.mark.parametrize('k', [*range(1, 40), 1000, 1023, 1024])
-def test_tree_time_is_that_of_a_simulation(k):
+def test_tree_time_equals_a_simulation(k):
     def down(device):  # messages until the last device below has the sum: the left child is served first
         children = [child for child in (2 * device + 1, 2 * device + 2) if child < k]
         return max((turn + down(child) for turn, child in enumerate(children, start=1)), default=0)
@@ -37,7 +37,7 @@ def test_tree_time_is_that_of_a_simulation(k):
     assert formulas.tree_time(k, 0, 1, 0) == 2 * down(0)
 
 
-def test_which_is_quickest_depends_on_what_is_sent():
+def test_the_quickest_algorithm_depends_on_the_size():
     def quickest(k, num_bytes):
         return min(('star', 'ring', 'tree'), key=lambda name: formulas.TIMES[name](k, num_bytes, 1e-5, 1e-10))
 
@@ -47,7 +47,7 @@ def test_which_is_quickest_depends_on_what_is_sent():
 
 @pytest.mark.parametrize('algorithm', ALGORITHMS)
 @pytest.mark.parametrize('k', [2, 3, 4, 5, 6])
-def test_busiest_bytes_are_those_counted(algorithm, k, device_list):
+def test_busiest_bytes_equal_the_counted_bytes(algorithm, k, device_list):
     devices = device_list(k)
     traffic = ALGORITHMS[algorithm]([np.zeros(60, ctx=device) for device in devices])
     counted = max(traffic.sent[device] + traffic.received[device] for device in devices)
@@ -66,7 +66,7 @@ def test_gradient_sizes_by_hand():
 
 
 def test_the_link_of_a_simulated_machine(monkeypatch):
-    """Messages are queued, take alpha + beta n seconds, and 1000 s more the first 20 times: those are warm-up."""
+    """Messages are queued and take alpha + beta n seconds; the first 20, the warm-up, take 1000 s more."""
     alpha, beta, clock, queued = 1e-5, 1e-9, Clock(), []
 
     class Array:
@@ -118,7 +118,7 @@ def test_the_command(tmp_path, capsys, device_list, monkeypatch):
 def test_refusals_are_one_line(tmp_path, capsys, devices):
     (tmp_path / 'full').mkdir()
     (tmp_path / 'full' / 'costs.json').write_text('{}')
-    for argv, complaint in [(flag(devices[:1]), 'is one device: an allreduce needs two or more'),
+    for argv, complaint in [(flag(devices[:1]), 'an allreduce needs two or more devices'),
                             (['--devices', 'tpu:0'], "'tpu:0' names no device"),
                             ([*flag(devices), '--out-dir', str(tmp_path / 'full')], 'is not an empty folder')]:
         assert main(argv) == 2

@@ -1,4 +1,4 @@
-"""The doctor as a program, with fakes of what is installed, or with what is."""
+"""Fixture that runs the doctor as a program, with fake or real packages."""
 import json
 import os
 import subprocess
@@ -15,10 +15,10 @@ OURS = ('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY', 'MALLOC_', 'GLIBC_TUNABLES', '
 
 @pytest.fixture
 def doctor(tmp_path):
-    """A function that runs the doctor with --json, and returns its exit status and its report.
+    """Return a function that runs the doctor with --json and returns its report.
 
-    `fakes` are modules by name, as source, in an interpreter without site-packages; None for what is installed here.
-    The first finding must stand first on the screen that the report makes.
+    `fakes` maps module names to source code, for an interpreter without site-packages; None keeps the installed
+    packages. Also checks that the screen shows the first finding first.
     """
     def run(*flags, fakes=None, dists=(), program=('-m', 'gluon_mgpu.doctor'), preexec_fn=None, **environment):
         for name, source in (fakes or {}).items():

@@ -1,4 +1,4 @@
-"""What the self-test finds, in this process: right where all is right, and wrong where something was made wrong."""
+"""Tests of the self-test in this process: it accepts correct results and detects wrong ones."""
 import functools
 import os
 import sys
@@ -65,7 +65,7 @@ def test_speed(devices, monkeypatch):
     assert found['speed_up'] == one / two > 0 and found['rows'] == 8
 
 
-def test_a_single_device_is_held_against_a_cpu(monkeypatch):
+def test_a_single_device_is_compared_with_a_cpu(monkeypatch):
     monkeypatch.setattr(self_test, '_chosen', lambda: [mx.cpu(1)])
     assert self_test.step()['reference'] == ['cpu(0)'] and self_test.step()['right']
     assert self_test.speed() == {}
@@ -79,7 +79,7 @@ def test_the_devices_are_those_of_the_chapters(seen, number, monkeypatch):
     assert self_test._chosen() == number
 
 
-# The process that it runs in
+# The subprocess
 
 @pytest.mark.parametrize(('program', 'ended', 'during'), [
     ('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 'was killed after 0.5 s', 'mxnet'),
@@ -101,8 +101,8 @@ def test_a_timeout_longer_than_the_system_can_wait(timeout, monkeypatch):
     assert child.run(timeout)['ended'] == 'well'
 
 
-def test_the_stages_in_their_order():
-    assert list(self_test.WORK) == list(child.STAGES)
+def test_the_order_of_the_stages():
+    assert [work.__name__ for work in self_test.WORK] == list(child.STAGES)
 
 
 def test_no_process(monkeypatch):
@@ -111,7 +111,7 @@ def test_no_process(monkeypatch):
 
 
 def test_it_starts_with_the_users_own_settings(monkeypatch):
-    """Without what this process has set for itself, with what the user has set."""
+    """It gets the user's settings, without those that this process has set itself."""
     program = 'import json, os, sys; print(json.dumps({"a": [os.environ.get("MXNET_CPU_TEMP_COPY"), sys.argv[1]]}))'
     monkeypatch.setattr(child, 'PROGRAM', program)
     prepared = child.runtime.prepare()
@@ -122,19 +122,19 @@ def test_it_starts_with_the_users_own_settings(monkeypatch):
 
 # The home folder
 
-def test_the_home_folder_is_not_told(monkeypatch, tmp_path):
+def test_the_home_folder_is_hidden(monkeypatch, tmp_path):
     home, link = tmp_path / 'ann', tmp_path / 'link'
     home.mkdir()
     link.symlink_to(home)
     monkeypatch.setenv('HOME', str(link))
-    before = {'a': [f'{link}/x', f'{home}/y:{home}', f'{home}a/z', ('in', f'{link}')], 'b': 1, 'c': None}
-    after = {'a': ['~/x', '~/y:~', f'{home}a/z', ['in', '~']], 'b': 1, 'c': None}
+    before = {'a': [f'{link}/x', f'{home}/y:{home}', f'{home}a/z', ['in', f'{link}'], f'a\n{home}/t'], 'b': None}
+    after = {'a': ['~/x', '~/y:~', f'{home}a/z', ['in', '~'], 'a\n~/t'], 'b': None}
     assert facts.without_home(before) == after
 
 
 def test_no_home_folder(monkeypatch):
     monkeypatch.setattr(facts.Path, 'home', lambda: (_ for _ in ()).throw(RuntimeError('none')))
-    assert facts.without_home(['/x']) == ['/x']
+    assert facts.without_home({'a': '/x'}) == {'a': '/x'}
 
 
 # CUDA's libraries

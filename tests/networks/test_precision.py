@@ -3,7 +3,7 @@ import numpy
 import pytest
 
 from gluon_mgpu import concise
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import precision
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
@@ -59,7 +59,7 @@ def small_net(dtype):
 
 def train(dtype, X, y, steps=8):
     """Train; return the loss of each step and the network."""
-    seed(1)
+    npx.random.seed(1)
     net = small_net(dtype)
     net.initialize(init=init.Xavier())
     loss = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -1,4 +1,4 @@
-"""What can become an ONNX model, and what is refused, checked and told on the way."""
+"""Tests of the ONNX export: the model, its comparison with the network, and errors."""
 import importlib.util
 import os
 
@@ -12,7 +12,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast
 from gluon_mgpu.networks.resnet import Residual, resnet18
-from gluon_mgpu.onnx_model import file, graph
+from gluon_mgpu.onnx_model import file, operators
 from gluon_mgpu.scratch import init_params, lenet
 
 nn = gluon.nn
@@ -25,7 +25,7 @@ def here(tmp_path, monkeypatch):
 
 
 def block(*layers):
-    """A network of these layers whose parameters have values."""
+    """Return an initialized network of these layers."""
     net = nn.HybridSequential()
     net.add(*layers)
     net.initialize()
@@ -34,16 +34,16 @@ def block(*layers):
 
 
 def missing(*names):
-    """As `importlib.util.find_spec`, where these modules are not installed."""
+    """Return a `find_spec` for a machine without these modules."""
     find_spec = importlib.util.find_spec
     return lambda name, *args: None if name in names else find_spec(name, *args)
 
 
 def test_the_shapes_of_lenet_are_those_of_the_chapter():
-    assert list(graph.LENET.values()) == [param.shape for param in init_params()]
+    assert list(operators.LENET.values()) == [param.shape for param in init_params()]
 
 
-def test_what_is_in_the_file():
+def test_contents_of_the_file():
     arrays = lenet_params(numpy.random.default_rng(0))
     to_onnx(to_mx(arrays), 'a.onnx', log=lambda line: None)
     model = onnx.load('a.onnx')
@@ -101,64 +101,64 @@ def test_the_parameters_of_lower_precision(capsys):
 
 
 @pytest.mark.parametrize('net, words', [
-    ([], 'a list of 0 arrays that are not those of LeNet: what can be'),
-    ([[]], 'a list of 0 arrays that are not those of LeNet'),
-    ([1, 2, 3], 'a list of 3 arrays that are not those of LeNet'),
-    (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[:7], 'a list of 7 arrays that are not those of LeNet'),
-    (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[::-1], 'a list of 8 arrays that are not those of LeNet'),
-    (lambda: to_mx(lenet_params(numpy.random.default_rng(0), dtype='float64')), 'W1 is float64: only finite numbers'),
-    (lambda: [*to_mx(lenet_params(numpy.random.default_rng(0)))[:7], np.full(10, numpy.nan)], 'b4 holds NaN or infin'),
-    (None, "NoneType: no network that can be exported; what can be: LeNet's list of parameters, and resnet18"),
-    (lenet, 'function: no network that can be exported'),
+    ([], "a list of 0 arrays without the shapes of LeNet; only LeNet's"),
+    ([[]], 'a list of 0 arrays without the shapes of LeNet'),
+    ([1, 2, 3], 'a list of 3 arrays without the shapes of LeNet'),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[:7], 'a list of 7 arrays without the shapes of LeNet'),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[::-1], 'a list of 8 arrays without the shapes of LeNet'),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0), dtype='float64')), 'W1 is float64; only finite float32'),
+    (lambda: [*to_mx(lenet_params(numpy.random.default_rng(0)))[:7], np.full(10, numpy.nan)], 'b4 contains NaN or inf'),
+    (None, "NoneType is not a network; only LeNet's list of parameters and resnet18"),
+    (lenet, 'function is not a network; only LeNet'),
     (lambda: resnet18(10), 'the network has no parameters yet: call net.initialize'),
-    (lambda: block(), 'the network is not one convolution after another, then global average pooling and a Dense'),
-    (lambda: block(nn.Dense(10)), 'the network is not one convolution after another'),
-    (lambda: block(nn.BatchNorm(), nn.GlobalAvgPool2D(), nn.Dense(10)), 'the network is not one convolution after'),
-    (lambda: block(nn.Conv2D(3, 3)), 'the network is not one convolution after another'),
-    (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(9), nn.Dense(9)), 'the network is not one conv'),
-    (lambda: block(nn.Conv2D(3, 3), nn.MaxPool2D(), nn.Dense(10)), 'MaxPool2D: a layer that cannot be exported; wha'),
-    (lambda: block(nn.Conv2D(3, 3), nn.Dropout(0.5)), 'Dropout: a layer that cannot be exported'),
-    (lambda: block(nn.Conv2DTranspose(3, 3)), 'Conv2DTranspose: a layer that cannot be exported'),
-    (lambda: block(nn.Conv2D(3, 3, activation='relu')), 'a convolution over all channels, without activation expecte'),
-    (lambda: block(nn.Conv2D(4, 3), nn.Conv2D(4, 3, groups=2)), 'a convolution over all channels, without activation'),
-    (lambda: block(nn.Conv2D(3, 3), nn.Activation('tanh')), 'only relu can be exported'),
-    (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(scale=False)), 'batch norm over channels with a scale of its own'),
-    (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(axis=2)), 'batch norm over channels with a scale of its own'),
-    (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10, activation='relu')), 'Dense layer without act'),
+    (lambda: block(), 'the network is not a chain of convolutions followed by global average pooling and a Dense'),
+    (lambda: block(nn.Dense(10)), 'the network is not a chain of convolutions'),
+    (lambda: block(nn.BatchNorm(), nn.GlobalAvgPool2D(), nn.Dense(10)), 'the network is not a chain of convolutions'),
+    (lambda: block(nn.Conv2D(3, 3)), 'the network is not a chain of convolutions'),
+    (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(9), nn.Dense(9)), 'the network is not a chain of'),
+    (lambda: block(nn.Conv2D(3, 3), nn.MaxPool2D(), nn.Dense(10)), 'MaxPool2D is not supported; only'),
+    (lambda: block(nn.Conv2D(3, 3), nn.Dropout(0.5)), 'Dropout is not supported'),
+    (lambda: block(nn.Conv2DTranspose(3, 3)), 'Conv2DTranspose is not supported'),
+    (lambda: block(nn.Conv2D(3, 3, activation='relu')), 'only Conv2D layers with one group and without activation'),
+    (lambda: block(nn.Conv2D(4, 3), nn.Conv2D(4, 3, groups=2)), 'only Conv2D layers with one group'),
+    (lambda: block(nn.Conv2D(3, 3), nn.Activation('tanh')), 'only Activation layers with relu can'),
+    (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(scale=False)), 'only BatchNorm layers over axis 1 with a trained'),
+    (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(axis=2)), 'only BatchNorm layers over axis 1 with a trained'),
+    (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10, activation='relu')), 'only Dense layers'),
 ])
-def test_another_network_is_refused(net, words, tmp_path):
+def test_unsupported_networks_are_refused(net, words, tmp_path):
     with pytest.raises(ValueError, match=words) as refused:
         to_onnx(net() if callable(net) and net is not lenet else net, 'a.onnx')
     assert '\n' not in str(refused.value) and list(tmp_path.iterdir()) == []
 
 
 @mxnet_1
-def test_another_network_in_lower_precision_is_refused():
+def test_unsupported_networks_in_lower_precision_are_refused():
     net = block(Cast('float32'), nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10))
-    with pytest.raises(ValueError, match=r'of networks in lower precision, only resnet18\(num_classes, dtype\) can'):
+    with pytest.raises(ValueError, match=r'in lower precision, only resnet18\(num_classes, dtype\) can'):
         to_onnx(net, 'a.onnx')
 
 
 def test_layers_without_bias_and_other_strides():
-    said = []
+    lines = []
     net = block(nn.Conv2D(3, (3, 5), strides=(2, 1), padding=(0, 2), dilation=(2, 1), use_bias=False),
                 Residual(4, use_1x1conv=True, strides=3), nn.GlobalAvgPool2D(), nn.Dense(5, use_bias=False))
-    to_onnx(net, 'a.onnx', log=said.append)
-    assert "checked in onnxruntime: its scores are the network's" in said[-1]
+    to_onnx(net, 'a.onnx', log=lines.append)
+    assert "checked in onnxruntime: scores differ from the network's by" in lines[-1]
 
 
 def test_a_model_with_other_scores_is_not_written(tmp_path, monkeypatch):
-    """As if an operator meant something else in onnxruntime; what was there before is left."""
+    """As if an operator computed something else in onnxruntime. The old file is kept."""
     params = to_mx(lenet_params(numpy.random.default_rng(0), 0.1))
-    (tmp_path / 'a.onnx').write_text('of before')
+    (tmp_path / 'a.onnx').write_text('old')
     for wrong, words in ((lambda X, params: lenet(X, params) * 1.001, r'1.0e-03 of the largest'),
                          (lambda X, params: lenet(X, params) + 1e-4, r'\d.\de[+-]\d\d of the largest')):
-        with pytest.raises(ValueError, match=f"the model's scores in onnxruntime differ from the network's by {words}"):
+        with pytest.raises(ValueError, match=f"model's scores in onnxruntime differ from the network's by {words}"):
             file.write(params, 'a.onnx', wrong)
-    with pytest.raises(ValueError, match='^the scores of random images are not finite: not written'):
+    with pytest.raises(ValueError, match='^no model is written because scores of random images are not finite'):
         file.write(params, 'a.onnx', lambda X, params: lenet(X, params) * numpy.nan)
     assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
-    assert (tmp_path / 'a.onnx').read_text() == 'of before'
+    assert (tmp_path / 'a.onnx').read_text() == 'old'
 
 
 @pytest.mark.parametrize('W4, b4', [(0, 0), (0, 1e-40), (1e-38, 0)])
@@ -170,7 +170,7 @@ def test_scores_that_are_all_zero_or_tiny(W4, b4, capsys):
 
 def test_scores_that_overflow_are_refused(tmp_path):
     params = [array * 1e30 for array in to_mx(lenet_params(numpy.random.default_rng(0), 0.1))]
-    with pytest.raises(ValueError, match='^the scores of random images are not finite: not written'):
+    with pytest.raises(ValueError, match='^no model is written because scores of random images are not finite'):
         to_onnx(params, 'a.onnx')
     assert list(tmp_path.iterdir()) == []
 
@@ -178,7 +178,7 @@ def test_scores_that_overflow_are_refused(tmp_path):
 @pytest.mark.parametrize('name', ['onnx', 'onnxruntime'])
 @pytest.mark.parametrize('error', [ImportError('libx.so: cannot\nopen'), TypeError('Descriptors cannot be created')])
 def test_a_module_that_cannot_be_imported(name, error, monkeypatch):
-    """Said by `check_path`, before anything is trained."""
+    """`check_path` reports it before training."""
     import_module = importlib.import_module
 
     def broken(module, *more):
@@ -188,14 +188,14 @@ def test_a_module_that_cannot_be_imported(name, error, monkeypatch):
 
     monkeypatch.setattr(importlib, 'import_module', broken)
     words = ' '.join(str(error).split())
-    with pytest.raises(ValueError, match=rf'^a.onnx cannot be written: {name} is installed and cannot be imported '
-                                         rf'\({words}\); install it again: pip install --force-reinstall {name}$'):
+    with pytest.raises(ValueError, match=rf'^a.onnx cannot be written because {name} cannot be imported '
+                                         rf'\({words}\): pip install --force-reinstall {name}$'):
         file.check_path('a.onnx')
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
     params = to_mx(lenet_params(numpy.random.default_rng(0)))
-    (tmp_path / 'a.onnx').write_text('of before')
+    (tmp_path / 'a.onnx').write_text('old')
 
     def full(descriptor):
         raise OSError(28, 'No space left on device')
@@ -204,14 +204,14 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(OSError, match='No space left'):
         to_onnx(params, 'a.onnx')
     assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
-    assert (tmp_path / 'a.onnx').read_text() == 'of before'
+    assert (tmp_path / 'a.onnx').read_text() == 'old'
 
 
-def test_without_onnxruntime_it_says_so(monkeypatch, capsys):
+def test_without_onnxruntime_the_model_is_written_unchecked(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, 'find_spec', missing('onnxruntime'))
     to_onnx(to_mx(lenet_params(numpy.random.default_rng(0))), 'a.onnx')
-    assert capsys.readouterr().out == ('model: a.onnx, not checked, since onnxruntime is not installed: pip install '
-                                       'onnxruntime\n')
+    assert capsys.readouterr().out == ('model: a.onnx, not checked because onnxruntime is not installed: '
+                                       'pip install onnxruntime\n')
     onnx.checker.check_model('a.onnx')
 
 
@@ -225,19 +225,19 @@ def test_without_onnx(monkeypatch, tmp_path):
 def test_paths(tmp_path, monkeypatch):
     (tmp_path / 'folder.onnx').mkdir()
     (tmp_path / 'file').write_text('')
-    for path, words in (('model', 'model: the name of a file that ends in .onnx expected'),
-                        ('a.safetensors', 'the name of a file that ends in .onnx'),
-                        ('.onnx', 'the name of a file that ends in .onnx'),
-                        ('folder.onnx', 'the name of a file that ends in .onnx'),
-                        ('no/a.onnx', f'no/a.onnx cannot be written: {tmp_path}/no is no folder; make it first'),
-                        ('file/a.onnx', f'file/a.onnx cannot be written: {tmp_path}/file is no folder')):
+    for path, words in (('model', 'model: must be a file name that ends in .onnx'),
+                        ('a.safetensors', 'must be a file name that ends in .onnx'),
+                        ('.onnx', 'must be a file name that ends in .onnx'),
+                        ('folder.onnx', 'must be a file name that ends in .onnx'),
+                        ('no/a.onnx', f'no/a.onnx cannot be written: {tmp_path}/no is not a writable folder'),
+                        ('file/a.onnx', f'file/a.onnx cannot be written: {tmp_path}/file is not')):
         with pytest.raises(ValueError, match=words):
             file.check_path(path)
     file.check_path('a.onnx')
     file.check_path('runs/new/a.onnx', 'runs/new')
     file.check_path(tmp_path / 'runs/new/a.onnx', 'runs/new')
-    with pytest.raises(ValueError, match='runs is no folder'):
+    with pytest.raises(ValueError, match='runs is not a writable folder'):
         file.check_path('runs/a.onnx', 'runs/new')
     monkeypatch.setattr(os, 'access', lambda path, mode: False)  # root may write everywhere
-    with pytest.raises(ValueError, match=f'a.onnx cannot be written: nothing may be written in {tmp_path}; name ano'):
+    with pytest.raises(ValueError, match=f'a.onnx cannot be written: {tmp_path} is not a writable folder'):
         file.check_path('a.onnx')

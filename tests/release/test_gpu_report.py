@@ -1,4 +1,4 @@
-"""tools/gpu_report.py with a stand-in driver and a stand-in list; and the real list, as far as it can be known here."""
+"""tools/gpu_report.py with a stub driver, with a test list and the real one."""
 from __future__ import annotations
 
 import importlib
@@ -54,7 +54,7 @@ def report(tmp_path):
 def test_all_commands_are_run_and_told_of(report, tmp_path):
     done = report('--list', tmp_path / 'page.md', '--timeout', 2)
     assert (done.returncode, done.stderr) == (1, '')
-    assert done.stdout.endswith('2 of 4 succeeded: gpu-report.txt has what they printed; please send it back\n')
+    assert done.stdout.endswith('2 of 4 succeeded: their output is in gpu-report.txt; please send it back\n')
     text = (tmp_path / 'work/gpu-report.txt').read_text()
     seconds = re.findall(r'--- (.*), (\d+\.\d) s\n', text)
     assert [ended for ended, _ in seconds] == ['exit status 0', 'exit status 7', 'killed after 2 s', 'exit status 0']
@@ -71,8 +71,7 @@ def test_all_commands_are_run_and_told_of(report, tmp_path):
 def test_without_a_gpu_one_line_and_nothing_written(report, tmp_path, arguments):
     done = report(*arguments, gpu=False)
     assert (done.returncode, done.stdout) == (2, '')
-    assert done.stderr == ('gpu_report: there is no GPU here to report on (no NVIDIA driver: libcuda.so.1 cannot be '
-                           'loaded)\n')
+    assert done.stderr.startswith('gpu_report: no GPU to report on: ') and done.stderr.count('\n') == 1
     assert list((tmp_path / 'work').iterdir()) == []
 
 
@@ -85,8 +84,8 @@ def test_check_finds_a_gpu_and_runs_nothing(report, tmp_path):
 def test_a_file_that_cannot_be_written(report, tmp_path):
     done = report('--list', tmp_path / 'page.md', '--out', 'no/such/folder')
     assert (done.returncode, done.stdout) == (2, '')
-    assert done.stderr == ('gpu_report: no/such/folder: cannot be written (No such file or directory): '
-                           'name another file by --out\n')
+    assert done.stderr == ('gpu_report: no/such/folder cannot be written (No such file or directory): '
+                           'name another file with --out\n')
 
 
 def real_list():

@@ -1,6 +1,6 @@
-"""A network's layers as ONNX operators: LeNet from its arrays, ResNet-18 from its Gluon layers. Needs onnx.
+"""Conversion of LeNet and ResNet-18 to ONNX operators. Needs onnx.
 
-All operators are of ONNX's operator set 13, and the model of IR version 8, which onnxruntime reads since 2021.
+Operator set 13 and IR version 8, which onnxruntime has supported since 2021.
 """
 from __future__ import annotations
 
@@ -21,18 +21,15 @@ INPUT, OUTPUT = 'images', 'scores'
 LENET = {'W1': (20, 1, 3, 3), 'b1': (20,), 'W2': (50, 20, 5, 5), 'b2': (50,), 'W3': (800, 128), 'b3': (128,),
          'W4': (128, 10), 'b4': (10,)}
 HEAD = ['GlobalAveragePool', 'Flatten', 'Gemm']
-KNOWN = "what can be: LeNet's list of parameters, and resnet18(num_classes)"
+KNOWN = "only LeNet's list of parameters and resnet18(num_classes) can be exported"
 
 nn = gluon.nn
 
 
 def lenet_model(arrays: dict[str, numpy.ndarray]) -> onnx.ModelProto:
-    """The LeNet of `scratch.lenet`, line by line: images (batch, 1, 28, 28) to scores (batch, 10).
+    """Convert the LeNet of `scratch.lenet`: images (batch, 1, 28, 28) to scores (batch, 10).
 
-    Parameters
-    ----------
-    arrays : dict of str to numpy.ndarray
-        Of the names and shapes of `LENET`.
+    `arrays` has the names and shapes of `LENET`.
     """
     graph = _Graph(arrays)
     pooling = {'kernel_shape': (2, 2), 'strides': (2, 2)}
@@ -47,46 +44,36 @@ def lenet_model(arrays: dict[str, numpy.ndarray]) -> onnx.ModelProto:
 
 
 def gluon_model(net: gluon.HybridBlock, arrays: dict[str, numpy.ndarray]) -> onnx.ModelProto:
-    """A Gluon network of the layers that ResNet-18 has, in float32: images (batch, channels, height, width) to scores.
+    """Convert a float32 network of ResNet-18's layers: images (batch, channels, height, width) to scores.
 
-    Parameters
-    ----------
-    net : gluon.HybridSequential
-        It begins with a convolution and ends with global average pooling and a dense layer.
-    arrays : dict of str to numpy.ndarray
-        The values of its parameters, by their names in `net`.
-
-    Raises
-    ------
-    ValueError
-        If it has another layer, or another order.
+    The network begins with a convolution and ends with global average pooling and a dense layer; anything else raises
+    ValueError. `arrays` has the values of its parameters by their names in `net`.
     """
-    graph = _Graph(arrays)
-    layers = _Layers(graph, {id(param): name for name, param in by_name(net).items()})
-    layers.add(net, INPUT)
+    graph = _GluonGraph(net, arrays)
+    graph.add_layer(net, INPUT)
     operators = [node.op_type for node in graph.nodes]
     if operators[:1] != ['Conv'] or operators[-3:] != HEAD or any(operators.count(name) > 1 for name in HEAD):
-        raise ValueError('the network is not one convolution after another, then global average pooling and a Dense '
-                         f'layer, as ResNet-18 is: {KNOWN}')
+        raise ValueError('the network is not a chain of convolutions followed by global average pooling and a Dense '
+                         f'layer; {KNOWN}')
     first, last = (arrays[graph.nodes[i].input[1]] for i in (0, -1))  # the weights
     return graph.model('ResNet-18', (first.shape[1], 'height', 'width'), len(last))
 
 
 class _Graph:
-    """An ONNX graph that grows by an operator at a time, with the arrays that it may use by name."""
+    """An ONNX graph under construction, and the arrays that its operators use by name."""
 
     def __init__(self, arrays: dict[str, numpy.ndarray]):
         self.arrays = arrays
         self.nodes: list[onnx.NodeProto] = []
 
     def add(self, operator: str, *inputs: str, **attributes) -> str:
-        """Add an operator that takes results and arrays by name; returns the name of its result."""
+        """Append an operator on results and arrays given by name; return the name of its result."""
         name = f'{operator}_{len(self.nodes)}'
         self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
 
     def model(self, name: str, image: tuple, num_classes: int) -> onnx.ModelProto:
-        """Return the model, whose last operator gives the scores. Its first axes are of any length, ``batch``."""
+        """Return the finished model, with the last operator's result as the scores."""
         self.nodes[-1].output[0] = OUTPUT
         float32 = onnx.TensorProto.FLOAT
         graph = helper.make_graph(
@@ -99,61 +86,57 @@ class _Graph:
         return model
 
 
-class _Layers:
-    """Adds Gluon layers to a graph. Each method takes the name of what goes into a layer and returns what comes out."""
+class _GluonGraph(_Graph):
+    """A graph of Gluon layers. Each method takes the name of a layer's input and returns that of its output."""
 
-    def __init__(self, graph: _Graph, names: dict[int, str]):
-        self.graph = graph
-        self.names = names  # of the parameters, by their identity
+    def __init__(self, net: gluon.HybridBlock, arrays: dict[str, numpy.ndarray]):
+        super().__init__(arrays)
+        self.names = {id(param): name for name, param in by_name(net).items()}
 
-    def add(self, layer: gluon.Block, X: str) -> str:
+    def add_layer(self, layer: gluon.Block, X: str) -> str:
         known: dict[type, Callable[[Any, str], str]] = {
             nn.HybridSequential: self._sequential, Residual: self._residual, nn.Conv2D: self._convolution,
             nn.BatchNorm: self._batch_norm, nn.Activation: self._activation,
-            nn.GlobalAvgPool2D: self._global_average, nn.Dense: self._dense}
+            nn.GlobalAvgPool2D: lambda _, X: self.add('GlobalAveragePool', X), nn.Dense: self._dense}
         if type(layer) not in known:
-            raise ValueError(f'{type(layer).__name__}: a layer that cannot be exported; {KNOWN}')
+            raise ValueError(f'{type(layer).__name__} is not supported; {KNOWN}')
         return known[type(layer)](layer, X)
 
     def _sequential(self, layers, X: str) -> str:
         for layer in layers:
-            X = self.add(layer, X)
+            X = self.add_layer(layer, X)
         return X
 
     def _residual(self, block, X: str) -> str:
-        Y = self.add(block.relu1, self.add(block.bn1, self.add(block.conv1, X)))
-        Y = self.add(block.bn2, self.add(block.conv2, Y))
+        Y = self._sequential([block.conv1, block.bn1, block.relu1, block.conv2, block.bn2], X)
         if block.conv3 is not None:
-            X = self.add(block.conv3, X)
-        return self.add(block.relu2, self.graph.add('Add', Y, X))
+            X = self.add_layer(block.conv3, X)
+        return self.add_layer(block.relu2, self.add('Add', Y, X))
 
     def _convolution(self, layer, X: str) -> str:
-        given = layer._kwargs
-        if given['num_group'] != 1 or layer.act is not None:
-            raise ValueError(f'{layer}: a convolution over all channels, without activation expected')
-        return self.graph.add('Conv', X, *self._arrays(layer.weight, layer.bias), kernel_shape=given['kernel'],
-                              strides=given['stride'], pads=given['pad'] * 2, dilations=given['dilate'])
+        kwargs = layer._kwargs
+        _require(kwargs['num_group'] == 1 and layer.act is None, layer, 'with one group and without activation')
+        return self.add('Conv', X, *self._arrays(layer.weight, layer.bias), kernel_shape=kwargs['kernel'],
+                        strides=kwargs['stride'], pads=kwargs['pad'] * 2, dilations=kwargs['dilate'])
 
     def _batch_norm(self, layer, X: str) -> str:
-        given = layer._kwargs
-        if given['fix_gamma'] or given['axis'] != 1:
-            raise ValueError(f'{layer}: batch norm over channels with a scale of its own expected')
+        kwargs = layer._kwargs
+        _require(not kwargs['fix_gamma'] and kwargs['axis'] == 1, layer, 'over axis 1 with a trained scale')
         arrays = self._arrays(layer.gamma, layer.beta, layer.running_mean, layer.running_var)
-        return self.graph.add('BatchNormalization', X, *arrays, epsilon=given['eps'])
+        return self.add('BatchNormalization', X, *arrays, epsilon=kwargs['eps'])
 
     def _activation(self, layer, X: str) -> str:
-        if layer._act_type != 'relu':
-            raise ValueError(f'{layer}: only relu can be exported')
-        return self.graph.add('Relu', X)
-
-    def _global_average(self, layer, X: str) -> str:
-        return self.graph.add('GlobalAveragePool', X)
+        _require(layer._act_type == 'relu', layer, 'with relu')
+        return self.add('Relu', X)
 
     def _dense(self, layer, X: str) -> str:
-        if layer.act is not None:
-            raise ValueError(f'{layer}: a Dense layer without activation expected')
-        X = self.graph.add('Flatten', X)
-        return self.graph.add('Gemm', X, *self._arrays(layer.weight, layer.bias), transB=1)
+        _require(layer.act is None, layer, 'without activation')
+        return self.add('Gemm', self.add('Flatten', X), *self._arrays(layer.weight, layer.bias), transB=1)
 
     def _arrays(self, *params) -> list[str]:
         return [self.names[id(param)] for param in params if param is not None]
+
+
+def _require(supported: bool, layer: gluon.Block, kind: str) -> None:
+    if not supported:
+        raise ValueError(f'{layer}: only {type(layer).__name__} layers {kind} can be exported')

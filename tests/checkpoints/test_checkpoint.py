@@ -139,7 +139,7 @@ def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices
     assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
 
 
-def test_a_state_that_mxnet_has_dropped(devices, tmp_path):
+def test_an_optimizer_state_that_mxnet_has_dropped(devices, tmp_path):
     """`set_data` drops the KVStore and with it the momentum; the next step begins with a new one."""
     net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})
     train_dense(net, trainer, [0, 1])
@@ -164,7 +164,7 @@ def test_an_optimizer_with_other_settings_is_refused_and_nothing_changed(devices
         assert trainer.optimizer.num_update == 2
 
 
-def test_the_trainer_of_another_network_is_no_damage(devices, tmp_path):
+def test_the_trainer_of_another_network_is_refused(devices, tmp_path):
     net, trainer = dense(devices, optimizer='sgd')
     checkpoint.save(tmp_path / 'a', net, trainer)
     with pytest.raises(ValueError, match=r'^the Trainer updates \S+, which is not in the network'):
@@ -172,7 +172,7 @@ def test_the_trainer_of_another_network_is_no_damage(devices, tmp_path):
 
 
 @pytest.mark.skipif('lbsgd' not in mx.optimizer.Optimizer.opt_registry, reason='MXNet 2 has no LBSGD')
-def test_the_gradients_that_lbsgd_gathers_are_refused(devices, tmp_path):
+def test_lbsgd_is_refused(devices, tmp_path):
     net, trainer = dense(devices, optimizer='lbsgd', optimizer_params={'batch_scale': 2})
     with pytest.raises(ValueError, match='LBSGD keeps more than arrays and numbers: checkpoints cannot hold'):
         checkpoint.save(tmp_path / 'a', net, trainer)
@@ -215,7 +215,7 @@ class Hidden(gluon.Block):
         self.known = [self.first, (self.first.weight,)]
 
 
-def test_parameters_that_gluon_does_not_know_are_warned_of(devices, tmp_path):
+def test_unregistered_parameters_cause_a_warning(devices, tmp_path):
     net = gluon.nn.Sequential()
     net.add(Hidden())
     net.initialize(ctx=devices)
@@ -228,7 +228,7 @@ def test_parameters_that_gluon_does_not_know_are_warned_of(devices, tmp_path):
         assert lines[1].startswith('Hidden.scale holds')
 
 
-def test_a_network_that_does_not_know_its_shapes_learns_them(devices, tmp_path):
+def test_unknown_shapes_are_taken_from_the_checkpoint(devices, tmp_path):
     whole = Loop(devices).train(2)
     checkpoint.save(tmp_path / 'a', whole.net, whole.trainer)
     net = network(devices)
@@ -251,7 +251,7 @@ def test_a_hybridized_network_and_its_own_statistics(devices, tmp_path):
     assert fast(X).asnumpy().tolist() == scores.tolist()
 
 
-def test_what_differs_between_devices_is_kept_for_each(devices, tmp_path):
+def test_values_that_differ_between_devices_are_kept_per_device(devices, tmp_path):
     loop = Loop(devices).train(2)
     checkpoint.save(tmp_path / 'a', loop.net)
     _, arrays = checkpoint.read(tmp_path / 'a')
@@ -288,7 +288,7 @@ def test_parameters_as_lists(devices, tmp_path):
         assert [p.asnumpy().tolist() for p in params] == [[1, 2], [[3, 3], [3, 3]]]
 
 
-def test_one_list_is_that_of_one_device(devices, tmp_path):
+def test_one_list_means_one_device(devices, tmp_path):
     params = [np.array([1.0, 2.0], ctx=devices[0]), np.full((2, 2), 3.0, ctx=devices[0])]
     checkpoint.save(tmp_path / 'a', params)
     checkpoint.save(tmp_path / 'b', [params])
@@ -303,7 +303,7 @@ def test_one_list_is_that_of_one_device(devices, tmp_path):
     lambda: [[np.ones(2), np.ones(2)], [np.ones(2)]], lambda: [[np.ones(2)], [np.ones(3)]],
     lambda: [np.ones(2), [np.ones(2)]],
     lambda: [[np.ones(2)], [np.ones(2, dtype='float64')]], lambda: [[np.ones(2)], np.ones(2)]])
-def test_what_is_no_list_of_parameters_is_refused(make, tmp_path):
+def test_invalid_parameter_lists_are_refused(make, tmp_path):
     with pytest.raises(ValueError, match='expected a Gluon network, a list of arrays, or a list of such lists'):
         checkpoint.save(tmp_path / 'a', make())
     checkpoint.save(tmp_path / 'b', [np.ones(2)])
@@ -321,7 +321,7 @@ def test_any_program_can_read_it(devices, tmp_path):
         assert json.loads(file.metadata()['gluon_mgpu'])['position'] == {'epoch': 1}
 
 
-def test_the_file_before_is_there_until_the_new_one_is(devices, tmp_path, monkeypatch):
+def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, monkeypatch):
     loop = Loop(devices)
     checkpoint.save(tmp_path / 'a', loop.net, epoch=1)
     before = (tmp_path / 'a').read_bytes()
@@ -396,7 +396,7 @@ def change(path, edit):
     (lambda r, a: a['parameters/4.bias'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
     (lambda r, a: a['states/4.bias/0'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
 ])
-def test_what_does_not_fit_is_refused_and_nothing_changed(edit, message, devices, tmp_path):
+def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(edit, message, devices, tmp_path):
     loop = Loop(devices, 'momentum').train(1)
     path = tmp_path / 'a'
     checkpoint.save(path, loop.net, loop.trainer, epoch=1)
@@ -411,7 +411,7 @@ FOREIGN = safetensors.numpy.save({'a': numpy.zeros(9)}, {'gluon_mgpu': '{"versio
 
 
 @pytest.mark.parametrize('content', [b'', b'{}', b'\0' * 100, b'\xff' * 100, b'PK\3\4' * 30, FOREIGN])
-def test_what_is_no_checkpoint_is_refused(content, tmp_path):
+def test_a_file_that_is_not_a_checkpoint_is_refused(content, tmp_path):
     (tmp_path / 'a').write_bytes(content)
     with pytest.raises(CheckpointError, match='a: truncated or altered, or not a checkpoint of gluon_mgpu$'):
         checkpoint.read(tmp_path / 'a')
@@ -440,7 +440,7 @@ def test_a_fifo_is_refused_at_once(tmp_path):
     assert (tmp_path / 'a').is_fifo() and [path.name for path in tmp_path.iterdir()] == ['a']
 
 
-def test_what_cannot_be_saved_is_refused(devices, tmp_path):
+def test_saving_unsupported_values_is_refused(devices, tmp_path):
     loop = Loop(devices)
     with pytest.raises(ValueError, match='object is not JSON serializable: a checkpoint can only hold'):
         checkpoint.save(tmp_path / 'a', loop.net, epoch=object())
@@ -456,7 +456,7 @@ def test_what_cannot_be_saved_is_refused(devices, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['b']
 
 
-def test_into_a_network_that_was_evaluated(devices, tmp_path):
+def test_loading_into_a_network_that_was_evaluated(devices, tmp_path):
     """oneDNN has its weights in layouts of its own by then, in which they cannot be written from the host."""
     net = resnet18(10)
     net.initialize(init=init.Normal(0.1), ctx=devices)

@@ -104,7 +104,7 @@ def test_lenet_on_another_number_of_devices(before, after, device_list, data, tm
     assert [e for e, *_ in resumed] == [e for e, *_ in history]
 
 
-def test_resnet_on_another_number_of_devices_says_what_becomes_of_the_statistics(device_list, data, tmp_path, keep_all,
+def test_resnet_on_another_number_of_devices_averages_the_statistics_and_says_so(device_list, data, tmp_path, keep_all,
                                                                                 capsys):
     train(concise, device_list(2), data, tmp_path / 'two', num_epochs=1)
     train(concise, device_list(1), data, tmp_path / 'one', resume=at(tmp_path / 'two', 3), num_epochs=1)
@@ -178,7 +178,7 @@ def test_flags_left_out_are_those_of_the_run(program):
     (['--seed', 1], '--seed 1: the run to resume has 0'),
     (['--train-size', 48], '--train-size 48: the run to resume has 64'),
     (['--dataset', 'glyphs'], '--dataset glyphs: the run to resume has mnist')])
-def test_another_run_is_refused(flags, message, program):
+def test_flags_of_another_run_are_refused(flags, message, program):
     program.first('--num-epochs', 1)
     before = {path: path.read_bytes() for path in program.out.iterdir()}
     status, _, err = program('--resume', program.out, *flags)
@@ -206,7 +206,7 @@ def test_an_earlier_checkpoint_is_taken_only_when_no_newer_one_would_be_lost(pro
     assert newer.exists()
 
 
-def test_a_run_without_a_checkpoint_yet_begins_anew(program):
+def test_a_run_without_a_checkpoint_starts_again(program):
     program.first('--num-epochs', 1)
     for path in checkpoints(program.out):
         path.unlink()
@@ -270,7 +270,7 @@ def test_a_checkpoint_of_another_run(flags, differing, program):
 
 @pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'training'),
                                          ('t10k-labels-idx1-ubyte.gz', 'test')])
-def test_other_data_under_the_same_name(name, which, program, tmp_path):
+def test_other_data_under_the_same_name_is_refused(name, which, program, tmp_path):
     program.first('--num-epochs', 1)
     shutil.copytree(tmp_path / 'data', tmp_path / 'moved')
     assert program('--resume', program.out, '--data-dir', tmp_path / 'moved')[0] == 0
@@ -282,7 +282,7 @@ def test_other_data_under_the_same_name(name, which, program, tmp_path):
                     'with the same data as --data-dir, or start a new run')
 
 
-def test_fewer_epochs_than_the_run_has_begun(program, tmp_path):
+def test_fewer_epochs_than_the_run_has_started(program, tmp_path):
     """It would export the weights of epoch 2 with the accuracy of epoch 1."""
     program.first('--num-epochs', 2, '--checkpoint-every', 3)
     checkpoints(program.out)[0].unlink()  # now it was stopped in epoch 2
@@ -295,7 +295,7 @@ def test_fewer_epochs_than_the_run_has_begun(program, tmp_path):
 @pytest.mark.parametrize('change', [{'flags': None}, {'flags': [1]}, {'chapter': None}, {'resumed': None},
                                     {'flags': {'lr': 'x'}}, {'flags': {'num_epochs': True}},
                                     {'flags': {'devices': 5}}, {'flags': {'seed': [1]}}, {'flags': {'quiet': 'x'}}])
-def test_a_configuration_that_somebody_has_edited(change, program):
+def test_an_edited_configuration_is_refused(change, program):
     program.first('--num-epochs', 1)
     (program.out / 'config.json').write_text(json.dumps({**program.config(), **change}))
     try:

@@ -34,7 +34,7 @@ def test_a_given_name(tmp_path, there):
     assert json.loads((path / 'record.json').read_text()) == {'a': 1}
 
 
-def test_what_is_no_folder_is_refused(tmp_path):
+def test_a_path_that_is_not_a_folder_is_refused(tmp_path):
     (tmp_path / 'file').write_text('x')
     (tmp_path / 'broken').symlink_to('nowhere')
     for path in (tmp_path / 'file', tmp_path):
@@ -45,7 +45,7 @@ def test_what_is_no_folder_is_refused(tmp_path):
         new_folder(tmp_path / 'broken', 'scratch')
 
 
-def test_of_many_at_once_one_gets_the_folder(tmp_path):
+def test_only_one_of_several_threads_gets_the_folder(tmp_path):
     """They all find it free, and then make it."""
     barrier, outcomes = threading.Barrier(8), []
 
@@ -82,7 +82,7 @@ def test_runs_that_is_not_a_folder(make, tmp_path, monkeypatch):
             refuse()
 
 
-def test_a_folder_that_cannot_be_written_is_no_reason_to_try_other_names(tmp_path, monkeypatch):
+def test_no_other_name_is_tried_in_a_read_only_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, 'count', lambda start: range(start, 9))
 
@@ -107,7 +107,7 @@ def test_a_full_disk_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):
     assert new_folder(tmp_path / 'run', 'scratch') == tmp_path / 'run'
 
 
-def test_unfinished_files_of_a_killed_process_take_no_folder(tmp_path):
+def test_unfinished_files_of_a_killed_process_are_ignored(tmp_path):
     (tmp_path / 'config.json.0123.part').write_text('{')
     check_free(tmp_path)
     assert (new_folder(tmp_path, 'scratch') / 'config.json').read_text() == '{}\n'

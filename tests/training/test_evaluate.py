@@ -19,7 +19,7 @@ def batches(rows):
     return [(X[i:i + rows], y[i:i + rows]) for i in range(0, len(y), rows)]
 
 
-def test_accuracy_is_a_number_of_rows():
+def test_accuracy_counts_rows():
     assert accuracy(np.array(SCORES), np.array(LABELS)) == 3
     assert accuracy(np.array([1, 0, 0]), np.array([1, 0, 1])) == 2
 
@@ -38,7 +38,7 @@ def test_every_row_counts_once(device_list, k, rows):
     assert {device for device, _ in seen} == set(devices[:rows])
 
 
-def test_a_network_knows_its_devices(devices):
+def test_devices_come_from_the_network(devices):
     net = gluon.nn.Dense(2, use_bias=False)
     net.initialize(ctx=devices)
     for device in devices:
@@ -56,7 +56,7 @@ def test_a_network_knows_its_devices(devices):
     assert evaluate_accuracy_gpu(net, batches(2)) == 3 / 5
 
 
-def test_one_gpu_is_the_first_or_the_one_named(devices):
+def test_evaluation_on_one_device(devices):
     seen = []
 
     def net(X):
@@ -67,7 +67,7 @@ def test_one_gpu_is_the_first_or_the_one_named(devices):
     assert seen == [devices[1]]
 
 
-def test_few_batches_are_on_their_way(devices, monkeypatch):
+def test_few_batches_are_queued_during_evaluation(devices, monkeypatch):
     """A dataset may be larger than the memory: batches are waited for while the next ones are started."""
     drawn, waiting, read = [], [], evaluate._read
 
@@ -86,7 +86,7 @@ def test_few_batches_are_on_their_way(devices, monkeypatch):
     assert max(waiting) == evaluate.MAX_STARTED and drawn == []
 
 
-def test_several_workers_stop_to_evaluate_at_a_signal():
+def test_evaluation_on_several_workers_stops_at_a_signal():
     """Each starts no more batches, but still sends its counts, because the other workers wait for them."""
     workers, drawn = object.__new__(HorovodWorkers), []
     workers._signals, workers._signum = SimpleNamespace(received=0), 0

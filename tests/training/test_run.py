@@ -84,7 +84,7 @@ def test_history_by_hand(tmp_path, capsys, clock):
                    'epoch 2/2: loss 1.000, test acc 0.750, 0.2 s, 4 images/s']
 
 
-def test_the_file_is_there_after_each_epoch(tmp_path):
+def test_history_is_written_after_each_epoch(tmp_path):
     run = Run(num_epochs=3, quiet=True, folder=tmp_path)
     for n in run.epochs(NO_PARAMETERS):
         feed(run, [[[1.0]]])
@@ -92,7 +92,7 @@ def test_the_file_is_there_after_each_epoch(tmp_path):
         assert len((tmp_path / 'history.csv').read_text().splitlines()) == 1 + n
 
 
-def test_a_run_goes_on_after_the_epochs_that_are_done():
+def test_a_run_continues_after_completed_epochs():
     run = Run(num_epochs=3, quiet=True)
     run.history = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.0, 1.0, 0.5, 100.0)]
     epochs = []
@@ -149,7 +149,7 @@ for name in ('epoch_begin', 'batch_end', 'epoch_trained', 'epoch_end', 'train_en
     setattr(Recorder, name, record)
 
 
-def test_hooks():
+def test_callbacks():
     callback = Recorder()
     run = Run(num_epochs=2, quiet=True, callbacks=[Callback(), callback])
     for _ in run.epochs(NO_PARAMETERS):
@@ -162,7 +162,7 @@ def test_hooks():
         ('train_end', 2, 2)]
 
 
-def test_hooks_are_told_of_an_end_by_an_error():
+def test_train_end_is_called_after_an_error():
     callback = Recorder()
     run = Run(num_epochs=2, quiet=True, callbacks=[callback])
     with pytest.raises(DivergenceError):
@@ -175,7 +175,7 @@ def test_hooks_are_told_of_an_end_by_an_error():
     lambda: [[np.array([1.0]), np.array([1.0])], [np.array([1.0]), np.array([numpy.nan])]],
     lambda: [[np.array([1.0]), np.array([numpy.inf])]],
     lambda: dense(numpy.inf)], ids=['second device', 'one device', 'block'])
-def test_a_parameter_that_is_no_number_ends_the_run(net):
+def test_a_parameter_that_is_not_finite_ends_the_run(net):
     """relu(NaN) is 0, and so the loss may know nothing of it."""
     run = Run(num_epochs=2, quiet=True)
     with pytest.raises(DivergenceError, match=r'(parameter 1|weight) is no longer finite after epoch 1: use a '
@@ -212,7 +212,7 @@ def test_a_batch_without_rows():
 
 
 @pytest.mark.parametrize('num_epochs', [0, -1, 1.5, None])
-def test_a_number_of_epochs_that_is_none(num_epochs):
+def test_an_invalid_number_of_epochs(num_epochs):
     with pytest.raises(ValueError, match='num_epochs .*: an integer of at least 1 expected'):
         Run(num_epochs)
 
@@ -246,14 +246,14 @@ def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
 @pytest.mark.parametrize('batches_after', [0, 1, 20])
-def test_a_loss_that_is_no_number_ends_the_run(bad, batches_after):
+def test_a_loss_that_is_not_finite_ends_the_run(bad, batches_after):
     run = Run(num_epochs=1, quiet=True)
     with pytest.raises(DivergenceError, match=r'the loss is (nan|inf) in epoch 1, batch 2: use a smaller .* rate'):
         feed(run, [[[1.0, 1.0]], [[bad]], *[[[1.0]]] * batches_after])
     assert run.history == []
 
 
-def test_a_run_that_has_ended_is_refused():
+def test_a_run_cannot_be_used_again():
     """It would train nothing, and the caller's network would be initialized anew for that."""
     run = Run(num_epochs=1, quiet=True)
     run.check()
@@ -280,7 +280,7 @@ def test_batches_that_can_be_read_only_once():
             many.end_epoch(0.5)
 
 
-def test_a_run_is_not_ended_before_the_epoch_that_it_has_reached():
+def test_too_few_epochs_for_a_resumed_run():
     """It would have the parameters of epoch 2 and the accuracy of epoch 1."""
     position = {'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'loss': 1.0, 'rows': 4,
                 'seconds': 1.0}
@@ -292,7 +292,7 @@ def test_a_run_is_not_ended_before_the_epoch_that_it_has_reached():
 
 @pytest.mark.parametrize('error', [BrokenPipeError(32, 'Broken pipe'), OSError(28, 'No space left on device'),
                                    ValueError('I/O operation on closed file.')])
-def test_printing_does_not_decide_over_training(error, monkeypatch, capsys):
+def test_a_line_that_cannot_be_printed_does_not_end_training(error, monkeypatch, capsys):
     class Gone(io.StringIO):
         def write(self, text):
             raise error

@@ -20,7 +20,7 @@ from gluon_mgpu.training.signals import StopSignals
 
 @pytest.mark.parametrize('seconds, status', [([0, 0.001], None), ([0, 0.001, 0.4], None), ([0, 0.6], 143),
                                              ([0, 0.001, 0.6], 143)])
-def test_copies_of_a_signal_are_one(seconds, status, monkeypatch):
+def test_copies_of_a_signal_count_once(seconds, status, monkeypatch):
     """Launchers and wrappers deliver a signal twice; a person needs longer for a second one."""
     exits, times = [], iter(seconds)
     monkeypatch.setattr(module.os, '_exit', exits.append)

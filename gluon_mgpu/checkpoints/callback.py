@@ -10,7 +10,7 @@ import numpy
 
 from ..base.checks import integer
 from ..base.files import SameFolder
-from ..base.program import Failure, Stopped
+from ..base.program import JobError, Stopped
 from ..training.losses import DivergenceError
 from ..training.run import Callback, Run
 from . import checkpoint
@@ -215,7 +215,7 @@ class CheckpointCallback(Callback):
     def _tell(self, run: Run, require: bool = False) -> None:
         problem, self._problem = self._problem, ''
         if problem and require:
-            raise Failure(problem)
+            raise JobError(problem)
         if problem:
             run.warn(f'{problem}: training goes on')
 

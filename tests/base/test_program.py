@@ -28,7 +28,7 @@ def ends_with(error, capsys):
     (mx.base.MXNetError('CUDNN_STATUS_ALLOC_FAILED'), 1,
      'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use a smaller --batch-size'),
     (mx.base.MXNetError('Check failed: a == b'), 1, 'program: MXNet failed (Check failed: a == b): '
-     'MXNET_ENGINE_TYPE=NaiveEngine in the environment shows where'),
+     'set MXNET_ENGINE_TYPE=NaiveEngine to see where'),
 ])
 def test_one_line(error, status, line, capsys):
     assert ends_with(error, capsys) == (status, line)
@@ -68,11 +68,11 @@ def test_flags():
 
 
 @pytest.mark.parametrize(('convert', 'value', 'message'), [
-    (number(int, 2, 5), '6', '6: an integer from 2 to 5 expected'),
-    (number(int), '0', '0: an integer of at least 1 expected'), (number(int), '٣x', 'an integer of at least 1'),
-    (number(float), '-0.0', '-0.0: a number above 0 expected'),
-    (number(float), '', "'': a number above 0 expected"),
-    (text, '', "'' is empty: give a value, or leave the flag out")])
+    (number(int, 2, 5), '6', '6: must be an integer from 2 to 5'),
+    (number(int), '0', '0: must be an integer of at least 1'), (number(int), '٣x', 'must be an integer of at least 1'),
+    (number(float), '-0.0', '-0.0: must be a number above 0'),
+    (number(float), '', "'': must be a number above 0"),
+    (text, '', "'': must not be empty; give a value or leave the flag out")])
 def test_flags_refused(convert, value, message):
     with pytest.raises(argparse.ArgumentTypeError) as error:
         convert(value)
@@ -81,13 +81,13 @@ def test_flags_refused(convert, value, message):
 
 @pytest.mark.parametrize('value', [1.0, '1', None, [1]])
 def test_what_is_no_integer(value):
-    with pytest.raises(ValueError, match=r'rows .*: an integer of at least 0 expected'):
+    with pytest.raises(ValueError, match=r'rows .*: must be an integer of at least 0'):
         checks.integer('rows', value, 0)
 
 
 @pytest.mark.parametrize('value', [0, -1, float('nan'), float('inf'), 'x', None])
 def test_what_is_not_positive(value):
-    with pytest.raises(ValueError, match='lr .*: a number above 0 expected'):
+    with pytest.raises(ValueError, match='lr .*: must be a number above 0'):
         checks.positive('lr', value)
 
 

@@ -266,5 +266,5 @@ def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
 
 @pytest.mark.parametrize('timeout', [0, float('nan'), float('inf'), 'long'])
 def test_a_timeout_that_is_none(timeout):
-    with pytest.raises(ValueError, match='timeout .*: a number above 0 expected'):
+    with pytest.raises(ValueError, match='timeout .*: must be a number above 0'):
         package.examine(timeout)

@@ -313,9 +313,8 @@ def main(argv: list | None = None) -> int:
     """The command line: ``python -m gluon_mgpu.scratch --help``. Returns the exit status."""
     from . import cli
     own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
-                                 'help': "sum the gradients by another algorithm than the chapter's own, a star"}}
-    return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2, own_flags=own_flags,
-                   lenet=lenet)
+                                 'help': 'how to sum the gradients (default: star, as written in the chapter)'}}
+    return cli.run(cli.Chapter('scratch', 'LeNet from scratch', train, 256, 0.2, own_flags, lenet=lenet), argv)
 
 
 if __name__ == '__main__':

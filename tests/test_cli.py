@@ -269,7 +269,7 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path, devices_flag):
                 process.send_signal(signal.SIGINT)
         err = process.stderr.read()
     assert process.returncode == 130
-    assert re.search(rf'^scratch: ended (after|in) epoch \d.*; to go on: python -m gluon_mgpu.scratch --resume {out}$',
+    assert re.search(rf'^scratch: (ended|stopped) (after|in) epoch \d.*: python -m gluon_mgpu.scratch --resume {out}$',
                      err, re.M)
     assert 'Traceback' not in err
     assert len((out / 'history.csv').read_text().splitlines()) >= 3

@@ -41,7 +41,7 @@ class JobError(Exception):
         self.status, self.on_all_ranks, self.reported = status, on_all_ranks, reported
 
 
-class Stopped(JobError):
+class Stopped(JobError):  # noqa: N818, not an error
     """End of a run after a signal, at a point where it can be resumed. All workers raise it at the same point."""
 
     def __init__(self, signum: int, line: str = ''):

@@ -134,7 +134,7 @@ class HorovodWorkers(Workers):
             all_params, trained = net[0], in_one_piece(net[0])
         self.check_equal({f'parameter {i}': f'{array.shape} {array.dtype}' for i, array in enumerate(all_params)})
         # Through the host: Horovod cannot read the memory layouts that oneDNN gives weights in use
-        for array, value in zip(trained, self.on_rank_0(lambda: [array.asnumpy() for array in trained])):
+        for array, value in zip(trained, self.on_rank_0(lambda: [param.asnumpy() for param in trained])):
             assign(array, value)
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:

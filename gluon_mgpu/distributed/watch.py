@@ -82,10 +82,10 @@ class Watch:
                                      'connections between the machines')
                 with contextlib.suppress(OSError):
                     connection, _ = listener.accept()
-                    connection.settimeout(BEAT / 2)  # a stranger may send nothing
-                    hello = connection.recv(20)
-                    if len(hello) == 20 and hello[:16] == token:
-                        self._others[connection] = int.from_bytes(hello[16:], 'big')
+                    if rank := _rank_of(connection, token):
+                        self._others[connection] = rank
+                    else:
+                        connection.close()
 
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -146,3 +146,13 @@ class Watch:
         if line and self.rank < 2:  # if rank 0 is lost, rank 1 prints the line
             show(f'{self.program}: {line}; the job ends{self.advice()}', sys.stderr)
         os._exit(1)
+
+
+def _rank_of(connection: socket.socket, token: bytes) -> int:
+    """Return the rank of the worker that has connected; 0 if it is a stranger."""
+    connection.settimeout(BEAT / 2)
+    try:
+        hello = connection.recv(20)
+    except OSError:  # a stranger may send nothing
+        return 0
+    return int.from_bytes(hello[16:], 'big') if len(hello) == 20 and hello[:16] == token else 0

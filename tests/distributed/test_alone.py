@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 from gluon_mgpu import scratch
+from gluon_mgpu.base.program import JobError
 from gluon_mgpu.data import BatchIterator
 from gluon_mgpu.distributed import launchers, watch
 from gluon_mgpu.distributed.horovod_checks import check_own_gpus
@@ -42,14 +43,16 @@ def test_horovodrun_in_a_job_of_srun(monkeypatch):
 
 
 def test_where_the_workers_meet_must_be_known(monkeypatch):
-    with pytest.raises(ValueError, match='srun does not tell where the workers meet: set HOROVOD_GLOO_RENDEZVOUS_ADDR'):
+    with pytest.raises(ValueError, match='srun does not say where the workers meet: on all of them, set HOROVOD_GLOO_RENDEZVOUS_ADDR'):
         launchers.prepare(Place('srun', 0, 2, 0))
 
 
 @pytest.mark.parametrize('rank, served, words', [
-    (1, False, 'nobody answers at http://127.0.0.1:{port}/gluon_mgpu/, where worker 0 or horovodrun serves for 0.5 s'),
-    (1, True, 'worker 0 has not come to http://127.0.0.1:{port}/gluon_mgpu/ for 0.5 s: are all 2 workers running'),
-    (0, True, 'worker 1 has not come to http://127.0.0.1:{port}/gluon_mgpu/ for 0.5 s: are all 2 workers running'),
+    (1, False, 'no answer from http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are running'),
+    (1, True, 'worker 0 did not come to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
+     ' running'),
+    (0, True, 'worker 1 did not come to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
+     ' running'),
 ])
 def test_a_worker_that_does_not_come(job, monkeypatch, rank, served, words):
     with socket.create_server(('127.0.0.1', 0)) as free:
@@ -78,9 +81,9 @@ def test_a_launcher_that_sets_only_some_variables(monkeypatch):
 
 
 @pytest.mark.parametrize('variables, words', [
-    ({'HOROVOD_RANK': 'a'}, "HOROVOD_RANK 'a': an integer expected"),
-    ({launchers.PORT: 'b'}, "HOROVOD_GLOO_RENDEZVOUS_PORT 'b': an integer expected"),
-    ({'HOROVOD_RANK': '2'}, 'horovodrun gives this worker the number 2: 2 workers are numbered 0 to 1')])
+    ({'HOROVOD_RANK': 'a'}, "HOROVOD_RANK 'a': must be an integer"),
+    ({launchers.PORT: 'b'}, "HOROVOD_GLOO_RENDEZVOUS_PORT 'b': must be an integer"),
+    ({'HOROVOD_RANK': '2'}, 'horovodrun gives this worker the number 2: must be from 0 to 1')])
 def test_variables_that_are_wrong(monkeypatch, variables, words):
     monkeypatch.setattr(launchers.os, 'environ', {
         'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', launchers.ADDRESS: '127.0.0.1', launchers.PORT: '29500', **variables})
@@ -94,7 +97,7 @@ def test_workers_connect_once_in_a_process(monkeypatch):
     monkeypatch.setattr(HorovodWorkers, '_connected', True)
     monkeypatch.setenv('HOROVOD_RANK', '0')
     monkeypatch.setenv('HOROVOD_SIZE', '2')
-    with pytest.raises(ValueError, match='^Horovod cannot connect the workers a second time in one process'):
+    with pytest.raises(ValueError, match='^Horovod can connect workers only once per process'):
         HorovodWorkers()
 
 
@@ -107,7 +110,7 @@ def test_strangers_keep_no_worker_waiting(monkeypatch, words):
     everybody = threading.Barrier(2)
 
     def be_worker(rank):
-        def gather(value):
+        def allgather(value):
             values[rank] = value
             if rank == 0:
                 strangers.extend(socket.create_connection(value[0]) for _ in range(3))
@@ -115,7 +118,7 @@ def test_strangers_keep_no_worker_waiting(monkeypatch, words):
                     stranger.sendall(words)
             everybody.wait()
             return [values[0], values[1]]
-        watches[rank] = watch.Watch(rank, gather, '127.0.0.1', f'of the test, {rank}')
+        watches[rank] = watch.Watch(rank, allgather, '127.0.0.1', f'of the test, {rank}')
 
     threads = [threading.Thread(target=be_worker, args=[rank], daemon=True) for rank in (0, 1)]
     for thread in threads:
@@ -132,7 +135,7 @@ def test_strangers_keep_no_worker_waiting(monkeypatch, words):
 
 def test_a_worker_that_cannot_connect_is_named(monkeypatch):
     monkeypatch.setattr(watch, 'PATIENCE', 0.1)
-    with pytest.raises(ValueError, match=r'^worker 1 of 2 \(b\) has not connected to worker 0 at 127.0.0.1 for 0.1 s'):
+    with pytest.raises(ValueError, match=r'^worker 1 of 2 \(b\) did not connect to worker 0 at 127.0.0.1 in 0.1 s'):
         watch.Watch(0, lambda value: [value, (None, b'', 'b')], '127.0.0.1', 'a')
 
 
@@ -180,7 +183,7 @@ def test_batches_of_another_worker_are_refused():
     (['--horovod', '--num-gpus', '2'], 'each worker has one device'),
     (['--horovod', '--devices', 'cpu:0'], 'each worker has one device'),
     (['--horovod', '--allreduce', 'ring'], 'each worker has one device'),
-    (['--fp16-allreduce'], 'use it with --horovod'),
+    (['--fp16-allreduce'], 'works only with --horovod'),
 ])
 def test_flags_that_do_not_fit(capsys, flags, words):
     assert scratch.main(flags) == 2
@@ -191,7 +194,7 @@ def test_horovodrun_without_the_flag(monkeypatch, capsys):
     monkeypatch.setenv('HOROVOD_RANK', '0')
     monkeypatch.setenv('HOROVOD_SIZE', '2')
     assert scratch.main([]) == 2
-    assert 'horovodrun has started 2 workers, and each would train for itself: add --horovod' in capsys.readouterr().err
+    assert 'horovodrun has started 2 workers, and each would train alone: add --horovod' in capsys.readouterr().err
 
 
 def test_a_signal_that_was_gathered_stays_known():
@@ -209,9 +212,9 @@ def test_workers_that_share_a_gpu_are_refused():
     for fine in ([('a', ''), ('a', '')], [('a', '1f'), ('a', '2f'), ('b', '3f')]):
         check_own_gpus(fine)
     for rank in (0, 1):
-        with pytest.raises(ValueError, match='workers 0 and 2 have the same GPU .a, UUID 1f.: start as many') as caught:
+        with pytest.raises(JobError, match='workers 0 and 2 have the same GPU .a, UUID 1f.: start at most') as caught:
             check_own_gpus([('a', '1f'), ('a', '2f'), ('a', '1f')], rank)
-        assert caught.value.told is (rank != 0)
+        assert caught.value.reported is (rank != 0)
 
 
 def test_without_horovod(monkeypatch, capsys):
@@ -220,5 +223,5 @@ def test_without_horovod(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, 'find_spec',
                         lambda name, *args: None if name == 'horovod' else find_spec(name, *args))
     assert scratch.main(['--horovod']) == 2
-    line = 'Horovod has no support for MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/'
+    line = 'Horovod does not support MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/'
     assert line in capsys.readouterr().err

@@ -105,7 +105,7 @@ def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
     assert '[0] concise: ended in epoch 2, after ' in stopped.text and '[1]' not in stopped.text, stopped.text
     with job(2, *again) as done:
         assert done.end() == 0, done.text
-    assert f'[0] going on from {tmp_path}/run/checkpoint-' in done.text
+    assert f'[0] resuming from {tmp_path}/run/checkpoint-' in done.text
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
     parameters = outcome(tmp_path / 'run')[1]
     assert {len(kept) for name, kept in parameters.items() if name.endswith('running_mean')} == {2}
@@ -166,7 +166,7 @@ def test_workers_with_other_rows_or_another_network(job, flags, tmp_path, data):
              '        params[6] = np.zeros((64, 10))\n'
              '    return params\n'
              'scratch.init_params = wider\n')
-    for code, words in ((pixel, 'training rows is '), (layer, 'parameter 4 is (800, 128) float32 on worker 0 (')):
+    for code, words in ((pixel, 'training_rows is '), (layer, 'parameter 4 is (800, 128) float32 on worker 0 (')):
         code += 'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))'
         with job(2, PYTHON, '-c', code, '--horovod', *flags, '--out-dir', tmp_path / words[:8]) as refused:
             assert refused.end() != 0
@@ -203,7 +203,7 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
         process.terminate()
     first, second = (process.communicate(timeout=60)[0] for process in started)
     assert [process.returncode for process in started] == [143, 143], first + second
-    assert f'to go on: {launcher} ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
+    assert f'resume with: {launcher} ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
     assert second == ''
 
 

@@ -22,7 +22,7 @@ EXCEPTION = ('import signal, sys\n'
              'sys.exit(scratch.main(sys.argv[1:]))')
 FAULTS = {'KILL': (signal.SIGKILL, 'was killed or has crashed'),
           'STOP': (signal.SIGSTOP, f'has not answered for {WAIT} s: it is stopped, or its machine or the network'),
-          'exception': (signal.SIGUSR1, 'has failed, as it told')}
+          'exception': (signal.SIGUSR1, 'has failed')}
 NUM_WORKERS = 2
 
 
@@ -54,7 +54,7 @@ def test_a_worker_ends_at_any_moment(job, command, whole, tmp_path, long, count,
             worker = run.workers()[rank]
             worker.send_signal(signum)
             began = time.monotonic()
-            run.wait_for('; the job ends; to go on: ' if fault != 'exception' or rank else 'as the test wants it')
+            run.wait_for('; the job ends; resume with: ' if fault != 'exception' or rank else 'as the test wants it')
             noticed = time.monotonic() - began
             assert run.end(timeout=30) != 0
             # The launcher gives a stopped worker twice 5 s to end by itself

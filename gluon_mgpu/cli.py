@@ -135,7 +135,7 @@ def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, 
     else:
         num_gpus = num_mxnet_gpus()
         if not num_gpus:
-            log(f'training on CPU contexts: {why_no_gpus()}')
+            log(f'{why_no_gpus()}: training on CPU contexts')
         devices = devices_from(args.num_gpus or min(num_gpus, 2) or 2)
     if args.timeline:
         check_profiler(devices)

@@ -313,7 +313,7 @@ def main(argv: list | None = None) -> int:
     """The command line: ``python -m gluon_mgpu.scratch --help``. Returns the exit status."""
     from . import cli
     own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
-                                 'help': 'how to sum the gradients (default: star, as written in the chapter)'}}
+                                 'help': "algorithm that sums the gradients (default: the chapter's own, a star)"}}
     return cli.run(cli.Chapter('scratch', 'LeNet from scratch', train, 256, 0.2, own_flags, lenet=lenet), argv)
 
 

@@ -238,7 +238,7 @@ def test_the_number_of_devices(tmp_path, capsys, monkeypatch, small_test_set):
     monkeypatch.setattr(cli, 'devices_from', lambda n: asked.append(n) or parse_devices('cpu:0'))
     for i, flags in enumerate([[], ['--num-gpus', '3']]):
         assert scratch.main([*SMALL, *flags, '--no-plot', '--out-dir', str(tmp_path / str(i))]) == 0
-        assert capsys.readouterr().out.startswith('training on CPU contexts: there is none\n')
+        assert capsys.readouterr().out.startswith('there is none: training on CPU contexts\n')
     monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 1)  # two by default, but not on such a machine
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '2')]) == 0
     monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 8)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 
-from ..base.program import BAD_INPUT, JobError
+from ..base.program import JobError
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import assign, autograd, mx, np, npx
 from ..parallel.flat import in_one_piece
@@ -39,7 +39,7 @@ class HorovodWorkers(Workers):
     ----------
     fp16 : bool
         Send gradients as float16.
-    signals : object with an attribute ``received``, optional
+    signals
         As for `Workers`.
     program : str
         Begins the message about a lost worker.
@@ -50,12 +50,6 @@ class HorovodWorkers(Workers):
         Number of this worker among those on its machine.
     device : mx.Context
         ``gpu(local_rank)``, or ``gpu(0)`` if only one GPU is visible; ``cpu(0)`` without GPUs.
-
-    Raises
-    ------
-    ValueError
-        If Horovod is missing, the launcher's variables are incomplete, a worker does not come, or workers were
-        connected in this process before.
     """
 
     lag = 1
@@ -158,39 +152,9 @@ class HorovodWorkers(Workers):
         self._signum = max(self._signum, *(signum for _, signum in gathered))
         return [value for value, _ in gathered]
 
-    def on_rank_0(self, function: Callable[[], Any]) -> Any:
-        """See `Workers.on_rank_0`."""
-        result, line = self.allgather(_attempt(function) if self.rank == 0 else None)[0]
-        if line is not None:
-            raise JobError(line, BAD_INPUT, on_all_ranks=True)
-        return result
-
-    def on_all_ranks(self, function: Callable[[], Any]) -> Any:
-        """See `Workers.on_all_ranks`."""
-        result, line = _attempt(function)
-        lines = self.allgather(line)
-        for rank, line in enumerate(lines):
-            if line is not None:
-                line = line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}'
-                raise JobError(line, BAD_INPUT, on_all_ranks=True)
-        return result
-
-    def check_equal(self, facts: dict[str, Any]) -> None:
-        """See `Workers.check_equal`."""
-        first, *others = self.allgather(facts)
-        for rank, other in enumerate(others, 1):
-            for name in {**first, **other}:
-                if first.get(name) != other.get(name):
-                    raise JobError(f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on '
-                                   f'{self._name(rank)}: start all workers with the same program, flags, versions '
-                                   'and data', BAD_INPUT, on_all_ranks=True)
-
     def pending_signal(self) -> int:
         """See `Workers.pending_signal`."""
         return self._signum
-
-    def _name(self, rank: int) -> str:
-        return f'worker {rank} ({self.hosts[rank]})'
 
     def _sum(self, array: Any, kind: str, compression: Any = None) -> Any:
         """Sum an array over all workers, in place; does not block."""
@@ -199,11 +163,3 @@ class HorovodWorkers(Workers):
         if sent is not array:
             array[:] = compression.decompress(sent, dtype)
         return array
-
-
-def _attempt(function: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Return (result, None), or (None, message) after a ValueError or OSError."""
-    try:
-        return function(), None
-    except (ValueError, OSError) as error:
-        return None, str(error)

@@ -133,15 +133,15 @@ def _meet(where: tuple, place: Place) -> None:
     deadline = time.monotonic() + PATIENCE
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # ignores the proxy for the web
 
-    def request(method: str, name: str, missing: str) -> None:
+    def request(method: str, rank: int) -> None:
         """Repeat a request until it succeeds."""
         data = b'.' if method == 'PUT' else None
         while True:
             try:
-                direct.open(urllib.request.Request(url + name, data, method=method), timeout=5).close()
+                direct.open(urllib.request.Request(f'{url}worker{rank}', data, method=method), timeout=5).close()
                 return
             except urllib.error.HTTPError:  # not there yet
-                problem = f'{missing} did not come to {url}'
+                problem = f'worker {rank} did not come to {url}'
             except OSError:
                 problem = f'no answer from {url}'
             if time.monotonic() > deadline:
@@ -149,10 +149,8 @@ def _meet(where: tuple, place: Place) -> None:
                                  'can reach it')
             time.sleep(0.1)
 
-    request('PUT', f'worker{place.rank}', 'worker 0')
-    if place.rank == 0:
+    if place.rank == 0:  # comes last: its presence means that all workers are there
         for rank in range(1, place.size):
-            request('GET', f'worker{rank}', f'worker {rank}')
-        request('PUT', 'all', '')
-    else:
-        request('GET', 'all', 'worker 0')
+            request('GET', rank)
+    request('PUT', place.rank)
+    request('GET', 0)

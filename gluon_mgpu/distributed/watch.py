@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import selectors
+import select
 import socket
 import sys
 import threading
@@ -30,17 +30,12 @@ class Watch:
 
     Parameters
     ----------
-    rank : int
-    allgather : callable
-        As `Workers.allgather`.
     address : str
         Address of this machine for the other workers.
     name : str
         Name of this worker in messages, such as ``'a, process 4711'``.
-    program : str
-        Begins the message about a lost worker.
-    advice : callable
-        Returns the end of that message.
+    program, advice : str, callable
+        Beginning of the message about a lost worker, and a function that returns its end.
     """
 
     def __init__(self, rank: int, allgather: Callable[[Any], list], address: str, name: str,
@@ -58,8 +53,9 @@ class Watch:
             connection = socket.create_connection(where, timeout=PATIENCE)
             connection.sendall(token + rank.to_bytes(4, 'big'))
             self._others[connection] = 0
-        self._heard = dict.fromkeys(self._others.values(), time.monotonic())
-        self._left: set[int] = set()
+        for connection in self._others:
+            connection.setblocking(False)
+        self._heard = dict.fromkeys(self._others, time.monotonic())  # connections of workers that have not left
         self._leaving = False
         self._thread = threading.Thread(target=self._watch, name='watch', daemon=True)
         self._thread.start()
@@ -88,55 +84,46 @@ class Watch:
                         connection.close()
 
     def _watch(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for connection in self._others:
-                connection.setblocking(False)
-                selector.register(connection, selectors.EVENT_READ)
-            last_beat = 0.0
-            while len(self._left) < len(self._others) and not self._leaving:
-                for key, _ in selector.select(timeout=BEAT / 2):
-                    if not self._receive(key.fileobj):
-                        selector.unregister(key.fileobj)
-                now = time.monotonic()
-                if now - last_beat >= BEAT:
-                    if last_beat and now - last_beat > self.silence:  # this process was stopped and continues
-                        self._heard = dict.fromkeys(self._heard, now)
-                    last_beat = now
-                    self._send(ALIVE)
-                for other, heard in self._heard.items():
-                    if other not in self._left and now - heard > self.silence:
-                        self._end(f'{self._name(other)} has not answered for {self.silence:g} s: it is stopped, or '
-                                  'its machine or the network failed')
+        last_beat = 0.0
+        while self._heard and not self._leaving:
+            for connection in select.select([*self._heard], [], [], BEAT / 2)[0]:
+                self._receive(connection)
+            now = time.monotonic()
+            if now - last_beat >= BEAT:
+                if last_beat and now - last_beat > self.silence:  # this process was stopped and continues
+                    self._heard = dict.fromkeys(self._heard, now)
+                last_beat = now
+                self._send(ALIVE)
+            for connection, heard in self._heard.items():
+                if now - heard > self.silence:
+                    self._end(f'{self._name(self._others[connection])} has not answered for {self.silence:g} s: it is '
+                              'stopped, or its machine or the network failed')
 
-    def _receive(self, connection: Any) -> bool:
-        """Read what another worker has sent; return False if it has left."""
-        other = self._others[connection]
+    def _receive(self, connection: socket.socket) -> None:
+        other = self._name(self._others[connection])
         try:
             received = connection.recv(4096)
         except BlockingIOError:
-            return True
+            return
         except OSError:
             received = b''
-        self._heard[other] = time.monotonic()
+        self._heard[connection] = time.monotonic()
         if END in received:
             self._end('')
         if FAILED in received:
-            self._end(f'{self._name(other)} has failed' if self.rank == 0 else '')
+            self._end(f'{other} has failed' if self.rank == 0 else '')
         if LEAVE in received:
-            self._left.add(other)
-            return False
-        if not received:
-            self._end(f'{self._name(other)} was killed or has crashed')
-        return True
+            del self._heard[connection]
+        elif not received:
+            self._end(f'{other} was killed or has crashed')
 
     def _name(self, other: int) -> str:
         return f'worker {other} of {len(self.names)} ({self.names[other]})'
 
     def _send(self, byte: bytes) -> None:
-        for connection, other in self._others.items():
-            if other not in self._left:
-                with contextlib.suppress(OSError):  # closed, or full because a stopped worker does not read
-                    connection.send(byte)
+        for connection in [*self._heard]:
+            with contextlib.suppress(OSError):  # closed, or full because a stopped worker does not read
+                connection.send(byte)
 
     def _end(self, line: str) -> None:
         """End this process immediately: the main thread may be waiting for a sum that never comes."""

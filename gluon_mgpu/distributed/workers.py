@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
-from ..base.program import Stopped
+from ..base.program import BAD_INPUT, JobError, Stopped
 
 
 class Workers:
     """A single worker, which never waits for others.
 
-    Parameters
-    ----------
-    signals : object with an attribute ``received``, optional
-        Such as `StopSignals`: the signal that this process has received, or 0.
+    `signals`, such as `StopSignals`, has an attribute ``received``: the signal that this process has received, or 0.
 
     Attributes
     ----------
@@ -58,19 +55,10 @@ class Workers:
         return Trainer(params, optimizer, optimizer_params)
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
-        """Copy the parameters of rank 0 to all workers, in place; blocks.
+        """Copy the parameters of rank 0 to all workers, in place; blocks. `JobError` if the shapes differ.
 
-        Parameters
-        ----------
-        net : gluon.Block or list of lists of np.ndarray
-            Network, or the parameters on each device.
-        X : np.ndarray, (n, ...)
-            Batch, or a shard of one, possibly without rows: its shape initializes the network's layers.
-
-        Raises
-        ------
-        JobError
-            If the parameters have other shapes on another worker.
+        `net` is a gluon.Block, or lists of np.ndarray, one per device. The shape of the batch `X`, possibly without
+        rows, initializes the layers of a Block.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
@@ -97,19 +85,36 @@ class Workers:
     def on_rank_0(self, function: Callable[[], Any]) -> Any:
         """Call a function on rank 0 and return its result on all workers; blocks.
 
-        A ValueError or OSError becomes a `JobError` on all workers; with a single worker it stays what it is.
+        With several workers, a ValueError or OSError becomes a `JobError` on all.
         """
-        return function()
+        if self.size == 1:
+            return function()
+        result, line = self.allgather(_attempt(function) if self.rank == 0 else None)[0]
+        if line is not None:
+            raise JobError(line, BAD_INPUT, on_all_ranks=True)
+        return result
 
     def on_all_ranks(self, function: Callable[[], Any]) -> Any:
-        """Call a function on every worker and return this worker's result; blocks.
-
-        A ValueError or OSError on one worker becomes a `JobError` on all; with a single worker it stays what it is.
-        """
-        return function()
+        """Call a function on every worker and return this worker's result; blocks. Errors as for `on_rank_0`."""
+        if self.size == 1:
+            return function()
+        result, line = _attempt(function)
+        lines = self.allgather(line)
+        for rank, line in enumerate(lines):
+            if line is not None:
+                line = line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}'
+                raise JobError(line, BAD_INPUT, on_all_ranks=True)
+        return result
 
     def check_equal(self, facts: dict[str, Any]) -> None:
         """Raise `JobError` on all workers if a value differs between them; blocks."""
+        first, *others = self.allgather(facts)
+        for rank, other in enumerate(others, 1):
+            for name in {**first, **other}:
+                if first.get(name) != other.get(name):
+                    raise JobError(f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on '
+                                   f'{self._name(rank)}: start all workers with the same program, flags, versions '
+                                   'and data', BAD_INPUT, on_all_ranks=True)
 
     def pending_signal(self) -> int:
         """Return the signal that all workers know of, or 0; does not block.
@@ -125,3 +130,14 @@ class Workers:
 
     def _received(self) -> int:
         return self._signals.received if self._signals else 0
+
+    def _name(self, rank: int) -> str:
+        return f'worker {rank} ({self.hosts[rank]})'
+
+
+def _attempt(function: Callable[[], Any]) -> tuple[Any, str | None]:
+    """Return (result, None), or (None, message) after a ValueError or OSError."""
+    try:
+        return function(), None
+    except (ValueError, OSError) as error:
+        return None, str(error)

@@ -43,7 +43,7 @@ def test_horovodrun_in_a_job_of_srun(monkeypatch):
 
 
 def test_where_the_workers_meet_must_be_known(monkeypatch):
-    with pytest.raises(ValueError, match='srun does not say where the workers meet: on all of them, set HOROVOD_GLOO_RENDEZVOUS_ADDR'):
+    with pytest.raises(ValueError, match='srun does not say where the workers meet: on all of them, set HOROVOD_'):
         launchers.prepare(Place('srun', 0, 2, 0))
 
 

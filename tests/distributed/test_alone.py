@@ -1,4 +1,4 @@
-"""What needs no Horovod to be tested: places in a job, parts of batches, and what the command line refuses."""
+"""Tests without Horovod: places in a job, shards of batches, flags."""
 import socket
 import threading
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def started_alone(monkeypatch):
 
 
 @pytest.mark.parametrize('launcher', launchers.VARIABLES)
-def test_the_place_that_each_launcher_tells(monkeypatch, launcher):
+def test_the_place_from_each_launcher(monkeypatch, launcher):
     assert place() is None
     for name, value in zip(launchers.VARIABLES[launcher], '351'):
         monkeypatch.setenv(name, value)
@@ -42,7 +42,7 @@ def test_horovodrun_in_a_job_of_srun(monkeypatch):
     assert place() == Place('horovodrun', 1, 2, 0)
 
 
-def test_where_the_workers_meet_must_be_known(monkeypatch):
+def test_address_and_port_are_required(monkeypatch):
     with pytest.raises(ValueError, match='srun does not say where the workers meet: on all of them, set HOROVOD_'):
         launchers.prepare(Place('srun', 0, 2, 0))
 
@@ -54,7 +54,7 @@ def test_where_the_workers_meet_must_be_known(monkeypatch):
     (0, True, 'worker 1 did not come to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
      ' running'),
 ])
-def test_a_worker_that_does_not_come(job, monkeypatch, rank, served, words):
+def test_a_missing_worker(job, monkeypatch, rank, served, words):
     with socket.create_server(('127.0.0.1', 0)) as free:
         port = free.getsockname()[1]
     if served:
@@ -66,7 +66,7 @@ def test_a_worker_that_does_not_come(job, monkeypatch, rank, served, words):
 
 
 def test_a_launcher_that_sets_only_some_variables(monkeypatch):
-    """As the documentation says for any other launcher: Horovod would abort without the rest."""
+    """As documented for other launchers. Horovod would abort without the remaining variables."""
     environ = {'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', 'HOROVOD_LOCAL_RANK': '1', launchers.ADDRESS: '127.0.0.1',
                launchers.PORT: '29500'}
     monkeypatch.setattr(launchers.os, 'environ', environ)
@@ -92,7 +92,7 @@ def test_variables_that_are_wrong(monkeypatch, variables, words):
 
 
 def test_workers_connect_once_in_a_process(monkeypatch):
-    """A second time, Horovod takes the addresses of the first for those of now, and aborts or hangs."""
+    """The second time, Horovod would use the old addresses, and abort or hang."""
     monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.check_horovod', lambda: None)
     monkeypatch.setattr(HorovodWorkers, '_connected', True)
     monkeypatch.setenv('HOROVOD_RANK', '0')
@@ -102,8 +102,8 @@ def test_workers_connect_once_in_a_process(monkeypatch):
 
 
 @pytest.mark.parametrize('words', [b'', b'GET', b'GET / HTTP/1.1\r\n\r\n'])
-def test_strangers_keep_no_worker_waiting(monkeypatch, words):
-    """They connect before the workers do, and some say nothing."""
+def test_other_connections_do_not_block_the_workers(monkeypatch, words):
+    """They connect before the workers do, and some send nothing."""
     monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
     ended, watches, strangers, values = [], {}, [], {}
     monkeypatch.setattr(watch.os, '_exit', ended.append)
@@ -141,7 +141,7 @@ def test_a_worker_that_cannot_connect_is_named(monkeypatch):
 
 @pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])
 @pytest.mark.parametrize('shuffle', [True, False])
-def test_the_parts_of_all_workers_are_the_batches(n, k, shuffle):
+def test_the_shards_of_all_workers_are_the_batches(n, k, shuffle):
     images = numpy.arange(n, dtype='uint8').repeat(4).reshape(n, 2, 2)
     labels = numpy.arange(n)
     whole = BatchIterator(images, labels, 5, 'test', shuffle, seed=1)
@@ -153,7 +153,7 @@ def test_the_parts_of_all_workers_are_the_batches(n, k, shuffle):
             assert (numpy.concatenate([X_part.asnumpy() for X_part, _ in others]) == X.asnumpy()).all()
 
 
-def test_a_part_of_the_test_rows_keeps_no_others():
+def test_a_shard_of_the_test_rows_stores_no_others():
     images = numpy.zeros((100, 28, 28), 'uint8')
     assert sum(len(BatchIterator(images, images[:, 0, 0], 8, 'test', shard=(i, 3))._images) for i in range(3)) == 100
 
@@ -169,7 +169,7 @@ def test_other_rows_have_another_digest():
                 digest(images[:9], labels[:9])}) == 4
 
 
-def test_batches_of_another_worker_are_refused():
+def test_the_shard_of_another_worker_is_refused():
     class Two(Run):
         pass
     run = Two(1, quiet=True)
@@ -185,7 +185,7 @@ def test_batches_of_another_worker_are_refused():
     (['--horovod', '--allreduce', 'ring'], 'each worker has one device'),
     (['--fp16-allreduce'], 'works only with --horovod'),
 ])
-def test_flags_that_do_not_fit(capsys, flags, words):
+def test_flags_that_exclude_each_other(capsys, flags, words):
     assert scratch.main(flags) == 2
     assert words in capsys.readouterr().err
 
@@ -198,7 +198,7 @@ def test_horovodrun_without_the_flag(monkeypatch, capsys):
 
 
 def test_a_signal_that_was_gathered_stays_known():
-    """What was told before it came is asked for later, and knows of none."""
+    """A result that was sent before the signal is read after it and must not reset it."""
     workers = HorovodWorkers.__new__(HorovodWorkers)  # no Horovod: one worker, whose sums are its own
     workers._signum, workers._signals = 0, SimpleNamespace(received=0)
     workers._sum = lambda array, kind: array

@@ -24,9 +24,9 @@ from .horovod_checks import check_horovod, check_own_gpus
 from .watch import Watch
 from .workers import Workers
 
-NUM_NAMES = 64     # names of tensors, used in turn: Horovod handles a name that it has seen before faster
-MAX_NUMBERS = 64   # of one call of `allgather_async`, plus the signal
-HOST = mx.cpu(1)   # for values from the host; on the device they would wait for all work queued there
+NUM_NAMES = 64    # tensor names, used in turn: Horovod is faster with names that it has seen before
+MAX_NUMBERS = 64  # in one `allgather_async`, including the signal
+HOST = mx.cpu(1)  # for values from the host: on the device they would wait for all work queued there
 
 
 class HorovodWorkers(Workers):
@@ -132,7 +132,7 @@ class HorovodWorkers(Workers):
             assign(array, value)
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
-        """See `Workers.allgather_async`; at most 63 numbers."""
+        """See `Workers.allgather_async`."""
         own = numpy.zeros((self.size, MAX_NUMBERS))  # zeros in the other rows: the sum has every worker's row
         own[self.rank, :len(numbers) + 1] = self._received(), *numbers
         rows_of_all = self._sum(np.array(own, dtype='float64', ctx=HOST), 'numbers')

@@ -204,7 +204,7 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
         process.terminate()
     first, second = (process.communicate(timeout=60)[0] for process in started)
     assert [process.returncode for process in started] == [143, 143], first + second
-    assert f'resume with: {launcher} ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
+    assert f': {launcher} ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
     assert second == ''
 
 

@@ -46,7 +46,7 @@ class WithoutSums(HorovodWorkers):
     """Workers that do not sum gradients, so that a step is computation only."""
 
     def _sum(self, array, kind, compression=None):
-        return super()._sum(array, kind) if kind == 'told' else array  # losses and signals, a few times per second
+        return super()._sum(array, kind) if kind == 'numbers' else array  # losses and signals, a few times per second
 
     def trainer(self, params, optimizer, optimizer_params):
         return Workers.trainer(self, params, optimizer, optimizer_params)

@@ -1,7 +1,7 @@
 """Multi-device training with Apache MXNet's Gluon: the multi-GPU chapters of *Dive into Deep Learning*.
 
-``import gluon_mgpu as d2l`` offers the names that the chapters' code uses. Importing this package is
-quick and does not need MXNet, which is loaded when a name that needs it is first used.
+``import gluon_mgpu as d2l`` provides the names that the chapters' code uses. The import is fast: MXNet is loaded when a
+name that needs it is first used.
 """
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ())[:4]) and \
         signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # While a program of this package is imported, Ctrl-C ends it without a traceback; see program.exit_status
+    # Ctrl-C ends a program of this package without a traceback while it is imported; see `base.program.exit_status`
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import importlib

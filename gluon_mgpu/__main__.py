@@ -1,30 +1,30 @@
-"""The commands of this package, each in a line."""
+"""List of this package's programs."""
 from __future__ import annotations
 
 import sys
 
 from .base.program import Parser
 
-COMMANDS = {
+PROGRAMS = {
     'scratch': 'train LeNet from scratch on several devices (D2L 13.5)',
     'concise': "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)",
-    'predict': 'what a trained run tells of images',
-    'export': 'write what a run has trained as an ONNX model',
-    'doctor': 'what this machine has, what is wrong with it, and what to do',
+    'predict': 'evaluate a trained run on the test set, or classify image files',
+    'export': 'write the network of a run as an ONNX model',
+    'doctor': 'check this machine and suggest what to fix',
     'devices': 'show the GPUs, whether MXNet can use them, and the CPU contexts',
-    'benchmark': 'measure how training scales with the devices, and where the time of a step goes',
-    'cost_model': 'measure what an allreduce costs, beside the alpha-beta model',
-    'timeline': 'draw a trace of what the devices do in a step',
-    'plot': 'draw the accuracy of several runs in one picture',
+    'benchmark': 'measure how training scales with the devices, and what a step spends its time on',
+    'cost_model': 'measure allreduce and compare it with the alpha-beta model',
+    'timeline': 'draw what the devices do in a training step, from a trace',
+    'plot': 'plot the accuracy of several runs',
 }
 
 
 def main(argv: list | None = None) -> int:
-    """Print the commands. Returns the exit status, 0."""
+    """Print the programs; return the exit status."""
     Parser(prog='python -m gluon_mgpu', description=__doc__).parse_args(argv)
-    for name, what in COMMANDS.items():
-        print(f'python -m gluon_mgpu.{name:11} {what}')
-    print('Each has --help.')
+    for name, purpose in PROGRAMS.items():
+        print(f'python -m gluon_mgpu.{name:11} {purpose}')
+    print('Each program has --help.')
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The command line that both chapters share: what it refuses, and what happens in which order."""
+"""Command line of both chapters: flags, checks, the run's folder, training, export."""
 from __future__ import annotations
 
 import argparse
@@ -6,7 +6,8 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .base.machine import versions
@@ -28,253 +29,227 @@ from .training.run import Callback, Run, check_num_epochs
 from .training.signals import StopSignals
 
 
-def run(train: Callable, chapter: str, network: str, argv: list | None, batch_size: int, lr: float,
-        own_flags: dict | None = None, check: Callable | None = None, lenet: Callable | None = None) -> int:
-    """Run a chapter's `train` as a program.
+@dataclass
+class Chapter:
+    """A chapter as a program.
 
-    Parameters
-    ----------
-    train : callable
-        The chapter's ``train``.
-    chapter, network : str
-        The chapter's module and what it trains, for help, headings and file names.
-    argv : list of str or None
-        The arguments; None means those of this process.
-    batch_size, lr : int, float
-        The chapter's defaults.
-    own_flags : dict, optional
-        Flags of this chapter alone, with what argparse is to know of them; `train` takes them by name if
-        they are given.
-    check : callable, optional
-        Takes `devices` and these flags by name, raises ValueError where they don't fit: before anything is
-        loaded or written.
-    lenet : callable, optional
-        Where `train` trains bare arrays, the network: ``lenet(X, params)``.
-
-    Returns
-    -------
-    int
-        The exit status: 0, 2 for bad input and 1 for a failure of MXNet (with one line on stderr that says
-        what and why), 130 after Ctrl-C, 143 after SIGTERM. What was recorded until then is in the output folder in
-        any case.
+    `own_flags` are argparse's settings for the chapter's own flags. `train` and `check` get their values by name;
+    `check` raises ValueError if they do not fit the devices. `lenet` is the network if `train` trains bare arrays.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(chapter, network, batch_size, lr)
-    for flag, settings_of_flag in (own_flags or {}).items():
-        parser.add_argument(flag, **settings_of_flag)
-    args = parser.parse_args(argv)  # what is no flag at all is refused here, with the usage
-    own_names = [flag.strip('-').replace('-', '_') for flag in own_flags or {}]
-    return exit_status(chapter, lambda: _run(train, chapter, network, parser, args, argv, own_names, check, lenet))
+
+    name: str
+    network: str
+    train: Callable
+    batch_size: int
+    lr: float
+    own_flags: dict[str, dict] = field(default_factory=dict)
+    check: Callable | None = None
+    lenet: Callable | None = None
+
+    def own(self, args: argparse.Namespace) -> dict:
+        """Return the values of the chapter's own flags that are given."""
+        names = [flag.strip('-').replace('-', '_') for flag in self.own_flags]
+        return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
-def _run(train, chapter, network, parser, args, argv, own_names, check, lenet) -> None:
-    signals = StopSignals()
-    with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as held:
-        log = (lambda line: None) if args.quiet or workers.rank else show
-        workers.check_equal({'chapter': chapter, **vars(args)})  # before flags decide which values are gathered
-        # All that can be refused is refused before data is loaded, and before anything is written
-        earlier = workers.on_rank_0(lambda: earlier_run(args.resume, args.out_dir)) if args.resume else None
-        if earlier:
-            args = workers.on_all_ranks(partial(_with_flags_of, earlier, chapter, parser, args, argv))
-        else:
-            workers.on_rank_0(lambda: check_free(args.out_dir))
+def run(chapter: Chapter, argv: list | None = None) -> int:
+    """Run a chapter as a program; return the exit status, see `base.program.exit_status`."""
+    argv = sys.argv[1:] if argv is None else argv
+    return exit_status(chapter.name, lambda: _run(chapter, _parser(chapter), argv))
+
+
+def _run(chapter: Chapter, parser: argparse.ArgumentParser, argv: list) -> None:
+    args, signals = parser.parse_args(argv), StopSignals()
+    with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as lock:
+        def log(line: str) -> None:
+            if workers.rank == 0 and not args.quiet:
+                show(line)
+
+        workers.check_equal({'chapter': chapter.name, **vars(args)})  # first: flags decide what is gathered below
+        args, earlier = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv))
+        devices, data = workers.on_all_ranks(lambda: _devices_and_data(chapter, args, workers, log))
+        config = _configuration(chapter, args, workers, devices, data)
+        heading = f'{chapter.network} on {config["dataset"]}, {", ".join(config["devices"])}'
+        size = f', {workers.size} workers' if workers.size > 1 else ''
+        log(f'{heading}{size}: {config["train_size"]} training and {data[1].num_rows} test images, batches of '
+            f'{args.batch_size}, learning rate {args.lr:g}')
+        out_dir, checkpoint = workers.on_rank_0(lambda: _open_folder(args, earlier, config, lock, log))
+        net = _train(chapter, args, config, out_dir, checkpoint, heading, workers, signals, devices, data)
         if args.export:
-            workers.on_rank_0(lambda: onnx_file.check_path(args.export, args.out_dir))
-        own = {name: getattr(args, name) for name in own_names if getattr(args, name) is not None}
-        devices, (train_iter, test_iter) = workers.on_all_ranks(
-            lambda: _devices_and_data(args, own, check, workers, log))
-        all_devices = [device for its in workers.allgather(list(map(str, devices))) for device in its]
-        config = {'chapter': chapter, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
-                  'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
-                  'training_rows': train_iter.digest, 'test_rows': test_iter.digest,
-                  **versions(), 'environment': settings(), 'flags': vars(args)}
-        workers.check_equal({**config, 'platform': ''})
-        config['process'] = this_process()
-        heading = f'{network} on {train_iter.dataset}, {", ".join(all_devices)}'
-        log(f'{heading}{_how_many(workers)}: {train_iter.num_rows} training and {test_iter.num_rows} test images, '
-            f'batches of {args.batch_size}, learning rate {args.lr:g}')
-
-        changed = workers.on_rank_0(partial(differences, earlier.config, config)) if earlier else {}
-        out_dir = earlier.folder if earlier else workers.on_rank_0(
-            lambda: new_folder(args.out_dir, chapter, content=config))
-        workers.on_rank_0(lambda: held.enter_context(hold(out_dir)))
-        checkpoint = None
-        if earlier:
-            # Once more, now that no other run can write there
-            earlier = workers.on_rank_0(lambda: earlier_run(args.resume, args.out_dir, log) or earlier)
-            checkpoint = earlier.checkpoint
-            workers.on_rank_0(partial(record, earlier, config, changed))
-            log(_how_it_goes_on(earlier, changed))
-        net = _train(train, args, out_dir, config, checkpoint, heading, workers, signals,
-                     devices=devices, data=(train_iter, test_iter), **own)
-        if args.export:
-            workers.on_rank_0(lambda: _export(net, args.export, lenet, out_dir, log))
+            workers.on_rank_0(lambda: _export(net, args.export, chapter.lenet, out_dir, log))
 
 
-def _workers(args, chapter, signals) -> contextlib.AbstractContextManager[Workers]:
-    """The workers that this command is one of."""
+def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManager[Workers]:
+    if args.horovod:
+        if args.num_gpus is not None or args.devices is not None or getattr(args, 'allreduce', None):
+            raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
+                             '--num-gpus, --devices and --allreduce, and start one worker per device')
+        from .distributed.horovod_workers import HorovodWorkers
+        return HorovodWorkers(args.fp16_allreduce, signals, chapter.name)
+    if args.fp16_allreduce:
+        raise ValueError('--fp16-allreduce: works only with --horovod')
     found = place()
-    if not args.horovod:
-        if args.fp16_allreduce:
-            raise ValueError('--fp16-allreduce is for what workers send each other: use it with --horovod')
-        if found and found.launcher == 'horovodrun' and found.size > 1:
-            raise ValueError(f'horovodrun has started {found.size} workers, and each would train for itself: add '
-                             '--horovod')
-        return contextlib.nullcontext(Workers(signals))
-    if args.num_gpus is not None or args.devices is not None or getattr(args, 'allreduce', None):
-        raise ValueError('--horovod: each worker has one device, and Horovod sums over the workers: leave out '
-                         '--num-gpus, --devices and --allreduce, and start as many workers as there are to be devices')
-    from .distributed.horovod_workers import HorovodWorkers
-    return HorovodWorkers(args.fp16_allreduce, signals, chapter)
+    if found and found.launcher == 'horovodrun' and found.size > 1:
+        raise ValueError(f'horovodrun has started {found.size} workers, and each would train alone: add --horovod')
+    return contextlib.nullcontext(Workers(signals))
 
 
-def _how_many(workers) -> str:
-    return f', {workers.size} workers' if workers.size > 1 else ''
+def _find_run(chapter: Chapter, parser, args, argv: list) -> tuple[argparse.Namespace, Earlier | None]:
+    """Return the flags and the run to resume, if any. Writes nothing, but refuses paths that cannot be written."""
+    earlier = earlier_run(args.resume, args.out_dir) if args.resume else None
+    if earlier:
+        args = _resumed_flags(chapter, parser, args, argv, earlier)
+    else:
+        check_free(args.out_dir)
+    if args.export:
+        onnx_file.check_path(args.export, args.out_dir)
+    return args, earlier
 
 
-def _devices_and_data(args, own: dict, check: Callable | None, workers, log) -> tuple:
-    devices = check_devices([workers.device]) if args.horovod else _devices(args, log)
-    if args.timeline:
-        check_profiler(devices)
-    if check:
-        check(devices=devices, **own)
-    return devices, load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
-                              seed=args.seed, log=log, progress=not args.quiet and workers.rank == 0,
-                              shard=workers.shard)
-
-
-def _train(train, args, out_dir, config, checkpoint, heading, workers, signals, **options) -> Any:
-    """Call the chapter's `train` with a run that keeps its record in `out_dir`; return what it has trained."""
-    how_to_resume = shlex.join(['python', '-m', f'gluon_mgpu.{config["chapter"]}', *['--horovod'] * args.horovod,
-                                '--resume', str(out_dir)])
-    how_to_resume = f'{workers.launcher} ... {how_to_resume}' if workers.launcher else how_to_resume
-    workers.advice = f'; to go on: {how_to_resume}'
-    with signals:
-        saver = CheckpointCallback(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint,
-                      how_to_resume)
-        pictures = _pictures(args, out_dir, heading) if workers.rank == 0 else []
-        run = Run(args.num_epochs, quiet=args.quiet, folder=None if workers.rank else out_dir,
-                  callbacks=[saver, *pictures], workers=workers)
-        try:
-            train(config['num_gpus'], args.batch_size, args.lr, run=run, seed=args.seed, **options)
-        except Stopped as stopped:
-            raise saver.stopped(run, stopped.signum) from None
-        finally:  # also after an error or a signal: what was recorded until then
-            run.close()
-        if args.quiet and workers.rank == 0:  # the last line only
-            show(run.summary(options['devices']))
-    return run.net
-
-
-def _export(net, path, lenet, out_dir, log) -> None:
-    """Write the model; what stops that is told with the command that does it later."""
-    try:
-        onnx_file.write(net, path, lenet, log)
-    except OSError as error:
-        command = shlex.join(['python', '-m', 'gluon_mgpu.export', str(out_dir), '--out', str(path)])
-        raise ValueError(f'{path} cannot be written ({error.strerror or error}), all else is done; to do it again: '
-                         f'{command}') from None
-
-
-def _pictures(args, out_dir, heading) -> list[Callback]:
-    callbacks: list[Callback] = []
-    if not args.no_plot:
-        callbacks.append(AccuracyCurve(out_dir / 'accuracy.png', heading))
-    if args.timeline:
-        callbacks.append(Timeline(out_dir, heading))
-    return callbacks
-
-
-def _with_flags_of(earlier: Earlier, chapter, parser, args, argv: list) -> argparse.Namespace:
-    """The flags of this command; those left out are of the run that it goes on with."""
-    if earlier.config['chapter'] != chapter:
-        raise ValueError(f'{earlier.folder} is a run of {earlier.config["chapter"]}: go on with it by python -m '
-                         f'gluon_mgpu.{earlier.config["chapter"]}')
-    kept = {**earlier.config.get('flags', {}), 'out_dir': str(earlier.folder), 'horovod': False,
-            'fp16_allreduce': False}
+def _resumed_flags(chapter: Chapter, parser, args, argv: list, earlier: Earlier) -> argparse.Namespace:
+    """Return the flags of this command; flags that were left out have the values of the run."""
+    before = earlier.config
+    if before['chapter'] != chapter.name:
+        raise ValueError(f'{earlier.folder} is a run of {before["chapter"]}: resume it with python -m '
+                         f'gluon_mgpu.{before["chapter"]}')
+    kept = {name: before.get(name) for name in vars(args) if name not in ('num_gpus', 'horovod', 'fp16_allreduce')}
+    kept['out_dir'] = earlier.folder
     if args.num_gpus is not None or args.devices is not None or args.horovod:
-        kept['num_gpus'] = kept['devices'] = None
-    # As arguments once more, so that the parser checks them: a person may have edited the file
+        del kept['devices']
+    elif isinstance(kept['devices'], list):  # each name once: workers may have devices of the same name
+        kept['devices'] = ','.join(dict.fromkeys(map(str, kept['devices']))).replace('(', ':').replace(')', '')
+    # Parsed again, because someone may have edited the file
     args = parser.parse_args([*(f'--{name.replace("_", "-")}' + ('' if value is True else f'={value}')
-                                for name, value in kept.items()
-                                if name in vars(args) and value is not None and value is not False), *argv])
-    check_same_run(earlier.config, {name: value for name, value in vars(args).items() if value not in (None, 'auto')})
+                                for name, value in kept.items() if value is not None and value is not False), *argv])
+    check_same_run(before, {name: value for name, value in vars(args).items() if value not in (None, 'auto')})
     if earlier.checkpoint:
         check_num_epochs(args.num_epochs, earlier.position['run'])
     return args
 
 
-def _how_it_goes_on(earlier: Earlier, changed: dict) -> str:
-    if earlier.checkpoint is None:
-        line = f'{earlier.folder} has no checkpoint yet: beginning anew'
+def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, tuple]:
+    if args.horovod:
+        devices = check_devices([workers.device])
+    elif args.devices is not None:
+        devices = parse_devices(args.devices)
     else:
-        line = f'going on from {earlier.checkpoint}'
-    differing = ', '.join(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())
-    return f'{line}; {differing}' if differing else line
+        num_gpus = num_mxnet_gpus()
+        if not num_gpus:
+            log(f'{why_no_gpus()}: training on CPU contexts')
+        devices = devices_from(args.num_gpus or min(num_gpus, 2) or 2)
+    if args.timeline:
+        check_profiler(devices)
+    if chapter.check:
+        chapter.check(devices=devices, **chapter.own(args))
+    return devices, load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
+                              seed=args.seed, log=log, progress=not args.quiet and workers.rank == 0,
+                              shard=workers.shard)
 
 
-def _devices(args, log) -> list:
-    """The devices asked for; by default two, or the one GPU of a machine that has no more."""
-    if args.devices is not None:
-        return parse_devices(args.devices)
-    num_gpus = num_mxnet_gpus()
-    if not num_gpus:
-        log(f'{why_no_gpus()}: training on CPU contexts')
-    return devices_from(args.num_gpus or min(num_gpus, 2) or 2)
+def _configuration(chapter: Chapter, args, workers: Workers, devices: list, data: tuple) -> dict:
+    """Return the content of config.json: the flags, with actual values instead of defaults, data and versions."""
+    train_iter, test_iter = data
+    all_devices = [name for names in workers.allgather(list(map(str, devices))) for name in names]
+    config = {'chapter': chapter.name, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
+              'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
+              'training_rows': train_iter.digest, 'test_rows': test_iter.digest,
+              **versions(), 'environment': settings()}
+    workers.check_equal({**config, 'platform': ''})
+    return {**config, 'process': this_process()}
 
 
-def _parser(chapter: str, network: str, batch_size: int, lr: float) -> argparse.ArgumentParser:
-    """Return the parser of the flags that both chapters have.
+def _open_folder(args, earlier: Earlier | None, config: dict, lock: contextlib.ExitStack,
+                 log) -> tuple[Path, Path | None]:
+    """Create the run's folder, or lock that of the run to resume; return it and the checkpoint to resume from."""
+    if earlier is None:
+        out_dir = new_folder(args.out_dir, config['chapter'], content=config)
+        lock.enter_context(hold(out_dir))
+        return out_dir, None
+    changed = differences(earlier.config, config)
+    lock.enter_context(hold(earlier.folder))
+    earlier = earlier_run(args.resume, args.out_dir, log) or earlier  # again, now that no other run can write there
+    record(earlier, config, changed)
+    line = (f'resuming from {earlier.checkpoint}' if earlier.checkpoint else
+            f'{earlier.folder} has no checkpoint yet: starting from the beginning')
+    log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
+    return earlier.folder, earlier.checkpoint
 
-    Parameters
-    ----------
-    chapter, network : str
-        The chapter's module and what it trains, for the help.
-    batch_size, lr : int, float
-        The chapter's defaults.
-    """
-    flags = Parser(
-        prog=f'python -m gluon_mgpu.{chapter}',
-        description=f'Train {network} on several devices and tell its accuracy on the test images.')
-    where = flags.add_mutually_exclusive_group()
+
+def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path | None, heading: str,
+           workers: Workers, signals: StopSignals, devices: list, data: tuple) -> Any:
+    """Call the chapter's `train` with a run that is recorded in `out_dir`; return the trained network."""
+    command = shlex.join(['python', '-m', f'gluon_mgpu.{chapter.name}', *['--horovod'] * args.horovod,
+                          '--resume', str(out_dir)])
+    command = f'{workers.launcher} ... {command}' if workers.launcher else command
+    workers.advice = f'; resume with: {command}'
+    with signals:
+        saver = CheckpointCallback(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, command)
+        callbacks: list[Callback] = [saver]
+        if workers.rank == 0 and not args.no_plot:
+            callbacks.append(AccuracyCurve(out_dir / 'accuracy.png', heading))
+        if workers.rank == 0 and args.timeline:
+            callbacks.append(Timeline(out_dir, heading))
+        run = Run(args.num_epochs, args.quiet, None if workers.rank else out_dir, callbacks, workers)
+        try:
+            chapter.train(config['num_gpus'], args.batch_size, args.lr, run=run, seed=args.seed, devices=devices,
+                          data=data, **chapter.own(args))
+        except Stopped as stopped:
+            raise saver.stopped(run, stopped.signum) from None
+        finally:
+            run.close()
+        if args.quiet and workers.rank == 0:
+            show(run.summary(devices))
+    return run.net
+
+
+def _export(net, path: str, lenet: Callable | None, out_dir: Path, log) -> None:
+    try:
+        onnx_file.write(net, path, lenet, log)
+    except OSError as error:
+        command = shlex.join(['python', '-m', 'gluon_mgpu.export', str(out_dir), '--out', path])
+        raise ValueError(f'{path} cannot be written ({error.strerror or error}), the run itself is complete; export '
+                         f'it again with: {command}') from None
+
+
+def _parser(chapter: Chapter) -> argparse.ArgumentParser:
+    parser = Parser(prog=f'python -m gluon_mgpu.{chapter.name}',
+                    description=f'Train {chapter.network} on several devices and print its test accuracy.')
+    where = parser.add_mutually_exclusive_group()
     where.add_argument('--num-gpus', type=number(int, 1, MOST_DEVICES), metavar='N',
-                       help='number of devices: GPUs, or CPU contexts on a machine with no GPU '
+                       help='number of devices: GPUs, or CPU contexts on a machine without GPUs '
                             '(default: 2, or 1 on a machine with one GPU)')
     where.add_argument('--devices', type=text, metavar='LIST',
-                       help="devices by name: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all', 'cpu:all' (one per core)")
-    flags.add_argument('--horovod', action='store_true',
-                       help='be one of the workers that horovodrun, mpirun or srun has started: each on one device')
-    flags.add_argument('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
-    flags.add_argument('--batch-size', type=number(int), default=batch_size, metavar='ROWS',
-                       help='images in a batch, over all devices (default: %(default)s)')
-    flags.add_argument('--lr', type=number(float), default=lr, metavar='RATE',
-                       help='learning rate (default: %(default)s)')
-    flags.add_argument('--num-epochs', type=number(int), default=10, metavar='N',
-                       help='passes over the training images (default: %(default)s)')
-    flags.add_argument('--dataset', choices=DATASETS, default='auto',
-                       help='auto is fashion-mnist if it is there or can be downloaded, else glyphs '
-                            '(default: %(default)s)')
-    flags.add_argument('--data-dir', type=text, metavar='DIR',
-                       help='folder that holds fashion-mnist/ and mnist/ '
-                            '(default: $GLUON_MGPU_DATA, else the cache folder)')
-    flags.add_argument('--train-size', type=number(int), metavar='N',
-                       help='use the first N training images only (default: all)')
-    flags.add_argument('--seed', type=number(int, 0, 2**31 - 1), default=0, metavar='N',
-                       help='decides the initial parameters and the order of the images (default: %(default)s)')
-    flags.add_argument('--out-dir', type=text, metavar='DIR',
-                       help='new folder for config.json, history.csv and accuracy.png '
-                            f'(default: runs/{chapter}-DATE-TIME)')
-    flags.add_argument('--checkpoint-every', type=number(int), metavar='STEPS',
-                       help='write a checkpoint after so many batches (default: after every epoch)')
-    flags.add_argument('--resume', type=text, metavar='auto|PATH',
-                       help='go on with the run in --out-dir, or begin it (auto); or with the run in a folder, or '
-                            'from a checkpoint in it; flags left out are those of the run')
-    flags.add_argument('--require-checkpoint', action='store_true',
-                       help='end the run if a checkpoint cannot be written (default: say so and go on)')
-    flags.add_argument('--export', type=text, metavar='MODEL.onnx',
-                       help='write what has been trained as an ONNX model, at the end')
-    flags.add_argument('--timeline', action='store_true',
-                       help='profile steps of training: trace.json and timeline.png show the median one')
-    flags.add_argument('--no-plot', action='store_true', help='draw no accuracy.png')
-    flags.add_argument('--quiet', action='store_true', help='show the last line only')
-    return flags
+                       help="names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
+                            'context per core) (default: the first devices, as many as --num-gpus)')
+    add = parser.add_argument
+    add('--horovod', action='store_true',
+        help='train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device')
+    add('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
+    add('--batch-size', type=number(int), default=chapter.batch_size, metavar='ROWS',
+        help='images in a batch, over all devices (default: %(default)s)')
+    add('--lr', type=number(float), default=chapter.lr, metavar='RATE', help='learning rate (default: %(default)s)')
+    add('--num-epochs', type=number(int), default=10, metavar='N',
+        help='passes over the training images (default: %(default)s)')
+    add('--dataset', choices=DATASETS, default='auto',
+        help='auto is fashion-mnist if it is here or can be downloaded, else glyphs (default: %(default)s)')
+    add('--data-dir', type=text, metavar='DIR',
+        help='folder with fashion-mnist/ and mnist/ (default: $GLUON_MGPU_DATA, else the cache folder)')
+    add('--train-size', type=number(int), metavar='N', help='use only the first N training images (default: all)')
+    add('--seed', type=number(int, 0, 2**31 - 1), default=0, metavar='N',
+        help='decides the initial parameters and the order of the images (default: %(default)s)')
+    add('--out-dir', type=text, metavar='DIR',
+        help=f'new folder for config.json, history.csv and accuracy.png (default: runs/{chapter.name}-DATE-TIME)')
+    add('--checkpoint-every', type=number(int), metavar='STEPS',
+        help='write a checkpoint every STEPS batches (default: after every epoch)')
+    add('--resume', type=text, metavar='auto|PATH',
+        help='resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, or start '
+             'it; flags that are left out keep the values of the run')
+    add('--require-checkpoint', action='store_true',
+        help='end the run if a checkpoint cannot be written (default: warn and continue)')
+    add('--export', type=text, metavar='MODEL.onnx', help='write the trained network as an ONNX model')
+    add('--timeline', action='store_true', help='profile training steps and draw the median one: timeline.png')
+    add('--no-plot', action='store_true', help='do not draw accuracy.png')
+    add('--quiet', action='store_true', help='print the last line only')
+    for flag, flag_settings in chapter.own_flags.items():
+        add(flag, **flag_settings)
+    return parser

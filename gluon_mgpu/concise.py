@@ -117,9 +117,9 @@ def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from . import cli
     own_flags = {'--dtype': {'choices': DTYPES, 'default': 'float32',
-                             'help': 'precision of the convolutions (default: %(default)s)'}}
-    return cli.run(train, 'concise', 'ResNet-18', argv, batch_size=256, lr=0.1, own_flags=own_flags,
-                   check=check_dtype)
+                             'help': 'precision of the convolutions: bfloat16 needs a CPU with avx512_bf16, float16 '
+                                     'needs GPUs (default: %(default)s)'}}
+    return cli.run(cli.Chapter('concise', 'ResNet-18', train, 256, 0.1, own_flags, check_dtype), argv)
 
 
 if __name__ == '__main__':

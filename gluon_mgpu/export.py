@@ -1,4 +1,4 @@
-"""A way out: a trained network as an ONNX model, which onnxruntime and many other programs run.
+"""Export of trained networks as ONNX models, for onnxruntime and other programs.
 
     python -m gluon_mgpu.export runs/ONE                      # runs/ONE/model.onnx
     python -m gluon_mgpu.export runs/ONE --out lenet.onnx
@@ -21,39 +21,28 @@ from .scratch import lenet
 
 
 def to_onnx(net_or_params: Any, path: str | os.PathLike, log: Callable[[str], None] = print) -> None:
-    """Write LeNet or ResNet-18 as an ONNX model, for batches of any size, in float32; waits.
+    """Write LeNet or ResNet-18 as an ONNX model for batches of any size; blocks. Needs onnx.
 
-    The model takes ``images`` (batch, 1, 28, 28), float32 from 0 to 1, and gives ``scores`` (batch, 10), as the network
-    does when it predicts. Needs onnx. If onnxruntime is installed, the scores of the model there are compared with
-    those of MXNet, on random images, before the file is written: to 1e-5 of the largest score.
+    The model maps ``images`` (batch, 1, 28, 28), float32 in [0, 1], to ``scores`` (batch, 10), as the network does in
+    prediction. If onnxruntime is installed, its scores for random images are compared with MXNet's, to 1e-5 of the
+    largest score, before the file is written.
 
     Parameters
     ----------
-    net_or_params : gluon.Block, what `hybridized` makes of one, a list of np.ndarray, or a list of such lists
-        ``resnet18(num_classes)``, on any devices and in any precision: its parameters are float32 in each. Or LeNet's
-        parameters, as `scratch.get_params` returns them, or a list of those on each device. Where devices differ, as
-        they do in batch norm's running statistics, the model is what the first device computes.
+    net_or_params : gluon.Block, `hybridized` network, list of np.ndarray, or list of such lists
+        ``resnet18(num_classes)`` of any dtype, or LeNet's parameters from `scratch.get_params`, possibly a list for
+        each device. If devices differ, as batch norm's running statistics do, the first one counts.
     path : path-like
-        Ends in ``.onnx``. What it was before is left until the new file is complete.
-    log : callable
-        Is told in one line where the model is, and how it was checked, or that it was not.
-
-    Raises
-    ------
-    ValueError
-        If it is another network, onnx is not installed, `path` cannot be a model, or the scores differ. Nothing is
-        written then.
-    OSError
-        If the file cannot be written.
+        Ends in ``.onnx``. An existing file is replaced when the new one is complete.
     """
     file.write(net_or_params, path, lenet, log)
 
 
 def main(argv: list | None = None) -> int:
-    """The command line: ``python -m gluon_mgpu.export --help``. Returns the exit status."""
+    """Run ``python -m gluon_mgpu.export``; return the exit status."""
     parser = Parser(prog='python -m gluon_mgpu.export',
-                    description='Write what a run has trained as an ONNX model, which other programs run.')
-    parser.add_argument('run', metavar='RUN', help="a run's folder, or one of its checkpoints")
+                    description='Write the network of a run as an ONNX model, for other programs.')
+    parser.add_argument('run', metavar='RUN', help='folder of a run, or one of its checkpoints')
     parser.add_argument('--out', type=text, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
     args = parser.parse_args(argv)
     return exit_status('export', lambda: _run(args))
@@ -64,7 +53,7 @@ def _run(args: argparse.Namespace) -> None:
     out = Path(args.out) if args.out else (run if run.is_dir() else run.parent) / 'model.onnx'
     file.check_path(out)
     found, config = find_run(run)
-    # As many CPU contexts as the run had devices, of whatever kind: each gets the running statistics of one of them
+    # As many CPU contexts as the run had devices: each gets the running statistics of one device
     devices = [mx.cpu(i) for i in range(len(config['devices']))]
     to_onnx(load_run(found, config, devices), out)
 

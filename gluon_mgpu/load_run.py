@@ -1,4 +1,4 @@
-"""The network that a run has trained, from its checkpoint: for `predict` and `export`."""
+"""Trained networks from the checkpoints of runs, for `predict` and `export`."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,35 +16,27 @@ from .networks.resnet import resnet18
 
 
 def trained_network(path, devices: list | None = None, log: Callable[[str], None] = print) -> tuple:
-    """Make the network that a run has trained; waits.
+    """Load the network that a run has trained; blocks.
 
     Parameters
     ----------
     path : path-like
-        A run's folder, whose newest whole checkpoint is taken, or a checkpoint.
+        Folder of a run, for its newest complete checkpoint, or a checkpoint.
     devices : list of mx.Context, optional
-        By default those that the run was on, each once where several workers had devices of the same name. On another
-        number of devices, each has the mean of batch norm's running statistics.
-    log : callable
-        Is told in one line what is not as expected.
+        By default those of the run. On another number of devices, all get the mean of batch norm's running statistics.
 
     Returns
     -------
     net : callable
-        Maps X (n, 1, 28, 28) to scores (n, 10), on X's own device, one of `devices`; does not wait.
+        Maps X (n, 1, 28, 28) on one of `devices` to scores (n, 10) there; does not block.
     devices : list of mx.Context
     config : dict
-        The run's configuration.
-
-    Raises
-    ------
-    ValueError
-        If there is no whole checkpoint, or the devices of the run are not here.
+        Configuration of the run.
     """
     found, config = find_run(path, log)
     if devices is None:
-        names = dict.fromkeys(config['devices'])  # each once: workers may have devices of the same name
-        devices = parse_devices(','.join(name.replace('(', ':').rstrip(')') for name in names))
+        names = dict.fromkeys(config['devices'])  # workers may have devices of the same name
+        devices = parse_devices(','.join(names).replace('(', ':').replace(')', ''))
     if config['chapter'] == 'scratch':
         params_on = dict(zip(devices, load_run(found, config, devices, log)))
         return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
@@ -53,34 +45,17 @@ def trained_network(path, devices: list | None = None, log: Callable[[str], None
 
 
 def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
-    """Find the checkpoint that a path means.
+    """Return the checkpoint that `path` means, as for `trained_network`, and the configuration of its run.
 
-    Parameters
-    ----------
-    path : path-like
-        A run's folder, whose newest whole checkpoint is taken, or a checkpoint.
-    log : callable
-        Is told in one line of each checkpoint that is not whole.
-
-    Returns
-    -------
-    found : pathlib.Path
-        The checkpoint.
-    config : dict
-        The run's configuration.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no whole checkpoint, or it is not of a chapter's run.
+    Raises `CheckpointError` if there is no complete checkpoint, or if it is not from a chapter's run.
     """
     path = Path(path)
     found = newest(path, log)[0] if path.is_dir() else path
     if found is None:
-        raise CheckpointError(f'{path}: there is no whole checkpoint in it; name the folder of a run')
+        raise CheckpointError(f'{path}: has no complete checkpoint; name the folder of a run')
     config = checkpoint.read(found)[0]['position'].get('config')
     if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
-        raise CheckpointError(f'{found}: not of a run of scratch or concise, whose networks are known here')
+        raise CheckpointError(f'{found}: must be from a run of scratch or concise')
     devices = config.get('devices')
     if not isinstance(devices, list) or not all(isinstance(name, str) for name in devices) or not devices or (
             config['chapter'] == 'concise' and 'dtype' not in config):
@@ -89,23 +64,9 @@ def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
 
 
 def load_run(found: Path, config: dict, devices: list, log: Callable[[str], None] = print) -> Any:
-    """Load what `find_run` has found; waits.
+    """Load the checkpoint that `find_run` has found; blocks.
 
-    Parameters
-    ----------
-    found : pathlib.Path
-        The checkpoint.
-    config : dict
-        The run's configuration.
-    devices : list of mx.Context
-        What to load it onto.
-    log : callable
-        Is told in one line if arrays that differed between devices come to another number of them.
-
-    Returns
-    -------
-    list of lists of np.ndarray, or gluon.Block
-        LeNet's parameters on each device, or ResNet-18.
+    Returns LeNet's parameters as a list for each device, or ResNet-18 as a ``gluon.Block``.
     """
     if config['chapter'] == 'scratch':
         net: Any = [scratch.get_params(scratch.init_params(), d) for d in devices]

@@ -1,7 +1,7 @@
-"""What a trained run is for: classes of images, from a run's checkpoint.
+"""Prediction with a trained run: evaluate it on the test set, or classify image files.
 
     python -m gluon_mgpu.predict runs/ONE                    # accuracy on the test images, and predictions.png
-    python -m gluon_mgpu.predict runs/ONE boot.png bag.jpg   # the three likeliest classes of image files
+    python -m gluon_mgpu.predict runs/ONE boot.png bag.jpg   # the three most likely classes of each image
 """
 from __future__ import annotations
 
@@ -22,21 +22,18 @@ from .load_run import trained_network
 from .mxnet_setup.compat import np
 from .parallel.split import split_and_load
 
-ROWS, COLUMNS = 6, 6  # of test images in the picture
-LIKELIEST = 3
+ROWS, COLUMNS = 6, 6  # test images in the picture
+NUM_CLASSES_SHOWN = 3
 
 
 def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:
-    """The probability of each class for each image, computed on all devices; waits.
+    """Return the probability of each class for each image, computed on all devices; blocks.
 
     Parameters
     ----------
     net : callable
-        As from `trained.trained_network`.
+        As from `load_run.trained_network`.
     images : numpy.ndarray, (n, 28, 28), float32 in [0, 1]
-    devices : list of mx.Context
-    batch_size : int
-        Images computed at a time.
 
     Returns
     -------
@@ -52,16 +49,9 @@ def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_siz
 
 
 def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int = 10) -> numpy.ndarray:
-    """Count how many rows of each true class (first axis) were taken for each class (second axis).
+    """Return the confusion matrix (num_classes, num_classes): rows of each true class, columns of each prediction.
 
-    Parameters
-    ----------
-    labels, predicted : numpy.ndarray, (n,), integers
-    num_classes : int
-
-    Returns
-    -------
-    numpy.ndarray, (num_classes, num_classes), integers
+    `labels` and `predicted` are integers, (n,).
     """
     counts = numpy.zeros((num_classes, num_classes), int)
     numpy.add.at(counts, (labels, predicted), 1)
@@ -70,34 +60,33 @@ def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int 
 
 def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
          title: str) -> None:
-    """Draw the first images with their predicted names, wrong ones marked, and the confusion matrix, as PNG.
+    """Draw the first images with predicted class names, wrong ones in red, and the confusion matrix, as PNG.
 
-    Parameters
-    ----------
-    images : numpy.ndarray, (n, 28, 28)
-    labels, predicted : numpy.ndarray, (n,), integers
-    names : tuple of str
-        Of the classes.
-    path : path-like
-        The file to write.
-    title : str
-        What has predicted.
+    `images` is (n, 28, 28), `labels` and `predicted` are integers (n,), and `names` are those of the classes.
     """
     from matplotlib.figure import Figure
     fig = Figure(figsize=(14.4, 7.6), dpi=110)
-    parts: Any = fig.subfigures(1, 2, width_ratios=(7, 7.4))
-    left, right = parts
     fig.suptitle(title)
-    for axes, image, label, guess in zip(left.subplots(ROWS, COLUMNS).flat, images, labels, predicted):
+    halves: Any = fig.subfigures(1, 2, width_ratios=(7, 7.4))
+    _draw_images(halves[0], images, labels, predicted, names)
+    _draw_confusion(halves[1], labels, predicted, names)
+    fig.savefig(path)
+
+
+def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
+    for axes, image, label, guess in zip(figure.subplots(ROWS, COLUMNS).flat, images, labels, predicted):
         axes.imshow(image, cmap='gray_r')
-        right_guess = label == guess
-        line = names[guess] if right_guess else f'{names[guess]}\n(is {names[label]})'
-        axes.set_title(line, fontsize='small', color='black' if right_guess else 'tab:red', pad=3, y=1)
+        correct = label == guess
+        line = names[guess] if correct else f'{names[guess]}\n(is {names[label]})'
+        axes.set_title(line, fontsize='small', color='black' if correct else 'tab:red', pad=3, y=1)
         axes.set(xticks=[], yticks=[])
         for side in axes.spines.values():
-            side.set(color='0.7' if right_guess else 'tab:red', linewidth=1 if right_guess else 2.5)
-    left.subplots_adjust(left=0.03, right=0.97, top=0.88, bottom=0.03, hspace=0.62)
-    axes = right.subplots()
+            side.set(color='0.7' if correct else 'tab:red', linewidth=1 if correct else 2.5)
+    figure.subplots_adjust(left=0.03, right=0.97, top=0.88, bottom=0.03, hspace=0.62)
+
+
+def _draw_confusion(figure: Any, labels, predicted, names: tuple) -> None:
+    axes = figure.subplots()
     counts = confusion(labels, predicted, len(names))
     axes.imshow(counts, cmap='Blues')
     for true, guess in numpy.ndindex(counts.shape):
@@ -106,21 +95,21 @@ def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray,
             axes.text(guess, true, counts[true, guess], ha='center', va='center', fontsize='small',
                       color='white' if dark else 'black')
     axes.set(xticks=range(len(names)), yticks=range(len(names)), yticklabels=names, xlabel='predicted', ylabel='true',
-             title=f'test images, {len(labels):,} in all')
+             title=f'{len(labels):,} test images')
     axes.set_xticklabels(names, rotation=45, ha='right')
-    right.subplots_adjust(left=0.16, right=0.97, top=0.88, bottom=0.14)
-    fig.savefig(path)
+    figure.subplots_adjust(left=0.16, right=0.97, top=0.88, bottom=0.14)
 
 
 def main(argv: list | None = None) -> int:
-    """The command line: ``python -m gluon_mgpu.predict --help``. Returns the exit status."""
+    """Run ``python -m gluon_mgpu.predict``; return the exit status."""
     parser = Parser(prog='python -m gluon_mgpu.predict',
-                    description='Predict with what a run has trained: the test images, or image files.')
-    parser.add_argument('run', metavar='RUN', help="a run's folder, or one of its checkpoints")
+                    description='Evaluate a trained run on the test set, or classify image files.')
+    parser.add_argument('run', metavar='RUN', help='folder of a run, or one of its checkpoints')
     parser.add_argument('images', metavar='IMAGE', nargs='*', help='image files, of any size')
-    parser.add_argument('--devices', type=text, metavar='LIST', help="such as 'cpu:0' (default: those of the run)")
+    parser.add_argument('--devices', type=text, metavar='LIST',
+                        help="names of devices, such as 'cpu:0' (default: those of the run)")
     parser.add_argument('--data-dir', type=text, metavar='DIR',
-                        help='folder that holds fashion-mnist/ and mnist/ (default: that of the run)')
+                        help='folder with fashion-mnist/ and mnist/ (default: that of the run)')
     parser.add_argument('--out', type=picture, metavar='PNG', help="(default: predictions.png in the run's folder)")
     args = parser.parse_args(argv)
     return exit_status('predict', lambda: _run(args))
@@ -132,7 +121,7 @@ def _run(args: argparse.Namespace) -> None:
     names = NAMES[config['dataset']]
     if images:
         for path, shares in zip(args.images, probabilities(net, numpy.stack(images), devices)):
-            likeliest = numpy.argsort(-shares, kind='stable')[:LIKELIEST]
+            likeliest = numpy.argsort(-shares, kind='stable')[:NUM_CLASSES_SHOWN]
             print(f'{Path(path).name}: ' + ', '.join(f'{names[i]} {shares[i]:.0%}' for i in likeliest))
         return
     _, test_iter = load_data(config['dataset'], 256, args.data_dir or config['data_dir'])
@@ -142,7 +131,7 @@ def _run(args: argparse.Namespace) -> None:
     run = Path(args.run)
     out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
     share = (predicted == labels).mean()
-    title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images right'
+    title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
     draw(test_images, labels, predicted, names, out, title)
     print(f'test acc: {share:.4f}')
     print(f'picture: {out}')

@@ -258,8 +258,7 @@ def main(argv: list | None = None) -> int:
     from . import cli
     own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
                                  'help': "algorithm that sums the gradients (default: the chapter's own, a star)"}}
-    return cli.run(train, 'scratch', 'LeNet from scratch', argv, batch_size=256, lr=0.2, own_flags=own_flags,
-                   lenet=lenet)
+    return cli.run(cli.Chapter('scratch', 'LeNet from scratch', train, 256, 0.2, own_flags, lenet=lenet), argv)
 
 
 if __name__ == '__main__':

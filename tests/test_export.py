@@ -178,8 +178,8 @@ def test_a_disk_that_is_full_at_the_end(chapter, monkeypatch, tmp_path):
     monkeypatch.setattr(file, 'write_atomically', full)
     status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
     assert status == 2 and out[-1].startswith('test acc: ')
-    assert err == ['scratch: a.onnx cannot be written (No space left on device), all else is done; to do it again: '
-                   "python -m gluon_mgpu.export 'my run' --out a.onnx"]
+    assert err == ['scratch: a.onnx cannot be written (No space left on device), the run itself is complete; export it '
+                   "again with: python -m gluon_mgpu.export 'my run' --out a.onnx"]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert export.main(['my run', '--out', 'a.onnx']) == 0

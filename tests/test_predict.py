@@ -1,4 +1,4 @@
-"""`python -m gluon_mgpu.predict`: the networks that runs have trained, on test images and on image files."""
+"""Tests of `python -m gluon_mgpu.predict`, on the test set and on image files."""
 import re
 
 import idx_files
@@ -16,7 +16,7 @@ from gluon_mgpu.mxnet_setup.compat import np
 
 @pytest.fixture
 def runs(tmp_path, devices, monkeypatch, capsys):
-    """A function of a chapter that trains it on few rows and returns its folder and the accuracy it has told."""
+    """A function that trains a chapter on few rows and returns its folder and last accuracy."""
     idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
     monkeypatch.chdir(tmp_path)
     names = ','.join(f'{d.device_type}:{d.device_id}' for d in devices)
@@ -33,8 +33,8 @@ def runs(tmp_path, devices, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize('chapter', ['scratch', 'concise'])
-def test_it_tells_the_accuracy_of_the_run(chapter, runs, capsys):
-    """On the run's own devices: what the run has told after its last epoch."""
+def test_the_accuracy_is_that_of_the_run(chapter, runs, capsys):
+    """On the run's own devices, as after its last epoch."""
     folder, accuracy = runs(chapter)
     assert predict.main([str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [f'test acc: {accuracy:.4f}', f'picture: {folder}/predictions.png']
@@ -49,25 +49,25 @@ def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, 
     assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
 
 
-def test_batch_norm_on_another_number_of_devices_is_told(runs, devices, capsys):
+def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
     folder, _ = runs('concise')
     assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
     assert 'each has their mean' in capsys.readouterr().out
 
 
 def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
-    """The job has recorded a device for each worker: on CPU contexts, or on two machines, by the same name."""
+    """A job records a device for each worker, possibly with the same names."""
     folder, accuracy = runs('scratch')
     record, arrays = checkpoint_file.read(checkpoints(folder)[0])
-    position, told = record.pop('position'), list(map(str, devices))
-    position['config']['devices'] = told + told
+    position, names = record.pop('position'), list(map(str, devices))
+    position['config']['devices'] = names + names
     checkpoint_file.write(tmp_path / 'job.safetensors', checkpoint_file.Snapshot(arrays, record), position)
-    assert list(map(str, trained_network(tmp_path / 'job.safetensors')[1])) == told
+    assert list(map(str, trained_network(tmp_path / 'job.safetensors')[1])) == names
     assert predict.main([str(tmp_path / 'job.safetensors')]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
 
 
-def test_a_broken_checkpoint_is_passed_over(runs, capsys):
+def test_a_damaged_checkpoint_is_skipped(runs, capsys):
     folder, _ = runs('scratch')
     newest = checkpoints(folder)[0]
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -113,7 +113,7 @@ def test_confusion_by_hand():
     assert found.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 1]]
 
 
-def test_the_picture_marks_what_is_wrong(tmp_path, monkeypatch):
+def test_the_picture_marks_wrong_predictions(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
     figures = []
     monkeypatch.setattr(Figure, 'savefig', lambda self, path: figures.append(self))
@@ -179,14 +179,14 @@ def test_a_very_long_image_is_a_line(size, tmp_path):
     assert rows == [28 if side == max(size) else 1 for side in size]
 
 
-def test_the_picture_has_the_name_that_it_says(runs, capsys, tmp_path):
+def test_the_picture_has_the_printed_name(runs, capsys, tmp_path):
     folder, _ = runs('scratch')
     assert predict.main([str(folder), '--out', 'pic']) == 0
     assert capsys.readouterr().out.splitlines()[1] == 'picture: pic.png'
     assert (tmp_path / 'pic.png').exists()
 
 
-def test_what_is_no_image_is_refused(tmp_path):
+def test_files_that_are_not_images_are_refused(tmp_path):
     (tmp_path / 'a.png').write_text('no image')
     for path in (tmp_path / 'a.png', tmp_path / 'missing.png', tmp_path):
         with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); use a PNG or JPEG file'):
@@ -207,5 +207,5 @@ def test_an_image_of_a_billion_pixels_is_refused(side, tmp_path, monkeypatch):
                                     {'chapter': 'concise', 'devices': ['cpu(0)']}])
 def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
     checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
-    with pytest.raises(checkpoint.CheckpointError, match='not of a run of scratch|its configuration lacks the devices'):
+    with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch|lacks the devices or'):
         find_run(tmp_path / 'a.safetensors')

@@ -207,7 +207,7 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
 
 
 @pytest.mark.parametrize('wrong, message', [
-    ({'lr': 0}, 'lr 0: a number above 0 expected'), ({'lr': 'fast'}, "lr 'fast': a number above 0 expected"),
+    ({'lr': 0}, 'lr 0: must be a number above 0'), ({'lr': 'fast'}, "lr 'fast': must be a number above 0"),
     ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is not a device"),
     ({'devices': mx.cpu(0)}, r'cpu\(0\) is not a list of devices: write'),
     ({'devices': None, 'num_gpus': '2'}, "the number of devices '2': an integer from 1"),
@@ -217,7 +217,7 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     ({'data': (of_labels(0, 10), of_labels(0))}, 'training labels are from 0 to 10, but the network has 10 outputs'),
     ({'data': (of_labels(9), of_labels(25))}, 'test labels are from 0 to 25, but the network has 10 outputs'),
     ({'data': ([(np.zeros((2, 1, 28, 28)), np.array([-1, 3]))], [])}, 'training labels are from -1 to 3'),
-    ({'num_epochs': 0}, 'num_epochs 0: an integer of at least 1 expected')])
+    ({'num_epochs': 0}, 'num_epochs 0: must be an integer of at least 1')])
 def test_train_refuses_in_one_line(devices, wrong, message):
     arguments = {'num_gpus': 2, 'batch_size': 4, 'lr': 0.1, 'devices': devices, **wrong}
     with pytest.raises(ValueError, match=message) as error:

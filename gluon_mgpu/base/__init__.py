@@ -1,1 +1,1 @@
-"""Argument checks, machine facts, how a program ends, and files: needs nothing else of the package."""
+"""Argument checks, machine facts, how programs end, atomic writing. Imports nothing else of the package."""

@@ -1,4 +1,4 @@
-"""Write files that are always complete, and notice a folder that was replaced."""
+"""Atomic writing, and detecting a replaced folder."""
 from __future__ import annotations
 
 import contextlib
@@ -12,19 +12,16 @@ from typing import BinaryIO
 
 
 def write_atomically(path: str | os.PathLike, pieces: Iterable) -> None:
-    """Write a file atomically, safe against crashes and power cuts: write a second file, sync it, then rename it.
+    """Write a file that is complete even after a crash or a power cut.
+
+    The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays.
+    If `path` is a symbolic link, its target is written.
 
     Parameters
     ----------
     path : path-like
-        The file, which stays as it was if anything fails. A symbolic link stays one: its target is written.
     pieces : iterable of bytes
         The content.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -40,7 +37,7 @@ def write_atomically(path: str | os.PathLike, pieces: Iterable) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(file.name)
             raise
-    with contextlib.suppress(OSError):  # the new name, too; some file systems cannot
+    with contextlib.suppress(OSError):  # sync the new name; some file systems cannot
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -49,10 +46,10 @@ def write_atomically(path: str | os.PathLike, pieces: Iterable) -> None:
 
 
 def _open_beside(path: Path) -> BinaryIO:
-    """Open ``PATH.part`` for writing, or a name of its own if another process or thread is writing that file."""
+    """Open ``PATH.part`` for writing, or a unique name if another process or thread is writing that file."""
     file = open(f'{path}.part', 'ab')  # noqa: SIM115, the caller closes it
     if _lock(file):
-        file.truncate(0)  # left by a process that was killed
+        file.truncate(0)  # a killed process may have left content
         return file
     file.close()
     return open(f'{path}.{uuid.uuid4().hex[:8]}.part', 'xb')
@@ -71,26 +68,17 @@ def _lock(file: BinaryIO) -> bool:
         return False
 
 
-def _taken(path: Path) -> ValueError:
-    return ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
-
-
 class SameFolder:
-    """Remembers a folder, to notice when it was deleted and another one has its name.
+    """A folder that is kept open, to notice when another folder has replaced it.
 
-    The folder is kept open, because the number (inode) of a deleted folder is soon used again.
-
-    Parameters
-    ----------
-    path : path-like
-        It must exist.
+    Keeping it open prevents the file system from reusing its inode number.
     """
 
     def __init__(self, path: str | os.PathLike):
         self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
 
     def check(self) -> None:
-        """Refuse (OSError) a folder that is gone, or is another one by now."""
+        """Raise OSError if the folder was deleted or replaced."""
         if not os.path.samestat(os.stat(self._path), os.fstat(self._descriptor)):
             raise OSError(errno.ESTALE, 'it was replaced by another folder')
 

@@ -1,7 +1,4 @@
-"""What this machine is: its cores, its processor, and the versions of what runs on it.
-
-Needs neither MXNet nor NumPy.
-"""
+"""Facts about this machine: cores, processor and versions. Needs neither MXNet nor NumPy."""
 from __future__ import annotations
 
 import atexit
@@ -14,24 +11,24 @@ from pathlib import Path
 
 
 def num_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, 'sched_getaffinity'):  # on Linux; taskset and containers may leave fewer than there are
+    """Return the number of cores that this process may use."""
+    if hasattr(os, 'sched_getaffinity'):  # Linux: taskset and containers may allow fewer than the machine has
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processor() -> str:
-    """Return the processor's name as Linux tells it, else what Python knows."""
+    """Return the name of the processor."""
     return _cpuinfo('model name') or platform.processor() or platform.machine()
 
 
 def processor_flags() -> list[str]:
-    """Return what the processor can do, as Linux names it, such as ``'avx512_bf16'``; elsewhere nothing."""
+    """Return the instruction sets of the processor, such as ``'avx512_bf16'``; an empty list outside Linux."""
     return _cpuinfo('flags').split()
 
 
 def _cpuinfo(key: str) -> str:
-    """The first value of `key` in /proc/cpuinfo, '' if there is none."""
+    """Return the first value of `key` in /proc/cpuinfo, or ''."""
     try:
         lines = Path('/proc/cpuinfo').read_text().splitlines()
     except OSError:  # not Linux
@@ -40,7 +37,7 @@ def _cpuinfo(key: str) -> str:
 
 
 def folder_for_matplotlib() -> None:
-    """Where there is no home folder, name another: older versions of matplotlib can't be imported without."""
+    """Give matplotlib a temporary folder if there is no home folder; older versions cannot be imported without."""
     try:
         Path.home()
     except (RuntimeError, KeyError):  # KeyError: Python 3.9
@@ -50,13 +47,7 @@ def folder_for_matplotlib() -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Return what a record of numbers needs to be understood later: the versions of what computed them.
-
-    Returns
-    -------
-    dict
-        'gluon_mgpu', 'mxnet' and 'numpy' (None for what is not loaded), 'python' and 'platform'.
-    """
+    """Return the versions of this package, MXNet and NumPy (None if not loaded), Python and the platform."""
     loaded = ('gluon_mgpu', 'mxnet', 'numpy')
     return {**{name: getattr(sys.modules.get(name), '__version__', None) for name in loaded},
             'python': platform.python_version(), 'platform': platform.platform()}

@@ -10,7 +10,7 @@ import numpy
 
 from ..base.checks import integer
 from ..base.files import SameFolder
-from ..base.program import Failure, Stopped
+from ..base.program import JobError, Stopped
 from ..training.losses import DivergenceError
 from ..training.run import Callback, Run
 from . import checkpoint
@@ -69,7 +69,7 @@ class CheckpointCallback(Callback):
     resume : path-like, optional
         The checkpoint to resume from.
     require : bool
-        End the run with `Failure` if a checkpoint cannot be written.
+        End the run with `JobError` if a checkpoint cannot be written.
     how_to_resume : str
         A command, for the message of `stopped`.
     """
@@ -179,7 +179,7 @@ class CheckpointCallback(Callback):
     def _report_problem(self, run: Run) -> None:
         problem, self._problem = self._problem, ''
         if problem and self.require:
-            raise Failure(problem)
+            raise JobError(problem)
         if problem:
             run.warn(f'{problem}; training continues')
 

@@ -1,24 +1,18 @@
-"""What must be true before Horovod's workers begin: Horovod is there for this MXNet, and no two share a GPU."""
+"""Checks before Horovod's workers start: Horovod is installed for this MXNet, and no GPU has two workers."""
 from __future__ import annotations
 
 import importlib
 import importlib.util
 
+from ..base.program import BAD_INPUT, JobError
 from ..mxnet_setup.compat import MXNET_MAJOR, mx
 from ..mxnet_setup.installation import how_to_get_horovod
-from .workers import agreed
 
 
 def check_horovod() -> None:
-    """Refuse to go on without Horovod.
-
-    Raises
-    ------
-    ValueError
-        With the remedy, if it is not installed, or not for this MXNet.
-    """
+    """Raise ValueError, with the remedy, if Horovod is missing or does not work with this MXNet."""
     if MXNET_MAJOR >= 2:
-        raise ValueError(f'Horovod has no support for MXNet {mx.__version__}: use MXNet 1.9.1')
+        raise ValueError(f'Horovod does not support MXNet {mx.__version__}: use MXNet 1.9.1')
     if importlib.util.find_spec('horovod') is None:
         raise ValueError(f'Horovod is not installed: {how_to_get_horovod()}')
     try:
@@ -27,20 +21,18 @@ def check_horovod() -> None:
         raise ValueError(f'Horovod is not built for this MXNet ({error}): {how_to_get_horovod()}') from None
 
 
-def check_own_gpus(told: list[tuple[str, str]], rank: int = 0) -> None:
-    """Refuse workers that share a GPU: NCCL would hang, or their sums take turns.
+def check_own_gpus(gpus: list[tuple[str, str]], rank: int = 0) -> None:
+    """Raise JobError if two workers share a GPU: NCCL would hang.
 
     Parameters
     ----------
-    told : list of (str, str)
-        Of each worker its host and its GPU's UUID, '' for none.
+    gpus : list of (str, str)
+        Host and GPU UUID of each worker; '' for a worker without a GPU.
     rank : int
-        This worker's; the first tells the error for all.
+        This worker; rank 0 reports the error.
     """
     seen: dict[str, int] = {}
-    for worker, (host, uuid) in enumerate(told):
+    for worker, (host, uuid) in enumerate(gpus):
         if uuid and seen.setdefault(uuid, worker) != worker:
-            error = agreed(ValueError(f'workers {seen[uuid]} and {worker} have the same GPU ({host}, UUID {uuid}): '
-                                      'start as many workers on a machine as it has GPUs'))
-            error.told = rank != 0  # type: ignore[attr-defined]
-            raise error
+            raise JobError(f'workers {seen[uuid]} and {worker} have the same GPU ({host}, UUID {uuid}): start at most '
+                           'one worker per GPU', BAD_INPUT, on_all_ranks=True, reported=rank != 0)

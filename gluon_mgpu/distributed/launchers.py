@@ -1,7 +1,7 @@
-"""What a worker learns from the program that started it, and what Horovod is to know of that.
+"""Launchers: rank and size of this process, and the variables that Horovod needs to connect the workers.
 
-`horovodrun` tells all. `mpirun`, `mpiexec` and `srun` tell each process its number: where the workers meet must
-then be in the environment, and the first worker serves there.
+`horovodrun` sets all variables. `mpirun`, `mpiexec` and `srun` set rank and size only: the user gives an address of
+rank 0's machine and a port, and rank 0 serves there.
 """
 from __future__ import annotations
 
@@ -14,25 +14,21 @@ import urllib.request
 from typing import NamedTuple
 
 ADDRESS, PORT = 'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT'
-PATIENCE = 30  # seconds to wait for the place where workers meet
-# By launcher: this process's number, how many there are, and its number among those on its machine
-VARIABLES = {
+PATIENCE = 30  # seconds to wait for the other workers
+VARIABLES = {  # launcher -> variables for rank, size and rank on the machine
     'horovodrun': ('HOROVOD_RANK', 'HOROVOD_SIZE', 'HOROVOD_LOCAL_RANK'),
     'mpirun': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
     'mpiexec': ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID'),
     'srun': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID'),
 }
-
-
-# Defaults for Horovod's settings; what the user has set wins
-ENVIRONMENT = {
-    'HOROVOD_LOG_LEVEL': 'fatal',  # what is wrong, this package tells in one line
-    'HOROVOD_CYCLE_TIME': '3',     # ms from one look at what is to be summed to the next, which takes a core's time
+DEFAULTS = {  # of Horovod's settings
+    'HOROVOD_LOG_LEVEL': 'fatal',  # this package prints its own messages
+    'HOROVOD_CYCLE_TIME': '3',     # ms between two looks for arrays to sum; each look takes time from a core
 }
 
 
 class Place(NamedTuple):
-    """The place of a process in a job."""
+    """Place of a process in a job."""
 
     launcher: str
     rank: int
@@ -41,41 +37,30 @@ class Place(NamedTuple):
 
 
 def place() -> Place | None:
-    """Return what the environment tells of this process's place in a job; None if it was started alone."""
+    """Return this process's place in a job; None if no launcher started it."""
     for launcher, names in VARIABLES.items():
-        values = [os.environ.get(name) for name in names]
-        if values[0] is not None and values[1] is not None:
+        if all(name in os.environ for name in names[:2]):
             return Place(launcher, *map(_number, names))
     return None
 
 
-def prepare(found: Place) -> None:
-    """Complete in the environment what Horovod needs, and wait until all workers have met; the first worker serves.
+def prepare(place: Place) -> None:
+    """Set the variables that Horovod needs, and wait until all workers are there.
 
-    Only Horovod's own launcher sets everything. For the others each worker counts as a machine of its own, which is
-    right however the workers are spread over machines.
-
-    Parameters
-    ----------
-    found : Place
-        As from `place`.
-
-    Raises
-    ------
-    ValueError
-        If the environment does not say where the workers meet, the first worker cannot serve there, or one is missing.
+    Except under `horovodrun`, each worker counts as a machine, which is right for any distribution over machines.
+    ValueError: a variable is missing or wrong, rank 0 cannot serve, or a worker does not come within 30 s.
     """
-    for name, value in ENVIRONMENT.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if found.size == 1:
+    if place.size == 1:
         return
     if not os.environ.get(ADDRESS) or not os.environ.get(PORT):
-        raise ValueError(f'{found.launcher} does not tell where the workers meet: set {ADDRESS} to the address of '
-                         f"worker 0's machine and {PORT} to a free port there, for all of them")
-    if not 0 <= found.rank < found.size:
-        raise ValueError(f'{found.launcher} gives this worker the number {found.rank}: {found.size} workers are '
-                         f'numbered 0 to {found.size - 1}')
-    rank, size = str(found.rank), str(found.size)
+        raise ValueError(f'{place.launcher} does not say where the workers meet: on all of them, set {ADDRESS} to an '
+                         f"address of worker 0's machine and {PORT} to a free port there")
+    if not 0 <= place.rank < place.size:
+        raise ValueError(f'{place.launcher} gives this worker the number {place.rank}: must be from 0 to '
+                         f'{place.size - 1}')
+    rank, size = str(place.rank), str(place.size)
     values = {'HOROVOD_RANK': rank, 'HOROVOD_SIZE': size, 'HOROVOD_LOCAL_RANK': '0', 'HOROVOD_LOCAL_SIZE': '1',
               'HOROVOD_CROSS_RANK': rank, 'HOROVOD_CROSS_SIZE': size, 'HOROVOD_HOSTNAME': f'worker{rank}'}
     if any(name not in os.environ for name in values):
@@ -83,24 +68,22 @@ def prepare(found: Place) -> None:
     os.environ.setdefault('HOROVOD_CONTROLLER', 'gloo')
     os.environ.setdefault('HOROVOD_CPU_OPERATIONS', 'gloo')
     where = os.environ[ADDRESS], _number(PORT)
-    os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(_own_address(where)))
-    if found.rank == 0 and not _answers(where):
+    os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(where))
+    if place.rank == 0 and not _is_served(where):
         _serve(where)
-    _meet(where, found)
+    _meet(where, place)
 
 
 def host() -> str:
-    """Return the name of this machine, as the launcher was told it; to be called before `prepare`."""
+    """Return the launcher's name of this machine; call it before `prepare`."""
     return os.environ.get('HOROVOD_HOSTNAME') or platform.node()
 
 
 def address() -> str:
     """Return this machine's address on the network that Horovod uses."""
     import psutil
-    for entry in psutil.net_if_addrs().get(os.environ.get('HOROVOD_GLOO_IFACE', 'lo'), []):
-        if entry.family == socket.AF_INET:
-            return entry.address
-    return '127.0.0.1'
+    entries = psutil.net_if_addrs().get(os.environ.get('HOROVOD_GLOO_IFACE', 'lo'), [])
+    return next((entry.address for entry in entries if entry.family == socket.AF_INET), '127.0.0.1')
 
 
 def _number(name: str) -> int:
@@ -108,26 +91,23 @@ def _number(name: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f'{name} {value!r}: an integer expected') from None
+        raise ValueError(f'{name} {value!r}: must be an integer') from None
 
 
-def _own_address(where: tuple) -> str:
-    """This machine's address on the way to another; nothing is sent."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-            way.connect(where)
-            return way.getsockname()[0]
-    except OSError as error:
-        raise ValueError(f'{ADDRESS} {where[0]}: there is no way to it ({error})') from None
-
-
-def _interface(own: str) -> str:
+def _interface(where: tuple) -> str:
+    """Return the name of the network interface that leads to an address. Sends nothing."""
     import psutil
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+            connection.connect(where)
+            own = connection.getsockname()[0]
+    except OSError as error:
+        raise ValueError(f'{ADDRESS} {where[0]}: cannot be reached ({error})') from None
     return next((name for name, entries in psutil.net_if_addrs().items()
                  if any(entry.address == own for entry in entries)), 'lo')
 
 
-def _answers(where: tuple) -> bool:
+def _is_served(where: tuple) -> bool:
     try:
         socket.create_connection(where, timeout=5).close()
         return True
@@ -135,42 +115,42 @@ def _answers(where: tuple) -> bool:
         return False
 
 
-def _meet(where: tuple, found: Place) -> None:
-    """Wait until all workers are there: Horovod itself would end the process, without a word of who is missing."""
-    place_of = f'http://{where[0]}:{where[1]}/gluon_mgpu/'
-    deadline = time.monotonic() + PATIENCE
-    _until(deadline, place_of, f'worker{found.rank}', found, put=True)
-    for name in [f'worker{rank}' for rank in range(1, found.size)] if found.rank == 0 else ['all']:
-        _until(deadline, place_of, name, found)
-    if found.rank == 0:
-        _until(deadline, place_of, 'all', found, put=True)
-
-
-def _until(deadline: float, place_of: str, name: str, found: Place, put: bool = False) -> None:
-    """Ask for a name, or leave one, again and again."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # not by way of a proxy for the web
-    request = urllib.request.Request(place_of + name, data=b'.' if put else None, method='PUT' if put else 'GET')
-    while True:
-        try:
-            direct.open(request, timeout=5).close()
-            return
-        except urllib.error.HTTPError:  # not there yet
-            missing = 'worker 0' if name == 'all' else name.replace('worker', 'worker ')
-            problem = f'{missing} has not come to {place_of}'
-        except OSError:
-            problem = f'nobody answers at {place_of}, where worker 0 or horovodrun serves'
-        if time.monotonic() > deadline:
-            raise ValueError(f'{problem} for {PATIENCE} s: are all {found.size} workers running, can they reach it?')
-        time.sleep(0.1)
-
-
 def _serve(where: tuple) -> None:
-    """Serve, in a thread, as the place where workers find each other."""
+    """Serve Horovod's rendezvous, where workers find each other, in a thread."""
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     from horovod.runner.util.threads import in_thread
     try:
         server = RendezvousHTTPServer(where, RendezvousHandler, 0)
     except OSError as error:
-        raise ValueError(f'worker 0 cannot serve at {where[0]}:{where[1]} ({error.strerror}): {ADDRESS} is to be '
-                         f'an address of its own machine, {PORT} a free port') from None
+        raise ValueError(f'worker 0 cannot serve at {where[0]}:{where[1]} ({error.strerror}): set {ADDRESS} to an '
+                         f'address of its machine and {PORT} to a free port') from None
     in_thread(target=server.serve_forever)
+
+
+def _meet(where: tuple, place: Place) -> None:
+    """Wait for all workers. Horovod itself would end the process without naming the missing one."""
+    url = f'http://{where[0]}:{where[1]}/gluon_mgpu/'
+    deadline = time.monotonic() + PATIENCE
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # ignores the proxy for the web
+
+    def request(method: str, rank: int) -> None:
+        """Repeat a request until it succeeds."""
+        data = b'.' if method == 'PUT' else None
+        while True:
+            try:
+                direct.open(urllib.request.Request(f'{url}worker{rank}', data, method=method), timeout=5).close()
+                return
+            except urllib.error.HTTPError:  # not there yet
+                problem = f'worker {rank} did not come to {url}'
+            except OSError:
+                problem = f'no answer from {url}'
+            if time.monotonic() > deadline:
+                raise ValueError(f'{problem} in {PATIENCE} s: check that all {place.size} workers are running and '
+                                 'can reach it')
+            time.sleep(0.1)
+
+    if place.rank == 0:  # comes last: its presence means that all workers are there
+        for rank in range(1, place.size):
+            request('GET', rank)
+    request('PUT', place.rank)
+    request('GET', 0)

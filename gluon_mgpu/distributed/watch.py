@@ -1,14 +1,14 @@
-"""Workers watch each other: one that is killed or stopped, or whose machine is gone, is named, and the job ends.
+"""Detection of lost workers: if one is killed or stopped, or its machine is gone, its name is printed and the job ends.
 
-Horovod's own threads wait for a stopped process half a minute, and do not say for which. Here each worker keeps a
-connection to the first one, and both ends send a byte twice a second.
+Horovod itself waits half a minute for a stopped worker and does not name it. Here, each worker keeps a connection to
+rank 0, and both ends send a byte twice a second.
 """
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
-import selectors
+import select
 import socket
 import sys
 import threading
@@ -19,152 +19,127 @@ from typing import Any
 from ..base.checks import positive
 from ..base.program import show
 
-BEAT = 0.5          # seconds from one byte to the next
-PATIENCE = 30.0     # seconds for all workers to connect
-SILENCE = 10.0      # seconds without one, after which a worker is given up: GLUON_MGPU_WORKER_TIMEOUT
-ALIVE, BYE, FAILED, END = b'.', b'b', b'f', b'e'
+BEAT = 0.5       # seconds between two bytes
+PATIENCE = 30.0  # seconds for all workers to connect
+SILENCE = '10'   # seconds without a byte until a worker is lost; the default of GLUON_MGPU_WORKER_TIMEOUT
+ALIVE, LEAVE, FAILED, END = b'.', b'l', b'f', b'e'
 
 
 class Watch:
-    """Watches the other workers, in a thread, from when it is made until `leave`.
+    """Thread that watches the other workers until `leave` is called.
 
     Parameters
     ----------
-    rank : int
-        This worker's number.
-    gather : callable
-        Takes a value and returns that of each worker; waits for all.
     address : str
-        This machine's, where the others can reach it.
+        Address of this machine for the other workers.
     name : str
-        What this worker is called in messages, such as ``'a, process 4711'``.
-    program : str
-        What the line begins with, when a worker is lost.
-    advice : callable
-        Returns what the line ends with.
+        Name of this worker in messages, such as ``'a, process 4711'``.
+    program, advice : str, callable
+        Beginning of the message about a lost worker, and a function that returns its end.
     """
 
-    def __init__(self, rank: int, gather: Callable[[Any], list], address: str, name: str,
+    def __init__(self, rank: int, allgather: Callable[[Any], list], address: str, name: str,
                  program: str = 'gluon_mgpu', advice: Callable[[], str] = str):
         self.rank, self.program, self.advice = rank, program, advice
-        limit: Any = os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE
-        self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', limit)
+        self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
         listener = socket.create_server((address, 0)) if rank == 0 else None
-        token = secrets.token_bytes(16)
-        told = gather((listener.getsockname() if listener else None, token, name))
-        self.names = [name for _, _, name in told]
-        where, token, _ = told[0]
-        self._others: dict[socket.socket, int] = {}  # rank 0: all others; they: rank 0
+        gathered = allgather((listener.getsockname() if listener else None, secrets.token_bytes(16), name))
+        where, token, _ = gathered[0]
+        self.names = [name for _, _, name in gathered]
+        self._others: dict[socket.socket, int] = {}  # connections and ranks: on rank 0 all others, elsewhere rank 0
         if listener:
             self._accept(listener, token)
         else:
             connection = socket.create_connection(where, timeout=PATIENCE)
             connection.sendall(token + rank.to_bytes(4, 'big'))
             self._others[connection] = 0
-        self._heard = {other: time.monotonic() for other in self._others.values()}
-        self._gone: set[int] = set()
+        for connection in self._others:
+            connection.setblocking(False)
+        self._heard = dict.fromkeys(self._others, time.monotonic())  # connections of workers that have not left
         self._leaving = False
         self._thread = threading.Thread(target=self._watch, name='watch', daemon=True)
         self._thread.start()
 
     def leave(self, failed: bool = False) -> None:
-        """End watching. The others are told that this is no accident; or, if it failed, are ended, too."""
+        """Stop watching; blocks up to 5 s. If this worker has failed, the other workers end as well."""
         self._leaving = True
-        self._send(FAILED if failed else BYE)
+        self._send(FAILED if failed else LEAVE)
         self._thread.join(timeout=5)
 
     def _accept(self, listener: socket.socket, token: bytes) -> None:
-        """Accept the other workers; strangers who connect and say nothing keep nobody waiting."""
+        """Accept the connections of the other workers. Each begins with the token and a rank; others are closed."""
         deadline = time.monotonic() + PATIENCE
-        listener.setblocking(False)
-        with listener, selectors.DefaultSelector() as selector:
-            selector.register(listener, selectors.EVENT_READ)
-            while len(self._others) < len(self.names) - 1:
-                for key, _ in selector.select(timeout=BEAT):
-                    connection: Any = key.fileobj
-                    if connection is not listener:
-                        selector.unregister(connection)
-                        self._greet(connection, token)
-                        continue
-                    with contextlib.suppress(OSError):  # it has gone again
-                        connection, _ = listener.accept()
-                        selector.register(connection, selectors.EVENT_READ)
+        listener.settimeout(min(BEAT, PATIENCE))
+        with listener:
+            while missing := {*range(1, len(self.names))} - {*self._others.values()}:
                 if time.monotonic() > deadline:
-                    missing = min({*range(1, len(self.names))} - {*self._others.values()})
-                    raise ValueError(f'{self._name(missing)} has not connected to worker 0 at '
-                                     f'{listener.getsockname()[0]} for {PATIENCE:g} s: check that nothing '
-                                     'between the machines blocks connections')
-            for key in selector.get_map().values():
-                key.fileobj.close()  # type: ignore[union-attr]
-
-    def _greet(self, connection: socket.socket, token: bytes) -> None:
-        """Hear the first words of a connection: of another worker its number, after the token."""
-        connection.settimeout(BEAT)  # they come in one piece, or soon
-        hello = b''
-        with contextlib.suppress(OSError):
-            while len(hello) < 20 and (more := connection.recv(20 - len(hello))):
-                hello += more
-        if len(hello) == 20 and hello[:16] == token:
-            self._others[connection] = int.from_bytes(hello[16:], 'big')
-        else:
-            connection.close()
+                    raise ValueError(f'{self._name(min(missing))} did not connect to worker 0 at '
+                                     f'{listener.getsockname()[0]} in {PATIENCE:g} s: check that no firewall blocks '
+                                     'connections between the machines')
+                with contextlib.suppress(OSError):
+                    connection, _ = listener.accept()
+                    if rank := _rank_of(connection, token):
+                        self._others[connection] = rank
+                    else:
+                        connection.close()
 
     def _watch(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for connection in self._others:
-                connection.setblocking(False)
-                selector.register(connection, selectors.EVENT_READ)
-            beat = 0.0
-            while len(self._gone) < len(self._others) and not self._leaving:
-                for key, _ in selector.select(timeout=BEAT / 2):
-                    if not self._listen(key.fileobj):
-                        selector.unregister(key.fileobj)
-                now = time.monotonic()
-                if now - beat >= BEAT:
-                    if beat and now - beat > self.silence:  # this process itself was stopped, and goes on
-                        self._heard = dict.fromkeys(self._heard, now)
-                    beat = now
-                    self._send(ALIVE)
-                for other, heard in self._heard.items():
-                    if other not in self._gone and now - heard > self.silence:
-                        self._end(f'{self._name(other)} has not answered for {self.silence:g} s: it is stopped, or '
-                                  'its machine or the network between is gone')
+        last_beat = 0.0
+        while self._heard and not self._leaving:
+            for connection in select.select([*self._heard], [], [], BEAT / 2)[0]:
+                self._receive(connection)
+            now = time.monotonic()
+            if now - last_beat >= BEAT:
+                if last_beat and now - last_beat > self.silence:  # this process was stopped and continues
+                    self._heard = dict.fromkeys(self._heard, now)
+                last_beat = now
+                self._send(ALIVE)
+            for connection, heard in self._heard.items():
+                if now - heard > self.silence:
+                    self._end(f'{self._name(self._others[connection])} has not answered for {self.silence:g} s: it is '
+                              'stopped, or its machine or the network failed')
 
-    def _listen(self, connection: Any) -> bool:
-        """Hear what another worker says; False if it has said its last."""
-        other = self._others[connection]
+    def _receive(self, connection: socket.socket) -> None:
+        other = self._name(self._others[connection])
         try:
-            words = connection.recv(4096)
+            received = connection.recv(4096)
         except BlockingIOError:
-            return True
+            return
         except OSError:
-            words = b''
-        self._heard[other] = time.monotonic()
-        if END in words:
+            received = b''
+        self._heard[connection] = time.monotonic()
+        if END in received:
             self._end('')
-        if FAILED in words:
-            self._end(f'{self._name(other)} has failed, as it told' if self.rank == 0 else '')
-        if BYE in words:
-            self._gone.add(other)
-            return False
-        if not words:
-            self._end(f'{self._name(other)} was killed or has crashed')
-        return True
+        if FAILED in received:
+            self._end(f'{other} has failed' if self.rank == 0 else '')
+        if LEAVE in received:
+            del self._heard[connection]
+        elif not received:
+            self._end(f'{other} was killed or has crashed')
 
     def _name(self, other: int) -> str:
         return f'worker {other} of {len(self.names)} ({self.names[other]})'
 
-    def _send(self, word: bytes) -> None:
-        for connection, other in self._others.items():
-            if other not in self._gone:
-                with contextlib.suppress(OSError):  # it is gone, or full of what a stopped worker did not read
-                    connection.send(word)
+    def _send(self, byte: bytes) -> None:
+        for connection in [*self._heard]:
+            with contextlib.suppress(OSError):  # closed, or full because a stopped worker does not read
+                connection.send(byte)
 
     def _end(self, line: str) -> None:
-        """End this process at once: the main thread may be waiting for what will never come."""
+        """End this process immediately: the main thread may be waiting for a sum that never comes."""
         if self._leaving:
             return
-        self._send(END)  # to the others: told already
-        if line and self.rank < 2:  # of those who miss worker 0, one tells
+        self._send(END)
+        if line and self.rank < 2:  # if rank 0 is lost, rank 1 prints the line
             show(f'{self.program}: {line}; the job ends{self.advice()}', sys.stderr)
         os._exit(1)
+
+
+def _rank_of(connection: socket.socket, token: bytes) -> int:
+    """Return the rank of the worker that has connected; 0 if it is a stranger."""
+    connection.settimeout(BEAT / 2)
+    try:
+        hello = connection.recv(20)
+    except OSError:  # a stranger may send nothing
+        return 0
+    return int.from_bytes(hello[16:], 'big') if len(hello) == 20 and hello[:16] == token else 0

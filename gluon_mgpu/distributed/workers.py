@@ -1,35 +1,33 @@
-"""The processes that train one network together, on several machines or one: here this process alone.
+"""Base class for the processes that train one network together; by itself, this process alone.
 
-`horovod_workers.HorovodWorkers` is the same for several. What trains asks these methods, and need not know which it is.
+`horovod_workers.HorovodWorkers` has the same methods for several processes, so training code need not distinguish.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
-from ..base.program import Stopped
+from ..base.program import BAD_INPUT, JobError, Stopped
 
 
 class Workers:
-    """One worker, that is, no others: nothing is waited for or sent.
+    """A single worker, which never waits for others.
 
-    Parameters
-    ----------
-    signals : object with an attribute ``received``, optional
-        Such as `StopSignals`: the signal that this process has received, or 0.
+    `signals`, such as `StopSignals`, has an attribute ``received``: the signal that this process has received, or 0.
 
     Attributes
     ----------
     rank, size : int
-        Which worker this is, from 0, and how many there are.
+        Number of this worker, from 0, and number of workers.
     hosts : sequence of str
-        The machine of each worker.
+        Machine of each worker.
     lag : int
-        How many calls of `allgather_async` later one should ask what others told, so as not to wait for them.
+        Calls of `allgather_async` to make before reading the first result, so that reading does not wait.
     launcher : str
-        What has started them, such as ``'srun'``; '' for none.
+        Program that started the workers, such as ``'srun'``, or ''.
     advice : str
-        What a line ends with that tells of a worker that is lost.
+        End of the message about a lost worker.
     """
 
     rank, size, lag = 0, 1, 0
@@ -41,139 +39,94 @@ class Workers:
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Which part of each batch is this worker's: (rank, size)."""
+        """This worker's shard of each batch: (rank, size)."""
         return self.rank, self.size
 
     def allreduce(self, algorithm: Callable) -> Callable:
-        """Extend an allreduce over this worker's devices to those of all workers; itself it does not wait.
+        """Extend an allreduce over this worker's devices to all workers. The result does not block.
 
-        Parameters
-        ----------
-        algorithm : callable
-            Sums a list of arrays, one per device of this worker, in place.
+        `algorithm` sums a list of arrays, one per device of this worker, in place; so does the result.
         """
         return algorithm
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
-        """Return a ``gluon.Trainer`` of these parameters, which sums gradients over all workers.
-
-        Parameters
-        ----------
-        params : list of gluon.Parameter
-            What it updates.
-        optimizer : str
-            MXNet's name of it, such as ``'sgd'``.
-        optimizer_params : dict
-            Its settings.
-        """
+        """Return a ``gluon.Trainer`` that sums the gradients over all workers."""
         from ..parallel.trainer import Trainer
         return Trainer(params, optimizer, optimizer_params)
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
-        """Give all workers the parameters of the first; `X` is a batch, or part of one, to learn shapes from. Waits.
+        """Copy the parameters of rank 0 to all workers, in place; blocks. `JobError` if the shapes differ.
 
-        Parameters
-        ----------
-        net : gluon.Block or list of lists of np.ndarray
-            The network, or the parameters on each device; changed in place.
-        X : np.ndarray, (n, ...)
-            A batch, or this part of one, maybe without rows.
-
-        Raises
-        ------
-        ValueError
-            If another worker has another network.
+        `net` is a gluon.Block, or lists of np.ndarray, one per device. The shape of the batch `X`, possibly without
+        rows, initializes the layers of a Block.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
-        """Sum counts of rows over all workers; waits.
-
-        Parameters
-        ----------
-        counts : iterable of (float, int)
-            How many rows are right, and how many there are, of a few batches at a time.
-
-        Raises
-        ------
-        Stopped
-            If a signal has reached a worker meanwhile.
-        """
+        """Sum pairs (correct rows, rows) over all workers; blocks. Raises `Stopped` after a signal to any worker."""
         correct, rows = 0.0, 0
-        for right, size in counts:
-            if self.size == 1 and self._received():  # several workers stop together
-                raise Stopped(self._received())
-            correct, rows = correct + right, rows + size
-        return correct, rows
+        for more, size in takewhile(lambda _: not self._received(), counts):
+            correct, rows = correct + more, rows + size
+        counted = self.allgather((correct, rows))
+        if self.pending_signal():
+            raise Stopped(self.pending_signal())
+        return sum(correct for correct, _ in counted), sum(rows for _, rows in counted)
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
-        """Tell all workers a few numbers, as many on each; does not wait.
+        """Send a few numbers, as many on each worker, to all workers; does not block.
 
-        Returns
-        -------
-        callable
-            Waits, and returns the numbers of each worker, in the order of their ranks.
+        The returned function blocks and returns the numbers of each worker, ordered by rank.
         """
         return lambda: [numbers]
 
     def allgather(self, value: Any) -> list:
-        """Return the value of each worker, in the order of their ranks; waits for all."""
+        """Return the value of each worker, ordered by rank; blocks."""
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:
-        """Call a function on the first worker only, and return on all what it returns; waits.
+        """Call a function on rank 0 and return its result on all workers; blocks.
 
-        Raises
-        ------
-        ValueError, OSError
-            On all workers, if it does on the first.
+        With several workers, a ValueError or OSError becomes a `JobError` on all.
         """
-        result, error = self.allgather(_attempt(function) if self.rank == 0 else None)[0]
-        if error is not None:
-            raise agreed(error)
+        if self.size == 1:
+            return function()
+        result, line = self.allgather(_attempt(function) if self.rank == 0 else None)[0]
+        if line is not None:
+            raise JobError(line, BAD_INPUT, on_all_ranks=True)
         return result
 
     def on_all_ranks(self, function: Callable[[], Any]) -> Any:
-        """Call a function on every worker, and return this one's result; waits for all.
-
-        Raises
-        ------
-        ValueError, OSError
-            On all workers, if it does on one: which one is in the line.
-        """
-        result, error = _attempt(function)
-        errors = self.allgather(error)
-        lines = {str(error) for error in errors}
-        for rank, error in enumerate(errors):
-            if error is not None:
-                raise agreed(error if len(lines) == 1 else ValueError(f'{self._name(rank)}: {error}'))
+        """Call a function on every worker and return this worker's result; blocks. Errors as for `on_rank_0`."""
+        if self.size == 1:
+            return function()
+        result, line = _attempt(function)
+        lines = self.allgather(line)
+        for rank, line in enumerate(lines):
+            if line is not None:
+                line = line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}'
+                raise JobError(line, BAD_INPUT, on_all_ranks=True)
         return result
 
     def check_equal(self, facts: dict[str, Any]) -> None:
-        """Refuse to go on if a worker's facts differ from those of the first; waits for all.
-
-        Raises
-        ------
-        ValueError
-            On all workers: which fact differs on which worker.
-        """
+        """Raise `JobError` on all workers if a value differs between them; blocks."""
         first, *others = self.allgather(facts)
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
                 if first.get(name) != other.get(name):
-                    raise agreed(ValueError(
-                        f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on {self._name(rank)}: '
-                        'start all workers with the same program, flags, versions and data'))
+                    raise JobError(f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on '
+                                   f'{self._name(rank)}: start all workers with the same program, flags, versions '
+                                   'and data', BAD_INPUT, on_all_ranks=True)
 
     def pending_signal(self) -> int:
-        """Return the signal that all workers know of, 0 for none. Does not wait.
+        """Return the signal that all workers know of, or 0; does not block.
 
-        They tell each other whenever values are told or gathered; so it is the same on all after the same batch.
+        Workers exchange signals whenever they gather values, so all get the same answer after the same batch.
         """
         return self._received()
 
     def exchange_signal(self) -> int:
-        """As `stop`, but first tell each other; waits for all workers."""
-        return self._received()
+        """Exchange signals with all workers, then return as `pending_signal` does; blocks."""
+        self.allgather(None)
+        return self.pending_signal()
 
     def _received(self) -> int:
         return self._signals.received if self._signals else 0
@@ -182,20 +135,9 @@ class Workers:
         return f'worker {rank} ({self.hosts[rank]})'
 
 
-def _attempt(function: Callable[[], Any]) -> tuple:
+def _attempt(function: Callable[[], Any]) -> tuple[Any, str | None]:
+    """Return (result, None), or (None, message) after a ValueError or OSError."""
     try:
         return function(), None
     except (ValueError, OSError) as error:
-        return None, error
-
-
-def agreed(error: Exception) -> Exception:
-    """Mark an error that all workers have, so that one tells it; returns it.
-
-    Parameters
-    ----------
-    error : Exception
-        Changed in place.
-    """
-    error.agreed = True  # type: ignore[attr-defined]
-    return error
+        return None, str(error)

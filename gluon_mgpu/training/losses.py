@@ -8,16 +8,18 @@ from collections.abc import Callable
 
 import numpy
 
+from ..base.program import BAD_INPUT, JobError
 from ..distributed.workers import Workers
 
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
 
 
-class DivergenceError(ValueError):
-    """The loss or a parameter is NaN or infinite, so training cannot continue."""
+class DivergenceError(JobError, ValueError):
+    """The loss or a parameter is NaN or infinite. All workers raise it after the same batch."""
 
-    agreed = True  # by all workers of a job: they see it after the same batch
+    def __init__(self, line: str):
+        super().__init__(line, BAD_INPUT, on_all_ranks=True)
 
 
 class Losses:

@@ -1,4 +1,4 @@
-"""Files that are always complete, and folders that were replaced."""
+"""Tests of atomic writing, and of detecting a replaced folder."""
 import os
 import shutil
 import threading
@@ -9,8 +9,8 @@ from gluon_mgpu.base import files as module
 from gluon_mgpu.base.files import SameFolder, write_atomically
 
 
-def test_threads_that_write_one_file_at_the_same_time(tmp_path):
-    """Each writes a file of its own first: the one that is renamed last is there, complete, and nothing else."""
+def test_threads_write_one_file_at_the_same_time(tmp_path):
+    """The file is complete, with the content of one thread, and no other files are left."""
     barrier, problems = threading.Barrier(4), []
 
     def pieces(number):
@@ -35,7 +35,7 @@ def test_threads_that_write_one_file_at_the_same_time(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['a']
 
 
-def test_what_a_killed_process_has_left_is_used_again(tmp_path):
+def test_the_unfinished_file_of_a_killed_process_is_reused(tmp_path):
     (tmp_path / 'a.part').write_bytes(b'x' * 100)
     write_atomically(tmp_path / 'a', [b'new'])
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'new')]
@@ -64,7 +64,7 @@ def test_a_symbolic_link_stays_one(there, tmp_path):
 
 
 @pytest.mark.parametrize('error', [OSError, KeyboardInterrupt])
-def test_nothing_is_left_of_what_was_interrupted(error, tmp_path):
+def test_an_interrupted_write_leaves_the_old_file(error, tmp_path):
     def pieces():
         yield b'new'
         raise error

@@ -1,4 +1,4 @@
-"""How programs end: the exit status and the one line, whatever happened."""
+"""Tests of flags, and of how programs end: with an exit status and one line."""
 import argparse
 
 import pytest
@@ -28,13 +28,13 @@ def ends_with(error, capsys):
     (mx.base.MXNetError('CUDNN_STATUS_ALLOC_FAILED'), 1,
      'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use a smaller --batch-size'),
     (mx.base.MXNetError('Check failed: a == b'), 1, 'program: MXNet failed (Check failed: a == b): '
-     'MXNET_ENGINE_TYPE=NaiveEngine in the environment shows where'),
+     'set MXNET_ENGINE_TYPE=NaiveEngine to see where'),
 ])
 def test_one_line(error, status, line, capsys):
     assert ends_with(error, capsys) == (status, line)
 
 
-def test_other_errors_are_faults_and_keep_their_traceback():
+def test_other_errors_keep_their_traceback():
     def work():
         raise RuntimeError('of ours')
 
@@ -42,8 +42,8 @@ def test_other_errors_are_faults_and_keep_their_traceback():
         exit_status('program', work)
 
 
-def test_an_error_of_the_engine_is_told_once(capsys):
-    """It comes from a worker thread, where something waits; and no second one when Python ends."""
+def test_an_engine_error_is_printed_once(capsys):
+    """It is raised where the program waits for the array; no second error follows when Python exits."""
     def work():
         a = np.ones((2, 2))
         mx.nd.waitall()
@@ -68,11 +68,11 @@ def test_flags():
 
 
 @pytest.mark.parametrize(('convert', 'value', 'message'), [
-    (number(int, 2, 5), '6', '6: an integer from 2 to 5 expected'),
-    (number(int), '0', '0: an integer of at least 1 expected'), (number(int), '٣x', 'an integer of at least 1'),
-    (number(float), '-0.0', '-0.0: a number above 0 expected'),
-    (number(float), '', "'': a number above 0 expected"),
-    (text, '', "'' is empty: give a value, or leave the flag out")])
+    (number(int, 2, 5), '6', '6: must be an integer from 2 to 5'),
+    (number(int), '0', '0: must be an integer of at least 1'), (number(int), '٣x', 'must be an integer of at least 1'),
+    (number(float), '-0.0', '-0.0: must be a number above 0'),
+    (number(float), '', "'': must be a number above 0"),
+    (text, '', "'': must not be empty; give a value or leave the flag out")])
 def test_flags_refused(convert, value, message):
     with pytest.raises(argparse.ArgumentTypeError) as error:
         convert(value)
@@ -80,18 +80,18 @@ def test_flags_refused(convert, value, message):
 
 
 @pytest.mark.parametrize('value', [1.0, '1', None, [1]])
-def test_what_is_no_integer(value):
-    with pytest.raises(ValueError, match=r'rows .*: an integer of at least 0 expected'):
+def test_integers_refused(value):
+    with pytest.raises(ValueError, match=r'rows .*: must be an integer of at least 0'):
         checks.integer('rows', value, 0)
 
 
 @pytest.mark.parametrize('value', [0, -1, float('nan'), float('inf'), 'x', None])
-def test_what_is_not_positive(value):
-    with pytest.raises(ValueError, match='lr .*: a number above 0 expected'):
+def test_numbers_above_0_refused(value):
+    with pytest.raises(ValueError, match='lr .*: must be a number above 0'):
         checks.positive('lr', value)
 
 
-def test_the_machine_is_described():
+def test_machine_facts():
     assert machine.num_cores() >= 1
     assert machine.processor()
     versions = machine.versions()
@@ -99,7 +99,7 @@ def test_the_machine_is_described():
     assert versions['mxnet'] == mx.__version__ and all(versions.values())
 
 
-def test_the_machine_elsewhere(monkeypatch):
+def test_machine_facts_without_proc(monkeypatch):
     def missing(self):
         raise FileNotFoundError
 
@@ -108,6 +108,6 @@ def test_the_machine_elsewhere(monkeypatch):
     assert isinstance(machine.processor(), str)
 
 
-def test_a_picture_has_the_name_that_matplotlib_gives_it():
-    """It adds .png where there is no suffix, and the programs print the name."""
+def test_a_picture_without_suffix_gets_png():
+    """matplotlib adds the suffix as well, and programs print the name."""
     assert [str(picture(name)) for name in ('pic', 'a.b/pic', 'pic.svg')] == ['pic.png', 'a.b/pic.png', 'pic.svg']

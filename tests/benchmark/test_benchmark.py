@@ -217,8 +217,8 @@ def test_the_picture(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('flags', 'message'), [
-    (['--batch-size', '1'], 'rows in a batch on 2 devices: 1'),
-    (['--batch-size', '30001'], 'rows in a batch on 2 devices: 60002'),
+    (['--batch-size', '1'], 'rows in a batch on 2 devices: 1: must be an integer from 2 to 60000'),
+    (['--batch-size', '30001'], 'rows in a batch on 2 devices: 60002: must be an integer from 2 to 60000'),
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
     (['--dataset', 'mnist', '--data-dir', 'nowhere'], 'missing'),
 ])
@@ -235,7 +235,7 @@ def test_numbers_below_1_are_refused(flag, value, tmp_path, capsys):
         main([flag, value, '--out-dir', str(tmp_path / 'run')])
     error = capsys.readouterr().err
     assert ended.value.code == 2
-    assert error.startswith(f'benchmark: argument {flag}: {value}')
+    assert error.startswith(f'benchmark: {flag} {value}: must be an integer of at least 1')
     assert error.count('\n') == 1 and not (tmp_path / 'run').exists()
 
 

@@ -144,10 +144,10 @@ def test_the_same_command_in_a_loop(program):
     """--resume auto starts the run, resumes it, and prints the last line again when it is complete."""
     flags = ['--num-epochs', 2, '--resume', 'auto']
     status, out, _ = program.first(*flags)
-    assert status == 0 and 'going on' not in out and out.count('epoch ') == 3  # the last line's, too
+    assert status == 0 and 'resuming' not in out and out.count('epoch ') == 3  # the last line's, too
     last_line = out.splitlines()[-1]
     status, out, err = program.first(*flags)
-    assert (status, err) == (0, '') and f'going on from {program.out}/checkpoint-00000008.safetensors\n' in out
+    assert (status, err) == (0, '') and f'resuming from {program.out}/checkpoint-00000008.safetensors\n' in out
     assert 'epoch 1' not in out and out.splitlines()[-1] == last_line
     status, out, _ = program.first('--num-epochs', 3, '--resume', 'auto')
     assert status == 0 and 'epoch 3/3' in out and 'epoch 2/3' not in out and 'num_epochs 3 instead of 2' in out
@@ -189,7 +189,7 @@ def test_flags_of_another_run_are_refused(flags, message, program):
 def test_another_precision_or_chapter_is_refused(program):
     program.first('--num-epochs', 1)
     status, _, err = program('--resume', program.out, chapter=concise)
-    assert status == 2 and err == (f'concise: {program.out} is a run of scratch: go on with it by python -m '
+    assert status == 2 and err == (f'concise: {program.out} is a run of scratch: resume it with python -m '
                                    'gluon_mgpu.scratch\n')
     with pytest.raises(ValueError, match='--dtype float32: the run to resume has float16'):
         check_same_run({'dtype': 'float16'}, {'dtype': 'float32'})
@@ -211,7 +211,8 @@ def test_a_run_without_a_checkpoint_starts_again(program):
     for path in checkpoints(program.out):
         path.unlink()
     status, out, _ = program.first('--num-epochs', 1, '--resume', 'auto')
-    assert status == 0 and f'{program.out} has no checkpoint yet: beginning anew' in out and 'epoch 1/1' in out
+    assert status == 0 and 'epoch 1/1' in out
+    assert f'{program.out} has no checkpoint yet: starting from the beginning' in out
 
 
 def test_a_checkpoint_holds_the_configuration_and_its_versions(program):
@@ -246,7 +247,7 @@ def test_a_renamed_checkpoint(program):
     assert f'{newer.name} is newer and would be lost' in refused(program, '--resume', forged)
     status, out, _ = program('--resume', program.out)
     assert status == 0 and f'{forged} was renamed, it is of step 4; trying the previous checkpoint\n' in out
-    assert f'going on from {newer}' in out
+    assert f'resuming from {newer}' in out
     forged.unlink()
     newer = newer.rename(program.out / 'last.safetensors')
     assert program('--resume', newer, '--num-epochs', 3)[0] == 0
@@ -292,9 +293,8 @@ def test_fewer_epochs_than_the_run_has_started(program, tmp_path):
     assert not (tmp_path / 'a.onnx').exists()
 
 
-@pytest.mark.parametrize('change', [{'flags': None}, {'flags': [1]}, {'chapter': None}, {'resumed': None},
-                                    {'flags': {'lr': 'x'}}, {'flags': {'num_epochs': True}},
-                                    {'flags': {'devices': 5}}, {'flags': {'seed': [1]}}, {'flags': {'quiet': 'x'}}])
+@pytest.mark.parametrize('change', [{'chapter': None}, {'resumed': None}, {'lr': 'x'}, {'num_epochs': True},
+                                    {'devices': 5}, {'devices': [5]}, {'seed': [1]}, {'quiet': 'x'}])
 def test_an_edited_configuration_is_refused(change, program):
     program.first('--num-epochs', 1)
     (program.out / 'config.json').write_text(json.dumps({**program.config(), **change}))

@@ -380,17 +380,17 @@ def test_a_damaged_file_is_never_ignored(tmp_path, monkeypatch, asked, name, pla
 @pytest.mark.parametrize('size', [0, -1, 2.0, '8', None])
 def test_batch_size(data_dir, size):
     message = error_of('mnist', size, data_dir=data_dir)
-    assert message == f'batch_size {size!r}: an integer of at least 1 expected'
+    assert message == f'batch_size {size!r}: must be an integer of at least 1'
 
 
 @pytest.mark.parametrize('size', [0, -1, 101, 2.0])
 def test_train_size(data_dir, size):
     message = error_of('mnist', 32, data_dir=data_dir, train_size=size)
-    assert message == f'train_size {size!r}: an integer from 1 to 100 expected'
+    assert message == f'train_size {size!r}: must be an integer from 1 to 100'
 
 
 def test_seed(data_dir):
-    assert error_of('mnist', 32, data_dir=data_dir, seed=-1) == 'seed -1: an integer of at least 0 expected'
+    assert error_of('mnist', 32, data_dir=data_dir, seed=-1) == 'seed -1: must be an integer of at least 0'
 
 
 def test_resize(data_dir, monkeypatch):

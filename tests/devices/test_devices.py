@@ -85,7 +85,7 @@ def test_try_gpu_skips_a_gpu_without_code(machine):
 
 
 def test_try_gpu_refuses_a_negative_number():
-    assert error_of(try_gpu, -1).startswith('device number -1: an integer of at least 0')
+    assert error_of(try_gpu, -1).startswith('device number -1: must be an integer of at least 0')
 
 
 def test_num_gpus_returns_gpus_if_there_are_any(machine):
@@ -108,7 +108,7 @@ def test_num_gpus_never_falls_back_from_a_gpu_without_code(machine):
 
 @pytest.mark.parametrize('number', [0, -2, 1001, 300000])
 def test_num_gpus_refuses_too_few_and_too_many(number):
-    assert error_of(devices_from, number) == f'the number of devices {number}: an integer from 1 to 1000 expected'
+    assert error_of(devices_from, number) == f'the number of devices {number}: must be an integer from 1 to 1000'
 
 
 # Lists as text

@@ -1,4 +1,4 @@
-"""What needs no Horovod to be tested: places in a job, parts of batches, and what the command line refuses."""
+"""Tests without Horovod: places in a job, shards of batches, flags."""
 import socket
 import threading
 from types import SimpleNamespace
@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 from gluon_mgpu import scratch
+from gluon_mgpu.base.program import JobError
 from gluon_mgpu.data import BatchIterator
 from gluon_mgpu.distributed import launchers, watch
 from gluon_mgpu.distributed.horovod_checks import check_own_gpus
@@ -26,7 +27,7 @@ def started_alone(monkeypatch):
 
 
 @pytest.mark.parametrize('launcher', launchers.VARIABLES)
-def test_the_place_that_each_launcher_tells(monkeypatch, launcher):
+def test_the_place_from_each_launcher(monkeypatch, launcher):
     assert place() is None
     for name, value in zip(launchers.VARIABLES[launcher], '351'):
         monkeypatch.setenv(name, value)
@@ -41,17 +42,19 @@ def test_horovodrun_in_a_job_of_srun(monkeypatch):
     assert place() == Place('horovodrun', 1, 2, 0)
 
 
-def test_where_the_workers_meet_must_be_known(monkeypatch):
-    with pytest.raises(ValueError, match='srun does not tell where the workers meet: set HOROVOD_GLOO_RENDEZVOUS_ADDR'):
+def test_address_and_port_are_required(monkeypatch):
+    with pytest.raises(ValueError, match='srun does not say where the workers meet: on all of them, set HOROVOD_'):
         launchers.prepare(Place('srun', 0, 2, 0))
 
 
 @pytest.mark.parametrize('rank, served, words', [
-    (1, False, 'nobody answers at http://127.0.0.1:{port}/gluon_mgpu/, where worker 0 or horovodrun serves for 0.5 s'),
-    (1, True, 'worker 0 has not come to http://127.0.0.1:{port}/gluon_mgpu/ for 0.5 s: are all 2 workers running'),
-    (0, True, 'worker 1 has not come to http://127.0.0.1:{port}/gluon_mgpu/ for 0.5 s: are all 2 workers running'),
+    (1, False, 'no answer from http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are running'),
+    (1, True, 'worker 0 did not come to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
+     ' running'),
+    (0, True, 'worker 1 did not come to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
+     ' running'),
 ])
-def test_a_worker_that_does_not_come(job, monkeypatch, rank, served, words):
+def test_a_missing_worker(job, monkeypatch, rank, served, words):
     with socket.create_server(('127.0.0.1', 0)) as free:
         port = free.getsockname()[1]
     if served:
@@ -63,7 +66,7 @@ def test_a_worker_that_does_not_come(job, monkeypatch, rank, served, words):
 
 
 def test_a_launcher_that_sets_only_some_variables(monkeypatch):
-    """As the documentation says for any other launcher: Horovod would abort without the rest."""
+    """As documented for other launchers. Horovod would abort without the remaining variables."""
     environ = {'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', 'HOROVOD_LOCAL_RANK': '1', launchers.ADDRESS: '127.0.0.1',
                launchers.PORT: '29500'}
     monkeypatch.setattr(launchers.os, 'environ', environ)
@@ -78,9 +81,9 @@ def test_a_launcher_that_sets_only_some_variables(monkeypatch):
 
 
 @pytest.mark.parametrize('variables, words', [
-    ({'HOROVOD_RANK': 'a'}, "HOROVOD_RANK 'a': an integer expected"),
-    ({launchers.PORT: 'b'}, "HOROVOD_GLOO_RENDEZVOUS_PORT 'b': an integer expected"),
-    ({'HOROVOD_RANK': '2'}, 'horovodrun gives this worker the number 2: 2 workers are numbered 0 to 1')])
+    ({'HOROVOD_RANK': 'a'}, "HOROVOD_RANK 'a': must be an integer"),
+    ({launchers.PORT: 'b'}, "HOROVOD_GLOO_RENDEZVOUS_PORT 'b': must be an integer"),
+    ({'HOROVOD_RANK': '2'}, 'horovodrun gives this worker the number 2: must be from 0 to 1')])
 def test_variables_that_are_wrong(monkeypatch, variables, words):
     monkeypatch.setattr(launchers.os, 'environ', {
         'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', launchers.ADDRESS: '127.0.0.1', launchers.PORT: '29500', **variables})
@@ -89,25 +92,25 @@ def test_variables_that_are_wrong(monkeypatch, variables, words):
 
 
 def test_workers_connect_once_in_a_process(monkeypatch):
-    """A second time, Horovod takes the addresses of the first for those of now, and aborts or hangs."""
+    """The second time, Horovod would use the old addresses, and abort or hang."""
     monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.check_horovod', lambda: None)
     monkeypatch.setattr(HorovodWorkers, '_connected', True)
     monkeypatch.setenv('HOROVOD_RANK', '0')
     monkeypatch.setenv('HOROVOD_SIZE', '2')
-    with pytest.raises(ValueError, match='^Horovod cannot connect the workers a second time in one process'):
+    with pytest.raises(ValueError, match='^Horovod can connect workers only once per process'):
         HorovodWorkers()
 
 
 @pytest.mark.parametrize('words', [b'', b'GET', b'GET / HTTP/1.1\r\n\r\n'])
-def test_strangers_keep_no_worker_waiting(monkeypatch, words):
-    """They connect before the workers do, and some say nothing."""
+def test_other_connections_do_not_block_the_workers(monkeypatch, words):
+    """They connect before the workers do, and some send nothing."""
     monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
     ended, watches, strangers, values = [], {}, [], {}
     monkeypatch.setattr(watch.os, '_exit', ended.append)
     everybody = threading.Barrier(2)
 
     def be_worker(rank):
-        def gather(value):
+        def allgather(value):
             values[rank] = value
             if rank == 0:
                 strangers.extend(socket.create_connection(value[0]) for _ in range(3))
@@ -115,7 +118,7 @@ def test_strangers_keep_no_worker_waiting(monkeypatch, words):
                     stranger.sendall(words)
             everybody.wait()
             return [values[0], values[1]]
-        watches[rank] = watch.Watch(rank, gather, '127.0.0.1', f'of the test, {rank}')
+        watches[rank] = watch.Watch(rank, allgather, '127.0.0.1', f'of the test, {rank}')
 
     threads = [threading.Thread(target=be_worker, args=[rank], daemon=True) for rank in (0, 1)]
     for thread in threads:
@@ -132,13 +135,13 @@ def test_strangers_keep_no_worker_waiting(monkeypatch, words):
 
 def test_a_worker_that_cannot_connect_is_named(monkeypatch):
     monkeypatch.setattr(watch, 'PATIENCE', 0.1)
-    with pytest.raises(ValueError, match=r'^worker 1 of 2 \(b\) has not connected to worker 0 at 127.0.0.1 for 0.1 s'):
+    with pytest.raises(ValueError, match=r'^worker 1 of 2 \(b\) did not connect to worker 0 at 127.0.0.1 in 0.1 s'):
         watch.Watch(0, lambda value: [value, (None, b'', 'b')], '127.0.0.1', 'a')
 
 
 @pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])
 @pytest.mark.parametrize('shuffle', [True, False])
-def test_the_parts_of_all_workers_are_the_batches(n, k, shuffle):
+def test_the_shards_of_all_workers_are_the_batches(n, k, shuffle):
     images = numpy.arange(n, dtype='uint8').repeat(4).reshape(n, 2, 2)
     labels = numpy.arange(n)
     whole = BatchIterator(images, labels, 5, 'test', shuffle, seed=1)
@@ -150,7 +153,7 @@ def test_the_parts_of_all_workers_are_the_batches(n, k, shuffle):
             assert (numpy.concatenate([X_part.asnumpy() for X_part, _ in others]) == X.asnumpy()).all()
 
 
-def test_a_part_of_the_test_rows_keeps_no_others():
+def test_a_shard_of_the_test_rows_stores_no_others():
     images = numpy.zeros((100, 28, 28), 'uint8')
     assert sum(len(BatchIterator(images, images[:, 0, 0], 8, 'test', shard=(i, 3))._images) for i in range(3)) == 100
 
@@ -166,7 +169,7 @@ def test_other_rows_have_another_digest():
                 digest(images[:9], labels[:9])}) == 4
 
 
-def test_batches_of_another_worker_are_refused():
+def test_the_shard_of_another_worker_is_refused():
     class Two(Run):
         pass
     run = Two(1, quiet=True)
@@ -180,9 +183,9 @@ def test_batches_of_another_worker_are_refused():
     (['--horovod', '--num-gpus', '2'], 'each worker has one device'),
     (['--horovod', '--devices', 'cpu:0'], 'each worker has one device'),
     (['--horovod', '--allreduce', 'ring'], 'each worker has one device'),
-    (['--fp16-allreduce'], 'use it with --horovod'),
+    (['--fp16-allreduce'], 'works only with --horovod'),
 ])
-def test_flags_that_do_not_fit(capsys, flags, words):
+def test_flags_that_exclude_each_other(capsys, flags, words):
     assert scratch.main(flags) == 2
     assert words in capsys.readouterr().err
 
@@ -191,11 +194,11 @@ def test_horovodrun_without_the_flag(monkeypatch, capsys):
     monkeypatch.setenv('HOROVOD_RANK', '0')
     monkeypatch.setenv('HOROVOD_SIZE', '2')
     assert scratch.main([]) == 2
-    assert 'horovodrun has started 2 workers, and each would train for itself: add --horovod' in capsys.readouterr().err
+    assert 'horovodrun has started 2 workers, and each would train alone: add --horovod' in capsys.readouterr().err
 
 
 def test_a_signal_that_was_gathered_stays_known():
-    """What was told before it came is asked for later, and knows of none."""
+    """A result that was sent before the signal is read after it and must not reset it."""
     workers = HorovodWorkers.__new__(HorovodWorkers)  # no Horovod: one worker, whose sums are its own
     workers._signum, workers._signals = 0, SimpleNamespace(received=0)
     workers._sum = lambda array, kind: array
@@ -209,9 +212,9 @@ def test_workers_that_share_a_gpu_are_refused():
     for fine in ([('a', ''), ('a', '')], [('a', '1f'), ('a', '2f'), ('b', '3f')]):
         check_own_gpus(fine)
     for rank in (0, 1):
-        with pytest.raises(ValueError, match='workers 0 and 2 have the same GPU .a, UUID 1f.: start as many') as caught:
+        with pytest.raises(JobError, match='workers 0 and 2 have the same GPU .a, UUID 1f.: start at most') as caught:
             check_own_gpus([('a', '1f'), ('a', '2f'), ('a', '1f')], rank)
-        assert caught.value.told is (rank != 0)
+        assert caught.value.reported is (rank != 0)
 
 
 def test_without_horovod(monkeypatch, capsys):
@@ -220,5 +223,5 @@ def test_without_horovod(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, 'find_spec',
                         lambda name, *args: None if name == 'horovod' else find_spec(name, *args))
     assert scratch.main(['--horovod']) == 2
-    line = 'Horovod has no support for MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/'
+    line = 'Horovod does not support MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/'
     assert line in capsys.readouterr().err

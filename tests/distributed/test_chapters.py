@@ -1,4 +1,4 @@
-"""The chapters as jobs: what appears, what is left, how it goes on, and what the workers refuse together."""
+"""Tests of the chapters as jobs: output, files, resuming, and errors that all workers raise."""
 import csv
 import json
 import re
@@ -38,7 +38,7 @@ def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
     one = run([*alone, *flags, '--out-dir', tmp_path / 'one'])
     assert one.returncode == 0, one.stderr
     lines = two.text.splitlines()
-    assert all(line.startswith('[0] ') for line in lines)  # the first worker alone tells
+    assert all(line.startswith('[0] ') for line in lines)  # only rank 0 prints
     assert lines[0].partition(': ')[2] == one.stdout.splitlines()[0].partition(': ')[2]
     assert lines[0].startswith(f'[0] {"LeNet from scratch" if chapter == "scratch" else "ResNet-18"} on mnist, cpu(0), '
                                'cpu(0), 2 workers: ')
@@ -48,9 +48,9 @@ def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
                                          for epoch, loss, acc in history(tmp_path / 'one')]
     config = json.loads((tmp_path / 'two' / 'config.json').read_text())
     assert (config['devices'], config['num_gpus'], config['workers']) == (['cpu(0)', 'cpu(0)'], 2, 2)
-    # Whose device is there, though it is listed twice
+    # The device is listed twice
     assert predict.main([str(tmp_path / 'two')]) == 0
-    # And it goes on in one process, which finds it complete
+    # Resumed in one process, it is complete
     done = run([*alone, '--resume', tmp_path / 'two'])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith('test acc: ')
@@ -64,8 +64,8 @@ def test_more_workers_than_rows(job, flags, tmp_path):
     assert three.text.splitlines()[-1].endswith(', 3 workers')
 
 
-def test_the_first_worker_exports(job, flags, tmp_path):
-    """As the run that is done would be exported later: with the running statistics of the first worker."""
+def test_rank_0_exports(job, flags, tmp_path):
+    """The same model as from `gluon_mgpu.export` later, with the running statistics of rank 0."""
     from gluon_mgpu import export
     flags = [*flags, '--train-size', '40', '--batch-size', '16', '--num-epochs', '1']
     with job(2, *command('concise', flags, tmp_path / 'run', '--export', tmp_path / 'run/a.onnx')) as two:
@@ -105,7 +105,7 @@ def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
     assert '[0] concise: stopped in epoch 2 after ' in stopped.text and '[1]' not in stopped.text, stopped.text
     with job(2, *again) as done:
         assert done.end() == 0, done.text
-    assert f'[0] going on from {tmp_path}/run/checkpoint-' in done.text
+    assert f'[0] resuming from {tmp_path}/run/checkpoint-' in done.text
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
     parameters = outcome(tmp_path / 'run')[1]
     assert {len(kept) for name, kept in parameters.items() if name.endswith('running_mean')} == {2}
@@ -113,7 +113,7 @@ def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
 
 
 def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
-    """A job that is killed is begun again by the same command until it is done."""
+    """It repeats the command of a killed job until the job is done."""
     from jobs import LAUNCHER
     flags = [*flags, '--checkpoint-every', '2', '--resume', 'auto']
     with job(2, *command('scratch', flags, tmp_path / 'whole')) as whole:
@@ -166,7 +166,7 @@ def test_workers_with_other_rows_or_another_network(job, flags, tmp_path, data):
              '        params[6] = np.zeros((64, 10))\n'
              '    return params\n'
              'scratch.init_params = wider\n')
-    for code, words in ((pixel, 'training rows is '), (layer, 'parameter 4 is (800, 128) float32 on worker 0 (')):
+    for code, words in ((pixel, 'training_rows is '), (layer, 'parameter 4 is (800, 128) float32 on worker 0 (')):
         code += 'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))'
         with job(2, PYTHON, '-c', code, '--horovod', *flags, '--out-dir', tmp_path / words[:8]) as refused:
             assert refused.end() != 0
@@ -177,8 +177,8 @@ def test_workers_with_other_rows_or_another_network(job, flags, tmp_path, data):
 def test_a_loss_that_is_nan_ends_all_together(job, flags, tmp_path):
     with job(2, *command('scratch', flags, tmp_path / 'run', '--lr', '1e9')) as ended:
         assert ended.end() != 0
-    told = ended.text.splitlines()
-    assert len(told) == 2 and told[1].startswith('[0] scratch: the loss is '), ended.text
+    lines = ended.text.splitlines()
+    assert len(lines) == 2 and lines[1].startswith('[0] scratch: the loss is '), ended.text
     assert {f'Process {rank} exit with status code 2.\n' for rank in (0, 1)} <= set(ended.lines)
 
 
@@ -186,7 +186,7 @@ def test_a_loss_that_is_nan_ends_all_together(job, flags, tmp_path):
     ('srun', 'SLURM_NTASKS', 'SLURM_PROCID', 'SLURM_LOCALID'),
     ('horovodrun', 'HOROVOD_SIZE', 'HOROVOD_RANK', 'HOROVOD_LOCAL_RANK')])  # by hand, as any other launcher may
 def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank, local_rank):
-    """It tells each process its number, and the environment where they meet; it ends them by SIGTERM."""
+    """Rank and size are from the launcher, address and port from the user; the job ends by SIGTERM."""
     import os
     import socket
     import subprocess
@@ -208,7 +208,7 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
 
 
 def test_the_benchmark_of_workers_without_sums(job):
-    """Losses and signals are told as ever: what is left out are the sums of gradients."""
+    """Only sums of gradients are left out; losses and signals are exchanged."""
     folder = Path(__file__).resolve().parents[2] / 'benchmarks'
     code = (f'import sys; sys.path.insert(0, {str(folder)!r}); import workers\n'
             'workers.ROUNDS, workers.WORK["LeNet"] = 1, (workers.scratch.train, 40, 16, 0.1)\n'

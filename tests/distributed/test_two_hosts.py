@@ -29,12 +29,12 @@ def test_the_link_is_cut(job, hosts, flags, tmp_path, count):
         run.wait_for('epoch 1/5')
         hosts.cut()
         began = time.monotonic()
-        run.wait_for('; the job ends; to go on: ')
+        run.wait_for('; the job ends; resume with: ')
         assert time.monotonic() - began < 6
         assert run.end(timeout=30) != 0
         assert psutil.wait_procs(run.workers(), timeout=10)[1] == []
     assert f'[0] scratch: worker 1 of 2 ({ADDRESSES[1]}, process ' in run.text
-    assert 'or its machine or the network between is gone' in run.text
+    assert 'or its machine or the network failed' in run.text
     hosts.mend()
     with job(2, *command, tmp_path / 'run', launch=hosts.launch, **hosts.environment) as again:
         assert again.end() == 0, ''.join(again.lines)

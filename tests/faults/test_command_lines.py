@@ -116,12 +116,10 @@ def workplace(tmp_path_factory):
     idx_files.write(folder / 'data/mnist', idx_files.dataset(64, 16))
     for name in idx_files.dataset():
         (folder / 'broken/mnist' / name).write_bytes(b'no gzip file')
-    flags = ('{"batch_size": 16, "lr": 0.1, "num_epochs": 3, "dataset": "mnist", "data_dir": "data", "devices": '
-             '"cpu:0", "num_gpus": null, "seed": 0, "train_size": null, "out_dir": "run", "resume": null}')
     for name, chapter in (('run', 'scratch'), ('concise-run', 'concise'), ('broken-run', 'scratch')):
         (folder / name / 'config.json').write_text(
-            f'{{"chapter": "{chapter}", "dataset": "mnist", "devices": ["cpu(0)"], "batch_size": 16, "seed": 0, '
-            f'"train_size": 64, "flags": {flags}}}')
+            f'{{"chapter": "{chapter}", "dataset": "mnist", "data_dir": "data", "devices": ["cpu(0)"], "num_gpus": 1, '
+            '"batch_size": 16, "lr": 0.1, "num_epochs": 3, "seed": 0, "train_size": 64, "resume": null}')
         position = {'run': {}, 'config': {'chapter': chapter, 'devices': ['cpu(0)'], 'dataset': 'mnist', 'dtype':
                                           'float32', 'data_dir': 'data'}}
         for number in (1, 2):

@@ -67,7 +67,7 @@ def test_the_checkpoint_before_is_taken(scratch_command, whole, complete, count)
     done = run([*scratch_command, '--out-dir', complete, '--resume', 'auto'])
     assert done.returncode == 0, done.stderr
     assert f'{newest}: truncated or altered' in done.stdout and '; trying the previous checkpoint' in done.stdout
-    assert f'going on from {complete}/checkpoint-00000016.safetensors' in done.stdout
+    assert f'resuming from {complete}/checkpoint-00000016.safetensors' in done.stdout
     assert outcome(complete) == whole
     count('the newest checkpoint broken: the one before resumed to the bit')
 

@@ -131,7 +131,7 @@ def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp
         assert process.wait(30) == 143
         assert 'stopped in epoch 1 after 8 batches; resume with: ' in process.stderr.read()
     done = run([*scratch_command, '--resume', out])
-    assert done.returncode == 0 and f'going on from {out}/checkpoint-00000008.safetensors' in done.stdout
+    assert done.returncode == 0 and f'resuming from {out}/checkpoint-00000008.safetensors' in done.stdout
     assert outcome(out) == whole
     assert len(checkpoints(out)) == 2
     count('SIGTERM in evaluation: ended at once and resumed to the bit')

@@ -213,7 +213,7 @@ def test_a_batch_without_rows():
 
 @pytest.mark.parametrize('num_epochs', [0, -1, 1.5, None])
 def test_an_invalid_number_of_epochs(num_epochs):
-    with pytest.raises(ValueError, match='num_epochs .*: an integer of at least 1 expected'):
+    with pytest.raises(ValueError, match='num_epochs .*: must be an integer of at least 1'):
         Run(num_epochs)
 
 

@@ -1,7 +1,9 @@
 """Options and fixtures of all tests.
 
-    pytest                           on two CPU contexts, quickest to have
-    pytest --devices gpu:0,gpu:1     the same tests on GPUs
+    pytest                           the quick tests, on two CPU contexts
+    pytest --all                     all tests
+    pytest tests/x.py::test_y        this test, quick or slow
+    pytest --devices gpu:0,gpu:1     the quick tests on GPUs
     pytest --seed 7                  other random numbers; a failing test prints the seed that it ran with
 """
 from __future__ import annotations
@@ -28,11 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help='two or more devices for the tests that need several (default: %(default)s)')
     parser.addoption('--seed', type=int, default=0, metavar='N',
                      help='seed of every test (default: %(default)s)')
+    parser.addoption('--all', action='store_true', help='run the slow tests as well')
     parser.addoption('--long', action='store_true',
                      help='make many more faults: some ten minutes in tests/faults')
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not (config.getoption('all') or config.option.markexpr or any('::' in name for name in config.args)):
+        config.option.markexpr = 'not slow'
     # In the environment, and not in a fixture: processes that tests start obey it too
     config.cache_home = tempfile.mkdtemp(prefix='gluon-mgpu-tests-')
     os.environ['XDG_CACHE_HOME'] = config.cache_home   # never the user's own

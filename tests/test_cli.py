@@ -154,6 +154,7 @@ def test_timeline(chapter, tmp_path, capsys, devices_flag, small_test_set):
     assert json.loads((out / 'trace.json').read_text())
 
 
+@pytest.mark.slow
 def test_bfloat16(tmp_path, devices_flag, devices, small_test_set):
     """From beginning to end, where this machine can."""
     try:
@@ -177,6 +178,7 @@ def test_parameters_that_are_no_numbers_though_the_loss_is(tmp_path, capsys, dev
                         'use a smaller learning rate', line)
 
 
+@pytest.mark.slow
 def test_a_folder_that_the_terminal_cannot_spell(tmp_path, devices_flag):
     out = tmp_path / 'gl\u00fch\u2192'
     program = [sys.executable, '-m', 'gluon_mgpu.scratch', *SMALL, *devices_flag, '--out-dir', str(out)]
@@ -187,6 +189,7 @@ def test_a_folder_that_the_terminal_cannot_spell(tmp_path, devices_flag):
     assert (out / 'accuracy.png').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='limits memory as Linux does')
 @pytest.mark.parametrize('chapter', ['scratch', 'concise'])
 def test_out_of_memory(chapter, tmp_path):
@@ -256,6 +259,7 @@ def test_divergence_keeps_what_was_recorded(tmp_path, capsys, devices_flag, smal
     assert (out / 'config.json').exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_recorded(tmp_path, devices_flag):
     out = tmp_path / 'run'
     # Where the tests run in the background of a script, Ctrl-C is ignored, also by what they start

@@ -191,6 +191,7 @@ def test_an_interpreter_that_is_not_there_is_an_error(program):
 
 # --- the ceiling ---
 
+@pytest.mark.slow
 def test_the_ceiling_is_measured():
     rates = process.ceiling(sys.executable, 1, timeout=300)
     assert len(rates) in (3, 4)  # bfloat16 is not on every processor
@@ -278,6 +279,7 @@ def test_rows_are_cut_to_what_is_asked_for(tmp_path):
                 'images': num_train, 'labels': num_train, 'test_images': num_test, 'test_labels': num_test}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('devices', [1, 2])
 def test_ours_trains_and_tells_what_it_did(tmp_path, devices):
     rng = numpy.random.default_rng(0)

@@ -5,6 +5,7 @@ import idx_files
 import numpy
 import pytest
 from PIL import Image
+from slow import slow
 
 from gluon_mgpu import concise, predict, scratch
 from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
@@ -32,7 +33,7 @@ def runs(tmp_path, devices, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+@pytest.mark.parametrize('chapter', ['scratch', slow('concise')])
 def test_it_tells_the_accuracy_of_the_run(chapter, runs, capsys):
     """On the run's own devices: what the run has told after its last epoch."""
     folder, accuracy = runs(chapter)
@@ -49,6 +50,7 @@ def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, 
     assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
 
 
+@pytest.mark.slow
 def test_batch_norm_on_another_number_of_devices_is_told(runs, devices, capsys):
     folder, _ = runs('concise')
     assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0

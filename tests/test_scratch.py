@@ -2,6 +2,7 @@
 import numpy
 import oracle
 import pytest
+from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
@@ -125,7 +126,7 @@ def test_sgd_by_hand():
     assert param.tolist() == [0.5, 3.0]  # 1 - 0.5 * 4 / 4, 2 + 0.5 * 8 / 4
 
 
-@pytest.mark.parametrize('k', [2, 3, 4])
+@pytest.mark.parametrize('k', [slow(2), 3, slow(4)])
 def test_k_devices_equal_one(device_list, rng, k):
     """In float64, where rounding cannot hide a fault; batches of all sizes, smaller than k among them."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
@@ -139,7 +140,7 @@ def test_k_devices_equal_one(device_list, rng, k):
     assert largest_difference(one, [p.asnumpy() for p in params]) > 1e-3  # and they did learn
 
 
-@pytest.mark.parametrize('k', [2, 3, 4])
+@pytest.mark.parametrize('k', [2, slow(3), slow(4)])
 def test_k_devices_equal_one_in_float32(device_list, seed, k):
     rng = numpy.random.default_rng(seed + 1)  # 0 has a tie, see below, on MXNet 2: 8e-10 in the second convolution
     params = oracle.to_mx(oracle.lenet_params(rng))
@@ -192,6 +193,7 @@ def books_get_params(params, device):
     return new_params
 
 
+@pytest.mark.slow
 def test_what_is_there_for_speed_changes_no_number(device_list, rng, monkeypatch):
     """Without the decorators, and with the book's own get_params: the same parameters, in float64 to rounding."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))

@@ -10,6 +10,7 @@ import numpy
 import pytest
 import safetensors
 import safetensors.numpy
+from slow import slow
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
@@ -64,7 +65,7 @@ class Loop:
 @pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
 @pytest.mark.parametrize('params', [trainable, lambda net: net.collect_params()], ids=['trainable', 'all'])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
-@pytest.mark.parametrize('k', [1, 2, 4])
+@pytest.mark.parametrize('k', [1, 2, slow(4)])
 def test_a_resumed_loop_equals_one_never_interrupted(k, optimizer, params, options, device_list, tmp_path):
     devices = device_list(k)
     whole = Loop(devices, optimizer, params, **options).train(3)
@@ -336,6 +337,7 @@ def test_the_file_before_is_there_until_the_new_one_is(devices, tmp_path, monkey
     assert (tmp_path / 'a').read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ['a']
 
 
+@pytest.mark.slow
 def test_the_loop_of_the_docs(tmp_path, monkeypatch):
     """As it stands in docs/checkpoints.md, on few rows: interrupted after an epoch, it ends where the whole does."""
     page = (Path(__file__).parents[2] / 'docs/checkpoints.md').read_text()
@@ -456,6 +458,7 @@ def test_what_cannot_be_saved_is_refused(devices, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['b']
 
 
+@pytest.mark.slow
 def test_into_a_network_that_was_evaluated(devices, tmp_path):
     """oneDNN has its weights in layouts of its own by then, in which they cannot be written from the host."""
     net = resnet18(10)

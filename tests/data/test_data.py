@@ -222,6 +222,7 @@ def test_glyphs_need_no_home_folder(small_glyphs, homeless, asked):
     assert said == ([] if asked == 'glyphs' else [f'the dataset is glyphs, not fashion-mnist: {NO_HOME}'])
 
 
+@pytest.mark.slow
 def test_glyphs_are_made_without_a_home_folder(tmp_path):
     """In a process of its own, since matplotlib asks for the home folder when it is imported."""
     program = ('import pwd\n'

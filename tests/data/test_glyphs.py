@@ -35,6 +35,7 @@ def assert_same(a, b):
         numpy.testing.assert_array_equal(labels_a, labels_b)
 
 
+@pytest.mark.slow
 def test_the_whole_dataset(whole):
     for (images, labels), n in zip(whole, (NUM_TRAIN, NUM_TEST)):
         assert (images.dtype, images.shape) == ('uint8', (n, 28, 28))
@@ -46,6 +47,7 @@ def test_the_whole_dataset(whole):
     assert (NUM_TRAIN, NUM_TEST) == (60_000, 10_000)
 
 
+@pytest.mark.slow
 def test_neither_noise_nor_trivial(whole):
     """The nearest class mean, fit on training fonts, tells many of the test fonts' letters and not all."""
     (X, y), (X_test, y_test) = (((images / 255).reshape(len(images), -1), labels) for images, labels in whole)
@@ -164,6 +166,7 @@ def test_interrupted_while_writing(tmp_path, small, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path, small):
     program = ('import sys; from pathlib import Path; from gluon_mgpu.data import glyphs\n'
                'glyphs.NUM_TRAIN, glyphs.NUM_TEST = 200, 50\n'

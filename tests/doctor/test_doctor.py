@@ -90,6 +90,7 @@ def test_with_nothing_installed_one_command_is_enough(doctor):
     assert report['self_test']['mxnet']['error'].startswith('MXNet is not installed')
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
 def test_two_threads_per_context(doctor):
     report = doctor(OMP_NUM_THREADS='2')
@@ -205,6 +206,7 @@ def test_a_data_folder_with_mnist_only(tmp_path, monkeypatch):
     assert warning['remedy'].startswith('train on MNIST, which is there: --dataset mnist; put the four files')
 
 
+@pytest.mark.slow
 def test_a_hopper_gpu_and_all_of_the_self_test(doctor, tmp_path, devices):
     """With what is installed: the whole doctor on a machine where training runs."""
     if devices[0].device_type == 'gpu':

@@ -9,7 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from runs import outcome, run
+from slow import slow
 
 import gluon_mgpu
 from gluon_mgpu.checkpoints.callback import checkpoints
@@ -20,15 +22,16 @@ SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (t
              'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
 
 
-def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long, count, seed):
+@pytest.mark.parametrize('slow_disk', [False, slow(True)], ids=['at any moment', 'while a checkpoint is written'])
+def test_sigkill(slow_disk, scratch_command, whole, duration, tmp_path, long, count, seed):
     flags = ['--checkpoint-every', '3', '--resume', 'auto']
 
     def kill_and_resume(i):
-        rng, out, slow = random.Random(f'{seed} {i}'), tmp_path / str(i), i % 2 == 1
+        rng, out = random.Random(f'{seed} {i}'), tmp_path / str(i)
         command = [*scratch_command, *flags, '--out-dir', str(out)]
-        killed = [sys.executable, '-c', SLOW_DISK, *command[3:]] if slow else command
+        killed = [sys.executable, '-c', SLOW_DISK, *command[3:]] if slow_disk else command
         with subprocess.Popen(killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            if slow:  # at the second file that is being written, or a later one
+            if slow_disk:  # at the second file that is being written, or a later one
                 wait_for_unfinished_files(out, process, rng.randint(1, 6))
             else:
                 time.sleep(rng.uniform(0.3, 1) * duration)
@@ -37,7 +40,7 @@ def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long,
         return out, writing, run(command)
 
     with ThreadPoolExecutor(2) as pool:
-        for out, writing, done in pool.map(kill_and_resume, range(50 if long else 2)):
+        for out, writing, done in pool.map(kill_and_resume, range(25 if long else 1)):
             assert (done.returncode, done.stderr.count('Traceback')) == (0, 0), done.stderr
             assert outcome(out) == whole, (out, done.stdout)
             assert not list(out.glob('*.part'))
@@ -56,6 +59,7 @@ def wait_for_unfinished_files(folder, process, number):
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp_path, long, count):
     """It says how to go on, and that very command goes on to the bit. (Of Ctrl-C, see also test_cli.)"""
     # Each step takes 30 ms more, so that the signal comes before the end. Where the tests run in the
@@ -85,6 +89,7 @@ def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp
         count(f'{number.name}: ended in good order and resumed to the bit')
 
 
+@pytest.mark.slow
 def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
     """Also while the main thread is in MXNet, where Python hears of no signal: here in a sleep of the C library."""
     code = ('import ctypes, sys\n'
@@ -112,6 +117,7 @@ def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
     count('a second signal within a step: ended at once')
 
 
+@pytest.mark.slow
 def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp_path, count):
     code = ('import sys, time\n'
             'from gluon_mgpu import scratch\n'

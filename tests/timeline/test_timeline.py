@@ -393,6 +393,7 @@ def test_a_trace_is_read_without_mxnet(write_trace):
     assert path.with_suffix('.png').exists()
 
 
+@pytest.mark.slow
 def test_recording_leaves_the_null_device_and_no_file(tmp_path):
     """MXNet deletes the file that the profiler is to write to, also if it is a device, if it may: root may."""
     code = """

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
@@ -132,7 +133,7 @@ def test_a_run_gives_the_line_and_what_was_seen_from_outside(program):
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='memory is read from /proc')
-@pytest.mark.parametrize('own_group', [False, True])
+@pytest.mark.parametrize('own_group', [slow(False), True])
 def test_memory_is_that_of_the_contender_and_its_children(program, own_group):
     fake = program('hold = bytearray(20_000_000)\n'
                    'code = "import time; hold = bytearray(30_000_000); time.sleep(5)"\n'
@@ -245,7 +246,7 @@ def test_contenders_take_turns_and_those_that_fail_are_left_out(contenders, tmp_
 
 @pytest.mark.parametrize('code, reason', [
     ('sys.exit("no such operator")', 'exit status 1: no such operator'),
-    ('time.sleep(60)', 'took longer than 5 s'),
+    slow('time.sleep(60)', 'took longer than 5 s'),
     ('print("done")', 'no JSON object in its last line: done'),
 ])
 def test_without_a_ceiling_the_comparison_goes_on(contenders, program, monkeypatch, capsys, code, reason):

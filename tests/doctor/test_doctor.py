@@ -7,6 +7,7 @@ import sys
 import pytest
 import stub_driver
 from healthy import SELF_TEST, but_for
+from slow import slow
 
 from gluon_mgpu import doctor as package
 from gluon_mgpu.data.folders import FILES
@@ -55,7 +56,7 @@ def test_mxnet_cannot_be_imported(mxnet, numpy, dists, what, remedy, doctor, cou
     count('the doctor: MXNet cannot be imported')
 
 
-@pytest.mark.parametrize('role', ['', 'scheduler'])
+@pytest.mark.parametrize('role', [slow(''), 'scheduler'])
 def test_mxnet_hangs_at_import(role, doctor):
     fakes = {**OTHERS, 'numpy': NUMPY, 'mxnet': 'import time; print("lost?", flush=True); time.sleep(600)'}
     report = doctor('--timeout', '1.5', fakes=fakes, **MXNET, **({'DMLC_ROLE': role} if role else {}))

@@ -1,5 +1,6 @@
 """`python -m gluon_mgpu.predict`: the networks that runs have trained, on test images and on image files."""
 import re
+import shutil
 
 import idx_files
 import numpy
@@ -15,17 +16,25 @@ from gluon_mgpu.load_run import find_run, trained_network
 from gluon_mgpu.mxnet_setup.compat import np
 
 
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A folder for the runs that all tests here share."""
+    return tmp_path_factory.mktemp('trained')
+
+
 @pytest.fixture
-def runs(tmp_path, devices, monkeypatch, capsys):
-    """A function of a chapter that trains it on few rows and returns its folder and the accuracy it has told."""
+def runs(trained, tmp_path, devices, monkeypatch, capsys):
+    """Return a function that copies a chapter's run on few rows and returns its folder and its accuracy."""
     idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
     monkeypatch.chdir(tmp_path)
     names = ','.join(f'{d.device_type}:{d.device_id}' for d in devices)
 
-    def run(chapter, *flags):
+    def run(chapter):
         module = {'scratch': scratch, 'concise': concise}[chapter]
-        assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
-                            '--no-plot', '--devices', names, '--out-dir', chapter, *flags]) == 0
+        if not (trained / chapter).exists():
+            assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
+                                '--no-plot', '--devices', names, '--out-dir', str(trained / chapter)]) == 0
+        shutil.copytree(trained / chapter, tmp_path / chapter)
         line = (tmp_path / chapter / 'history.csv').read_text().splitlines()[-1]
         capsys.readouterr()
         return tmp_path / chapter, float(line.split(',')[3])

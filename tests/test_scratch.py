@@ -140,7 +140,8 @@ def test_k_devices_equal_one(device_list, rng, k):
     assert largest_difference(one, [p.asnumpy() for p in params]) > 1e-3  # and they did learn
 
 
-@pytest.mark.parametrize('k', [2, slow(3), slow(4)])
+@pytest.mark.slow
+@pytest.mark.parametrize('k', [2, 3, 4])
 def test_k_devices_equal_one_in_float32(device_list, seed, k):
     rng = numpy.random.default_rng(seed + 1)  # 0 has a tie, see below, on MXNet 2: 8e-10 in the second convolution
     params = oracle.to_mx(oracle.lenet_params(rng))
@@ -242,6 +243,7 @@ class Batches(list):
     num_rows = property(lambda self: sum(len(y) for _, y in self))
 
 
+@pytest.mark.slow
 def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     """Two kinds of images, bright above and bright below, are told apart in 30 epochs."""
     y = rng.integers(0, 2, 96).astype('int32')

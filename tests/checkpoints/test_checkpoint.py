@@ -65,7 +65,7 @@ class Loop:
 @pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
 @pytest.mark.parametrize('params', [trainable, lambda net: net.collect_params()], ids=['trainable', 'all'])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
-@pytest.mark.parametrize('k', [1, 2, slow(4)])
+@pytest.mark.parametrize('k', [slow(1), 2, slow(4)])
 def test_a_resumed_loop_equals_one_never_interrupted(k, optimizer, params, options, device_list, tmp_path):
     devices = device_list(k)
     whole = Loop(devices, optimizer, params, **options).train(3)

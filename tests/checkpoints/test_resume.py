@@ -257,7 +257,7 @@ def test_a_renamed_checkpoint(program):
 
 @pytest.mark.parametrize('flags, differing', [
     (['--seed', 1], 'seed 1, not 0'), (['--train-size', 48], 'train_size 48, not 64'),
-    slow(['--dataset', 'glyphs', '--train-size', 64], 'dataset glyphs, not mnist')])
+    (['--dataset', 'glyphs', '--train-size', 64], 'dataset glyphs, not mnist')])
 def test_a_checkpoint_of_another_run(flags, differing, program):
     program.first('--num-epochs', 1)
     mine, program.out = program.out, program.out.parent / 'other'

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from runs import outcome, run
-from slow import slow
 
 import gluon_mgpu
+from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints.callback import checkpoints
 from gluon_mgpu.training.signals import SAME
 
@@ -22,16 +22,30 @@ SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (t
              'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
 
 
-@pytest.mark.parametrize('slow_disk', [False, slow(True)], ids=['at any moment', 'while a checkpoint is written'])
-def test_sigkill(slow_disk, scratch_command, whole, duration, tmp_path, long, count, seed):
+def test_a_killed_run_resumes_to_the_bit(scratch_command, tmp_path, count):
+    flags = [*scratch_command[3:], '--num-epochs', '2', '--checkpoint-every', '3', '--out-dir']
+    assert scratch.main([*flags, str(tmp_path / 'whole')]) == 0
+    code = ('import os, sys\n'
+            'from gluon_mgpu import scratch\n'
+            'batch, steps = scratch.train_batch, iter(range(13))\n'
+            'scratch.train_batch = lambda *args: batch(*args) if next(steps) < 12 else os.kill(os.getpid(), 9)\n'
+            'scratch.main(sys.argv[1:])')
+    assert run([sys.executable, '-c', code, *flags, tmp_path / 'run']).returncode == -signal.SIGKILL
+    assert scratch.main([*flags, str(tmp_path / 'run'), '--resume', 'auto']) == 0
+    assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
+    count('SIGKILL after 12 steps: resumed to the bit')
+
+
+@pytest.mark.slow
+def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long, count, seed):
     flags = ['--checkpoint-every', '3', '--resume', 'auto']
 
     def kill_and_resume(i):
-        rng, out = random.Random(f'{seed} {i}'), tmp_path / str(i)
+        rng, out, slow = random.Random(f'{seed} {i}'), tmp_path / str(i), i % 2 == 1
         command = [*scratch_command, *flags, '--out-dir', str(out)]
-        killed = [sys.executable, '-c', SLOW_DISK, *command[3:]] if slow_disk else command
+        killed = [sys.executable, '-c', SLOW_DISK, *command[3:]] if slow else command
         with subprocess.Popen(killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            if slow_disk:  # at the second file that is being written, or a later one
+            if slow:  # at the second file that is being written, or a later one
                 wait_for_unfinished_files(out, process, rng.randint(1, 6))
             else:
                 time.sleep(rng.uniform(0.3, 1) * duration)
@@ -40,7 +54,7 @@ def test_sigkill(slow_disk, scratch_command, whole, duration, tmp_path, long, co
         return out, writing, run(command)
 
     with ThreadPoolExecutor(2) as pool:
-        for out, writing, done in pool.map(kill_and_resume, range(25 if long else 1)):
+        for out, writing, done in pool.map(kill_and_resume, range(50 if long else 2)):
             assert (done.returncode, done.stderr.count('Traceback')) == (0, 0), done.stderr
             assert outcome(out) == whole, (out, done.stdout)
             assert not list(out.glob('*.part'))

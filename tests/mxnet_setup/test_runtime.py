@@ -9,7 +9,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-from slow import slow
 
 import gluon_mgpu
 from gluon_mgpu.mxnet_setup import installation, runtime
@@ -56,8 +55,9 @@ def test_omp_threads(text, expected):
     assert run(code, '-S', **user) == str(expected)
 
 
+@pytest.mark.slow
 @linux
-@pytest.mark.parametrize('text', ['', slow('1'), slow('3')])
+@pytest.mark.parametrize('text', ['', '1', '3'])
 def test_other_programs_do_not_inherit_our_threads(text):
     """MXNet keeps to one thread; a program that it starts decides for itself, or obeys the user."""
     pytest.importorskip('mxnet')

@@ -385,6 +385,7 @@ def test_the_command_on_its_own(write_trace, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f'timeline: {path} is not a Chrome trace')
 
 
+@pytest.mark.slow
 def test_a_trace_is_read_without_mxnet(write_trace):
     path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
     code = ('import sys; from gluon_mgpu.timeline.__main__ import main; '

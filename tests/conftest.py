@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import shutil
@@ -47,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.cache_home, ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # concise.train collects garbage: leave out the million objects that imports have made
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -133,7 +133,8 @@ def test_a_run_gives_the_line_and_what_was_seen_from_outside(program):
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='memory is read from /proc')
-@pytest.mark.parametrize('own_group', [slow(False), True])
+@pytest.mark.slow
+@pytest.mark.parametrize('own_group', [False, True])
 def test_memory_is_that_of_the_contender_and_its_children(program, own_group):
     fake = program('hold = bytearray(20_000_000)\n'
                    'code = "import time; hold = bytearray(30_000_000); time.sleep(5)"\n'

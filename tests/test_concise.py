@@ -147,6 +147,7 @@ def test_the_network_of_an_earlier_call_is_freed(devices, rng):
     assert networks[0]() is None
 
 
+@pytest.mark.slow
 def test_each_devices_running_statistics_are_of_its_own_rows_from_the_first_batch(devices, rng):
     """By hand: 0.9 of the zero that they begin with and 0.1 of the mean of the device's rows. (The Trainer would
     copy those of the first device.)"""

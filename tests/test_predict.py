@@ -51,6 +51,7 @@ def test_it_tells_the_accuracy_of_the_run(chapter, runs, capsys):
     assert (folder / 'predictions.png').read_bytes()[:4] == b'\x89PNG'
 
 
+@pytest.mark.slow
 def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, tmp_path):
     folder, accuracy = runs('scratch')
     flags = [str(checkpoints(folder)[0]), '--devices', f'{devices[0].device_type}:0', '--out', 'there.png']
@@ -190,6 +191,7 @@ def test_a_very_long_image_is_a_line(size, tmp_path):
     assert rows == [28 if side == max(size) else 1 for side in size]
 
 
+@pytest.mark.slow
 def test_the_picture_has_the_name_that_it_says(runs, capsys, tmp_path):
     folder, _ = runs('scratch')
     assert predict.main([str(folder), '--out', 'pic']) == 0

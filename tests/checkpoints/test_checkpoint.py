@@ -63,7 +63,7 @@ class Loop:
 
 
 @pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
-@pytest.mark.parametrize('params', [trainable, lambda net: net.collect_params()], ids=['trainable', 'all'])
+@pytest.mark.parametrize('params', [trainable, slow(lambda net: net.collect_params())], ids=['trainable', 'all'])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('k', [slow(1), 2, slow(4)])
 def test_a_resumed_loop_equals_one_never_interrupted(k, optimizer, params, options, device_list, tmp_path):
@@ -122,7 +122,7 @@ class Falling(mx.lr_scheduler.LRScheduler):
         return self.base_lr / num_update
 
 
-@pytest.mark.parametrize('update_on_kvstore', [None, False])  # None: as MXNet likes it
+@pytest.mark.parametrize('update_on_kvstore', [None, slow(False)])  # None: as MXNet likes it
 @pytest.mark.parametrize('optimizer', sorted(mx.optimizer.Optimizer.opt_registry.keys() - {'lbsgd'}))
 def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices, tmp_path):
     def new():

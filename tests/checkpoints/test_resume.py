@@ -95,7 +95,7 @@ def test_a_network_with_dropout_from_the_end_of_an_epoch(devices, data, tmp_path
                  resume=at(tmp_path / 'first', 5)) == whole
 
 
-@pytest.mark.parametrize('before, after', [(2, 1), (1, 3)])
+@pytest.mark.parametrize('before, after', [(2, 1), slow(1, 3)])
 def test_lenet_on_another_number_of_devices(before, after, device_list, data, tmp_path, keep_all):
     history, arrays = train(scratch, device_list(before), data, tmp_path / 'whole')
     resumed, others = train(scratch, device_list(after), data, tmp_path / 'other', resume=at(tmp_path / 'whole', 3))

@@ -527,6 +527,7 @@ def test_memory_lives_as_long_as_work_that_reads_it():
     assert rubbish
 
 
+@pytest.mark.slow
 def test_does_not_wait():
     npx.waitall()
     queue_work()

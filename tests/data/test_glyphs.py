@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from slow import slow
 
 import gluon_mgpu
 from gluon_mgpu.data import glyphs
@@ -63,7 +64,7 @@ def test_test_fonts_are_not_trained_on():
     assert len(set(TRAIN_FONTS)) == len(TRAIN_FONTS) and len(set(TEST_FONTS)) == len(TEST_FONTS)
 
 
-@pytest.mark.parametrize('fonts', [TRAIN_FONTS, TEST_FONTS])
+@pytest.mark.parametrize('fonts', [slow(TRAIN_FONTS), TEST_FONTS])
 def test_every_font_has_every_letter_whole(fonts):
     ink = glyphs.draw_letters(fonts)
     assert (ink.dtype, ink.shape) == ('float32', (len(fonts), len(LETTERS), CELL, CELL))

@@ -3,16 +3,17 @@
 # Each command first creates its virtual environment with Python 3.9 to 3.12. To choose the Python:
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
-.PHONY: help demo test test-faults test-mxnet2 test-oldest test-cu112 test-wheel gpu-report horovod test-horovod lint \
+.PHONY: help demo test test-all test-faults test-mxnet2 test-oldest test-cu112 test-wheel gpu-report horovod test-horovod lint \
         audit docs clean
 
 help:
 	@echo 'make demo         train LeNet on two devices and plot the accuracy (a few minutes)'
 	@echo 'make test         run the quick tests (under 90 s); on GPUs: make test ARGS="--devices gpu:0,gpu:1"'
+	@echo 'make test-all     run all tests (several minutes)'
 	@echo 'make test-faults  kill runs, corrupt files and fill disks, many times (10 minutes)'
-	@echo 'make test-mxnet2  run the tests on MXNet 2'
-	@echo 'make test-oldest  run the tests with the lowest versions in pyproject.toml (Python 3.9)'
-	@echo 'make test-cu112   run the tests on CPU contexts of the CUDA build; needs no GPU (downloads some GB)'
+	@echo 'make test-mxnet2  run all tests on MXNet 2'
+	@echo 'make test-oldest  run all tests with the lowest versions in pyproject.toml (Python 3.9)'
+	@echo 'make test-cu112   run all tests on CPU contexts of the CUDA build; needs no GPU (downloads some GB)'
 	@echo 'make test-wheel   build the wheel, install it in an empty environment, and train'
 	@echo 'make gpu-report   on a machine with GPUs: run the commands of docs/gpus.md, write gpu-report.txt'
 	@echo 'make horovod      build Horovod into .venv, for training on several machines (a few minutes)'
@@ -28,17 +29,20 @@ demo: .venv/installed
 test: .venv/installed
 	.venv/bin/python -m pytest $(ARGS)
 
+test-all: .venv/installed
+	.venv/bin/python -m pytest --all $(ARGS)
+
 test-faults: .venv/installed
-	.venv/bin/python -m pytest tests/faults --long $(ARGS)
+	.venv/bin/python -m pytest tests/faults --all --long $(ARGS)
 
 test-mxnet2: .venv-mxnet2/installed
-	.venv-mxnet2/bin/python -m pytest $(ARGS)
+	.venv-mxnet2/bin/python -m pytest --all $(ARGS)
 
 test-oldest: .venv-oldest/installed
-	.venv-oldest/bin/python -m pytest $(ARGS)
+	.venv-oldest/bin/python -m pytest --all $(ARGS)
 
 test-cu112: .venv-cu112/installed
-	@tools/with_driver.sh .venv-cu112/bin/python -m pytest $(ARGS)
+	@tools/with_driver.sh .venv-cu112/bin/python -m pytest --all $(ARGS)
 
 test-wheel: .venv/installed
 	@tools/test_wheel.sh .venv
@@ -53,7 +57,7 @@ horovod: .venv/installed
 	@tools/install_horovod.sh .venv
 
 test-horovod: horovod
-	.venv/bin/python -m pytest tests/distributed $(ARGS)
+	.venv/bin/python -m pytest tests/distributed --all $(ARGS)
 
 lint: .venv/installed
 	.venv/bin/python -m ruff check $(ARGS)

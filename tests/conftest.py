@@ -1,12 +1,15 @@
 """Options and fixtures of all tests.
 
-    pytest                           on two CPU contexts, quickest to have
-    pytest --devices gpu:0,gpu:1     the same tests on GPUs
+    pytest                           the quick tests, on two CPU contexts
+    pytest --all                     all tests
+    pytest tests/x.py::test_y        this test, quick or slow
+    pytest --devices gpu:0,gpu:1     the quick tests on GPUs
     pytest --seed 7                  other random numbers; a failing test prints the seed that it ran with
 """
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import shutil
@@ -28,11 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help='two or more devices for the tests that need several (default: %(default)s)')
     parser.addoption('--seed', type=int, default=0, metavar='N',
                      help='seed of every test (default: %(default)s)')
+    parser.addoption('--all', action='store_true', help='run the slow tests as well')
     parser.addoption('--long', action='store_true',
                      help='make many more faults: some ten minutes in tests/faults')
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not (config.getoption('all') or config.option.markexpr or any('::' in name for name in config.args)):
+        config.option.markexpr = 'not slow'
     # In the environment, and not in a fixture: processes that tests start obey it too
     config.cache_home = tempfile.mkdtemp(prefix='gluon-mgpu-tests-')
     os.environ['XDG_CACHE_HOME'] = config.cache_home   # never the user's own
@@ -44,6 +50,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.cache_home, ignore_errors=True)
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # concise.train collects garbage: leave out the million objects that imports have made
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f'devices: {config.getoption("devices")}, seed: {config.getoption("seed")}'
 
@@ -53,6 +63,17 @@ def pytest_runtest_makereport(item: pytest.Item):
     report = (yield).get_result()
     if report.failed:
         report.sections.append(('Seed', f'again with: pytest --seed {item.config.getoption("seed")}'))
+
+
+@pytest.fixture(scope='session', autouse=True)
+def small_glyphs_in_the_cache() -> None:
+    """Put noise with 20 test images in the place of the dataset glyphs, which takes 3 s to make."""
+    from gluon_mgpu.data import cache_dir, glyphs
+    images = numpy.random.default_rng(0).integers(0, 256, (600, 28, 28), 'uint8')
+    labels = numpy.arange(60_000, dtype='int32') % 10
+    cache_dir().mkdir()
+    numpy.savez(cache_dir() / f'glyphs-v{glyphs.FORMAT}-seed0.npz', train_images=numpy.tile(images, (100, 1, 1)),
+                train_labels=labels, test_images=images[:20], test_labels=labels[:20])
 
 
 @pytest.fixture(autouse=True)

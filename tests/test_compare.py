@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
@@ -132,6 +133,7 @@ def test_a_run_gives_the_line_and_what_was_seen_from_outside(program):
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='memory is read from /proc')
+@pytest.mark.slow
 @pytest.mark.parametrize('own_group', [False, True])
 def test_memory_is_that_of_the_contender_and_its_children(program, own_group):
     fake = program('hold = bytearray(20_000_000)\n'
@@ -191,6 +193,7 @@ def test_an_interpreter_that_is_not_there_is_an_error(program):
 
 # --- the ceiling ---
 
+@pytest.mark.slow
 def test_the_ceiling_is_measured():
     rates = process.ceiling(sys.executable, 1, timeout=300)
     assert len(rates) in (3, 4)  # bfloat16 is not on every processor
@@ -244,7 +247,7 @@ def test_contenders_take_turns_and_those_that_fail_are_left_out(contenders, tmp_
 
 @pytest.mark.parametrize('code, reason', [
     ('sys.exit("no such operator")', 'exit status 1: no such operator'),
-    ('time.sleep(60)', 'took longer than 5 s'),
+    slow('time.sleep(60)', 'took longer than 5 s'),
     ('print("done")', 'no JSON object in its last line: done'),
 ])
 def test_without_a_ceiling_the_comparison_goes_on(contenders, program, monkeypatch, capsys, code, reason):
@@ -278,6 +281,7 @@ def test_rows_are_cut_to_what_is_asked_for(tmp_path):
                 'images': num_train, 'labels': num_train, 'test_images': num_test, 'test_labels': num_test}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('devices', [1, 2])
 def test_ours_trains_and_tells_what_it_did(tmp_path, devices):
     rng = numpy.random.default_rng(0)

@@ -5,6 +5,7 @@ import weakref
 import numpy
 import oracle
 import pytest
+from slow import slow
 from test_scratch import BATCHES, Batches, largest_difference, of_labels, train_on
 
 from gluon_mgpu import concise
@@ -31,7 +32,7 @@ def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, **traine
     return [oracle.gluon_lenet_params(block, device) for device in devices]
 
 
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
 def test_concise_equals_scratch(device_list, rng, k):
     params = oracle.lenet_params(rng, dtype='float64')
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
@@ -42,8 +43,8 @@ def test_concise_equals_scratch(device_list, rng, k):
     assert largest_difference(by_hand[0], params) > 1e-3
 
 
-@pytest.mark.parametrize('hybridize', [True, False])
-@pytest.mark.parametrize('k', [2, 3, 4])
+@pytest.mark.parametrize('hybridize', [True, slow(False)])
+@pytest.mark.parametrize('k', [slow(2), 3, slow(4)])
 def test_k_devices_equal_one(device_list, rng, k, hybridize):
     params = oracle.lenet_params(rng, dtype='float64')
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
@@ -100,6 +101,7 @@ def test_only_the_parameters_of_the_callers_network_change(devices, rng):
     assert net(X.astype('float64')).dtype == numpy.float64
 
 
+@pytest.mark.slow
 def test_concise_equals_scratch_in_float32(devices, rng):
     params = oracle.lenet_params(rng)
     batches = [oracle.images(rng, 64) for _ in range(20)]
@@ -145,6 +147,7 @@ def test_the_network_of_an_earlier_call_is_freed(devices, rng):
     assert networks[0]() is None
 
 
+@pytest.mark.slow
 def test_each_devices_running_statistics_are_of_its_own_rows_from_the_first_batch(devices, rng):
     """By hand: 0.9 of the initial zero plus 0.1 of the mean of the device's rows. (With all parameters, the Trainer
     would copy those of the first device.)"""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 from oracle import images, lenet_params, numpy_lenet, to_mx
+from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
@@ -72,7 +73,7 @@ def test_complaints_are_found():
         assert ours in complaints(logged + ours)
 
 
-@pytest.mark.parametrize('name', PROGRAMS)
+@pytest.mark.parametrize('name', [name if name == 'data_parallel' else slow(name) for name in PROGRAMS])
 def test_program_prints_what_its_docstring_says(name, device_list):
     num_devices, flags = PROGRAMS[name]
     devices = device_list(num_devices)
@@ -370,6 +371,7 @@ def test_one_device__few_rows(example, num_rows):
     assert len(example.losses(lambda *args, **rest: scratch.train(2, *args, **rest), num_rows)) == 2
 
 
+@pytest.mark.slow
 def test_one_device_concise__equals_the_chapter(example, devices):
     example.losses = importlib.import_module('one_device').losses
     assert_equals_the_chapter_on_one_device(example, concise, devices[0], 8)

@@ -12,6 +12,7 @@ import numpy
 import onnxruntime
 import pytest
 from oracle import images, lenet_params, numpy_lenet, to_mx
+from slow import slow
 
 from gluon_mgpu import concise, export, scratch
 from gluon_mgpu.checkpoints.callback import checkpoints
@@ -77,6 +78,7 @@ def test_lenet(rows, lenet_arrays, devices, tmp_path):
     assert_equal(found, numpy_lenet(X, lenet_arrays))
 
 
+@pytest.mark.slow
 def test_resnet18_on_its_first_device(net, devices, tmp_path):
     to_onnx(net, tmp_path / 'a.onnx')
     differ = 0.0
@@ -88,6 +90,7 @@ def test_resnet18_on_its_first_device(net, devices, tmp_path):
     assert differ > 100 * TOLERANCE  # the devices do, so that it matters which is exported
 
 
+@pytest.mark.slow
 def test_other_statistics_are_another_model(net, tmp_path):
     """Each of the running statistics is in the model: with one changed, its file is another."""
     to_onnx(net, tmp_path / 'a.onnx')
@@ -119,7 +122,7 @@ def right_answers(model, dataset, data_dir):
     return sum((run_model(model, X.asnumpy()).argmax(axis=1) == y.asnumpy()).sum() for X, y in test_iter)
 
 
-@pytest.mark.parametrize('module', [scratch, concise])
+@pytest.mark.parametrize('module', [scratch, slow(concise)])
 def test_at_the_end_of_training_and_of_a_run_that_is_done(module, chapter, capsys, devices):
     """Both give the same file, and what the run has told of its accuracy holds for it."""
     status, out, err = chapter(module, '--num-epochs', '2', '--out-dir', 'run', '--export', 'run/a.onnx')
@@ -142,6 +145,7 @@ def test_at_the_end_of_training_and_of_a_run_that_is_done(module, chapter, capsy
     assert_equal(run_model('b.onnx', X), expected.asnumpy())
 
 
+@pytest.mark.slow
 def test_resnet18_on_one_device_has_the_accuracy_that_the_run_has_told(chapter, devices):
     one = ['--devices', f'{devices[0].device_type}:{devices[0].device_id}']
     status, _, err = chapter(concise, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx', *one)
@@ -203,6 +207,7 @@ def test_refused_before_training(module, chapter, monkeypatch):
     assert refused('a.onnx') == 'a.onnx cannot be written without onnx: pip install onnx onnxruntime'
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=f'no Fashion-MNIST in {REAL.parent.name}/{REAL.name} beside the project')
 @pytest.mark.parametrize('module', [scratch, concise])
 def test_the_right_answers_of_fashion_mnist(module, tmp_path, devices, long):
@@ -236,6 +241,7 @@ def test_the_programs_of_the_documentation_are_found():
     assert list(programs()) == ['lenet, onnxruntime', 'lenet, torch', 'resnet18, torch']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', programs())
 def test_the_documentation(name, net, lenet_arrays, tmp_path, monkeypatch, devices):
     """They print the classes of three black images; those in PyTorch give the network's scores of others, too."""

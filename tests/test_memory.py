@@ -46,7 +46,8 @@ for _ in range({CALLS}):
     print_sizes()
 """
 
-pytestmark = pytest.mark.skipif(not Path('/proc/self/statm').exists(), reason='needs /proc')
+pytestmark = [pytest.mark.slow,
+              pytest.mark.skipif(not Path('/proc/self/statm').exists(), reason='needs /proc')]
 
 
 def sizes(program, chapter, **environment):

@@ -106,6 +106,7 @@ def test_every_notebook_is_checked():
     assert set(CHECKS) == set(NAMES) == {path.stem for path in FOLDER.glob('*.ipynb')}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES)
 def test_it_runs(name, executed):
     CHECKS[name](executed(name))

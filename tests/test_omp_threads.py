@@ -50,6 +50,7 @@ print(l.shape[0], d2l.evaluate_accuracy_gpu(net, [(X, y)]) >= 0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
 def test_all_functions_reject_two_cpu_contexts_and_accept_one():
     done = subprocess.run([sys.executable, '-c', CALLS], capture_output=True, text=True, timeout=120, check=False,

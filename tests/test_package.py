@@ -32,6 +32,7 @@ def test_import_with_nothing_installed():
     assert (result.stdout, result.stderr) == (f'{gluon_mgpu.__version__} False []\n', '')
 
 
+@pytest.mark.slow
 def test_import_is_quick_and_loads_little():
     # NumPy's import apart: it takes a tenth of a second, older versions three
     code = ('import time, numpy; start = time.process_time(); import gluon_mgpu; '

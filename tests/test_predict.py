@@ -1,10 +1,12 @@
 """Tests of `python -m gluon_mgpu.predict`, on the test set and on image files."""
 import re
+import shutil
 
 import idx_files
 import numpy
 import pytest
 from PIL import Image
+from slow import slow
 
 from gluon_mgpu import concise, predict, scratch
 from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
@@ -14,17 +16,25 @@ from gluon_mgpu.load_run import find_run, trained_network
 from gluon_mgpu.mxnet_setup.compat import np
 
 
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A folder for the runs that all tests here share."""
+    return tmp_path_factory.mktemp('trained')
+
+
 @pytest.fixture
-def runs(tmp_path, devices, monkeypatch, capsys):
-    """A function that trains a chapter on few rows and returns its folder and last accuracy."""
+def runs(trained, tmp_path, devices, monkeypatch, capsys):
+    """A function that copies a run of a chapter on few rows and returns its folder and last accuracy."""
     idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
     monkeypatch.chdir(tmp_path)
     names = ','.join(f'{d.device_type}:{d.device_id}' for d in devices)
 
-    def run(chapter, *flags):
+    def run(chapter):
         module = {'scratch': scratch, 'concise': concise}[chapter]
-        assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
-                            '--no-plot', '--devices', names, '--out-dir', chapter, *flags]) == 0
+        if not (trained / chapter).exists():
+            assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
+                                '--no-plot', '--devices', names, '--out-dir', str(trained / chapter)]) == 0
+        shutil.copytree(trained / chapter, tmp_path / chapter)
         line = (tmp_path / chapter / 'history.csv').read_text().splitlines()[-1]
         capsys.readouterr()
         return tmp_path / chapter, float(line.split(',')[3])
@@ -32,7 +42,7 @@ def runs(tmp_path, devices, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+@pytest.mark.parametrize('chapter', ['scratch', slow('concise')])
 def test_the_accuracy_is_that_of_the_run(chapter, runs, capsys):
     """On the run's own devices, as after its last epoch."""
     folder, accuracy = runs(chapter)
@@ -41,6 +51,7 @@ def test_the_accuracy_is_that_of_the_run(chapter, runs, capsys):
     assert (folder / 'predictions.png').read_bytes()[:4] == b'\x89PNG'
 
 
+@pytest.mark.slow
 def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, tmp_path):
     folder, accuracy = runs('scratch')
     flags = [str(checkpoints(folder)[0]), '--devices', f'{devices[0].device_type}:0', '--out', 'there.png']
@@ -49,6 +60,7 @@ def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, 
     assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
 
 
+@pytest.mark.slow
 def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
     folder, _ = runs('concise')
     assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
@@ -179,6 +191,7 @@ def test_a_very_long_image_is_a_line(size, tmp_path):
     assert rows == [28 if side == max(size) else 1 for side in size]
 
 
+@pytest.mark.slow
 def test_the_picture_has_the_printed_name(runs, capsys, tmp_path):
     folder, _ = runs('scratch')
     assert predict.main([str(folder), '--out', 'pic']) == 0

@@ -2,6 +2,7 @@
 import numpy
 import oracle
 import pytest
+from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
@@ -125,7 +126,7 @@ def test_sgd_by_hand():
     assert param.tolist() == [0.5, 3.0]  # 1 - 0.5 * 4 / 4, 2 + 0.5 * 8 / 4
 
 
-@pytest.mark.parametrize('k', [2, 3, 4])
+@pytest.mark.parametrize('k', [slow(2), 3, slow(4)])
 def test_k_devices_equal_one(device_list, rng, k):
     """In float64, where rounding cannot hide a fault; batches of all sizes, also smaller than k."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
@@ -139,6 +140,7 @@ def test_k_devices_equal_one(device_list, rng, k):
     assert largest_difference(one, [p.asnumpy() for p in params]) > 1e-3  # and they did learn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('k', [2, 3, 4])
 def test_k_devices_equal_one_in_float32(device_list, seed, k):
     rng = numpy.random.default_rng(seed + 1)  # 0 has a tie, see below, on MXNet 2: 8e-10 in the second convolution
@@ -192,6 +194,7 @@ def books_get_params(params, device):
     return new_params
 
 
+@pytest.mark.slow
 def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     """Without the decorators and with the book's get_params, the parameters are equal except for rounding."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
@@ -240,6 +243,7 @@ class Batches(list):
     num_rows = property(lambda self: sum(len(y) for _, y in self))
 
 
+@pytest.mark.slow
 def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     """LeNet learns to distinguish images that are bright at the top or at the bottom."""
     y = rng.integers(0, 2, 96).astype('int32')

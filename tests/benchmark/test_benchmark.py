@@ -5,6 +5,7 @@ from itertools import islice
 import numpy
 import pytest
 from fake_clock import Clock
+from slow import slow
 
 from gluon_mgpu import scratch
 from gluon_mgpu.benchmark import measure as measure_module, scaling as scaling_module
@@ -59,7 +60,7 @@ def test_speed_up_and_efficiency_by_hand():
     assert (line['network'], line['mode'], line['num_devices'], line['rows']) == ('lenet', MODES[1], 4, 400)
 
 
-@pytest.mark.parametrize('network', [LeNet, ResNet18])
+@pytest.mark.parametrize('network', [LeNet, slow(ResNet18)])
 def test_the_parts_of_a_step_do_what_train_batch_does(network, devices, batches):
     # From equal parameters, two steps each, with odd rows: then the scores of the two are equal
     scores = []
@@ -161,6 +162,7 @@ def test_one_device_is_measured_once_for_both_modes(devices, batches, monkeypatc
         (MODES[0], 1, 1, 1), (MODES[0], 2, 1, 0.5), (MODES[1], 1, 1, 1), (MODES[1], 2, 2, 1)]
 
 
+@pytest.mark.slow
 def test_a_run_from_beginning_to_end(tmp_path, capsys, devices, devices_flag):
     out = tmp_path / 'run'
     assert main([*devices_flag, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds',

@@ -54,6 +54,7 @@ def test_the_picture(tmp_path, monkeypatch):
     assert (tmp_path / 'expected.png').read_bytes()[:4] == b'\x89PNG'
 
 
+@pytest.mark.slow
 def test_the_program(tmp_path, capsys, devices):
     out, names = tmp_path / 'run', ','.join(f'{d.device_type}:{d.device_id}' for d in devices[:2])
     assert main(['--devices', names, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds', '1',

@@ -10,6 +10,7 @@ import numpy
 import pytest
 import safetensors
 import safetensors.numpy
+from slow import slow
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
@@ -62,9 +63,9 @@ class Loop:
 
 
 @pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
-@pytest.mark.parametrize('params', [trainable, lambda net: net.collect_params()], ids=['trainable', 'all'])
+@pytest.mark.parametrize('params', [trainable, slow(lambda net: net.collect_params())], ids=['trainable', 'all'])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
-@pytest.mark.parametrize('k', [1, 2, 4])
+@pytest.mark.parametrize('k', [slow(1), 2, slow(4)])
 def test_a_resumed_loop_equals_one_never_interrupted(k, optimizer, params, options, device_list, tmp_path):
     devices = device_list(k)
     whole = Loop(devices, optimizer, params, **options).train(3)
@@ -121,7 +122,7 @@ class Falling(mx.lr_scheduler.LRScheduler):
         return self.base_lr / num_update
 
 
-@pytest.mark.parametrize('update_on_kvstore', [None, False])  # None: as MXNet likes it
+@pytest.mark.parametrize('update_on_kvstore', [None, slow(False)])  # None: as MXNet likes it
 @pytest.mark.parametrize('optimizer', sorted(mx.optimizer.Optimizer.opt_registry.keys() - {'lbsgd'}))
 def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices, tmp_path):
     def new():
@@ -336,6 +337,7 @@ def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, m
     assert (tmp_path / 'a').read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ['a']
 
 
+@pytest.mark.slow
 def test_the_loop_of_the_docs(tmp_path, monkeypatch):
     """As it stands in docs/checkpoints.md, on few rows: interrupted after an epoch, it ends where the whole does."""
     page = (Path(__file__).parents[2] / 'docs/checkpoints.md').read_text()
@@ -456,6 +458,7 @@ def test_saving_unsupported_values_is_refused(devices, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['b']
 
 
+@pytest.mark.slow
 def test_loading_into_a_network_that_was_evaluated(devices, tmp_path):
     """oneDNN has its weights in layouts of its own by then, in which they cannot be written from the host."""
     net = resnet18(10)

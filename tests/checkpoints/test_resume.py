@@ -6,6 +6,7 @@ import shutil
 import idx_files
 import numpy
 import pytest
+from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints import callback as saver_module, checkpoint, run_folder as folder
@@ -50,8 +51,8 @@ def at(folder, num_steps):
     return folder / f'checkpoint-{num_steps:08}.safetensors'
 
 
-@pytest.mark.parametrize('k', [1, 2, 4])
-@pytest.mark.parametrize('algorithm', [None, *ALGORITHMS])
+@pytest.mark.parametrize('k', [2, slow(1), slow(4)])
+@pytest.mark.parametrize('algorithm', [None, *map(slow, ALGORITHMS)])
 def test_lenet(k, algorithm, device_list, data, tmp_path, keep_all):
     options = {'allreduce': algorithm} if algorithm else {}
     whole = train(scratch, device_list(k), data, tmp_path / 'whole', **options)
@@ -61,6 +62,7 @@ def test_lenet(k, algorithm, device_list, data, tmp_path, keep_all):
     assert len(whole[0]) == EPOCHS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('k', [1, 2, 4])
 def test_resnet(k, device_list, data, tmp_path, keep_all):
     def few():  # two steps per epoch
@@ -70,7 +72,7 @@ def test_resnet(k, device_list, data, tmp_path, keep_all):
     assert train(concise, device_list(k), few, tmp_path / 'resumed', resume=at(tmp_path / 'whole', 3)) == whole
 
 
-@pytest.mark.parametrize('chapter', [scratch, concise])
+@pytest.mark.parametrize('chapter', [scratch, slow(concise)])
 def test_from_the_end_of_an_epoch(chapter, devices, data, tmp_path):
     def few():
         return data(2 * BATCH)
@@ -93,7 +95,7 @@ def test_a_network_with_dropout_from_the_end_of_an_epoch(devices, data, tmp_path
                  resume=at(tmp_path / 'first', 5)) == whole
 
 
-@pytest.mark.parametrize('before, after', [(2, 1), (1, 3)])
+@pytest.mark.parametrize('before, after', [(2, 1), slow(1, 3)])
 def test_lenet_on_another_number_of_devices(before, after, device_list, data, tmp_path, keep_all):
     history, arrays = train(scratch, device_list(before), data, tmp_path / 'whole')
     resumed, others = train(scratch, device_list(after), data, tmp_path / 'other', resume=at(tmp_path / 'whole', 3))
@@ -104,6 +106,7 @@ def test_lenet_on_another_number_of_devices(before, after, device_list, data, tm
     assert [e for e, *_ in resumed] == [e for e, *_ in history]
 
 
+@pytest.mark.slow
 def test_resnet_on_another_number_of_devices_averages_the_statistics_and_says_so(device_list, data, tmp_path, keep_all,
                                                                                 capsys):
     train(concise, device_list(2), data, tmp_path / 'two', num_epochs=1)

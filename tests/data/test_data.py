@@ -224,6 +224,7 @@ def test_glyphs_need_no_home_folder(small_glyphs, homeless, asked):
     assert lines == ([] if asked == 'glyphs' else [f'{NO_HOME}; {GLYPHS_INSTEAD}'])
 
 
+@pytest.mark.slow
 def test_glyphs_are_made_without_a_home_folder(tmp_path):
     """In a new process, because Matplotlib looks for the home folder when it is imported."""
     program = ('import pwd\n'
@@ -528,6 +529,7 @@ def test_memory_lives_as_long_as_work_that_reads_it():
     assert rubbish
 
 
+@pytest.mark.slow
 def test_does_not_wait():
     npx.waitall()
     queue_work()

@@ -303,6 +303,7 @@ def start_download(server: LocalMirror, folder: Path) -> subprocess.Popen:
                             cwd=Path(gluon_mgpu.__file__).parents[1])
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path, serve):
     server = serve(meet=threading.Barrier(2))  # every transfer waits for the other process's
     processes = [start_download(server, tmp_path) for _ in range(2)]

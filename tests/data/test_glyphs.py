@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from slow import slow
 
 import gluon_mgpu
 from gluon_mgpu.data import glyphs
@@ -36,6 +37,7 @@ def assert_same(a, b):
         numpy.testing.assert_array_equal(labels_a, labels_b)
 
 
+@pytest.mark.slow
 def test_the_whole_dataset(whole):
     for (images, labels), n in zip(whole, (NUM_TRAIN, NUM_TEST)):
         assert (images.dtype, images.shape) == ('uint8', (n, 28, 28))
@@ -47,6 +49,7 @@ def test_the_whole_dataset(whole):
     assert (NUM_TRAIN, NUM_TEST) == (60_000, 10_000)
 
 
+@pytest.mark.slow
 def test_neither_noise_nor_trivial(whole):
     """The nearest class mean of the training images recognizes many test images, but not all."""
     (X, y), (X_test, y_test) = (((images / 255).reshape(len(images), -1), labels) for images, labels in whole)
@@ -62,7 +65,7 @@ def test_test_fonts_are_not_trained_on():
     assert len(set(TRAIN_FONTS)) == len(TRAIN_FONTS) and len(set(TEST_FONTS)) == len(TEST_FONTS)
 
 
-@pytest.mark.parametrize('fonts', [TRAIN_FONTS, TEST_FONTS])
+@pytest.mark.parametrize('fonts', [slow(TRAIN_FONTS), TEST_FONTS])
 def test_every_font_has_every_letter_whole(fonts):
     ink = glyphs.draw_letters(fonts)
     assert (ink.dtype, ink.shape) == ('float32', (len(fonts), len(LETTERS), CELL, CELL))
@@ -164,6 +167,7 @@ def test_interrupted_while_writing(tmp_path, small, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path, small):
     program = ('import sys; from pathlib import Path; from gluon_mgpu.data import glyphs\n'
                'glyphs.NUM_TRAIN, glyphs.NUM_TEST = 200, 50\n'

@@ -96,7 +96,7 @@ def bomb(path: Path, head: bytes, mb: int) -> None:
         file.write(head)
         for _ in range(mb):
             file.write(bytes(10**6))
-    assert path.stat().st_size < 10**7
+    assert path.stat().st_size < 10**6
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ def peak():
     (LABELS, struct.pack('>2I', 2049, 7), 'expected 15 bytes for 7 rows, found more'),
     (IMAGES, struct.pack('>4I', 2051, 2**32 - 1, 28, 28), 'expected 1 to 1369568 rows, found 4294967295'),
 ], ids=['no images', 'no labels', 'seven images', 'seven labels', 'billions of images'])
-def test_a_file_that_unpacks_to_a_gigabyte(tmp_path, peak, name, head, said):
+def test_a_file_that_unpacks_to_much_more(tmp_path, peak, name, head, said):
     """It takes no more memory than its header announces."""
-    bomb(tmp_path / name, head, mb=1000)
+    bomb(tmp_path / name, head, mb=100)
     with pytest.raises(ValueError, match=said):
         READERS[name](tmp_path / name)
     assert peak() < 10**7  # bytes; pieces of 1 MB to write and to read, and Python itself

@@ -282,6 +282,7 @@ def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
     assert check_devices(cpus(0, 1)) == cpus(0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(compat.MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
 def test_omp_num_threads_set_by_the_user_is_refused():
     code = 'from gluon_mgpu.devices.lists import parse_devices; parse_devices("cpu:0-2")'

@@ -7,6 +7,7 @@ import sys
 import pytest
 import stub_driver
 from healthy import SELF_TEST, but_for
+from slow import slow
 
 from gluon_mgpu import doctor as package
 from gluon_mgpu.data.folders import FILES
@@ -28,18 +29,18 @@ def cannot_open(library):
 
 @pytest.mark.parametrize(('mxnet', 'numpy', 'dists', 'what', 'remedy'), [
     (None, NUMPY, (), 'MXNet is not installed', "install '.[cpu]' in the folder"),
-    ('', NUMPY, ('mxnet-1.9.1', 'mxnet_cu112-1.9.1'), 'mxnet and mxnet-cu112 are both installed',
-     'pip uninstall -y mxnet mxnet-cu112, then pip install'),
-    ('', '__version__ = "2.0.0"', ('mxnet-1.9.1',), 'NumPy 2.0.0 is installed', "pip install 'numpy>=1.22,<2'"),
-    ('', None, ('mxnet-1.9.1',), 'NumPy cannot be imported', "pip install --force-reinstall 'numpy>=1.22,<2'"),
+    slow('', NUMPY, ('mxnet-1.9.1', 'mxnet_cu112-1.9.1'), 'mxnet and mxnet-cu112 are both installed',
+         'pip uninstall -y mxnet mxnet-cu112, then pip install'),
+    slow('', '__version__ = "2.0.0"', ('mxnet-1.9.1',), 'NumPy 2.0.0 is installed', "pip install 'numpy>=1.22,<2'"),
+    slow('', None, ('mxnet-1.9.1',), 'NumPy cannot be imported', "pip install --force-reinstall 'numpy>=1.22,<2'"),
     (cannot_open('libcuda.so.1'), NUMPY, ('mxnet_cu112-1.9.1',),
      'MXNet is built for CUDA, but there is no NVIDIA driver here', 'pip uninstall -y mxnet-cu112, then pip install'),
-    (cannot_open('libquadmath.so.0'), NUMPY, ('mxnet-1.9.1',), 'The library libquadmath.so.0',
-     'apt install libquadmath0'),
-    (cannot_open('libgfortran.so.3'), NUMPY, ('mxnet-1.9.1',), 'The library libgfortran.so.3, which comes with MXNet',
-     'pip uninstall -y mxnet, then pip install'),
-    ('raise RuntimeError("too short")', NUMPY, ('mxnet-1.9.1',), 'MXNet cannot be imported (RuntimeError: too short)',
-     'pip uninstall it, then pip install'),
+    slow(cannot_open('libquadmath.so.0'), NUMPY, ('mxnet-1.9.1',), 'The library libquadmath.so.0',
+         'apt install libquadmath0'),
+    slow(cannot_open('libgfortran.so.3'), NUMPY, ('mxnet-1.9.1',),
+         'The library libgfortran.so.3, which comes with MXNet', 'pip uninstall -y mxnet, then pip install'),
+    slow('raise RuntimeError("too short")', NUMPY, ('mxnet-1.9.1',),
+         'MXNet cannot be imported (RuntimeError: too short)', 'pip uninstall it, then pip install'),
     ('import os, signal; os.kill(os.getpid(), signal.SIGILL)', NUMPY, ('mxnet-1.9.1',),
      'MXNet cannot be imported: the process died of SIGILL', 'pip install --force-reinstall --no-deps mxnet==1.9.1'),
 ], ids=['no MXNet', 'both builds', 'NumPy 2', 'no NumPy', 'no driver', 'no libquadmath', 'no libgfortran', 'broken',
@@ -55,6 +56,7 @@ def test_mxnet_cannot_be_imported(mxnet, numpy, dists, what, remedy, doctor, cou
     count('the doctor: MXNet cannot be imported')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('role', ['', 'scheduler'])
 def test_mxnet_hangs_at_import(role, doctor):
     fakes = {**OTHERS, 'numpy': NUMPY, 'mxnet': 'import time; print("lost?", flush=True); time.sleep(600)'}
@@ -90,6 +92,7 @@ def test_with_nothing_installed_one_command_is_enough(doctor):
     assert report['self_test']['mxnet']['error'].startswith('MXNet is not installed')
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
 def test_two_threads_per_context(doctor):
     report = doctor(OMP_NUM_THREADS='2')
@@ -204,6 +207,7 @@ def test_a_data_folder_with_mnist_only(tmp_path, monkeypatch):
     assert warning['remedy'].startswith('train on MNIST with --dataset mnist; ')
 
 
+@pytest.mark.slow
 def test_a_hopper_gpu_and_all_of_the_self_test(doctor, tmp_path, devices):
     """With what is installed: the whole doctor on a machine where training runs."""
     if devices[0].device_type == 'gpu':

@@ -1,7 +1,8 @@
 """Faults, counted: each test notes how many it made and what came of them; the table stands at the end.
 
-    pytest tests/faults            the short version, part of the default tests
-    pytest tests/faults --long     many more: make test-faults
+    pytest tests/faults                  the quick ones
+    pytest tests/faults --all            each kind of fault, a few times
+    pytest tests/faults --all --long     many times: make test-faults
 """
 from __future__ import annotations
 

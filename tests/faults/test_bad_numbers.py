@@ -13,6 +13,7 @@ from gluon_mgpu.training.losses import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 
 
+@pytest.mark.slow
 def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_command, whole, begun, count):
     """A resumed run with a rate far too large; with the right one it can then be taken up again."""
     kept = checkpoints(begun)[0].read_bytes()
@@ -89,6 +90,7 @@ def test_an_error_of_the_engine_ends_the_run_and_nothing_is_saved_after_it(at, e
     count('an error inside the engine: ended, nothing saved after it')
 
 
+@pytest.mark.slow
 def test_concise_saves_no_parameter_that_is_nan(devices, tmp_path, batches, count):
     class PoisonNet(Callback):
         def batch_end(self, run):

@@ -17,7 +17,6 @@ READ_ALL = """
 import resource, sys, time
 sys.path[:0] = [{tests!r}]
 from gluon_mgpu.data import idx
-from gluon_mgpu.checkpoints import checkpoint
 import faults_of_files
 
 size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
@@ -41,6 +40,7 @@ print(refused)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='limits memory as Linux does')
 def test_each_is_refused(tmp_path, long, count):
     def read_all(kind):
@@ -56,6 +56,7 @@ def test_each_is_refused(tmp_path, long, count):
             count(f'{what}: refused within a second', int(done.stdout))
 
 
+@pytest.mark.slow
 def test_the_checkpoint_before_is_taken(scratch_command, whole, complete, count):
     """With --resume auto, a broken newest one is told and passed over; with PATH it is refused."""
     newest = complete / 'checkpoint-00000024.safetensors'

@@ -15,6 +15,7 @@ from runs import listing, outcome, run
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.callback import checkpoints
 
+pytestmark = pytest.mark.slow
 LIMIT = 2**18  # bytes: half of LeNet's checkpoint
 
 

@@ -7,8 +7,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import idx_files
+import pytest
 from runs import run
 
+pytestmark = pytest.mark.slow
 SETTINGS = {
     'OMP_NUM_THREADS': (None, '1', '2', '4', 'many'),
     'MXNET_CPU_TEMP_COPY': (None, '1', '4', '512'),

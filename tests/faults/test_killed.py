@@ -9,9 +9,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from runs import outcome, run
 
 import gluon_mgpu
+from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints.callback import checkpoints
 from gluon_mgpu.training.signals import SAME
 
@@ -20,6 +22,21 @@ SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (t
              'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
 
 
+def test_a_killed_run_resumes_to_the_bit(scratch_command, tmp_path, count):
+    flags = [*scratch_command[3:], '--num-epochs', '2', '--checkpoint-every', '3', '--out-dir']
+    assert scratch.main([*flags, str(tmp_path / 'whole')]) == 0
+    code = ('import os, sys\n'
+            'from gluon_mgpu import scratch\n'
+            'batch, steps = scratch.train_batch, iter(range(13))\n'
+            'scratch.train_batch = lambda *args: batch(*args) if next(steps) < 12 else os.kill(os.getpid(), 9)\n'
+            'scratch.main(sys.argv[1:])')
+    assert run([sys.executable, '-c', code, *flags, tmp_path / 'run']).returncode == -signal.SIGKILL
+    assert scratch.main([*flags, str(tmp_path / 'run'), '--resume', 'auto']) == 0
+    assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
+    count('SIGKILL after 12 steps: resumed to the bit')
+
+
+@pytest.mark.slow
 def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long, count, seed):
     flags = ['--checkpoint-every', '3', '--resume', 'auto']
 
@@ -56,6 +73,7 @@ def wait_for_unfinished_files(folder, process, number):
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp_path, long, count):
     """It says how to go on, and that very command goes on to the bit. (Of Ctrl-C, see also test_cli.)"""
     # Each step takes 30 ms more, so that the signal comes before the end. Where the tests run in the
@@ -85,6 +103,7 @@ def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp
         count(f'{number.name}: ended in good order and resumed to the bit')
 
 
+@pytest.mark.slow
 def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
     """Also while the main thread is in MXNet, where Python hears of no signal: here in a sleep of the C library."""
     code = ('import ctypes, sys\n'
@@ -112,6 +131,7 @@ def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
     count('a second signal within a step: ended at once')
 
 
+@pytest.mark.slow
 def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp_path, count):
     code = ('import sys, time\n'
             'from gluon_mgpu import scratch\n'

@@ -3,7 +3,10 @@ import re
 import signal
 import subprocess
 
+import pytest
 from runs import outcome, run
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_second_is_refused(scratch_command, whole, tmp_path, count):

@@ -55,14 +55,7 @@ def test_omp_threads(text, expected):
     assert run(code, '-S', **user) == str(expected)
 
 
-@pytest.mark.parametrize('text', ['', '1', '3'])
-def test_omp_threads_is_what_mxnet_computes_with(text):
-    pytest.importorskip('mxnet')
-    code = ('from gluon_mgpu.mxnet_setup import runtime; mx = runtime.load_mxnet(); '
-            'print(runtime.omp_threads() == mx.base._LIB.omp_get_max_threads(), runtime.omp_threads())')
-    assert run(code, OMP_NUM_THREADS=text) == f'True {text or 1}'
-
-
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize('text', ['', '1', '3'])
 def test_other_programs_do_not_inherit_our_threads(text):
@@ -117,6 +110,7 @@ print('OMP_NUM_THREADS' in os.environ, runtime.omp_threads())
     assert 'set the memory allocator:' in run(code, '-S', OMP_NUM_THREADS='1', MXNET_CPU_TEMP_COPY='64')
 
 
+@pytest.mark.slow
 def test_too_late_for_the_real_mxnet():
     pytest.importorskip('mxnet')
     if any('-cu' in build for build in installation.installed_builds()):
@@ -350,6 +344,7 @@ print(lines['VmHWM'].split()[0])
 """
 
 
+@pytest.mark.slow
 @linux
 def test_a_network_that_is_not_hybridized_takes_at_most_twice_the_memory_of_mxnets_own_ring():
     pytest.importorskip('mxnet')
@@ -359,6 +354,7 @@ def test_a_network_that_is_not_hybridized_takes_at_most_twice_the_memory_of_mxne
 
 # Threads
 
+@pytest.mark.slow
 def test_imported_first_in_a_thread():
     """NumPy's semantics hold in every thread, the main one included."""
     pytest.importorskip('mxnet')
@@ -386,6 +382,7 @@ print(len(results), len(set(results)), results[0])
     assert run(code) == "3 1 ((2, 10), 'mxnet.numpy', (), (0, 2), True, True)"
 
 
+@pytest.mark.slow
 def test_training_in_a_thread_is_training():
     pytest.importorskip('mxnet')
     code = """

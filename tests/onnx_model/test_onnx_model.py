@@ -58,6 +58,7 @@ def test_contents_of_the_file():
     assert (model.ir_version, model.opset_import[0].version, model.producer_name) == (8, 13, 'gluon_mgpu')
 
 
+@pytest.mark.slow
 def test_other_channels_and_classes(capsys):
     net = resnet18(3)
     net.initialize()
@@ -79,6 +80,7 @@ def test_an_attribute_named_block_is_an_attribute(wrap, capsys):
     assert 'checked in onnxruntime' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @mxnet_1
 def test_the_parameters_of_lower_precision(capsys):
     """The same model as of the same parameters in float32. It is compared in float32: no bfloat16 is computed."""

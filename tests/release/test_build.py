@@ -81,6 +81,7 @@ def run(installed, folder, *command):
                           capture_output=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_it_trains_in_another_folder(installed, tmp_path):
     idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 32))
     done = run(installed, tmp_path, '-m', 'gluon_mgpu.scratch', '--devices', 'cpu:0,cpu:1', '--dataset', 'mnist',

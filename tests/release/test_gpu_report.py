@@ -51,6 +51,7 @@ def report(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_all_commands_are_run_and_told_of(report, tmp_path):
     done = report('--list', tmp_path / 'page.md', '--timeout', 2)
     assert (done.returncode, done.stderr) == (1, '')

@@ -191,6 +191,7 @@ def test_record_takes_any_step_any_number_of_times(step, devices, tmp_path):
     assert {e.device for e in second} == {str(devices[0])}
 
 
+@pytest.mark.slow
 def test_a_long_step_is_recorded_whole(step, tmp_path):
     """MXNet dumps its records once per second, possibly in the middle of a step."""
     def long_step():
@@ -373,11 +374,10 @@ def test_the_command_on_its_own(write_trace, tmp_path, capsys):
     assert main([str(path)]) == 0
     assert (tmp_path / 'trace.png').exists()
     picture = tmp_path / 'a.png'
-    ran = subprocess.run([sys.executable, '-m', 'gluon_mgpu.timeline', str(path), '--out', str(picture)],
-                         capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f'picture: {picture}\n', '')
-    assert picture.exists()
     capsys.readouterr()
+    assert main([str(path), '--out', str(picture)]) == 0
+    assert capsys.readouterr() == (f'picture: {picture}\n', '')
+    assert picture.exists()
     assert main([str(tmp_path / 'missing.json')]) == 2
     assert 'missing.json' in capsys.readouterr().err
     path.write_text('{}')
@@ -385,6 +385,7 @@ def test_the_command_on_its_own(write_trace, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f'timeline: {path} is not a Chrome trace')
 
 
+@pytest.mark.slow
 def test_a_trace_is_read_without_mxnet(write_trace):
     path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
     code = ('import sys; from gluon_mgpu.timeline.__main__ import main; '
@@ -393,6 +394,7 @@ def test_a_trace_is_read_without_mxnet(write_trace):
     assert path.with_suffix('.png').exists()
 
 
+@pytest.mark.slow
 def test_recording_keeps_the_null_device_and_leaves_no_file(tmp_path):
     """MXNet deletes the profiler's output file before it writes. As root, it could delete a device."""
     code = """

@@ -18,10 +18,7 @@ TIMEOUT = 60  # seconds for the self-test; a disk that reads MXNet for the first
 def examine(timeout: float = TIMEOUT) -> dict[str, Any]:
     """Check this process and its machine, and train for a few seconds in a subprocess; blocks. Leaves no files.
 
-    Parameters
-    ----------
-    timeout : float
-        Seconds after which the self-test is killed, at most `child.LONGEST`.
+    The self-test is killed after `timeout` seconds.
 
     Returns
     -------

@@ -5,7 +5,7 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from ..base.program import FAILED, Parser, exit_status, number
 from . import TIMEOUT, examine
@@ -27,21 +27,17 @@ def main(argv: list | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, report: dict) -> None:
-    wait = 'checking, and training for a few seconds ...' if _is_terminal(sys.stderr) else ''
+    wait = 'checking, and training for a few seconds ...' if sys.stderr.isatty() else ''
     print(end=wait, file=sys.stderr, flush=True)
     try:
         report.update(examine(args.timeout))
     finally:
         print(end=f'\r{" " * len(wait)}\r' if wait else '', file=sys.stderr, flush=True)
-    colour = _is_terminal(sys.stdout) and 'NO_COLOR' not in os.environ and os.environ.get('TERM') != 'dumb'
+    colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ and os.environ.get('TERM') != 'dumb'
     try:
         print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report, colour)), flush=True)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again when it ends
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()  # None: closed when Python started
 
 
 if __name__ == '__main__':

@@ -51,9 +51,12 @@ def _installation(facts: dict) -> Iterator[Finding]:
     elif test['during'] == 'mxnet':
         wheels = ' '.join(f'{name}=={version}' for name, version in mxnet['builds'].items())
         reinstall = f'pip install --force-reinstall --no-deps {wheels}'
-        remedy = (f'unset DMLC_ROLE; as a {role}, MXNet waits for a job' if role in SERVERS else
-                  f'on a slow disk, try --timeout 300; otherwise {reinstall}' if test['ended'].startswith('was killed')
-                  else f'{reinstall}; if that does not help, the processor is too old for this build')
+        if role in SERVERS:
+            remedy = f'unset DMLC_ROLE; as a {role}, MXNet waits for a job'
+        elif test['ended'].startswith('was killed'):
+            remedy = f'on a slow disk, try --timeout 300; otherwise {reinstall}'
+        else:
+            remedy = f'{reinstall}; if that does not help, the processor is too old for this build'
         yield Finding('fault', f'MXNet cannot be imported: the process {test["ended"]}', remedy)
     # Not if the remedy above is another Python, or a command that installs them as well
     if facts['packages_missing'] and not re.search(r"^Python |install '\.\[", mxnet['obstacle']):
@@ -113,13 +116,9 @@ def _speed(facts: dict) -> Iterator[Finding]:
         return
     load = facts['self_test']['speed']['load']
     yours = [entry['name'] for entry in facts['engine'] if entry['by'] == 'you' and entry['name'].startswith('MXNET_')]
-    if load and load > cores / 2:
-        remedy = f'repeat when the cores are idle (load {load:.1f} on {cores} cores)'
-    elif yours:
-        remedy = f'unset {", ".join(yours)}'
-    else:
-        remedy = 'repeat when no other program uses the cores; in a container, check its CPU limit'
-    yield Finding('warning', f'two devices are only {speed_up:.2f} times as fast as one', remedy)
+    busy = f' (load {load:.1f} on {cores} cores)' if load else ''
+    yield Finding('warning', f'two devices are only {speed_up:.2f} times as fast as one', f'unset {", ".join(yours)}'
+                  if yours else f'repeat when the cores are idle{busy}; in a container, check its CPU limit')
 
 
 def _gpus(facts: dict) -> Iterator[Finding]:

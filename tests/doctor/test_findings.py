@@ -43,7 +43,7 @@ def test_nothing_is_wrong():
      'two devices are only 1.10 times as fast as one', 'repeat when the cores are idle (load 1.9 on 2 cores)'),
     ({'self_test__speed__speed_up': 1.1, 'engine': [{'name': 'MXNET_CPU_TEMP_COPY', 'value': '4', 'by': 'you'}]},
      'warning', 'two devices are only 1.10', 'unset MXNET_CPU_TEMP_COPY'),
-    ({'self_test__speed__speed_up': 1.1}, 'warning', 'two devices are only 1.10', 'a container'),
+    ({'self_test__speed__speed_up': 1.1}, 'warning', 'two devices are only 1.10', 'in a container'),
     ({'engine': [{'name': 'MXNET_ENGINE_TYPE', 'value': 'NaiveEngine', 'by': 'you'}],
       'self_test__speed__speed_up': 1.0}, 'warning', 'MXNET_ENGINE_TYPE=NaiveEngine', 'unset it'),
     ({'horovod__installed': True,

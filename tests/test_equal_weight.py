@@ -41,6 +41,7 @@ def test_each_image_moves_the_parameters_equally_far(chapter, k, device_list, tm
         numpy.testing.assert_allclose(bias, EXPECTED, atol=1e-3 * LR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('chapter', [scratch, concise])
 def test_after_a_resume(chapter, devices, tmp_path):
     (tmp_path / 'resumed').mkdir()

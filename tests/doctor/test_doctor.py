@@ -7,7 +7,6 @@ import sys
 import pytest
 import stub_driver
 from healthy import SELF_TEST, but_for
-from slow import slow
 
 from gluon_mgpu import doctor as package
 from gluon_mgpu.data.folders import FILES
@@ -27,20 +26,21 @@ def cannot_open(library):
     return f'raise OSError("{library}: cannot open shared object file: No such file or directory")'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('mxnet', 'numpy', 'dists', 'what', 'remedy'), [
     (None, NUMPY, (), 'MXNet is not installed', "install '.[cpu]' in the folder"),
-    slow('', NUMPY, ('mxnet-1.9.1', 'mxnet_cu112-1.9.1'), 'mxnet and mxnet-cu112 are both installed',
-         'pip uninstall -y mxnet mxnet-cu112, then pip install'),
-    slow('', '__version__ = "2.0.0"', ('mxnet-1.9.1',), 'NumPy 2.0.0 is installed', "pip install 'numpy>=1.22,<2'"),
-    slow('', None, ('mxnet-1.9.1',), 'NumPy cannot be imported', "pip install --force-reinstall 'numpy>=1.22,<2'"),
+    ('', NUMPY, ('mxnet-1.9.1', 'mxnet_cu112-1.9.1'), 'mxnet and mxnet-cu112 are both installed',
+     'pip uninstall -y mxnet mxnet-cu112, then pip install'),
+    ('', '__version__ = "2.0.0"', ('mxnet-1.9.1',), 'NumPy 2.0.0 is installed', "pip install 'numpy>=1.22,<2'"),
+    ('', None, ('mxnet-1.9.1',), 'NumPy cannot be imported', "pip install --force-reinstall 'numpy>=1.22,<2'"),
     (cannot_open('libcuda.so.1'), NUMPY, ('mxnet_cu112-1.9.1',),
      'MXNet is built for CUDA, but there is no NVIDIA driver here', 'pip uninstall -y mxnet-cu112, then pip install'),
-    slow(cannot_open('libquadmath.so.0'), NUMPY, ('mxnet-1.9.1',), 'The library libquadmath.so.0',
-         'apt install libquadmath0'),
-    slow(cannot_open('libgfortran.so.3'), NUMPY, ('mxnet-1.9.1',),
-         'The library libgfortran.so.3, which comes with MXNet', 'pip uninstall -y mxnet, then pip install'),
-    slow('raise RuntimeError("too short")', NUMPY, ('mxnet-1.9.1',),
-         'MXNet cannot be imported (RuntimeError: too short)', 'pip uninstall it, then pip install'),
+    (cannot_open('libquadmath.so.0'), NUMPY, ('mxnet-1.9.1',), 'The library libquadmath.so.0',
+     'apt install libquadmath0'),
+    (cannot_open('libgfortran.so.3'), NUMPY, ('mxnet-1.9.1',), 'The library libgfortran.so.3, which comes with MXNet',
+     'pip uninstall -y mxnet, then pip install'),
+    ('raise RuntimeError("too short")', NUMPY, ('mxnet-1.9.1',), 'MXNet cannot be imported (RuntimeError: too short)',
+     'pip uninstall it, then pip install'),
     ('import os, signal; os.kill(os.getpid(), signal.SIGILL)', NUMPY, ('mxnet-1.9.1',),
      'MXNet cannot be imported: the process died of SIGILL', 'pip install --force-reinstall --no-deps mxnet==1.9.1'),
 ], ids=['no MXNet', 'both builds', 'NumPy 2', 'no NumPy', 'no driver', 'no libquadmath', 'no libgfortran', 'broken',

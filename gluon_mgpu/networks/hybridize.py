@@ -111,7 +111,7 @@ class _HybridizedBlock:
             return False
 
     def _wait_for_statistics(self) -> None:
-        """Wait, after training, for the backward pass to update batch norm: the engine does not know that it does."""
+        """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""
         if autograd.is_recording():
             self._statistics_may_change = any(p.grad_req == 'null' for p in self._params)
         elif self._statistics_may_change:

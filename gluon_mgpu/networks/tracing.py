@@ -32,10 +32,10 @@ def flatten(args) -> list:
 
 
 def isolate(graph, names: list):
-    """Return an equal graph that copies its input arrays, given by name, and its output.
+    """Return an equal graph that copies its inputs (`names`) and its output.
 
-    These arrays are different ones at each call. For operators that read or write them directly, the engine repeats
-    its preparations at each call and uses another scratch area.
+    Each call has other input and output arrays. The engine prepares an operator that uses them directly again at each
+    call, and gives it another scratch area.
     """
     inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
     isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
@@ -43,7 +43,7 @@ def isolate(graph, names: list):
 
 
 class _SymbolicNpx:
-    """``npx`` for symbols, with oneDNN's relu: the same function, but 1.5 ms faster per step of LeNet."""
+    """``npx`` for symbols, with oneDNN's relu: the same function, and a step of LeNet is 1.5 ms faster."""
 
     def __getattr__(self, name):
         return getattr(mx.sym.npx, name)

@@ -1,4 +1,4 @@
-"""A `gluon.Trainer` that updates all parameters in a few operator calls.
+"""`gluon.Trainer` that updates all parameters in a few operator calls.
 
 ``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these 62
 calls take 2 ms per device, long enough for a GPU to train on a small batch. Here all gradients of a device are in one
@@ -22,9 +22,9 @@ MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
-    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3, without its check that each gradient is new. The calls are
-    fewer for parameters of one dtype that are not sparse, updated by SGD without momentum, ``ignore_stale_grad`` and
-    ``contrib.amp``. The first step moves the gradients of `params` into other memory.
+    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. This one does not check that each gradient is new. The first
+    step moves the gradients of `params` into other memory. With sparse parameters or several dtypes, the calls are not
+    fewer. With another optimizer than SGD, momentum, ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict):

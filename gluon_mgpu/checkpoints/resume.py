@@ -18,7 +18,7 @@ FIXED = {'dataset': '--dataset', 'train_size': '--train-size', 'batch_size': '--
          'seed': '--seed', 'dtype': '--dtype'}
 ROWS = {'training_rows': 'training', 'test_rows': 'test'}  # the digests of the datasets
 # Settings that say nothing about the run itself
-FREE = ('flags', 'out_dir', 'resume', 'process', 'resumed', 'quiet', 'no_plot', 'timeline', 'export', 'data_dir', *ROWS)
+FREE = ('out_dir', 'resume', 'process', 'resumed', 'quiet', 'no_plot', 'timeline', 'export', 'data_dir', *ROWS)
 
 
 class Earlier(NamedTuple):
@@ -111,7 +111,7 @@ def _read_config(folder: Path) -> dict:
     try:
         config = json.loads((folder / 'config.json').read_text())
         if (isinstance(config, dict) and isinstance(config.get('chapter'), str)
-                and isinstance(config.get('flags', {}), dict) and isinstance(config.get('resumed', []), list)):
+                and isinstance(config.get('resumed', []), list)):
             return config
         problem = 'its config.json is not that of a run'
     except (OSError, ValueError) as error:

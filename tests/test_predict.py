@@ -64,7 +64,7 @@ def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, 
 def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
     folder, _ = runs('concise')
     assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
-    assert 'each has their mean' in capsys.readouterr().out
+    assert 'each device now has their mean' in capsys.readouterr().out
 
 
 def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):

@@ -107,9 +107,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     wait()
     averaged = _set(net, parameters, workers)
     if averaged:
-        before, now = len(parameters[averaged[0]]), workers.size * len(copies(net)[averaged[0]])
-        log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {before} devices of the checkpoint; '
-            f'each of the {now} devices now has their mean')
+        log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {len(parameters[averaged[0]])} '
+            'devices of the checkpoint; each device now has their mean')
     if trainer is not None:
         optimizer_state.restore(trainer, net, record['optimizer'], arrays)
         _set(net, parameters, workers)  # again, because a Trainer that starts copies the first device's to the others

@@ -277,7 +277,7 @@ def test_another_number_of_devices(device_list, tmp_path):
         other.train(1)
         assert other.trainer.optimizer.num_update == 4
     assert said == ['2 arrays, such as 1.running_mean, differed between the 2 devices of the checkpoint; '
-                    f'each of the {k} devices now has their mean' for k in (1, 3)]
+                    'each device now has their mean'] * 2
 
 
 def test_parameters_as_lists(devices, tmp_path):

@@ -112,7 +112,7 @@ def test_resnet_on_another_number_of_devices_averages_the_statistics_and_says_so
     train(concise, device_list(2), data, tmp_path / 'two', num_epochs=1)
     train(concise, device_list(1), data, tmp_path / 'one', resume=at(tmp_path / 'two', 3), num_epochs=1)
     assert re.search(r'\d+ arrays, such as \S+running_\S+, differed between the 2 devices of the checkpoint; '
-                     'each of the 1 devices now has their mean', capsys.readouterr().err)
+                     'each device now has their mean', capsys.readouterr().err)
 
 
 class Program:

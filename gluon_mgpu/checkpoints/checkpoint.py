@@ -32,6 +32,8 @@ from .file import CheckpointError, Snapshot, read, write
 def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> None:
     """Write a checkpoint; waits for the devices and until the file is on the disk.
 
+    Raises OSError if the file cannot be written.
+
     Parameters
     ----------
     path : path-like
@@ -45,8 +47,6 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> 
         are not stored.
     **position
         Anything else the loop needs, such as ``epoch=3``, of JSON types.
-
-    Raises OSError if the file cannot be written.
     """
     wait()
     write(path, snapshot(net, trainer), position)
@@ -77,6 +77,9 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
          workers: Workers | None = None) -> dict:
     """Load a checkpoint into a network and its Trainer, in place, and return the position given to `save`; waits.
 
+    Raises CheckpointError, and changes nothing, if the file is not a complete checkpoint, or is of another network or
+    optimizer: name, shape and dtype of each array are compared.
+
     Parameters
     ----------
     path : path-like
@@ -89,9 +92,6 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         each device gets their mean. On the same number, each device gets its own values.
     workers : Workers, optional
         Rank 0 reads the file and sends its content to all workers, whose devices count together.
-
-    Raises CheckpointError, and changes nothing, if the file is not a complete checkpoint, or is of another network or
-    optimizer: name, shape and dtype of each array are compared.
     """
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))

@@ -33,6 +33,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
               progress: bool = True, shard: tuple[int, int] = (0, 1)) -> tuple[BatchIterator, BatchIterator]:
     """Return iterators over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
 
+    Raises ValueError for an argument out of range, a damaged file or (`DownloadError`) an unavailable dataset.
+
     Parameters
     ----------
     dataset : str
@@ -50,8 +52,6 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         Show the progress of downloads on stderr.
     shard : (rank, size)
         Yield only this shard of each batch, for one of several workers.
-
-    Raises ValueError for an argument out of range, a damaged file or (`DownloadError`) an unavailable dataset.
     """
     from .batches import BatchIterator
     name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)

@@ -219,8 +219,7 @@ def test_shapes_that_are_not_known_yet_are_after_the_first_call(devices):
 
 def trained(hybridize, devices, batches):
     """Train a network on the batches, split over the devices; return the losses and the network."""
-    from gluon_mgpu.mxnet_setup.compat import seed
-    seed(3)
+    npx.random.seed(3)
     net = hybrid_net(devices)
     net(np.ones((1, 4), ctx=devices[0]))
     fast = hybridized(net) if hybridize else net

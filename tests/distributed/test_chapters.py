@@ -76,8 +76,8 @@ def test_rank_0_exports(job, flags, tmp_path):
     assert (tmp_path / 'run/model.onnx').read_bytes() == (tmp_path / 'run/a.onnx').read_bytes()
     with job(2, *command('concise', flags, tmp_path / 'other', '--export', tmp_path / 'no/a.onnx')) as refused:
         assert refused.end() != 0
-    assert refused.text.splitlines() == [f'[0] concise: {tmp_path}/no/a.onnx cannot be written: {tmp_path}/no is no '
-                                         'folder; make it first']
+    assert refused.text.splitlines() == [f'[0] concise: {tmp_path}/no/a.onnx cannot be written: {tmp_path}/no is not a '
+                                         'writable folder']
     assert not (tmp_path / 'other').exists()
 
 

@@ -121,5 +121,5 @@ def test_the_real_commands_exist_and_know_their_flags(command, capsys, monkeypat
 
 def test_what_the_issue_asks_for_is_in_the_list():
     commands = '\n'.join(real_list())
-    for word in ('doctor', 'pytest -q --devices gpu:0,gpu:1', 'benchmark', 'float16', 'horovod'):
+    for word in ('doctor', 'pytest -q --all --devices gpu:0,gpu:1', 'benchmark', 'float16', 'horovod'):
         assert word in commands

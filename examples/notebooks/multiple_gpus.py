@@ -204,10 +204,10 @@ train(num_gpus=1, batch_size=64, lr=0.2)
 
 # %% [markdown]
 # Now two. Only one argument has changed: batch size, learning rate and initial parameters have not. So compare
-# two things with the run above. The *curve* should be nearly the same, since two devices with half a batch each
-# take the steps that one takes with all of it. (Nearly: sums in another order round differently. After one step
-# the parameters differ by less than a billionth; more than a thousand steps later it may show in the second
-# digit.) The *seconds* should be fewer, as far as this machine has a second core or GPU to spare.
+# two things with the run above. The *curve* should be nearly the same, because two devices with half a batch each
+# take the steps that one takes with the whole batch. (Nearly, because sums in another order round differently, and
+# small differences grow over more than a thousand steps.) The *seconds* depend on the machine. Two devices can only be
+# faster if each has an idle core or GPU, and with small batches Python takes much of the time to start each step.
 
 # %%
 train(num_gpus=2, batch_size=64, lr=0.2)

@@ -143,8 +143,8 @@ def train(num_gpus, batch_size, lr, num_epochs=3):
 train(num_gpus=1, batch_size=32, lr=0.1)
 
 # %% [markdown]
-# Two devices, all else the same. Look at the seconds first: a big network has much to compute for each number
-# that it has to exchange, so two devices come close to twice the speed, if the machine has the cores. The curve,
+# Two devices, all else the same. Look at the seconds first: a big network computes much for each number that it
+# exchanges, so two devices are clearly faster than one, if each has an idle core or GPU. The curve,
 # however, is *not* the one above. Batch norm takes mean and variance from the rows that its own device got, 16
 # instead of 32, and the weights began from other random numbers. Two devices are close to one here, not equal to
 # it.

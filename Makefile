@@ -1,19 +1,21 @@
 # Commands of this project; `make help` lists them.
 #
-# Each command first creates its virtual environment with Python 3.9 to 3.12. To choose the Python:
+# Each command first creates its virtual environment with the newest Python of 3.9 to 3.13. To choose the Python:
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
-.PHONY: help demo test test-all test-faults test-mxnet2 test-oldest test-cu112 test-wheel gpu-report horovod test-horovod lint \
-        audit docs clean
+.PHONY: help demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-arm64 test-wheel gpu-report \
+        horovod test-horovod lint audit docs clean
 
 help:
-	@echo 'make demo         train LeNet on two devices and plot the accuracy (a few minutes)'
-	@echo 'make test         run the quick tests (a few minutes); on GPUs: make test ARGS="--devices gpu:0,gpu:1"'
+	@echo 'make demo         train LeNet on two devices and plot the accuracy (2 minutes)'
+	@echo 'make compare      the demo on one device, then on two; both curves and times in one picture (several minutes)'
+	@echo 'make test         run the quick tests (under 90 s); on GPUs: make test ARGS="--devices gpu:0,gpu:1"'
 	@echo 'make test-all     run all tests (several minutes)'
 	@echo 'make test-faults  kill runs, corrupt files and fill disks, many times (10 minutes)'
 	@echo 'make test-mxnet2  run all tests on MXNet 2'
 	@echo 'make test-oldest  run all tests with the lowest versions in pyproject.toml (Python 3.9)'
 	@echo 'make test-cu112   run all tests on CPU contexts of the CUDA build; needs no GPU (downloads some GB)'
+	@echo 'make test-arm64   run some of the tests in an emulated ARM64 root (Debian, Ubuntu; up to 20 minutes)'
 	@echo 'make test-wheel   build the wheel, install it in an empty environment, and train'
 	@echo 'make gpu-report   on a machine with GPUs: run the commands of docs/gpus.md, write gpu-report.txt'
 	@echo 'make horovod      build Horovod into .venv, for training on several machines (a few minutes)'
@@ -25,6 +27,14 @@ help:
 
 demo: .venv/installed
 	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 $(ARGS)
+
+# Draws README's picture with OUT=docs/accuracy.png
+compare: RUNS := runs/compare-$(shell date +%Y%m%d-%H%M%S)
+compare: OUT = $(RUNS)/accuracy.png
+compare: .venv/installed
+	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 1 --out-dir $(RUNS)/one $(ARGS)
+	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 --out-dir $(RUNS)/two $(ARGS)
+	.venv/bin/python -m gluon_mgpu.plot $(RUNS)/one $(RUNS)/two --out $(OUT)
 
 test: .venv/installed
 	.venv/bin/python -m pytest $(ARGS)
@@ -43,6 +53,9 @@ test-oldest: .venv-oldest/installed
 
 test-cu112: .venv-cu112/installed
 	@tools/with_driver.sh .venv-cu112/bin/python -m pytest --all $(ARGS)
+
+test-arm64:
+	@tools/test_arm64.sh
 
 test-wheel: .venv/installed
 	@tools/test_wheel.sh .venv

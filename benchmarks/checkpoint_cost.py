@@ -27,7 +27,7 @@ WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
 }
 
 
-class TimedSaver(CheckpointCallback):
+class TimedCheckpointCallback(CheckpointCallback):
     """Checkpoint callback that records, for each checkpoint, the seconds that training waited and that writing took."""
 
     def __init__(self, folder):
@@ -50,7 +50,7 @@ def cost(chapter, num_epochs, dataset, data_dir, folder):
     """Return medians: seconds per epoch of 60,000 rows, seconds waited, seconds of writing; and the file's MB."""
     train, rows, batch_size, lr = WORK[chapter]
     train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, log=lambda line: None)
-    saver = TimedSaver(folder)
+    saver = TimedCheckpointCallback(folder)
     run = Run(num_epochs, quiet=True, callbacks=[saver])
     with contextlib.redirect_stdout(io.StringIO()):
         train(2, batch_size, lr, devices=[mx.cpu(0), mx.cpu(1)], data=(train_iter, [next(iter(test_iter))]), run=run)

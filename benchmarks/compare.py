@@ -4,7 +4,7 @@
     python benchmarks/compare.py --data-dir DIR --json compare.json --png compare.png
     python benchmarks/compare.py --work scratch --only ours torch-compile --rounds 7
 
-Each contender runs alone, as a process of its own, in turn: A B C A B C. Run this on an otherwise idle machine. The
+Each contender runs alone, in its own process, in turn: A B C A B C. Run this on an otherwise idle machine. The
 first run creates the environments of the other packages in .venv-compare; one that cannot be created is left out.
 benchmarks/README.md describes what is measured.
 """
@@ -88,8 +88,8 @@ def compare(args) -> None:
             num_rows = WORKS[name].quick_rows if args.quick else WORKS[name].rows
             works.append(measure(name, args, pythons, dataset, *rows.write(arrays, num_rows, folder)))
     if args.json:
-        whole = {'machine': machine, 'dataset': dataset, 'works': works}
-        args.json.write_text(json.dumps(whole, indent=2) + '\n')
+        record = {'machine': machine, 'dataset': dataset, 'works': works}
+        args.json.write_text(json.dumps(record, indent=2) + '\n')
     tables = {work['title']: work['summaries'] for work in works}
     if args.png and any(tables.values()):
         results.chart(tables, args.png, f'{machine["cpu"]}, {CORES} cores, {dataset}')

@@ -4,7 +4,7 @@
     python benchmarks/memory.py --dataset fashion-mnist --data-dir DIR --epochs 20
 
 Runs both chapters' `train` on two CPU contexts for 20 epochs, with a smaller last batch and an evaluation in each; then
-LeNet for 2 epochs on 1 to 16 CPU contexts. Each run is a process of its own. Linux only, because it reads /proc.
+LeNet for 2 epochs on 1 to 16 CPU contexts. Each run has its own process. Linux only, because it reads /proc.
 """
 import argparse
 import contextlib

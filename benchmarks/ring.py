@@ -3,8 +3,9 @@
     python benchmarks/ring.py                         # 4, 16, 53 and 512 areas, about 6 minutes on 2 cores
     python benchmarks/ring.py --sizes 53 127 --rounds 5
 
-Runs LeNet at batch 256 and ResNet-18 at batch 64, hybridized and not, on two CPU contexts. Each case is a process of
-its own, and the sizes take turns. Prints medians over the rounds: milliseconds per step and peak memory. Linux only.
+Runs LeNet at batch 256 and ResNet-18 at batch 64, hybridized and not, on two CPU contexts. Each case runs in its
+own process, and the sizes take turns. Prints medians over the rounds: milliseconds per step and peak memory. Linux
+only.
 """
 import argparse
 import json

@@ -1,6 +1,6 @@
 """Cost of Horovod's allreduce: measured with two workers in a step of each chapter, modelled for up to 256 workers.
 
-    python benchmarks/workers.py                 # loopback, and a link of 1 Gbit/s where it can be made
+    python benchmarks/workers.py                 # loopback, and a link of 1 Gbit/s if it can be created
     python benchmarks/workers.py --link loopback --json workers.json --png workers.png
 
 The 1 Gbit/s link connects two network namespaces and is limited by tc, which requires root. Each chapter trains with
@@ -45,8 +45,9 @@ GBITS = 10, 100    # networks that the model is plotted for
 class WithoutSums(HorovodWorkers):
     """Workers that do not sum gradients, so that a step is computation only."""
 
-    def _sum(self, array, kind, compression=None):
-        return super()._sum(array, kind) if kind == 'numbers' else array  # losses and signals, a few times per second
+    def _allreduce(self, array, kind, compression=None):
+        # 'numbers' are losses and signals, sent a few times per second
+        return super()._allreduce(array, kind) if kind == 'numbers' else array
 
     def trainer(self, params, optimizer, optimizer_params):
         return Workers.trainer(self, params, optimizer, optimizer_params)
@@ -79,13 +80,13 @@ def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
     for number in range(rounds + 5):
         npx.waitall()
         began = time.perf_counter()
-        workers._sum(data, f'size.{size}')
+        workers._allreduce(data, f'size.{size}')
         npx.waitall()
         seconds += [time.perf_counter() - began] * (number >= 5)
     return statistics.median(seconds)
 
 
-def be_a_worker(task: str, network: str | None) -> None:
+def run_as_worker(task: str, network: str | None) -> None:
     """Run a task as one of the workers; rank 0 prints the result as JSON."""
     with (WithoutSums if task == 'without' else HorovodWorkers)(fp16=task == 'fp16') as workers:
         found = step(workers, network) if network else link(workers)
@@ -152,7 +153,7 @@ def measure(name: str, launch: tuple, environment: dict) -> dict:
     """Run all tasks on one link and print each result."""
     found = job(launch, environment, 'link')
     print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, '
-          f'{found["wait"] * 1e3:.2f} ms until a sum begins', flush=True)
+          f'{found["wait"] * 1e3:.2f} ms until an allreduce starts', flush=True)
     for network, size in gradient_sizes().items():
         sums, half, without = (job(launch, environment, task, network) for task in ('sums', 'fp16', 'without'))
         expected = model(2, 4 * size, found)
@@ -196,7 +197,7 @@ def main() -> None:
     parser.add_argument('--task', nargs='+', help=argparse.SUPPRESS)  # for the workers
     args = parser.parse_args()
     if args.task:
-        return be_a_worker(args.task[0], args.task[1] if len(args.task) > 1 else None)
+        return run_as_worker(args.task[0], args.task[1] if len(args.task) > 1 else None)
     links = {}
     if args.link != '1gbit':
         launch = (sys.executable, str(LAUNCHER), '--gloo', '-np', '2', '-H', 'localhost:2')

@@ -20,7 +20,7 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     at_least : int
         Number of devices that the example needs.
     **defaults
-        Name and default of each other flag: an int of at least 1, a float, or a str.
+        Name and default of each other flag: an int of at least 1, a float, a str, or False.
 
     Returns
     -------
@@ -31,8 +31,10 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     parser.add_argument('--devices', default=devices, metavar='LIST',
                         help="such as 'gpu:0,gpu:1', 'gpu:all' or 'cpu:0-3' (default: %(default)s)")
     for name, default in defaults.items():
-        parser.add_argument('--' + name.replace('_', '-'), type=type(default), default=default,
-                            metavar=type(default).__name__.upper(), help='(default: %(default)s)')
+        kind = {'action': 'store_true'} if default is False else {
+            'type': type(default), 'default': default, 'metavar': type(default).__name__.upper(),
+            'help': '(default: %(default)s)'}
+        parser.add_argument('--' + name.replace('_', '-'), **kind)
     args = parser.parse_args(argv)
     args.refuse = parser.error
     try:
@@ -42,6 +44,6 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     if len(args.devices) < at_least:
         parser.error(f'{args.devices} is one device: name {at_least} or more')
     for name, default in defaults.items():
-        if isinstance(default, int) and getattr(args, name) < 1:
+        if type(default) is int and getattr(args, name) < 1:
             parser.error(f'--{name.replace("_", "-")} {getattr(args, name)}: at least 1 expected')
     return args

@@ -28,7 +28,7 @@ Prints, in a single process, two diffs of the step and the result of one device 
          autograd.backward(ls)
          for i in range(len(device_params[0])):
     -        allreduce([params[i].grad for params in device_params])
-    +        workers.allreduce(allreduce)([params[i].grad for params in device_params])
+    +        workers.extend_allreduce(allreduce)([params[i].grad for params in device_params])
          for params in device_params:
              sgd(params, lr, batch_size)
     trained on [cpu(0)]: sum of all parameters -1.0982
@@ -46,8 +46,8 @@ import numpy
 from flags import read_flags
 
 from gluon_mgpu import split_batch
-from gluon_mgpu.data import BatchIterator
-from gluon_mgpu.distributed.launchers import place
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.distributed.launchers import launch_info
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import autograd, mx
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd
@@ -81,7 +81,7 @@ def two_machines(X, y, device_params, devices, lr, batch_size, workers):
               for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
     autograd.backward(ls)
     for i in range(len(device_params[0])):
-        workers.allreduce(allreduce)([params[i].grad for params in device_params])
+        workers.extend_allreduce(allreduce)([params[i].grad for params in device_params])
     for params in device_params:
         sgd(params, lr, batch_size)
 
@@ -109,7 +109,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2)
-    if place():  # started by horovodrun or another launcher
+    if launch_info():  # started by horovodrun or another launcher
         from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
         with HorovodWorkers() as workers:
             total = train(two_machines, [workers.device], workers)

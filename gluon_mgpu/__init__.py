@@ -10,7 +10,7 @@ import sys
 
 if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ())[:4]) and \
         signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # Ctrl-C ends a program of this package without a traceback while it is imported; see `base.program.exit_status`
+    # Ctrl-C ends a program of this package without a traceback while it is imported; see `base.program.run_program`
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import importlib
@@ -30,6 +30,7 @@ _NAMES_OF = {  # module -> its public names
     'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
     'networks.resnet': ('Residual', 'resnet18'),
     'scratch': ('sgd',),
+    'check': ('check_data_parallel',),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 

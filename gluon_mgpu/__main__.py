@@ -6,12 +6,13 @@ import sys
 from .base.program import Parser
 
 PROGRAMS = {
-    'scratch': 'train LeNet from scratch on several devices (D2L 13.5)',
+    'scratch': 'train LeNet, implemented from scratch (D2L 13.5)',
     'concise': "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)",
     'predict': 'evaluate a trained run on the test set, or classify image files',
     'export': 'write the network of a run as an ONNX model',
     'doctor': 'check this machine and suggest what to fix',
     'devices': 'show the GPUs, whether MXNet can use them, and the CPU contexts',
+    'check': 'compare your own training step on several devices with the same step on one',
     'benchmark': 'measure how training scales with the devices, and what a step spends its time on',
     'cost_model': 'measure allreduce and compare it with the alpha-beta model',
     'timeline': 'draw what the devices do in a training step, from a trace',

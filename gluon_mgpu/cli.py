@@ -11,21 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from .base.machine import versions
-from .base.program import Parser, Stopped, exit_status, number, show, text
+from .base.program import Parser, Stopped, number, run_program, show, text
 from .checkpoints.callback import CheckpointCallback
-from .checkpoints.resume import Earlier, check_same_run, differences, earlier_run, record
-from .checkpoints.run_folder import check_free, hold, new_folder, this_process
+from .checkpoints.resume import ResumedRun, check_same_run, differences, find_resumed_run, record_resume
+from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
 from .data import DATASETS, load_data
 from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
-from .devices.lists import MOST_DEVICES
-from .distributed.launchers import place
+from .devices.lists import MAX_DEVICES
+from .distributed.launchers import launch_info
 from .distributed.workers import Workers
 from .mxnet_setup.runtime import settings
 from .onnx_model import file as onnx_file
+from .parallel.split import check_shares
 from .plot import AccuracyCurve
 from .timeline.record import Timeline, check_profiler
 from .training.run import Callback, Run, check_num_epochs
+from .training.schedules import SCHEDULES, schedule
 from .training.signals import StopSignals
 
 
@@ -33,8 +35,9 @@ from .training.signals import StopSignals
 class Chapter:
     """A chapter as a program.
 
-    `own_flags` are argparse's settings for the chapter's own flags. `train` and `check` get their values by name;
-    `check` raises ValueError if they do not fit the devices. `lenet` is the network if `train` trains bare arrays.
+    `extra_flags` are flags of this chapter only, with the arguments of argparse's ``add_argument`` for each. `train`
+    and `check` get the values of these flags by name; `check` raises ValueError if they do not fit the devices.
+    `forward` is the forward function, if `train` trains bare arrays instead of a Gluon block.
     """
 
     name: str
@@ -42,92 +45,106 @@ class Chapter:
     train: Callable
     batch_size: int
     lr: float
-    own_flags: dict[str, dict] = field(default_factory=dict)
+    extra_flags: dict[str, dict] = field(default_factory=dict)
     check: Callable | None = None
-    lenet: Callable | None = None
+    forward: Callable | None = None
 
-    def own(self, args: argparse.Namespace) -> dict:
-        """Return the values of the chapter's own flags that are given."""
-        names = [flag.strip('-').replace('-', '_') for flag in self.own_flags]
+    def extra_arguments(self, args: argparse.Namespace) -> dict:
+        """Return the values of the extra flags, without those that were left out."""
+        names = [flag.strip('-').replace('-', '_') for flag in self.extra_flags]
         return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
 def run(chapter: Chapter, argv: list | None = None) -> int:
-    """Run a chapter as a program; return the exit status, see `base.program.exit_status`."""
+    """Run a chapter as a program; return the exit status, see `base.program.run_program`."""
     argv = sys.argv[1:] if argv is None else argv
-    return exit_status(chapter.name, lambda: _run(chapter, _parser(chapter), argv))
+    return run_program(chapter.name, lambda: _run(chapter, _parser(chapter), argv))
 
 
 def _run(chapter: Chapter, parser: argparse.ArgumentParser, argv: list) -> None:
     args, signals = parser.parse_args(argv), StopSignals()
-    with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as lock:
+    with _workers(args, chapter, signals) as workers, contextlib.ExitStack() as stack:
         def log(line: str) -> None:
             if workers.rank == 0 and not args.quiet:
                 show(line)
 
-        workers.check_equal({'chapter': chapter.name, **vars(args)})  # first: flags decide what is gathered below
-        args, earlier = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv))
+        # First, because workers with different flags could call different collectives below and deadlock
+        workers.check_equal({'chapter': chapter.name, **vars(args)})
+        # on_rank_0 broadcasts the result. Here and in on_all_ranks, a failure on one rank fails on all
+        args, resumed = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv))
         devices, data = workers.on_all_ranks(lambda: _devices_and_data(chapter, args, workers, log))
         config = _configuration(chapter, args, workers, devices, data)
         heading = f'{chapter.network} on {config["dataset"]}, {", ".join(config["devices"])}'
         size = f', {workers.size} workers' if workers.size > 1 else ''
         log(f'{heading}{size}: {config["train_size"]} training and {data[1].num_rows} test images, batches of '
             f'{args.batch_size}, learning rate {args.lr:g}')
-        out_dir, checkpoint = workers.on_rank_0(lambda: _open_folder(args, earlier, config, lock, log))
+        out_dir, checkpoint = workers.on_rank_0(lambda: _open_folder(args, resumed, config, stack, log))
         net = _train(chapter, args, config, out_dir, checkpoint, heading, workers, signals, devices, data)
         if args.export:
-            workers.on_rank_0(lambda: _export(net, args.export, chapter.lenet, out_dir, log))
+            workers.on_rank_0(lambda: _export(net, args.export, chapter.forward, out_dir, log))
 
 
 def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManager[Workers]:
+    """Return the workers of the job, as a context manager: Horovod's, or this process alone."""
     if args.horovod:
-        if args.num_gpus is not None or args.devices is not None or getattr(args, 'allreduce', None):
+        if any(getattr(args, name, None) is not None for name in ('num_gpus', 'devices', 'allreduce', 'shares')):
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
-                             '--num-gpus, --devices and --allreduce, and start one worker per device')
+                             '--num-gpus, --devices, --shares and --allreduce, and start one worker per device')
+        if getattr(args, 'sync_batch_norm', None):
+            raise ValueError('--sync-batch-norm: does not work with --horovod, because autograd does not record '
+                             "Horovod's sums; train on several devices of one process, or leave it out")
         from .distributed.horovod_workers import HorovodWorkers
         return HorovodWorkers(args.fp16_allreduce, signals, chapter.name)
     if args.fp16_allreduce:
         raise ValueError('--fp16-allreduce: works only with --horovod')
-    found = place()
-    if found and found.launcher == 'horovodrun' and found.size > 1:
-        raise ValueError(f'horovodrun has started {found.size} workers, and each would train alone: add --horovod')
+    info = launch_info()
+    if info and info.launcher == 'horovodrun' and info.size > 1:
+        raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
     return contextlib.nullcontext(Workers(signals))
 
 
-def _find_run(chapter: Chapter, parser, args, argv: list) -> tuple[argparse.Namespace, Earlier | None]:
-    """Return the flags and the run to resume, if any. Writes nothing, but refuses paths that cannot be written."""
-    earlier = earlier_run(args.resume, args.out_dir) if args.resume else None
-    if earlier:
-        args = _resumed_flags(chapter, parser, args, argv, earlier)
+def _find_run(chapter: Chapter, parser, args, argv: list) -> tuple[argparse.Namespace, ResumedRun | None]:
+    """Return the flags and the run to resume, if any. Checks all paths, but writes nothing."""
+    resumed = find_resumed_run(args.resume, args.out_dir) if args.resume else None
+    if resumed:
+        args = _resumed_flags(chapter, parser, args, argv, resumed)
     else:
         check_free(args.out_dir)
+    if args.warmup_epochs >= args.num_epochs:
+        raise ValueError(f'--warmup-epochs {args.warmup_epochs}: must be less than --num-epochs {args.num_epochs}')
+    if args.accumulate > args.batch_size:
+        raise ValueError(f'--accumulate {args.accumulate}: must be at most --batch-size {args.batch_size}')
     if args.export:
         onnx_file.check_path(args.export, args.out_dir)
-    return args, earlier
+    return args, resumed
 
 
-def _resumed_flags(chapter: Chapter, parser, args, argv: list, earlier: Earlier) -> argparse.Namespace:
-    """Return the flags of this command; flags that were left out have the values of the run."""
-    before = earlier.config
+def _resumed_flags(chapter: Chapter, parser, args, argv: list, resumed: ResumedRun) -> argparse.Namespace:
+    """Return the flags of this command; flags that were left out get their values from the run to resume."""
+    before = resumed.config
     if before['chapter'] != chapter.name:
-        raise ValueError(f'{earlier.folder} is a run of {before["chapter"]}: resume it with python -m '
+        raise ValueError(f'{resumed.folder} is a run of {before["chapter"]}: resume it with python -m '
                          f'gluon_mgpu.{before["chapter"]}')
+    # `devices` stands for num_gpus; a run may continue with Horovod or without it
     kept = {name: before.get(name) for name in vars(args) if name not in ('num_gpus', 'horovod', 'fp16_allreduce')}
-    kept['out_dir'] = earlier.folder
+    kept['out_dir'] = resumed.folder
     if args.num_gpus is not None or args.devices is not None or args.horovod:
-        del kept['devices']
-    elif isinstance(kept['devices'], list):  # each name once: workers may have devices of the same name
+        del kept['devices'], kept['shares']
+    elif isinstance(kept['devices'], list):
+        # Each name once, because workers may have devices of the same name; 'gpu(0)' -> 'gpu:0'
         kept['devices'] = ','.join(dict.fromkeys(map(str, kept['devices']))).replace('(', ':').replace(')', '')
-    # Parsed again, because someone may have edited the file
+    # Parse and check them like flags, because someone may have edited config.json
     args = parser.parse_args([*(f'--{name.replace("_", "-")}' + ('' if value is True else f'={value}')
                                 for name, value in kept.items() if value is not None and value is not False), *argv])
+    # Flags without a value fit any run. What 'auto' means is known, and checked, when the data is loaded
     check_same_run(before, {name: value for name, value in vars(args).items() if value not in (None, 'auto')})
-    if earlier.checkpoint:
-        check_num_epochs(args.num_epochs, earlier.position['run'])
+    if resumed.checkpoint:
+        check_num_epochs(args.num_epochs, resumed.metadata['run'])
     return args
 
 
 def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, tuple]:
+    """Return this process's devices, and its shards of the data: (train_iter, test_iter)."""
     if args.horovod:
         devices = check_devices([workers.device])
     elif args.devices is not None:
@@ -137,51 +154,56 @@ def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, 
         if not num_gpus:
             log(f'{why_no_gpus()}: training on CPU contexts')
         devices = devices_from(args.num_gpus or min(num_gpus, 2) or 2)
+    if args.shares:
+        check_shares(args.shares, devices)
     if args.timeline:
         check_profiler(devices)
     if chapter.check:
-        chapter.check(devices=devices, **chapter.own(args))
+        chapter.check(devices=devices, **chapter.extra_arguments(args))
     return devices, load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
                               seed=args.seed, log=log, progress=not args.quiet and workers.rank == 0,
                               shard=workers.shard)
 
 
 def _configuration(chapter: Chapter, args, workers: Workers, devices: list, data: tuple) -> dict:
-    """Return the content of config.json: the flags, with actual values instead of defaults, data and versions."""
+    """Return the content of config.json: flags with defaults and 'auto' resolved, digests of the data, versions."""
     train_iter, test_iter = data
     all_devices = [name for names in workers.allgather(list(map(str, devices))) for name in names]
     config = {'chapter': chapter.name, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
               'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
-              'training_rows': train_iter.digest, 'test_rows': test_iter.digest,
+              'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
               **versions(), 'environment': settings()}
-    workers.check_equal({**config, 'platform': ''})
+    workers.check_equal({**config, 'platform': ''})  # machines may differ in it
     return {**config, 'process': this_process()}
 
 
-def _open_folder(args, earlier: Earlier | None, config: dict, lock: contextlib.ExitStack,
+def _open_folder(args, resumed: ResumedRun | None, config: dict, stack: contextlib.ExitStack,
                  log) -> tuple[Path, Path | None]:
-    """Create the run's folder, or lock that of the run to resume; return it and the checkpoint to resume from."""
-    if earlier is None:
+    """Create the run's folder, or take that of the run to resume; return it and the checkpoint to resume from.
+
+    The folder stays locked until `stack` is closed.
+    """
+    if resumed is None:
         out_dir = new_folder(args.out_dir, config['chapter'], content=config)
-        lock.enter_context(hold(out_dir))
+        stack.enter_context(lock_folder(out_dir))
         return out_dir, None
-    changed = differences(earlier.config, config)
-    lock.enter_context(hold(earlier.folder))
-    earlier = earlier_run(args.resume, args.out_dir, log) or earlier  # again, now that no other run can write there
-    record(earlier, config, changed)
-    line = (f'resuming from {earlier.checkpoint}' if earlier.checkpoint else
-            f'{earlier.folder} has no checkpoint yet: starting from the beginning')
+    changed = differences(resumed.config, config)
+    stack.enter_context(lock_folder(resumed.folder))
+    resumed = find_resumed_run(args.resume, args.out_dir, log) or resumed  # again: now no other process can write there
+    record_resume(resumed, config, changed)
+    line = (f'resuming from {resumed.checkpoint}' if resumed.checkpoint else
+            f'{resumed.folder} has no checkpoint yet: starting from the beginning')
     log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
-    return earlier.folder, earlier.checkpoint
+    return resumed.folder, resumed.checkpoint
 
 
 def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path | None, heading: str,
            workers: Workers, signals: StopSignals, devices: list, data: tuple) -> Any:
-    """Call the chapter's `train` with a run that is recorded in `out_dir`; return the trained network."""
-    command = shlex.join(['python', '-m', f'gluon_mgpu.{chapter.name}', *['--horovod'] * args.horovod,
-                          '--resume', str(out_dir)])
+    """Call the chapter's `train` with a `Run` that writes to `out_dir`; return the trained network."""
+    horovod = ['--horovod'] if args.horovod else []
+    command = shlex.join(['python', '-m', f'gluon_mgpu.{chapter.name}', *horovod, '--resume', str(out_dir)])
     command = f'{workers.launcher} ... {command}' if workers.launcher else command
-    workers.advice = f'; resume with: {command}'
+    workers.resume_hint = f'; resume with: {command}'  # if a worker is lost
     with signals:
         saver = CheckpointCallback(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, command)
         callbacks: list[Callback] = [saver]
@@ -190,11 +212,12 @@ def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path
         if workers.rank == 0 and args.timeline:
             callbacks.append(Timeline(out_dir, heading))
         run = Run(args.num_epochs, args.quiet, None if workers.rank else out_dir, callbacks, workers)
+        lr = schedule(args.lr_schedule, args.lr, *(num * len(data[0]) for num in (args.num_epochs, args.warmup_epochs)))
         try:
-            chapter.train(config['num_gpus'], args.batch_size, args.lr, run=run, seed=args.seed, devices=devices,
-                          data=data, **chapter.own(args))
+            chapter.train(config['num_gpus'], args.batch_size, lr, run=run, seed=args.seed, devices=devices,
+                          data=data, accumulate=args.accumulate, shares=args.shares, **chapter.extra_arguments(args))
         except Stopped as stopped:
-            raise saver.stopped(run, stopped.signum) from None
+            raise saver.save_on_stop(run, stopped.signum) from None
         finally:
             run.close()
         if args.quiet and workers.rank == 0:
@@ -202,41 +225,51 @@ def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path
     return run.net
 
 
-def _export(net, path: str, lenet: Callable | None, out_dir: Path, log) -> None:
+def _export(net, path: str, forward: Callable | None, out_dir: Path, log) -> None:
     try:
-        onnx_file.write(net, path, lenet, log)
+        onnx_file.write(net, path, forward, log)
     except OSError as error:
         command = shlex.join(['python', '-m', 'gluon_mgpu.export', str(out_dir), '--out', path])
-        raise ValueError(f'{path} cannot be written ({error.strerror or error}), the run itself is complete; export '
-                         f'it again with: {command}') from None
+        raise ValueError(f'cannot write {path} ({error.strerror or error}); the run itself is complete, export it '
+                         f'with: {command}') from None
 
 
 def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     parser = Parser(prog=f'python -m gluon_mgpu.{chapter.name}',
                     description=f'Train {chapter.network} on several devices and print its test accuracy.')
     where = parser.add_mutually_exclusive_group()
-    where.add_argument('--num-gpus', type=number(int, 1, MOST_DEVICES), metavar='N',
+    where.add_argument('--num-gpus', type=number(int, 1, MAX_DEVICES), metavar='N',
                        help='number of devices: GPUs, or CPU contexts on a machine without GPUs '
                             '(default: 2, or 1 on a machine with one GPU)')
     where.add_argument('--devices', type=text, metavar='LIST',
                        help="names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
                             'context per core) (default: the first devices, as many as --num-gpus)')
     add = parser.add_argument
+    add('--shares', type=text, metavar='LIST',
+        help="speeds of the devices if these differ: with '3,1', the first gets three quarters of the rows")
     add('--horovod', action='store_true',
         help='train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device')
     add('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
     add('--batch-size', type=number(int), default=chapter.batch_size, metavar='ROWS',
         help='images in a batch, over all devices (default: %(default)s)')
     add('--lr', type=number(float), default=chapter.lr, metavar='RATE', help='learning rate (default: %(default)s)')
+    add('--lr-schedule', choices=SCHEDULES, default='constant',
+        help='cosine: the rate falls to 0; step: it is divided by 10 after half and three quarters of the epochs '
+             '(default: %(default)s)')
+    add('--warmup-epochs', type=number(int, 0), default=0, metavar='N',
+        help='raise the rate from 0 to --lr in the first N epochs (default: %(default)s)')
+    add('--accumulate', type=number(int), default=1, metavar='N',
+        help='train each batch in N parts, which needs less memory (default: %(default)s)')
     add('--num-epochs', type=number(int), default=10, metavar='N',
         help='passes over the training images (default: %(default)s)')
     add('--dataset', choices=DATASETS, default='auto',
-        help='auto is fashion-mnist if it is here or can be downloaded, else glyphs (default: %(default)s)')
+        help='auto: fashion-mnist if it is in --data-dir or can be downloaded, else glyphs, generated images '
+             '(default: %(default)s)')
     add('--data-dir', type=text, metavar='DIR',
-        help='folder with fashion-mnist/ and mnist/ (default: $GLUON_MGPU_DATA, else the cache folder)')
+        help='folder with fashion-mnist/ and mnist/ (default: $GLUON_MGPU_DATA, else ~/.cache/gluon-mgpu)')
     add('--train-size', type=number(int), metavar='N', help='use only the first N training images (default: all)')
     add('--seed', type=number(int, 0, 2**31 - 1), default=0, metavar='N',
-        help='decides the initial parameters and the order of the images (default: %(default)s)')
+        help='seed of the initial parameters and the order of the images (default: %(default)s)')
     add('--out-dir', type=text, metavar='DIR',
         help=f'new folder for config.json, history.csv and accuracy.png (default: runs/{chapter.name}-DATE-TIME)')
     add('--checkpoint-every', type=number(int), metavar='STEPS',
@@ -247,9 +280,10 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     add('--require-checkpoint', action='store_true',
         help='end the run if a checkpoint cannot be written (default: warn and continue)')
     add('--export', type=text, metavar='MODEL.onnx', help='write the trained network as an ONNX model')
-    add('--timeline', action='store_true', help='profile training steps and draw the median one: timeline.png')
+    add('--timeline', action='store_true',
+        help='profile some training steps and plot the one of median duration in timeline.png')
     add('--no-plot', action='store_true', help='do not draw accuracy.png')
-    add('--quiet', action='store_true', help='print the last line only')
-    for flag, flag_settings in chapter.own_flags.items():
+    add('--quiet', action='store_true', help='print only the summary and warnings')
+    for flag, flag_settings in chapter.extra_flags.items():
         add(flag, **flag_settings)
     return parser

@@ -12,7 +12,8 @@ import gc
 import sys
 from collections.abc import Callable
 
-from .base.checks import integer, positive
+from .base.checks import at_least_0, integer
+from .base.program import number
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
@@ -20,94 +21,114 @@ from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.hybridize import hybridized
 from .networks.precision import DTYPES, check_dtype
 from .networks.resnet import check_network, resnet18
-from .parallel.split import split_batch
+from .parallel.accumulate import in_parts
+from .parallel.split import split_batch, split_by
+from .parallel.sync_batch_norm import SyncBatchNorm
 from .parallel.trainer import prepare_idle_devices
 from .plot import Animator
 from .training.evaluate import evaluate_accuracy_gpus
-from .training.parameters import trainable
+from .training.parameters import gradients, trainable
 from .training.run import Run
+from .training.schedules import check_lr
 
 
 def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, trainer: gluon.Trainer,
-                devices: list, batch_size: int | None = None) -> list:
+                devices: list, batch_size: int | None = None, accumulate: int = 1,
+                split_batch: Callable = split_batch) -> list:
     """Train on one batch, split over the devices; does not block.
+
+    Returns the loss of each row, one array per device that got rows, and per part. Raises ValueError if `X` and `y`
+    have different numbers of rows, or no rows.
 
     Source: D2L 13.6.3, the body of ``train``. Here a batch may have fewer rows than there are devices.
 
     Parameters
     ----------
     X, y : np.ndarray, (n, ...) and (n,)
-    net : gluon.Block or the result of `hybridized`
+    net : gluon.Block, or the result of `hybridized` or `SyncBatchNorm`
         Initialized on `devices`; its parameters are updated in place.
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
     batch_size : int, optional
-        The number that divides the update; by default the rows of `X`. `train` always passes its own batch size, as
-        in the book, so that each image has the same weight in an epoch.
-
-    Returns
-    -------
-    list of np.ndarray
-        The loss of each row, one array per device that got rows.
-
-    Raises
-    ------
-    ValueError
-        If `X` and `y` have different numbers of rows, or no rows.
+        Divisor of the summed gradient; by default the number of rows of `X`. `train` always passes its own batch size,
+        as in the book, so that each image has the same weight in an epoch.
+    accumulate : int
+        Train each shard in this many parts, which needs less memory. The update is the same, unless the network has
+        batch norm: its statistics are those of each part.
+    split_batch : callable
+        (X, y, devices) -> (X_shards, y_shards).
     """
-    batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, 1)
+    batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, minimum=1)
     X_shards, y_shards = split_batch(X, y, devices)
-    with autograd.record():
-        ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-    for l in ls:
-        l.backward()
+    ls = []
+    for X_parts, y_parts in in_parts(X_shards, y_shards, accumulate, lambda i: gradients(net, devices[i])):
+        with autograd.record():
+            y_hats = (net.forward(X_parts) if isinstance(net, SyncBatchNorm)  # Not in the book
+                      else [net(X_part) for X_part in X_parts])
+            ls_of_parts = [loss(y_hat, y_part) for y_hat, y_part in zip(y_hats, y_parts)]
+        # In the book, l.backward() for each l. With synchronized batch norm, each depends on the rows of all devices
+        autograd.backward(ls_of_parts)
+        ls += ls_of_parts
     prepare_idle_devices(net, X_shards, devices)  # Those without rows; in the book, every device has rows
     trainer.step(batch_size)
     return ls
 
 
-def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
+def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int = 10, devices: list | None = None,
           data: tuple | None = None, run: Run | None = None, seed: int = 0,
-          net: gluon.HybridBlock | None = None, dtype: str = 'float32') -> None:
+          net: gluon.HybridBlock | None = None, dtype: str = 'float32', accumulate: int = 1,
+          momentum: float = 0.0, weight_decay: float = 0.0, sync_batch_norm: bool = False,
+          shares: list | str | None = None) -> None:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.6.3, ``train``. Here the program waits for the devices once per epoch, not after every batch.
 
+    Raises ValueError as `scratch.train` does, and if a device does not support `dtype`.
+
     Parameters
     ----------
-    num_gpus, batch_size, lr, num_epochs, devices, data, run, seed
+    num_gpus, batch_size, lr, num_epochs, devices, data, run, seed, shares
         As in `scratch.train`.
     net : gluon.HybridBlock, optional
         By default ``resnet18(10, dtype)``. It is initialized again and trained in place.
     dtype : str
         The precision of ResNet-18: float32, bfloat16 (on CPUs that support it) or float16 (on GPUs). Another `net`
         requires float32.
-
-    Raises
-    ------
-    ValueError
-        If an argument is invalid, a device or the data is missing, or a device does not support `dtype`. Its subclass
-        `DivergenceError` if the loss or a parameter is NaN or infinite.
+    accumulate : int
+        Number of parts in which each shard is trained, as in `train_batch`.
+    momentum, weight_decay : float
+        Settings of the optimizer, ``mx.optimizer.SGD``. Weight decay acts on all parameters.
+    sync_batch_norm : bool
+        Compute the mean and variance of batch norm over the rows of all devices; see `SyncBatchNorm`. Otherwise, each
+        device computes its own, as in the book. Does not work with several workers.
     """
-    lr = positive('lr', lr)
+    lr, accumulate = check_lr(lr), integer('accumulate', accumulate, minimum=1)
+    optimizer_params = {'momentum': at_least_0('momentum', momentum, below=1),
+                        'wd': at_least_0('weight_decay', weight_decay)}
     devices = devices_from(num_gpus) if devices is None else check_devices(devices)
+    split_f = split_by(shares, devices)
     check_dtype(dtype, devices)
-    run = Run(num_epochs) if run is None else run
+    run = Run(num_epochs) if run is None else run  # Not in the book: progress, checkpoints, several machines
+    if sync_batch_norm and run.workers.size > 1:
+        raise ValueError('sync_batch_norm: works on the devices of one process only, because autograd does not record '
+                         "Horovod's sums; use several devices in one process")
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size, net)
     run.check(train_iter, test_iter)
     npx.random.seed(seed)
     gc.collect()  # Free the networks of earlier calls, because Gluon's blocks are in reference cycles
     net = resnet18(10, dtype) if net is None else check_network(net, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    # A gluon.Trainer. The book passes all parameters, see `trainable`
-    trainer = run.workers.trainer(trainable(net), 'sgd', {'learning_rate': lr})
+    # A gluon.Trainer; run.workers lets it sum over machines too. The book passes all parameters, see `trainable`
+    trainer = run.workers.trainer(trainable(net), 'sgd', optimizer_params)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    net, loss = hybridized(net), hybridized(loss)  # For speed: each runs as one operator
+    # For speed: each runs as one operator, or, with synchronized batch norm, one between two norms
+    net, loss = SyncBatchNorm(net) if sync_batch_norm else hybridized(net), hybridized(loss)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    for epoch in run.epochs(net, trainer, seed):
+    for epoch in run.epochs(net, trainer, seed, lr):
         for X, y in run.batches(train_iter):
-            run.record_losses(train_batch(X, y, net, loss, trainer, devices, batch_size))
-        test_acc = evaluate_accuracy_gpus(net, test_iter, workers=run.workers)
+            trainer.set_learning_rate(run.lr)
+            run.record_losses(train_batch(X, y, net, loss, trainer, devices, batch_size, accumulate, split_f))
+        test_acc = evaluate_accuracy_gpus(net, test_iter, split_f, workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)
@@ -116,10 +137,19 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from . import cli
-    own_flags = {'--dtype': {'choices': DTYPES, 'default': 'float32',
-                             'help': 'precision of the convolutions: bfloat16 needs a CPU with avx512_bf16, float16 '
-                                     'needs GPUs (default: %(default)s)'}}
-    return cli.run(cli.Chapter('concise', 'ResNet-18', train, 256, 0.1, own_flags, check_dtype), argv)
+    extra_flags: dict[str, dict] = {
+        '--dtype': {'choices': DTYPES, 'default': 'float32',
+                    'help': 'precision of the convolutions: bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs '
+                            '(default: %(default)s)'},
+        '--momentum': {'type': number(float, 0, 1), 'default': 0.0, 'metavar': 'M',
+                       'help': 'share of the last step that is added to each step (default: %(default)s)'},
+        '--weight-decay': {'type': number(float, 0), 'default': 0.0, 'metavar': 'WD',
+                           'help': 'share of the parameters that is added to their gradients (default: %(default)s)'},
+        '--sync-batch-norm': {'action': 'store_true', 'default': None,
+                              'help': 'compute batch norm over the rows of all devices (default: each over its own)'}}
+    # 256 and 0.1 are the book's settings for one GPU; it trains two with 512 and 0.2, to give each GPU 256 rows
+    return cli.run(cli.Chapter('concise', 'ResNet-18', train, 256, 0.1, extra_flags,
+                               lambda devices, dtype, **others: check_dtype(dtype, devices)), argv)
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .base.program import Parser, exit_status, text
+from .base.program import Parser, run_program, text
 from .load_run import find_run, load_run
 from .mxnet_setup.compat import mx
 from .onnx_model import file
@@ -27,13 +27,10 @@ def to_onnx(net_or_params: Any, path: str | os.PathLike, log: Callable[[str], No
     prediction. If onnxruntime is installed, its scores for random images are compared with MXNet's, to 1e-5 of the
     largest score, before the file is written.
 
-    Parameters
-    ----------
-    net_or_params : gluon.Block, `hybridized` network, list of np.ndarray, or list of such lists
-        ``resnet18(num_classes)`` of any dtype, or LeNet's parameters from `scratch.get_params`, possibly a list for
-        each device. If devices differ, as batch norm's running statistics do, the first one counts.
-    path : path-like
-        Ends in ``.onnx``. An existing file is replaced when the new one is complete.
+    `net_or_params` is ``resnet18(num_classes)`` of any dtype, possibly hybridized, or a list of LeNet's parameters from
+    `scratch.get_params`, possibly a list of these for each device. If devices differ, as batch norm's running
+    statistics do, the first one counts. `path` ends in ``.onnx``; an existing file is replaced when the new one is
+    complete.
     """
     file.write(net_or_params, path, lenet, log)
 
@@ -45,14 +42,13 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('run', metavar='RUN', help='folder of a run, or one of its checkpoints')
     parser.add_argument('--out', type=text, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
     args = parser.parse_args(argv)
-    return exit_status('export', lambda: _run(args))
+    return run_program('export', lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> None:
-    run = Path(args.run)
-    out = Path(args.out) if args.out else (run if run.is_dir() else run.parent) / 'model.onnx'
+    found, config = find_run(args.run)
+    out = Path(args.out) if args.out else found.parent / 'model.onnx'
     file.check_path(out)
-    found, config = find_run(run)
     # As many CPU contexts as the run had devices: each gets the running statistics of one device
     devices = [mx.cpu(i) for i in range(len(config['devices']))]
     to_onnx(load_run(found, config, devices), out)

@@ -18,12 +18,8 @@ from .networks.resnet import resnet18
 def trained_network(path, devices: list | None = None, log: Callable[[str], None] = print) -> tuple:
     """Load the network that a run has trained; blocks.
 
-    Parameters
-    ----------
-    path : path-like
-        Folder of a run, for its newest complete checkpoint, or a checkpoint.
-    devices : list of mx.Context, optional
-        By default those of the run. On another number of devices, all get the mean of batch norm's running statistics.
+    `path` is a checkpoint, or the folder of a run, for its newest complete checkpoint. `devices` are by default those
+    of the run. On another number of devices, each gets the mean of batch norm's running statistics.
 
     Returns
     -------
@@ -53,7 +49,7 @@ def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
     found = newest(path, log)[0] if path.is_dir() else path
     if found is None:
         raise CheckpointError(f'{path}: has no complete checkpoint; name the folder of a run')
-    config = checkpoint.read(found)[0]['position'].get('config')
+    config = checkpoint.read(found)[0]['metadata'].get('config')
     if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
         raise CheckpointError(f'{found}: must be from a run of scratch or concise')
     devices = config.get('devices')

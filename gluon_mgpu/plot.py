@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 from .base.files import SameFolder
-from .base.program import Parser, exit_status, picture
+from .base.program import Parser, picture, run_program
 from .training.run import Callback, Run
 
 
@@ -91,14 +91,14 @@ class AccuracyCurve(Callback):
 
     def __init__(self, path, title: str):
         self.path, self.title = path, title
-        self._same_folder = SameFolder(Path(path).parent)
+        self._folder = SameFolder(Path(path).parent)
 
     def train_end(self, run: Run) -> None:
         """Draw the curve and print its path."""
         if not run.history:
             return
         try:
-            self._same_folder.check()
+            self._folder.check()
             accuracy_curve(run.history, self.path, self.title)
             run.print(f'curve: {self.path}')
         except OSError as error:  # a full disk must not hide how the run ended
@@ -108,7 +108,7 @@ class AccuracyCurve(Callback):
 def accuracy_curve(history: list, path, title: str) -> None:
     """Draw test accuracy and training loss over the epochs, a list of at least one `Epoch`, as PNG."""
     epochs = [e.epoch for e in history]
-    fig, (axes, loss_axes) = _figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
+    fig, (axes, loss_axes) = figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
     axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
     axes.annotate(f'{history[-1].test_acc:.3f}', (epochs[-1], history[-1].test_acc), xytext=(0, -14),
                   textcoords='offset points', ha='center', color='tab:blue')
@@ -121,7 +121,7 @@ def accuracy_curve(history: list, path, title: str) -> None:
 
 def compare_runs(folders: list, path) -> None:
     """Draw the test accuracy of several runs over the epochs, as PNG; raise ValueError if a folder is not a run's."""
-    fig, (axes,) = _figure((6.4, 3.6))
+    fig, (axes,) = figure((6.4, 3.6))
     datasets = set()
     for folder in folders:
         dataset, label, epochs, test_acc = _read_run(Path(folder))
@@ -133,7 +133,7 @@ def compare_runs(folders: list, path) -> None:
     fig.savefig(path)
 
 
-def _figure(size: tuple, **subplots) -> tuple:
+def figure(size: tuple, **subplots) -> tuple:
     """Return a figure and its axes, with grids and whole numbers on the x axis."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -174,7 +174,7 @@ def main(argv: list | None = None) -> int:
         compare_runs(args.folders, args.out)
         print(args.out)
 
-    return exit_status('plot', draw)
+    return run_program('plot', draw)
 
 
 def _in_notebook() -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy
 
-from .base.program import Parser, exit_status, picture, text
+from .base.program import Parser, picture, run_program, text
 from .data import load_data
 from .data.image_file import read_image
 from .data.labels import NAMES
@@ -27,17 +27,9 @@ NUM_CLASSES_SHOWN = 3
 
 
 def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:
-    """Return the probability of each class for each image, computed on all devices; blocks.
+    """Return the probabilities (n, 10) of the classes for images (n, 28, 28), computed on all devices; blocks.
 
-    Parameters
-    ----------
-    net : callable
-        As from `load_run.trained_network`.
-    images : numpy.ndarray, (n, 28, 28), float32 in [0, 1]
-
-    Returns
-    -------
-    numpy.ndarray, (n, 10), float64
+    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1], the probabilities float64.
     """
     shards = []
     for start in range(0, len(images), batch_size):
@@ -112,7 +104,7 @@ def main(argv: list | None = None) -> int:
                         help='folder with fashion-mnist/ and mnist/ (default: that of the run)')
     parser.add_argument('--out', type=picture, metavar='PNG', help="(default: predictions.png in the run's folder)")
     args = parser.parse_args(argv)
-    return exit_status('predict', lambda: _run(args))
+    return run_program('predict', lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -7,41 +7,39 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of
 that shard. The gradients are summed over the devices, and every device takes the same step.
 
-Four things are for speed only. Without them the results are the same:
+Four things are for speed only. Without them the results are the same up to rounding:
 
 - `@hybridized` runs `lenet` and `loss` as one operator each.
 - `lenet` crops its images.
-- `get_params` puts the copies into one array (`FlatParams`). In the book they are separate arrays.
-- `in_one_piece` lets `train_batch` sum and update this array instead of eight.
+- On each device, `get_params` stores the eight parameters in one flat array (`FlatParams`), of which they are views.
+  In the book they are separate arrays.
+- `flattened` lets `train_batch` sum and update this array instead of eight.
 """
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 
-from .base.checks import integer, positive
+from .base.checks import integer
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
 from .mxnet_setup.compat import Context, autograd, np, npx
 from .networks.hybridize import hybridized
-from .parallel.allreduce import ALGORITHMS, by_name
-from .parallel.flat import FlatParams, in_one_piece
-from .parallel.split import split_batch
+from .parallel.accumulate import in_parts
+from .parallel.allreduce import ALGORITHMS, allreduce_algorithm
+from .parallel.flat import FlatParams, flattened
+from .parallel.split import split_batch, split_by
 from .plot import Animator
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
+from .training.schedules import check_lr
 
 
 def init_params(scale: float = 0.01) -> list:
-    """Return LeNet's parameters on the current device: normal weights and zero biases.
+    """Return LeNet's parameters on the current device: normal weights with standard deviation `scale`, zero biases.
 
     Source: D2L 13.5.3, "A Toy Network".
-
-    Parameters
-    ----------
-    scale : float
-        Standard deviation of the weights.
     """
     W1 = np.random.normal(scale=scale, size=(20, 1, 3, 3))
     b1 = np.zeros(20)
@@ -56,24 +54,15 @@ def init_params(scale: float = 0.01) -> list:
 
 @hybridized
 def lenet(X: np.ndarray, params: list) -> np.ndarray:
-    """Return the scores of the ten classes for each image; does not block.
+    """Return the scores (n, 10) of the ten classes for each image; does not block.
+
+    The images `X`, (n, 1, 28, 28), and `params`, from `init_params` or `get_params`, are on the same device.
 
     Source: D2L 13.5.3, ``lenet``.
-
-    Parameters
-    ----------
-    X : np.ndarray, (n, 1, 28, 28), float32
-        On the device of `params`.
-    params : list of np.ndarray
-        From `init_params` or `get_params`.
-
-    Returns
-    -------
-    np.ndarray, (n, 10), float32
     """
     W1, b1, W2, b2, W3, b3, W4, b4 = params
-    # Not in the book. Without the crop, h2_conv is 9x9 and the pooling ignores its ninth row and column. Only these
-    # depend on the last two rows and columns of an image, so the scores stay the same and a step is a fifth faster.
+    # Not in the book. The last two rows and columns of an image do not affect the scores: without this crop, h2_conv
+    # would be 9x9, and the pooling ignores its ninth row and column. A step is a fifth faster with the crop.
     X = X[:, :, :26, :26]                                                                 # (n, 1, 26, 26)
     h1_conv = npx.convolution(data=X, weight=W1, bias=b1, kernel=(3, 3), num_filter=20)   # (n, 20, 24, 24)
     h1_activation = npx.relu(h1_conv)
@@ -93,38 +82,27 @@ def loss(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
 
     Source: D2L 13.5.3, where it is ``gluon.loss.SoftmaxCrossEntropyLoss()``.
     """
-    # l = -log softmax(y_hat)[y]
+    # Written out, as the rest of this chapter: l = -log softmax(y_hat)[y]
     return -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1)
 
 
 def get_params(params: list, device: Context) -> FlatParams:
-    """Copy parameters to a device and attach gradients, which are zero; does not block.
+    """Copy a list of parameters, all of one dtype, to a device, and attach zero gradients; does not block.
 
-    Source: D2L 13.5.4, ``get_params``. Here all copies are parts of one array, ``.flat``, so that one sum and one
-    update are enough for all of them.
+    Returns the list of the copies, each with its gradient in ``.grad``.
 
-    Parameters
-    ----------
-    params : list of np.ndarray
-        Of any shapes, and of one dtype.
-
-    Returns
-    -------
-    FlatParams
-        A list of arrays with the same shapes, each with its gradient in ``.grad``.
+    Source: D2L 13.5.4, ``get_params``, where the copies are separate arrays. Here they are views of one flat array,
+    ``.flat``, so that one sum and one update are enough for all of them.
     """
     return FlatParams(params, device)
 
 
 def allreduce(data: list) -> None:
-    """Give every device the sum of the arrays on all devices; works in place, does not block.
+    """Replace each array in a list by the sum of all; works in place, does not block.
+
+    `data` has one array per device, all with the same shape and dtype.
 
     Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce.py` has other algorithms.
-
-    Parameters
-    ----------
-    data : list of np.ndarray
-        One array per device, all with the same shape and dtype.
     """
     for i in range(1, len(data)):
         data[0] += data[i].as_in_ctx(data[0].ctx)
@@ -138,12 +116,9 @@ def allreduce(data: list) -> None:
 def sgd(params: list, lr: float, batch_size: int) -> None:
     """Take one step of minibatch stochastic gradient descent, in place; does not block.
 
-    Source: D2L 23.7, ``sgd``; called in 13.5.6.
+    The gradients in ``param.grad`` are sums over the rows of the batch.
 
-    Parameters
-    ----------
-    params : list of np.ndarray
-        Their gradients are sums over the rows of the batch.
+    Source: D2L 23.7, ``sgd``; called in 13.5.6.
     """
     for param in params:
         # w <- w - lr / batch_size * (sum of the gradients of all rows)
@@ -151,8 +126,12 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
 
 
 def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float,
-                allreduce: Callable = allreduce, batch_size: int | None = None) -> list:
+                allreduce: Callable = allreduce, batch_size: int | None = None, accumulate: int = 1,
+                split_batch: Callable = split_batch) -> list:
     """Train on one batch, split over the devices; does not block.
+
+    Returns the loss of each row, one array per device that got rows, and per part. Raises ValueError if `X` and `y`
+    have different numbers of rows, or no rows.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
@@ -164,47 +143,49 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     allreduce : callable
         Sums a list of arrays, one per device, in place.
     batch_size : int, optional
-        The number that divides the update; by default the rows of `X`, as in the book. `train` always passes its own
-        batch size, so that each image has the same weight in an epoch. Otherwise a short last batch would take as
-        large a step as a full one: the last 96 of 60,000 images would count 256/96 = 2.7 times as much as the others.
-
-    Returns
-    -------
-    list of np.ndarray
-        The loss of each row, one array per device that got rows.
-
-    Raises
-    ------
-    ValueError
-        If `X` and `y` have different numbers of rows, or no rows.
+        Divisor of the summed gradient; by default the number of rows of `X`, as in the book. `train` always passes its
+        own batch size, so that each image has the same weight in an epoch. Otherwise a short last batch would take as
+        large a step as a full one: with batches of 256, each of the last 96 of 60,000 images would count 256/96 = 2.7
+        times as much as any other.
+    accumulate : int
+        Train each shard in this many parts, which needs less memory and gives the same update.
+    split_batch : callable
+        (X, y, devices) -> (X_shards, y_shards).
     """
-    batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, 1)
+    batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, minimum=1)
     X_shards, y_shards = split_batch(X, y, devices)
-    with autograd.record():  # The loss is calculated separately on each device
-        ls = [loss(lenet(X_shard, params), y_shard)
-              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
-    for l in ls:  # Backpropagation is performed separately on each device
-        l.backward()
-    device_params = [in_one_piece(params) for params in device_params]
-    for params in device_params[len(X_shards):]:  # A device without rows adds nothing to the gradient
+    # Not in the book: [the one flat array] for FlatParams, otherwise params unchanged. The loops below then run once
+    flat_params, ls = [flattened(params) for params in device_params], []
+    # One part is the whole shard. With more, the gradients of all parts are added up
+    for X_parts, y_parts in in_parts(X_shards, y_shards, accumulate, lambda i: [p.grad for p in flat_params[i]]):
+        with autograd.record():  # The loss is calculated separately on each device
+            ls_of_parts = [loss(lenet(X_part, params), y_part)
+                           for X_part, y_part, params in zip(X_parts, y_parts, device_params)]
+        for l in ls_of_parts:  # Backpropagation is performed separately on each device
+            l.backward()
+        ls += ls_of_parts
+    for params in flat_params[len(X_shards):]:  # A device without rows adds nothing to the gradient
         for param in params:
             param.grad[:] = 0
     # Sum the gradients of all devices and give every device the sum
-    for i in range(len(device_params[0])):
-        allreduce([params[i].grad for params in device_params])
+    for i in range(len(flat_params[0])):
+        allreduce([params[i].grad for params in flat_params])
     # The parameters are updated separately on each device
-    for params in device_params:
+    for params in flat_params:
         sgd(params, lr, batch_size)
     return ls
 
 
-def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devices: list | None = None,
+def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int = 10, devices: list | None = None,
           data: tuple | None = None, run: Run | None = None, seed: int = 0,
-          allreduce: Callable | str = allreduce) -> None:
+          allreduce: Callable | str = allreduce, accumulate: int = 1, shares: list | str | None = None) -> None:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.5.6, ``train``. Here all devices compute the accuracy, and the program waits for the devices once
     per epoch, not after every batch.
+
+    Raises ValueError if an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError`
+    means that the loss or a parameter is NaN or infinite.
 
     Parameters
     ----------
@@ -212,41 +193,44 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
         Number of GPUs, or of CPU contexts if MXNet sees no GPU. Ignored if `devices` is given.
     batch_size : int
         Rows in a batch, over all devices. It divides every update, also that of a smaller last batch.
+    lr : float or mx.lr_scheduler.LRScheduler
+        The learning rate, or a function of the number of the update, from 1, as for ``gluon.Trainer``.
     num_epochs : int
         Ignored if `run` is given.
     devices : list of mx.Context, optional
     data : (train_iter, test_iter), optional
         By default Fashion-MNIST.
     run : Run, optional
-        Records the run, with its callbacks and workers.
+        Drives and records the training: epochs, callbacks, workers; by default a new ``Run(num_epochs)``.
     seed : int
         Determines the initial parameters and all other random numbers.
     allreduce : callable or str
         Sums a list of arrays, one per device, in place; or a name in `parallel.allreduce.ALGORITHMS`.
-
-    Raises
-    ------
-    ValueError
-        If an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError` if the loss or a
-        parameter is NaN or infinite.
+    accumulate : int
+        Number of parts in which each shard is trained, as in `train_batch`.
+    shares : list or str, optional
+        Speeds of the devices if these differ, such as ``[3, 1]``; see `split_and_load`. The results stay the same.
     """
-    lr, allreduce = positive('lr', lr), by_name(allreduce)
+    lr, allreduce = check_lr(lr), allreduce_algorithm(allreduce)
+    accumulate = integer('accumulate', accumulate, minimum=1)
     devices = devices_from(num_gpus) if devices is None else check_devices(devices)
-    run = Run(num_epochs) if run is None else run
-    allreduce = run.workers.allreduce(allreduce)
+    split_f = split_by(shares, devices)
+    run = Run(num_epochs) if run is None else run  # Not in the book: progress, checkpoints, several machines
+    allreduce = run.workers.extend_allreduce(allreduce)  # Not in the book: with --horovod, also over the machines
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size)
     run.check(train_iter, test_iter)
     npx.random.seed(seed)
     params = init_params()
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
-    params_on = dict(zip(devices, device_params))
+    params_on = dict(zip(devices, device_params))  # Not in the book, which computes the accuracy on one device
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    for epoch in run.epochs(device_params, seed=seed):
+    for epoch in run.epochs(device_params, seed=seed, lr=lr):
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            run.record_losses(train_batch(X, y, device_params, devices, lr, allreduce, batch_size))
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
+            run.record_losses(train_batch(X, y, device_params, devices, run.lr, allreduce, batch_size, accumulate,
+                                          split_f))
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, split_f, devices,
                                           workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
@@ -256,9 +240,10 @@ def train(num_gpus: int, batch_size: int, lr: float, num_epochs: int = 10, devic
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
-    own_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
-                                 'help': "algorithm that sums the gradients (default: the chapter's own, a star)"}}
-    return cli.run(cli.Chapter('scratch', 'LeNet from scratch', train, 256, 0.2, own_flags, lenet=lenet), argv)
+    extra_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
+                                   'help': 'algorithm that sums the gradients (default: as in the book: sum on the '
+                                           'first device, then copy to the others)'}}
+    return cli.run(cli.Chapter('scratch', 'LeNet', train, 256, 0.2, extra_flags, forward=lenet), argv)
 
 
 if __name__ == '__main__':

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import random
@@ -33,17 +34,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help='seed of every test (default: %(default)s)')
     parser.addoption('--all', action='store_true', help='run the slow tests as well')
     parser.addoption('--long', action='store_true',
-                     help='make many more faults: some ten minutes in tests/faults')
+                     help='cause many more faults in tests/faults: about 10 minutes')
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not (config.getoption('all') or config.option.markexpr or any('::' in name for name in config.args)):
         config.option.markexpr = 'not slow'
-    # In the environment, and not in a fixture: processes that tests start obey it too
+    # Set in the environment and not by a fixture, so that it applies to the processes that tests start as well
     config.cache_home = tempfile.mkdtemp(prefix='gluon-mgpu-tests-')
-    os.environ['XDG_CACHE_HOME'] = config.cache_home   # never the user's own
+    os.environ['XDG_CACHE_HOME'] = config.cache_home   # not the user's cache
     os.environ.pop('GLUON_MGPU_DATA', None)
-    os.environ['MPLBACKEND'] = 'Agg'                   # pictures without a screen
+    os.environ['MPLBACKEND'] = 'Agg'                   # draw without a screen
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -51,7 +52,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # concise.train collects garbage: leave out the million objects that imports have made
+    gc.freeze()  # concise.train collects garbage: skip the million objects created by imports
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -62,12 +63,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_runtest_makereport(item: pytest.Item):
     report = (yield).get_result()
     if report.failed:
-        report.sections.append(('Seed', f'again with: pytest --seed {item.config.getoption("seed")}'))
+        report.sections.append(('Seed', f'repeat with: pytest --seed {item.config.getoption("seed")}'))
 
 
 @pytest.fixture(scope='session', autouse=True)
 def small_glyphs_in_the_cache() -> None:
-    """Put noise with 20 test images in the place of the dataset glyphs, which takes 3 s to make."""
+    """Replace the dataset glyphs, which takes 3 s to generate, by noise with 20 test images."""
     from gluon_mgpu.data import cache_dir, glyphs
     images = numpy.random.default_rng(0).integers(0, 256, (600, 28, 28), 'uint8')
     labels = numpy.arange(60_000, dtype='int32') % 10
@@ -87,6 +88,12 @@ def seed(request: pytest.FixtureRequest) -> int:
     return number
 
 
+@pytest.fixture
+def rng(seed: int) -> numpy.random.Generator:
+    """NumPy's random numbers with the seed of this test."""
+    return numpy.random.default_rng(seed)
+
+
 @pytest.fixture(scope='session')
 def devices(request: pytest.FixtureRequest) -> list:
     """The devices of `--devices`, at least two."""
@@ -101,9 +108,9 @@ def devices(request: pytest.FixtureRequest) -> list:
 
 @pytest.fixture(scope='session')
 def device_list(devices: list) -> Callable[[int], list]:
-    """A function of k that returns k different devices of the kind that `--devices` begins with.
+    """A function that returns k different devices of the same kind as the first one in `--devices`.
 
-    Those of `--devices` come first. A test that asks for more GPUs than there are is skipped.
+    The devices in `--devices` come first. The test is skipped if there are fewer than k GPUs.
     """
     from gluon_mgpu.mxnet_setup.compat import mx
     kind = devices[0].device_type
@@ -120,7 +127,7 @@ def device_list(devices: list) -> Callable[[int], list]:
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[[], contextlib.AbstractContextManager]:
-    """A context in which every call of MXNet's library that waits for a device is an AssertionError."""
+    """A context manager in which every MXNet call that waits for a device raises an AssertionError."""
     from gluon_mgpu.mxnet_setup.compat import mx
 
     @contextlib.contextmanager
@@ -136,15 +143,39 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[[], contextlib.Abstr
     return context
 
 
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], contextlib.AbstractContextManager]:
+    """A context manager in which writing a file fails because the disk is full."""
+    def fsync(descriptor):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    @contextlib.contextmanager
+    def context():
+        with monkeypatch.context() as patch:
+            patch.setattr('os.fsync', fsync)
+            yield
+
+    return context
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The figures that the test draws with Matplotlib."""
+    from matplotlib.figure import Figure
+    drawn = []
+    monkeypatch.setattr('matplotlib.figure.Figure', lambda **options: drawn.append(Figure(**options)) or drawn[-1])
+    return drawn
+
+
 @pytest.fixture(scope='session')
 def long(request: pytest.FixtureRequest) -> bool:
-    """Whether to make many faults, or few."""
+    """True with --long: cause many faults instead of a few."""
     return request.config.getoption('long')
 
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
-    """A function that notes how many faults of a kind were made and mastered; a test that fails notes nothing."""
+    """A function that counts the faults of each kind that were handled; pytest prints the table at the end."""
     counts = request.config.stash.setdefault(COUNTS, {})
 
     def note(kind: str, number: int = 1) -> None:
@@ -156,6 +187,6 @@ def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
 def pytest_terminal_summary(terminalreporter) -> None:
     counts = terminalreporter.config.stash.get(COUNTS, {})
     if counts:
-        terminalreporter.section('faults mastered')
+        terminalreporter.section('faults handled')
         for kind, number in counts.items():
             terminalreporter.line(f'{number:6}  {kind}')

@@ -1,8 +1,8 @@
-"""A clock that stands still until a test moves it: in place of a module's ``time``."""
+"""Fake clock that a test moves by hand, to replace a module's ``time``."""
 
 
 class Clock:
-    """Seconds on the wall, and seconds that Python's thread has been running."""
+    """Wall-clock seconds, and CPU seconds of Python's thread."""
 
     def __init__(self):
         self.wall = self.cpu = 0.0

@@ -1,4 +1,4 @@
-"""IDX files for the tests, written by hand: nothing here uses the reader that they test."""
+"""IDX files for the tests, written without the package's own code."""
 import gzip
 import struct
 from pathlib import Path
@@ -9,12 +9,12 @@ MAGIC = {1: 2049, 3: 2051}
 
 
 def idx_bytes(array: numpy.ndarray) -> bytes:
-    """The content of an uncompressed IDX file."""
+    """Return the content of an uncompressed IDX file."""
     return struct.pack(f'>{1 + array.ndim}I', MAGIC[array.ndim], *array.shape) + array.astype('u1').tobytes()
 
 
 def dataset(num_train: int = 100, num_test: int = 30, seed: int = 0) -> dict:
-    """Random images and labels under the names of the four files of a dataset."""
+    """Return random images and labels: file name -> array, for the four files of a dataset."""
     rng = numpy.random.default_rng(seed)
     return {
         'train-images-idx3-ubyte.gz': rng.integers(0, 256, (num_train, 28, 28)),
@@ -25,12 +25,12 @@ def dataset(num_train: int = 100, num_test: int = 30, seed: int = 0) -> dict:
 
 
 def file_contents(arrays: dict) -> dict:
-    """The four files' compressed bytes, the same each time."""
+    """Return the compressed content of the four files; equal arrays give equal bytes."""
     return {name: gzip.compress(idx_bytes(array), mtime=0) for name, array in arrays.items()}
 
 
 def write(folder: Path, arrays: dict) -> dict:
-    """Write the four files into `folder`, made if it isn't there; returns `arrays`."""
+    """Write the four files into `folder`, which is created if it does not exist; return `arrays`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in file_contents(arrays).items():
         (folder / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""The book's networks once more, in NumPy and in Gluon, to hold the package's against."""
+"""The book's networks in NumPy and in Gluon, as references for those of the package."""
 import numpy
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -8,7 +8,7 @@ LENET_SHAPES = [(20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (800, 128), (128,),
 
 
 def lenet_params(rng, scale=0.01, dtype='float32'):
-    """LeNet's parameters as NumPy arrays, biases not zero."""
+    """Return LeNet's parameters as NumPy arrays, with biases that are not zero."""
     return [rng.normal(scale=scale, size=shape).astype(dtype) for shape in LENET_SHAPES]
 
 
@@ -17,12 +17,12 @@ def to_mx(arrays):
 
 
 def images(rng, n, dtype='float32'):
-    """n random images and labels."""
+    """Return n random images and their labels."""
     return rng.random((n, 1, 28, 28)).astype(dtype), rng.integers(0, 10, n).astype('int32')
 
 
 def numpy_lenet(X, params):
-    """LeNet's forward pass in NumPy."""
+    """Compute LeNet's scores in NumPy."""
     W1, b1, W2, b2, W3, b3, W4, b4 = params
 
     def convolution(X, W, b):
@@ -41,13 +41,13 @@ def numpy_lenet(X, params):
 
 
 def numpy_loss(y_hat, y):
-    """Softmax cross-entropy of every row, in NumPy."""
+    """Compute the softmax cross-entropy of every row in NumPy."""
     y_hat = y_hat - y_hat.max(axis=1, keepdims=True)
     return numpy.log(numpy.exp(y_hat).sum(axis=1)) - y_hat[numpy.arange(len(y)), y]
 
 
 def gluon_lenet(params, devices):
-    """LeNet as Gluon layers on `devices`, holding the given parameters (NumPy arrays)."""
+    """Return LeNet as Gluon layers on `devices`, with the given parameters (NumPy arrays)."""
     nn = gluon.nn
     net = nn.HybridSequential()
     net.add(nn.Conv2D(20, 3, activation='relu'), nn.AvgPool2D(2, 2),
@@ -67,7 +67,7 @@ def gluon_lenet(params, devices):
 
 
 def gluon_lenet_params(net, device):
-    """The parameters of `gluon_lenet` on one device, in the order and layout of the scratch chapter."""
+    """Return the parameters of `gluon_lenet` on one device, in the order and layout of the scratch chapter."""
     layers = [net[0], net[2], net[4], net[5]]
     arrays = [p.data(device).asnumpy() for layer in layers for p in (layer.weight, layer.bias)]
     return [a.T if a.ndim == 2 else a for a in arrays]

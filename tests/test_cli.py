@@ -1,4 +1,4 @@
-"""The command line of both chapters: what a run shows and leaves, and every refusal."""
+"""The command line of both chapters: output, files and error messages."""
 import csv
 import json
 import os
@@ -8,23 +8,26 @@ import subprocess
 import sys
 
 import pytest
+from devices_flag import devices_flag
 from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.networks.precision import check_dtype
+from gluon_mgpu.parallel.split import split_batch
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
 
 
 @pytest.fixture
-def devices_flag(devices):
-    return ['--devices', ','.join(f'{d.device_type}:{d.device_id}' for d in devices)]
+def on_devices(devices):
+    """The flag --devices for all devices of the tests."""
+    return devices_flag(devices)
 
 
 @pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
-def test_a_run_from_beginning_to_end(chapter, tmp_path, capsys, devices, devices_flag):
+def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
     out = tmp_path / 'run'
-    assert chapter.main([*SMALL, *devices_flag, '--train-size', '6', '--batch-size', '4', '--lr', '0.05', '--seed', '3',
+    assert chapter.main([*SMALL, *on_devices, '--train-size', '6', '--batch-size', '4', '--lr', '0.05', '--seed', '3',
                          '--out-dir', str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith('6 training and 20 test images, batches of 4, learning rate 0.05')
@@ -49,19 +52,19 @@ def test_a_run_from_beginning_to_end(chapter, tmp_path, capsys, devices, devices
     assert (out / 'accuracy.png').read_bytes()[:4] == b'\x89PNG'
 
 
-def test_the_same_seed_gives_the_same_numbers(tmp_path, devices_flag):
+def test_the_same_seed_gives_the_same_numbers(tmp_path, on_devices):
     losses = {}
     for name, seed in (('a', '1'), ('b', '1'), ('c', '2')):
-        assert scratch.main([*SMALL, *devices_flag, '--seed', seed, '--quiet', '--no-plot',
+        assert scratch.main([*SMALL, *on_devices, '--seed', seed, '--quiet', '--no-plot',
                              '--out-dir', str(tmp_path / name)]) == 0
         with open(tmp_path / name / 'history.csv', newline='') as file:
             losses[name] = [row['loss'] for row in csv.DictReader(file)]
     assert losses['a'] == losses['b'] != losses['c']
 
 
-def test_quiet_and_no_plot(tmp_path, capsys, devices_flag):
+def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *devices_flag, '--quiet', '--no-plot', '--out-dir', str(out)]) == 0
+    assert scratch.main([*SMALL, *on_devices, '--quiet', '--no-plot', '--out-dir', str(out)]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 1 and captured.out.startswith('test acc: ')
     assert captured.err == ''
@@ -79,6 +82,10 @@ def test_quiet_and_no_plot(tmp_path, capsys, devices_flag):
     (['--lr', 'inf'], '--lr inf: must be a number above 0'),
     (['--lr', '0'], '--lr 0.0: must be a number above 0'),
     (['--lr', 'fast'], "--lr 'fast': must be a number above 0"),
+    (['--lr-schedule', 'linear'], 'argument --lr-schedule: invalid choice'),
+    (['--warmup-epochs', '-1'], '--warmup-epochs -1: must be an integer of at least 0'),
+    (['--accumulate', '0'], '--accumulate 0: must be an integer of at least 1'),
+    (['--momentum', '0.9'], 'unrecognized arguments: --momentum'),
     (['--num-epochs', '0'], '--num-epochs 0: must be an integer of at least 1'),
     (['--train-size', '0'], '--train-size 0: must be an integer of at least 1'),
     (['--seed', '-1'], '--seed -1: must be an integer from 0 to 2147483647'),
@@ -104,19 +111,54 @@ def test_flags_out_of_range(flags, message, capsys):
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
     (['--devices', 'cpu:0,cpu:0'], 'cpu(0) is listed twice'),
     (['--devices', 'gpu:99'], 'gpu(99) does not exist'),
+    (['--devices', 'cpu:0', '--shares', '3,1', '--dataset', 'glyphs'], 'must be one number for each of [cpu(0)]'),
+    (['--devices', 'cpu:0', '--shares', '0', '--dataset', 'glyphs'], "share '0': must be a number above 0"),
     (['--dataset', 'fashion-mnist', '--data-dir', 'no-such-folder'], 'no-such-folder'),
     (['--dataset', 'glyphs', '--train-size', '60001'], '60001'),
+    (['--num-epochs', '3', '--warmup-epochs', '3'], '--warmup-epochs 3: must be less than --num-epochs 3'),
+    (['--batch-size', '4', '--accumulate', '5'], '--accumulate 5: must be at most --batch-size 4'),
 ])
 @pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
-def test_one_line_and_status_2(chapter, flags, message, capsys, tmp_path, monkeypatch):
+def test_invalid_arguments_give_one_line_and_status_2(chapter, flags, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert chapter.main(flags) == 2
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 1 and message in err[0]
-    assert list(tmp_path.iterdir()) == []  # and no folder is left
+    assert list(tmp_path.iterdir()) == []  # no folder is created
 
 
-def test_a_precision_that_does_not_fit_is_refused_before_anything_is_made(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(('flags', 'message'), [
+    (['--momentum', '1'], '--momentum 1.0: must be a number of at least 0 and less than 1'),
+    (['--momentum', 'x'], "--momentum 'x': must be a number of at least 0 and less than 1"),
+    (['--weight-decay', '-0.1'], '--weight-decay -0.1: must be a number of at least 0')])
+def test_momentum_and_weight_decay_out_of_range(flags, message, capsys):
+    with pytest.raises(SystemExit):
+        concise.main(flags)
+    line, = capsys.readouterr().err.splitlines()
+    assert line == f'concise: {message}; --help shows all flags'
+
+
+@pytest.mark.parametrize('chapter', [scratch, slow(concise)], ids=['scratch', 'concise'])
+def test_a_schedule_and_parts(chapter, tmp_path, capsys, on_devices):
+    """The rate of the last batch of each epoch is in history.csv; a resumed run keeps the flags."""
+    out = tmp_path / 'run'
+    own = ['--momentum', '0.9', '--weight-decay', '0.001'] if chapter is concise else []
+    flags = [*SMALL, *on_devices, '--train-size', '10', '--batch-size', '4', '--lr', '0.1', '--no-plot', *own]
+    assert chapter.main([*flags, '--lr-schedule', 'step', '--warmup-epochs', '1', '--num-epochs', '4', '--accumulate',
+                         '2', '--out-dir', str(out)]) == 0
+    with open(out / 'history.csv', newline='') as file:
+        assert [row['lr'] for row in csv.DictReader(file)] == ['0.1', '0.1', '0.01', '0.001']
+    config = json.loads((out / 'config.json').read_text())
+    expected = {'lr': 0.1, 'lr_schedule': 'step', 'warmup_epochs': 1, 'accumulate': 2}
+    if chapter is concise:
+        expected |= {'momentum': 0.9, 'weight_decay': 0.001}
+    assert {name: config[name] for name in expected} == expected
+    assert chapter.main(['--resume', str(out)]) == 0  # it is complete
+    resumed = json.loads((out / 'config.json').read_text())
+    assert resumed['resumed'][0]['changed'] == {} and {name: resumed[name] for name in expected} == expected
+
+
+def test_an_unsupported_dtype_is_rejected_before_anything_is_created(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert concise.main(['--devices', 'cpu:0', '--dtype', 'float16', '--dataset', 'glyphs']) == 2
     captured = capsys.readouterr()
@@ -127,67 +169,80 @@ def test_a_precision_that_does_not_fit_is_refused_before_anything_is_made(capsys
 
 
 @pytest.mark.parametrize('algorithm', ['ring', 'tree', 'kvstore'])
-def test_allreduce_by_name(algorithm, tmp_path, devices_flag):
+def test_allreduce_by_name(algorithm, tmp_path, on_devices):
     out = tmp_path / algorithm
-    assert scratch.main([*SMALL, *devices_flag, '--allreduce', algorithm, '--no-plot', '--out-dir', str(out)]) == 0
+    assert scratch.main([*SMALL, *on_devices, '--allreduce', algorithm, '--no-plot', '--out-dir', str(out)]) == 0
     assert json.loads((out / 'config.json').read_text())['allreduce'] == algorithm
 
 
 @pytest.mark.parametrize('chapter', [scratch, slow(concise)], ids=['scratch', 'concise'])
-def test_timeline(chapter, tmp_path, capsys, devices_flag):
+def test_shares(chapter, tmp_path, devices, monkeypatch):
+    """Training and evaluation split every batch by the shares."""
+    sizes = set()
+    monkeypatch.setattr('gluon_mgpu.parallel.split.split_batch',
+                        lambda X, y, devices, shares: sizes.add(shares) or split_batch(X, y, devices, shares))
+    flags = [*SMALL, *devices_flag(devices[:2]), '--train-size', '6', '--batch-size', '4', '--num-epochs', '1']
+    assert chapter.main([*flags, '--no-plot', '--shares', '3,1', '--out-dir', str(tmp_path / 'run')]) == 0
+    assert sizes == {(3, 1)}
+    assert json.loads((tmp_path / 'run' / 'config.json').read_text())['shares'] == '3,1'
+
+
+@pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', '2']), slow(concise, [])],
+                         ids=['scratch', 'scratch in parts', 'concise'])
+def test_timeline(chapter, more, tmp_path, capsys, on_devices):
     out = tmp_path / 'run'
-    flags = [*SMALL, *devices_flag, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--no-plot']
-    assert chapter.main([*flags, '--timeline', '--out-dir', str(out)]) == 0
+    flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--no-plot']
+    assert chapter.main([*flags, *more, '--timeline', '--out-dir', str(out)]) == 0
     assert f'timeline: {out / "timeline.png"}' in capsys.readouterr().out.splitlines()
     assert (out / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
     assert json.loads((out / 'trace.json').read_text())
 
 
 @pytest.mark.slow
-def test_bfloat16(tmp_path, devices_flag, devices):
-    """From beginning to end, where this machine can."""
+def test_bfloat16(tmp_path, on_devices, devices):
+    """A complete run, on processors that support it."""
     try:
         check_dtype('bfloat16', devices)
     except ValueError as error:
         pytest.skip(str(error))
     out = tmp_path / 'run'
-    assert concise.main([*SMALL, *devices_flag, '--dtype', 'bfloat16', '--no-plot', '--out-dir', str(out)]) == 0
+    assert concise.main([*SMALL, *on_devices, '--dtype', 'bfloat16', '--no-plot', '--out-dir', str(out)]) == 0
     assert json.loads((out / 'config.json').read_text())['dtype'] == 'bfloat16'
     with open(out / 'history.csv', newline='') as file:
         losses = [float(row['loss']) for row in csv.DictReader(file)]
     assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
 
 
-def test_parameters_that_are_no_numbers_though_the_loss_is(tmp_path, capsys, devices_flag):
-    """Learning rate 1e30: after the first step relu makes 0 of NaN, and the loss is that of guessing."""
+def test_nan_parameters_are_detected_if_the_loss_is_finite(tmp_path, capsys, on_devices):
+    """With learning rate 1e30, relu turns NaN into 0 after the first step, and the loss is that of guessing."""
     out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *devices_flag, '--lr', '1e30', '--no-plot', '--out-dir', str(out)]) == 2
+    assert scratch.main([*SMALL, *on_devices, '--lr', '1e30', '--no-plot', '--out-dir', str(out)]) == 2
     line, = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r'scratch: (the loss is \S+ in|parameter \d is no longer finite after) epoch 1.*'
                         'use a smaller learning rate', line)
 
 
 @pytest.mark.slow
-def test_a_folder_that_the_terminal_cannot_spell(tmp_path, devices_flag):
+def test_a_folder_name_that_the_terminal_cannot_print(tmp_path, on_devices):
     out = tmp_path / 'gl\u00fch\u2192'
-    program = [sys.executable, '-m', 'gluon_mgpu.scratch', *SMALL, *devices_flag, '--out-dir', str(out)]
+    program = [sys.executable, '-m', 'gluon_mgpu.scratch', *SMALL, *on_devices, '--out-dir', str(out)]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300,
                           env={**os.environ, 'PYTHONIOENCODING': 'ascii', 'PYTHONUTF8': '1'})
-    assert done.returncode == 0 and 'Error' not in done.stderr  # MXNet 2 has a line of its own there
+    assert done.returncode == 0 and 'Error' not in done.stderr  # MXNet 2 prints a line
     assert r'curve: ' in done.stdout and r'gl\xfch\u2192' in done.stdout
     assert (out / 'accuracy.png').exists()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != 'linux', reason='limits memory as Linux does')
+@pytest.mark.skipif(sys.platform != 'linux', reason='memory can be limited only on Linux')
 @pytest.mark.parametrize('chapter', ['scratch', 'concise'])
 def test_out_of_memory(chapter, tmp_path):
-    """One line with the remedy, status 1, and the folder is there.
+    """The program prints one line with the remedy, ends with status 1, and keeps the folder.
 
-    Once this ended with glibc's "corrupted size"; 200 runs in a row of 'scratch' did not. It is MXNet's fault: its
-    scratch areas (`GetSpace` in src/resource.cc) free their memory before they ask for more and keep its address if
-    there is none, so that the next operator writes into freed memory, which is freed twice. MXNet alone, with this
-    package not imported, dies so too: `topk` on an array for which there is no memory, then on a small one.
+    This failed once with glibc's "corrupted size", but not in 200 later runs of 'scratch'. The fault is in MXNet: its
+    scratch areas (`GetSpace` in src/resource.cc) free their memory before they allocate more. If that fails, they keep
+    the old address, and the next operator writes to freed memory, which is freed again later. MXNet without this
+    package crashes in the same way: call `topk` on an array that is too large for the memory, then on a small one.
     """
     code = ('import resource, sys; from gluon_mgpu import cli, scratch, concise\n'
             'train = sys.modules["gluon_mgpu." + sys.argv[1]].train\n'
@@ -203,20 +258,21 @@ def test_out_of_memory(chapter, tmp_path):
                           capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1, done.stderr
     line = done.stderr.splitlines()[-1]
-    assert re.fullmatch(rf'{chapter}: out of memory \(.*\): use a smaller --batch-size', line)
+    advice = 'use --accumulate 2 or more, or a smaller --batch-size'
+    assert re.fullmatch(rf'{chapter}: out of memory \(.*\): {advice}', line)
     assert 'Traceback' not in done.stderr
     assert (out / 'config.json').exists()
 
 
-def test_timeline_of_too_few_batches(tmp_path, capsys, devices_flag):
-    flags = [*SMALL, *devices_flag, '--num-epochs', '1', '--no-plot', '--timeline']
+def test_timeline_of_too_few_batches(tmp_path, capsys, on_devices):
+    flags = [*SMALL, *on_devices, '--num-epochs', '1', '--no-plot', '--timeline']
     assert scratch.main([*flags, '--out-dir', str(tmp_path / 'a')]) == 0
     assert 'timeline: none, the run ended before 6 batches were done' in capsys.readouterr().out.splitlines()
 
 
-def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, devices_flag):
+def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
     (tmp_path / 'history.csv').write_text('of another run')
-    assert scratch.main([*SMALL, *devices_flag, '--out-dir', str(tmp_path)]) == 2
+    assert scratch.main([*SMALL, *on_devices, '--out-dir', str(tmp_path)]) == 2
     assert 'is not an empty folder' in capsys.readouterr().err
     assert (tmp_path / 'history.csv').read_text() == 'of another run'
 
@@ -231,17 +287,17 @@ def test_the_number_of_devices(tmp_path, capsys, monkeypatch):
     for i, flags in enumerate([[], ['--num-gpus', '3']]):
         assert scratch.main([*SMALL, *flags, '--no-plot', '--out-dir', str(tmp_path / str(i))]) == 0
         assert capsys.readouterr().out.startswith('there is none: training on CPU contexts\n')
-    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 1)  # two by default, but not on such a machine
+    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 1)  # the default is 2, or 1 on a machine with one GPU
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '2')]) == 0
     monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 8)
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '3')]) == 0
     assert asked == [2, 3, 1, 2]
 
 
-def test_divergence_keeps_what_was_recorded(tmp_path, capsys, devices_flag, monkeypatch):
-    """A learning rate far too large: one line, status 2, and the folder tells what happened before."""
+def test_divergence_keeps_what_was_recorded(tmp_path, capsys, on_devices, monkeypatch):
+    """With far too large a learning rate, there is one line and status 2, and the folder is kept."""
     out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *devices_flag, '--lr', '1e300', '--num-epochs', '9', '--out-dir', str(out)]) == 2
+    assert scratch.main([*SMALL, *on_devices, '--lr', '1e300', '--num-epochs', '9', '--out-dir', str(out)]) == 2
     err = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r'scratch: the loss is \S+ in epoch \d+, batch \d+: '
                         'use a smaller learning rate', err[-1])
@@ -249,13 +305,13 @@ def test_divergence_keeps_what_was_recorded(tmp_path, capsys, devices_flag, monk
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_was_recorded(tmp_path, devices_flag):
+def test_ctrl_c_keeps_what_was_recorded(tmp_path, on_devices):
     out = tmp_path / 'run'
-    # Where the tests run in the background of a script, Ctrl-C is ignored, also by what they start
+    # Jobs in the background of a shell script ignore Ctrl-C, so the program sets its handler again
     code = ('import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); '
             'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
     program = [sys.executable, '-c', code, '--dataset', 'glyphs', '--train-size', '512',
-               '--num-epochs', '100', *devices_flag, '--out-dir', str(out)]
+               '--num-epochs', '100', *on_devices, '--out-dir', str(out)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith('epoch 2/'):

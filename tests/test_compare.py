@@ -1,4 +1,4 @@
-"""benchmarks/compare.py with fake contenders, good ones and ones that fail; the other benchmarks on few rows."""
+"""benchmarks/compare.py with fake contenders, some of which fail; the other benchmarks on few rows."""
 from __future__ import annotations
 
 import argparse
@@ -16,7 +16,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks import resnet
-from gluon_mgpu.training.history import Epoch
+from gluon_mgpu.training.history import Epoch, write_history
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'benchmarks'
 sys.path.insert(0, str(BENCHMARKS))
@@ -24,6 +24,8 @@ sys.path.insert(0, str(BENCHMARKS))
 import bfloat16_accuracy  # noqa: E402
 import compare  # noqa: E402
 import memory  # noqa: E402
+import sync_batch_norm  # noqa: E402
+import time_to_accuracy  # noqa: E402
 import two_devices  # noqa: E402
 from harness import environments, lineup, process, results, rows  # noqa: E402
 
@@ -44,12 +46,13 @@ LINE = {'name': 'fake', 'epoch_seconds': [9.0, 2.0, 1.0], 'cores_busy': 1.5, 'ro
 
 
 def run_of(**changes) -> dict:
+    """Return a run as `process.run` returns it, with these changes."""
     return {**LINE, 'job_seconds': 12.0, 'peak_mb': 100.0, **changes}
 
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes a fake program: its code follows `job`, what it was told, and `line`, what it should print."""
+    """A function that writes a program with this code, which can use `job`, its argument, and `line`, its result."""
     def write(code: str, name: str = 'fake.py') -> Path:
         path = tmp_path / name
         path.write_text('import json, os, subprocess, sys, time\n'
@@ -66,7 +69,7 @@ def test_a_summary_leaves_out_first_epochs_and_scales_to_60000_rows():
     assert summary['epoch_seconds'] == 3.5
     assert (summary['fastest'], summary['slowest']) == (2.0, 6.0)
     assert summary['images_per_second'] == pytest.approx(30_000 / 1.75)
-    assert summary['first_epoch_seconds'] == 7.0  # as it was
+    assert summary['first_epoch_seconds'] == 7.0  # not scaled
     assert summary['job_seconds'] == 11.0
     assert summary['rounds'] == 2
 
@@ -91,12 +94,12 @@ def test_rates_are_images_times_operations():
 
 @pytest.mark.parametrize('work, net', [('scratch', lenet), ('concise', resnet18)])
 def test_operations_of_an_image(work, net):
-    """Two for each weight at each position, forward and for the gradients of weights and of the layer's input."""
+    """Two for each weight and position, in the forward pass, the weights' gradients and the input's gradient."""
     operations = []
 
     def count(layer, _, out):
         positions = out.shape[2] * out.shape[3] if out.ndim == 4 else 1
-        directions = 3 if operations else 2  # nobody asks for the gradient of the images
+        directions = 3 if operations else 2  # the gradient of the images is not computed
         operations.append(directions * 2 * layer.weight.data().size * positions)
 
     net = net()
@@ -124,7 +127,7 @@ def test_a_chart_is_drawn(tmp_path):
 
 # --- one contender ---
 
-def test_a_run_gives_the_line_and_what_was_seen_from_outside(program):
+def test_run_returns_the_line_of_the_contender_and_its_duration(program):
     fake = program('print("some talk"); line["name"] = job["name"]; print(json.dumps(line))')
     run = process.run(sys.executable, fake, {'name': 'x'}, timeout=20)
     assert run['name'] == 'x'
@@ -152,12 +155,12 @@ def test_settings_of_this_shell_do_not_reach_a_contender(program, monkeypatch):
     assert process.run(sys.executable, fake, {}, timeout=20)['loss'] == []
 
 
-def test_a_crash_is_told_by_the_last_line_it_left(program):
+def test_a_crash_is_reported_with_its_last_line(program):
     with pytest.raises(process.ProgramError, match='^exit status 1: RuntimeError: no such thing$'):
         process.run(sys.executable, program('raise RuntimeError("no such thing")'), {}, timeout=20)
 
 
-def test_a_contender_that_hangs_is_ended_with_all_it_started(program, tmp_path):
+def test_a_contender_that_hangs_is_killed_with_its_children(program, tmp_path):
     fake = program(f'child = subprocess.Popen(["sleep", "60"])\n'
                    f'open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))\ntime.sleep(60)')
     with pytest.raises(process.ProgramError, match=r'took longer than 0.5 s'):
@@ -167,7 +170,7 @@ def test_a_contender_that_hangs_is_ended_with_all_it_started(program, tmp_path):
         stat = Path(f'/proc/{pid}/stat')
         try:
             os.kill(pid, 0)
-            if stat.exists() and ') Z ' in stat.read_text():  # ended; nobody has asked for its status yet
+            if stat.exists() and ') Z ' in stat.read_text():  # ended, but not reaped yet
                 return
         except (ProcessLookupError, FileNotFoundError):
             return
@@ -186,7 +189,7 @@ def test_a_line_that_cannot_be_read_is_an_error(program, output, reason):
         process.run(sys.executable, program(f'print({output!r})'), {}, timeout=20)
 
 
-def test_an_interpreter_that_is_not_there_is_an_error(program):
+def test_a_missing_interpreter_is_an_error(program):
     with pytest.raises(process.ProgramError, match='no-such-python'):
         process.run('no-such-python', program(''), {}, timeout=1)
 
@@ -200,20 +203,20 @@ def test_the_ceiling_is_measured():
     assert all(0 < rate < 1e5 for rate in rates.values())
 
 
-def test_a_ceiling_that_hangs_is_ended(program, monkeypatch):
+def test_a_ceiling_that_hangs_is_killed(program, monkeypatch):
     monkeypatch.setattr(process, 'CEILING', program('time.sleep(60)'))
     with pytest.raises(process.ProgramError, match=r'^took longer than 0.5 s$'):
         process.ceiling(sys.executable, 1, timeout=0.5)
 
 
-# --- the whole ---
+# --- the comparison ---
 
 @pytest.fixture
 def contenders(monkeypatch, program, tmp_path):
-    """Three fake contenders, of which one crashes and one has no environment; each tells when it ran."""
-    tell = f'open({str(tmp_path / "turns")!r}, "a").write(job["name"][0]); line["rows"] = 12\n'
-    good = program(tell + 'print(json.dumps(line))', 'good.py')
-    bad = program(tell + 'sys.exit("broken")', 'bad.py')
+    """Four fake contenders: one crashes, one has no environment. Each run appends an initial to the file turns."""
+    note = f'open({str(tmp_path / "turns")!r}, "a").write(job["name"][0]); line["rows"] = 12\n'
+    good = program(note + 'print(json.dumps(line))', 'good.py')
+    bad = program(note + 'sys.exit("broken")', 'bad.py')
     monkeypatch.setattr(compare, 'CONTENDERS', {
         'ours': lineup.Contender(good, None, {}, ('scratch',)),
         'bad': lineup.Contender(bad, None, {}, ('scratch',)),
@@ -250,7 +253,7 @@ def test_contenders_take_turns_and_those_that_fail_are_left_out(contenders, tmp_
     slow('time.sleep(60)', 'took longer than 5 s'),
     ('print("done")', 'no JSON object in its last line: done'),
 ])
-def test_without_a_ceiling_the_comparison_goes_on(contenders, program, monkeypatch, capsys, code, reason):
+def test_without_a_ceiling_the_comparison_continues(contenders, program, monkeypatch, capsys, code, reason):
     monkeypatch.setattr(process, 'CEILING', program(code, 'ceiling.py'))
     assert compare.main(['--rounds', '1', '--work', 'scratch', '--only', 'ours', '--timeout', '5']) == 0
     out, err = capsys.readouterr()
@@ -260,7 +263,7 @@ def test_without_a_ceiling_the_comparison_goes_on(contenders, program, monkeypat
 
 @pytest.mark.parametrize('arguments', [['--epochs', '1'], ['--rounds', '-1'], ['--work', 'poetry'],
                                        ['--only', 'nobody'], ['--json', 'no/such/folder/x']])
-def test_bad_arguments_are_refused(arguments, capsys):
+def test_invalid_arguments_are_rejected(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         compare.main(arguments)
     assert caught.value.code == 2
@@ -272,7 +275,7 @@ def test_missing_data_is_one_line(tmp_path, capsys):
     assert err.startswith('compare: ') and 'train-images' in err and err.count('\n') == 1
 
 
-def test_rows_are_cut_to_what_is_asked_for(tmp_path):
+def test_the_dataset_is_cut_to_the_requested_rows(tmp_path):
     arrays = (numpy.ones((300, 28, 28), 'uint8'), numpy.arange(300)) * 2
     for asked, num_train, num_test in ((250, 250, 32), (6, 6, 16), (1000, 300, 48)):
         path, num_rows = rows.write(arrays, asked, tmp_path)
@@ -283,7 +286,7 @@ def test_rows_are_cut_to_what_is_asked_for(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('devices', [1, 2])
-def test_ours_trains_and_tells_what_it_did(tmp_path, devices):
+def test_ours_trains_and_prints_its_results(tmp_path, devices):
     rng = numpy.random.default_rng(0)
     arrays = (rng.integers(0, 256, (40, 28, 28)).astype('uint8'), rng.integers(0, 10, 40)) * 2
     data, _ = rows.write(arrays, 40, tmp_path)
@@ -298,7 +301,7 @@ def test_ours_trains_and_tells_what_it_did(tmp_path, devices):
 
 # --- environments ---
 
-def test_an_environment_that_cannot_be_made_leaves_nothing(monkeypatch, tmp_path):
+def test_an_environment_that_cannot_be_created_is_removed(monkeypatch, tmp_path):
     def call(command):
         if 'pip' not in command:
             python = environments.python_of(tmp_path / 'peer')
@@ -313,7 +316,7 @@ def test_an_environment_that_cannot_be_made_leaves_nothing(monkeypatch, tmp_path
     assert not (tmp_path / 'peer').exists()
 
 
-def test_an_environment_that_is_there_is_proved_and_used(monkeypatch, tmp_path):
+def test_an_existing_environment_is_checked_and_used(monkeypatch, tmp_path):
     python = environments.python_of(tmp_path / 'peer')
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
@@ -335,14 +338,14 @@ def test_versions_are_those_of_the_interpreter():
 
 @pytest.fixture
 def few_rows(monkeypatch, tmp_path):
-    """The benchmarks' data is 20 training rows and 40 test rows of noise."""
+    """Replace the benchmarks' data by 20 training rows and 40 test rows of noise."""
     rng = numpy.random.default_rng(0)
 
     def load_data(dataset, batch_size, data_dir, train_size, **_):
         return tuple(BatchIterator(rng.integers(0, 256, (n, 28, 28)).astype('uint8'), rng.integers(0, 10, n),
                                    batch_size, dataset) for n in (20, 40))
 
-    for module in (two_devices, memory, bfloat16_accuracy):
+    for module in (two_devices, memory, bfloat16_accuracy, sync_batch_norm):
         monkeypatch.setattr(module, 'load_data', load_data)
     for module in (two_devices, memory):
         monkeypatch.setattr(module, 'WORK', {'scratch': (scratch.train, 20, 8, 0.1)})
@@ -364,12 +367,28 @@ def test_two_devices_keeps_the_second_epoch_and_evaluates_one_batch(few_rows, mo
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='memory is read from /proc')
-def test_memory_is_noted_after_every_epoch(few_rows):
+def test_memory_is_recorded_after_every_epoch(few_rows):
     sizes = memory.sizes('scratch', 2, 3, 'noise', None)
     assert len(sizes) == 3
     assert all(50 < resident < addresses for resident, addresses in sizes)  # MB
 
 
+def test_time_to_accuracy_by_hand(tmp_path, monkeypatch, capsys):
+    for name, momentum, accuracies in (('a', 0.0, [0.89, 0.9, 0.88]), ('b', 0.9, [0.93, 0.91, 0.94])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'config.json').write_text(json.dumps({'seed': 3, 'lr': 0.1, 'momentum': momentum}))
+        write_history([Epoch(i, 100.0 * i, 1.0, accuracy, 10.0) for i, accuracy in enumerate(accuracies, 1)],
+                      tmp_path / name / 'history.csv')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'argv', ['time_to_accuracy.py', 'a', 'b', '--accuracies', '0.9', '0.94'])
+    time_to_accuracy.main()
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        '| rate 0.1 | 3 | 2 epochs, 300 s | never | 0.9000 in 3 epochs |',
+        '| rate 0.1, momentum 0.9 | 3 | 1 epochs, 100 s | 3 epochs, 600 s | 0.9400 in 3 epochs |']
+    assert (tmp_path / 'time_to_accuracy.png').read_bytes()[:4] == b'\x89PNG'
+
+
+@pytest.mark.slow
 def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monkeypatch, devices, capsys):
     rates, step = [], concise.train_batch
 
@@ -385,3 +404,16 @@ def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monk
     assert accuracy * 40 == pytest.approx(round(accuracy * 40))
     assert [line.split(':')[0] for line in capsys.readouterr().out.splitlines()] == [
         'seed 0, float32, epoch 1', 'seed 0, float32, epoch 2']
+
+
+@pytest.mark.slow
+def test_sync_batch_norm_prints_tables(few_rows, monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'argv', ['sync_batch_norm.py', '--batch-size', '8', '--rounds', '1', '--steps', '1',
+                                      '--rows', '20', '--epochs', '1', '--seeds', '3', '4'])
+    sync_batch_norm.main()
+    cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in capsys.readouterr().out.splitlines()
+             if line.startswith('| ')]
+    assert [row[0] for row in cells] == ['batch norm', 'each device its own', 'synchronized', 'devices', 'one device',
+                                         '2 devices', '2 devices, synchronized']
+    assert cells[3] == ['devices', 'seed 3', 'seed 4', 'mean', 'last loss, mean']
+    assert all(0 <= float(acc) <= 1 for row in cells[4:] for acc in row[1:4])

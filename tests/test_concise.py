@@ -11,25 +11,36 @@ from test_scratch import BATCHES, Batches, largest_difference, of_labels, train_
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.parallel.split import split_by
 from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 
 
-@pytest.fixture
-def rng(seed):
-    return numpy.random.default_rng(seed)
-
-
-def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, **trainer_options):
+def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, accumulate=1, shares=None):
     """Train on the batches; return the parameters on each device in the scratch chapter's form."""
     net = block = oracle.gluon_lenet(params, devices)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     if hybridize:
         net, loss = hybridized(net), hybridized(loss)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr}, **trainer_options)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
     for X, y in batches:
-        concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices)
+        concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices,
+                            accumulate=accumulate, split_batch=split_by(shares, devices))
     return [oracle.gluon_lenet_params(block, device) for device in devices]
+
+
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_a_worker_without_rows(device_list, rng, accumulate):
+    """A Horovod worker may get no rows of a batch; its own gradient is 0."""
+    devices, params = device_list(1), oracle.lenet_params(rng)
+    net = oracle.gluon_lenet(params, devices)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.2})
+    X, y = oracle.images(rng, 4)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    concise.train_batch(np.array(X), np.array(y), net, loss, trainer, devices)
+    before = oracle.gluon_lenet_params(net, devices[0])
+    assert concise.train_batch(np.array(X[:0]), np.array(y[:0]), net, loss, trainer, devices, 4, accumulate) == []
+    assert largest_difference(before, oracle.gluon_lenet_params(net, devices[0])) == 0
 
 
 @pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
@@ -44,30 +55,28 @@ def test_concise_equals_scratch(device_list, rng, k):
 
 
 @pytest.mark.parametrize('hybridize', [True, slow(False)])
-@pytest.mark.parametrize('k', [slow(2), 3, slow(4)])
-def test_k_devices_equal_one(device_list, rng, k, hybridize):
+@pytest.mark.parametrize('k, shares', [slow(2, None), (3, None), slow(4, None), slow(2, [3, 1]), slow(3, [1, 50, 2])])
+def test_k_devices_equal_one(device_list, rng, k, shares, hybridize):
     params = oracle.lenet_params(rng, dtype='float64')
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     one, = train_gluon_lenet(device_list(1), params, batches)
-    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize)
+    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, shares=shares)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
     assert largest_difference(replicas[0], one) < 1e-13
     assert largest_difference(one, params) > 1e-3
 
 
-@pytest.mark.parametrize('update_on_kvstore', [True, False])
-def test_replicas_stay_equal_wherever_the_trainer_updates(device_list, rng, update_on_kvstore):
-    """17 rows in batches of 8 on two devices: one gets no rows of the last batch, but takes the same step."""
+@pytest.mark.parametrize('k, parts, hybridize', [(2, 3, True), slow(2, 3, False), slow(1, 64, True), slow(3, 4, True)])
+def test_a_batch_in_parts_equals_the_whole(device_list, rng, k, parts, hybridize):
     params = oracle.lenet_params(rng, dtype='float64')
-    X, y = oracle.images(rng, 17, dtype='float64')
-    batches = [(X[i:i + 8], y[i:i + 8]) for i in (0, 8, 16)]
-    first, second = train_gluon_lenet(device_list(2), params, batches, update_on_kvstore=update_on_kvstore)
-    assert largest_difference(first, second) == 0
-    one, = train_gluon_lenet(device_list(1), params, batches)
-    # An update on the device combines float64 parameters with a float32 learning rate in another order
-    assert largest_difference(first, one) < 1e-8
-    assert largest_difference(one, params) > 1e-3
+    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
+    whole = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize)
+    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, accumulate=parts)
+    for replica in replicas[1:]:
+        assert largest_difference(replica, replicas[0]) == 0
+    assert largest_difference(replicas[0], whole[0]) < 1e-13  # sums in another order, as for k devices
+    assert largest_difference(whole[0], params) > 1e-3
 
 
 def test_train_batch_does_not_wait(device_list, rng, no_waiting):
@@ -82,6 +91,7 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
         concise.train_batch(X, y, net, loss, trainer, devices)
     with no_waiting():
         for X, y in batches:
+            concise.train_batch(X, y, net, loss, trainer, devices, accumulate=2)
             ls = concise.train_batch(X, y, net, loss, trainer, devices)
     assert [l.size for l in ls] == [1, 1]
 
@@ -147,10 +157,42 @@ def test_the_network_of_an_earlier_call_is_freed(devices, rng):
     assert networks[0]() is None
 
 
+def test_batch_norm_sees_the_parts(devices, rng):
+    """By hand: each part moves the running mean by a tenth of the way to the mean of its own rows."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
+    X, y = oracle.images(rng, 7)  # 4 and 3 rows, in parts of 2, 2 and 2, 1
+    data = Batches([(np.array(X), np.array(y))])
+    concise.train(2, 7, 0.1, devices=devices[:2], data=(data, data), net=net, run=Run(1, quiet=True), accumulate=2)
+    rows = X.reshape(7, 784)
+    for device, parts in zip(devices, ([rows[:2], rows[2:4]], [rows[4:6], rows[6:]])):
+        expected = 0.9 * 0.1 * parts[0].mean(axis=0) + 0.1 * parts[1].mean(axis=0)
+        numpy.testing.assert_allclose(net[1].running_mean.data(device).asnumpy(), expected, rtol=1e-5)
+
+
+def test_momentum_and_weight_decay_by_hand(devices):
+    """The gradient of the biases is the same in each step, but for the second decimal: one row, tiny rate."""
+    biases = {}
+    for settings in ({}, {'momentum': 0.5}, {'weight_decay': 0.5}):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
+        batch = np.zeros((1, 1, 28, 28)), np.zeros(1)  # zeros: only the biases learn
+        concise.train(2, 1, 1e-3, devices=devices, data=(Batches([batch] * 2), Batches([batch])), net=net,
+                      run=Run(1, quiet=True), **settings)
+        biases[tuple(settings)] = net[1].bias.data(devices[1]).asnumpy()[0], net[1].weight.data(devices[1]).asnumpy()
+    g = 0.9e-3  # rate times gradient of the first bias: 1 - softmax(0) = 0.9
+    (plain, W), (with_momentum, _), (with_decay, W_decayed) = biases.values()
+    assert plain == pytest.approx(2 * g, rel=1e-2) and with_momentum == pytest.approx(2.5 * g, rel=1e-2)
+    assert with_decay < plain
+    numpy.testing.assert_allclose(W_decayed, W * (1 - 0.5e-3) ** 2, rtol=1e-5)
+
+
 @pytest.mark.slow
-def test_each_devices_running_statistics_are_of_its_own_rows_from_the_first_batch(devices, rng):
-    """By hand: 0.9 of the initial zero plus 0.1 of the mean of the device's rows. (With all parameters, the Trainer
-    would copy those of the first device.)"""
+def test_running_statistics_come_from_the_devices_own_rows(devices, rng):
+    """From the first batch on: 0.9 times the initial zero plus 0.1 times the mean of the device's rows.
+
+    If the Trainer updated all parameters, it would copy the statistics of the first device to the others.
+    """
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
     X, y = oracle.images(rng, 2 * len(devices))
@@ -179,6 +221,9 @@ def accumulating(net):
     (lambda: frozen(small_net()), {}, 'net has no parameter to train'),
     (lambda: accumulating(small_net()), {}, "net has parameters with grad_req 'add'"),
     (small_net, {'dtype': 'bfloat16'}, "dtype 'bfloat16' is for ResNet-18|this CPU has no avx512_bf16|needs MXNet 1.9"),
+    (small_net, {'momentum': 1}, 'momentum 1: must be a number of at least 0 and less than 1'),
+    (small_net, {'weight_decay': -1}, 'weight_decay -1: must be a number of at least 0'),
+    (small_net, {'weight_decay': numpy.inf}, 'weight_decay inf: must be a number of at least 0'),
     (small_net, {'batch_size': 8}, 'batch_size 8, but the training data has batches of 4 rows'),
     (lambda: small_net(9), {}, 'training labels are from 0 to 9, but the network has 9 outputs: ')])
 def test_an_invalid_network_keeps_its_weights(devices, make, more, message):

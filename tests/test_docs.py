@@ -4,9 +4,12 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 REPO = Path(__file__).parents[1]
 PAGES = sorted([*REPO.glob('*.md'), *REPO.glob('docs/*.md'), *REPO.glob('*/README.md'), REPO / 'benchmarks/notes.md'])
@@ -47,7 +50,7 @@ def test_public_functions_have_docstrings():
     assert not silent, '\n'.join(silent)
 
 
-@pytest.mark.parametrize('folder', ['gluon_mgpu', 'benchmarks', 'examples', 'tools'])
+@pytest.mark.parametrize('folder', ['gluon_mgpu', 'benchmarks', 'examples', 'tests', 'tools'])
 def test_docstrings_do_not_begin_with_a_question_word(folder):
     """Rule of the style guide: an imperative for a function, a noun phrase for a class or module."""
     wrong = [f'{path}: {line}' for path, tree in syntax_trees(folder)
@@ -91,6 +94,29 @@ def test_code_of_the_chapters_page_exists(hooks):
     for kind, what in blocks:
         shown = hooks.code_block(kind, what)
         assert '"""' not in shown and shown.count('````python') == (1 if kind == 'code' else 2)
+
+
+def test_the_chapters_page_is_up_to_date(hooks):
+    """GitHub shows the page as it is in the repository, so the code is in it as well."""
+    page = (REPO / 'docs' / 'chapters.md').read_text()
+    assert page == hooks.with_code(page), 'a function that the page shows has changed: python tools/site_hooks.py'
+
+
+def test_code_is_written_after_its_comment(hooks):
+    comment = '<!-- code: gluon_mgpu/scratch.py sgd -->'
+    page = hooks.with_code(f'before\n\n{comment}\n\nafter\n')
+    assert page.startswith(f'before\n\n{comment}\n````python\ndef sgd(') and page.endswith('\n````\n\nafter\n')
+    assert hooks.with_code(page.replace('def sgd', 'def old')) == page
+    assert hooks.diff('a = 1\nb = 2', 'a = 1\nc = 3') == '  a = 1\n- b = 2\n+ c = 3'
+
+
+@pytest.mark.slow
+def test_the_diagrams_can_be_drawn(tmp_path):
+    subprocess.run([sys.executable, str(REPO / 'tools' / 'draw_diagrams.py'), str(tmp_path)], check=True, timeout=120)
+    for name in ('data-parallel.png', 'partitions.png'):
+        with Image.open(tmp_path / name) as drawn, Image.open(REPO / 'docs' / name) as shown:
+            assert drawn.size == shown.size
+            assert drawn.mode == shown.mode == 'RGBA', 'transparent, for dark pages'
 
 
 def test_changed_lines_ignore_comments_and_indentation(hooks):

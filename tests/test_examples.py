@@ -1,12 +1,14 @@
-"""The examples: each run as a program, and what each claims held against one device or NumPy."""
+"""The examples: each runs as a program, and its results are compared with one device or with NumPy."""
 import importlib
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy
 import pytest
+from devices_flag import devices_flag
 from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
@@ -14,11 +16,11 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.scratch import init_params, lenet, loss
+from gluon_mgpu.scratch import get_params, init_params, lenet, loss
 
 FOLDER = Path(__file__).parent.parent / 'examples'
 
-# Small, and such that as many lines are printed as with the defaults. The devices of each docstring: 2 or 4.
+# Name: number of devices in the docstring, and flags with which it is fast and prints as many lines as by default
 PROGRAMS = {
     'async_dispatch': (2, ['--size', '64']),
     'book_tryouts': (2, []),
@@ -30,41 +32,60 @@ PROGRAMS = {
     'network_partition': (2, ['--width', '16', '--batch-size', '32']),
     'one_device': (2, ['--rows', '16']),
     'one_device_concise': (2, ['--rows', '8']),
+    'one_step': (2, ['--no-pause']),
     'straight_dope': (4, ['--dataset', 'glyphs', '--train-size', '300']),
 }
+SMALL = ['--dataset', 'glyphs', '--train-size', '16', '--test-size', '8', '--batch-size', '2']
+EXERCISES = {
+    'batch_times_k': (4, [*SMALL, '--num-epochs', '1']),
+    'diamond': (2, ['--size', '16', '--rounds', '1']),
+    'dispatch_cost': (1, ['--times', '10', '--large', '64', '--rounds', '1']),
+    'eight_operations': (2, ['--size', '32', '--rounds', '1']),
+    'learning_rates': (4, [*SMALL, '--num-epochs', '1']),
+    'parallel_accuracy': (4, ['--dataset', 'glyphs', '--test-size', '20', '--batch-size', '8', '--rounds', '1']),
+    'resnet18_settings': (2, ['--dataset', 'glyphs', '--train-size', '2', '--test-size', '2', '--num-epochs', '4']),
+    'shared_allreduce': (4, ['--rounds', '1']),
+    'sixteen_devices': (3, ['--dataset', 'glyphs', '--rows', '7', '--rows-of-resnet', '4']),
+    'small_operators': (2, ['--rounds', '1', '--times', '4']),
+    'steps_in_flight': (2, ['--dataset', 'glyphs', '--steps', '3', '--batch-size', '3']),
+    'unequal_devices': (2, ['--dataset', 'glyphs', '--steps', '1', '--batch-size', '8', '--rounds', '1']),
+    'wait_for_one': (2, ['--size', '16', '--rounds', '1']),
+}
+PROGRAMS.update({f'exercises/{name}': program for name, program in EXERCISES.items()})
 
 
 @pytest.fixture
 def example(request, monkeypatch):
-    """The module of the example that the test is named after: test_NAME__what."""
-    monkeypatch.syspath_prepend(str(FOLDER))
+    """The module of the example in the name of the test: test_NAME__SUBJECT."""
+    for folder in (FOLDER / 'exercises', FOLDER):
+        monkeypatch.syspath_prepend(str(folder))
     return importlib.import_module(request.function.__name__[5:].split('__')[0])
 
 
 def shape_of(lines):
-    """Lines without what may vary: numbers, and the blanks that they need."""
-    lines = [re.sub(r'~?-?\d+(\.\d*)?(e[-+]\d+)?', '#', line) for line in lines]
+    """Return the lines with # for each number, or … for a time, and without the spaces that align them."""
+    lines = [re.sub(r'~?-?\d+(\.\d*)?(e[-+]\d+)?|…', '#', line) for line in lines]
     return [re.sub(r' *([\[\]]) *', r'\1', re.sub(r' +', ' ', line)).strip() for line in lines]
 
 
 def expected_output(name):
-    """The indented lines that follow the paragraph 'Prints ...' of the docstring."""
+    """Return the indented lines after the paragraph 'Prints ...' in an example's docstring."""
     docstring = (FOLDER / f'{name}.py').read_text().split('"""')[1]
     block = re.search(r'(?s:Prints.*?\n\n)((?:    .*\n)+)', docstring)
     return block[1].splitlines()
 
 
 def complaints(stderr):
-    """The lines that tell of something wrong. MXNet 1.9 prints no others.
+    """Return the lines that report a problem: with MXNet 1.9 all, with MXNet 2 those with a word such as 'error'.
 
-    Without a GPU, its CUDA builds tell so when a KVStore is made. MXNet 2 also tells which memory pools and which
-    pooling it uses, from several threads, so that its lines may run into one another.
+    CUDA builds print a harmless line when a KVStore is created without a GPU. MXNet 2 prints its memory pools and
+    pooling operators, from several threads, so that these lines may be mixed up.
     """
     return [line for line in stderr.splitlines() if 'GPU context requested, but no GPUs found' not in line
             and (MXNET_MAJOR < 2 or re.search('traceback|warning|error|failed', line, re.IGNORECASE))]
 
 
-def test_complaints_are_found():
+def test_complaints_finds_problems():
     logged = ('[11:29:32] ../src/storage/storage.cc:202: Using Pooled (Naive) StorageManager for CPU\n'
               '[11:29:33] ../src/operator/nn/dnnl/dnnl_pooling.cc:59: oneDNN Pooling: training with prop_kind is '
               'forward_inference\n')
@@ -77,17 +98,51 @@ def test_complaints_are_found():
 def test_program_prints_what_its_docstring_says(name, device_list):
     num_devices, flags = PROGRAMS[name]
     devices = device_list(num_devices)
-    program = [sys.executable, str(FOLDER / f'{name}.py'), *flags, '--devices',
-               ','.join(f'{d.device_type}:{d.device_id}' for d in devices)]
+    program = [sys.executable, str(FOLDER / f'{name}.py'), *flags, *devices_flag(devices)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, cwd=FOLDER.parent)
     assert (done.returncode, complaints(done.stderr)) == (0, [])
-    if devices[0].device_type == 'cpu':  # the docstrings are of a machine without GPUs
+    if devices[0].device_type == 'cpu':  # the docstrings show a machine without GPUs
         assert shape_of(done.stdout.splitlines()) == shape_of(expected_output(name))
 
 
-def test_all_programs_are_run_and_in_the_readme():
+def test_all_programs_are_tested_and_in_the_readme():
     programs = {path.stem for path in FOLDER.glob('*.py')} - {'flags'}
-    assert programs == PROGRAMS.keys() == set(re.findall(r'\((\w+)\.py\)', (FOLDER / 'README.md').read_text()))
+    assert programs == set(re.findall(r'\((\w+)\.py\)', (FOLDER / 'README.md').read_text()))
+    assert programs == {name for name in PROGRAMS if 'exercises/' not in name}
+
+
+def test_all_exercises_are_tested_and_in_the_docs():
+    programs = {path.stem for path in (FOLDER / 'exercises').glob('*.py')} - {'common'}
+    text = (FOLDER.parent / 'docs' / 'exercises.md').read_text()
+    assert programs == EXERCISES.keys() == set(re.findall(r'\(\.\./examples/exercises/(\w+)\.py\)', text))
+
+
+def test_parallel_accuracy__every_split_counts_the_same_rows(example, device_list, capsys):
+    flags = ['--dataset', 'glyphs', '--test-size', '20', '--batch-size', '7', '--rounds', '1']
+    example.main([*flags, *devices_flag(device_list(4))])
+    _, on_host, _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines] == [on_host.split()[2]] * 5
+
+
+def test_shared_allreduce__bytes_by_hand(example, device_list):
+    devices = device_list(4)
+    data = [np.arange(8, ctx=device) for device in devices]
+    traffic = example.by_chunk(data)  # 3 messages of 2 numbers, 8 bytes, to the hub and 3 back, for each of 4 hubs
+    assert list(traffic.sent.values()) == list(traffic.received.values()) == [48] * 4
+    traffic = example.by_parameter(data, [1, 5, 2])  # 5 numbers on device 0, 2 on 1, 1 on 2
+    assert list(traffic.sent.values()) == list(traffic.received.values()) == [4 * n for n in (15 + 3, 6 + 6, 3 + 7, 8)]
+    assert [d.asnumpy().tolist() for d in data] == [[16 * n for n in range(8)]] * 4
+
+
+def test_unequal_devices__each_context_has_a_thread_of_its_own(example, devices):
+    if devices[0].device_type == 'cpu':
+        assert len({example.thread_of(device) for device in devices[:2]}) == 2
+
+
+@pytest.mark.slow
+def test_learning_rates__picture(example, device_list, tmp_path):
+    example.main([*SMALL, '--num-epochs', '1', '--out', str(tmp_path / 'grid.png'), *devices_flag(device_list(4))])
+    assert (tmp_path / 'grid.png').read_bytes()[:4] == b'\x89PNG'
 
 
 @pytest.mark.parametrize('argv, line', [
@@ -95,7 +150,7 @@ def test_all_programs_are_run_and_in_the_readme():
     (['--devices', 'tpu:0,cpu:0'], "'tpu:0' names no device"),
     (['--width', '0'], '--width 0: at least 1 expected'),
 ])
-def test_network_partition__refuses_bad_flags(example, argv, line, capsys):
+def test_network_partition__rejects_invalid_flags(example, argv, line, capsys):
     with pytest.raises(SystemExit) as end:
         example.main(argv)
     assert end.value.code == 2
@@ -114,7 +169,7 @@ def test_async_dispatch__returns_before_the_work_is_done(example, devices):
     X = np.ones((600, 600), ctx=devices[0])
     example.dispatch_and_completion(X, 2)
     dispatched, done = example.dispatch_and_completion(X, 50)
-    if devices[0].device_type == 'cpu':  # some 150 ms of work; on a GPU it would be too little
+    if devices[0].device_type == 'cpu':  # about 150 ms of work; too little on a GPU
         assert dispatched < done / 2
 
 
@@ -132,7 +187,7 @@ def test_copy_overlap__results_are_numpys_either_way(example, devices):
 
 
 def numpy_mlp_gradients(X, y, params):
-    """The gradients of the summed cross-entropy of Z = X; Z <- tanh(Z) W for each W, by hand."""
+    """Compute the gradients of the summed cross-entropy of Z by hand; Z is first X, then tanh(Z) W for each W."""
     inputs, Z = [], X
     for W in params:
         inputs.append(numpy.tanh(Z))
@@ -176,7 +231,7 @@ def test_layer_partition__equals_one_device(example, device_list, num_devices):
     X_mx, y_mx = np.array(X, ctx=devices[0]), np.array(y, ctx=devices[0])
 
     device_params = example.cut(params, devices)
-    for device, parts in zip(devices, device_params):  # a part of each on every device
+    for device, parts in zip(devices, device_params):  # every device has a part of each parameter
         assert all(part.ctx == device and 0 < part.size < param.size for part, param in zip(parts, params))
     scores = example.split_lenet(X_mx, device_params, devices, [])
     assert scores.ctx == devices[0]
@@ -202,6 +257,48 @@ def test_layer_partition__bytes_by_hand(example):
         'layer-wise partitioning': 2 * 256 * (3380 + 800 + 128 + 5) * 4,
         'data parallelism': 2 * (180 + 20 + 25000 + 50 + 102400 + 128 + 1280 + 10) * 4}
     assert example.bytes_by_way(1, 4)['network partitioning'] == 2 * (3380 + 800 + 128) * 4
+
+
+@pytest.mark.parametrize('num_devices', [2, 3])
+def test_one_step__is_a_training_step(example, device_list, num_devices):
+    devices = device_list(num_devices)
+    (X, y), params = example.bars(), init_params(0.1)
+    device_params, alone, wanted = ([get_params(params, device) for device in where]
+                                    for where in (devices, devices[:1], devices[:1]))
+    texts = dict(example.stages(X, y, device_params, alone[0], devices, lr=0.1))
+    assert [text.split(':')[0] for text in texts] == ['Batch', 'Split', 'Forward', 'Backward', 'Allreduce', 'Update']
+    *_, split, _, _, _, update = texts.values()
+    assert [line.split('labels ')[1] for line in split] == {
+        2: ['0 1 2 3', '4 5 6 7'], 3: ['0 1 2', '3 4 5', '6 7']}[num_devices]
+    assert len(update) == num_devices + 1
+    scratch.train_batch(X, y, wanted, devices[:1], lr=0.1)
+    for params_of_one in (*device_params, *alone):
+        # float32, sums in another order
+        assert abs(params_of_one.flat.asnumpy() - wanted[0].flat.asnumpy()).max() < 1e-6
+    assert abs(wanted[0].flat.asnumpy() - get_params(params, devices[0]).flat.asnumpy()).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_one_step__replicas_drift_apart_without_allreduce(example, devices, tmp_path):
+    (X, y), params = example.bars(), init_params(0.1)
+    runs = {function.__name__: example.train(X, y, params, devices, 0.1, 12, function)
+            for function in (scratch.allreduce, lambda data: None)}
+    (with_it, losses_with), (without, losses_without) = runs.values()
+    assert with_it == [0] * 12
+    assert without[0] == 0 < without[1] < without[6] < without[11]
+    assert max(losses_with[11]) < 0.3 * min(losses_with[0])
+    assert min(losses_without[11]) > 3 * max(losses_with[11])
+    example.draw(runs, tmp_path / 'new' / 'one_step.png')
+    assert (tmp_path / 'new' / 'one_step.png').read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.parametrize('flags, is_terminal, pauses', [([], True, 5), ([], False, 0), (['--no-pause'], True, 0)])
+def test_one_step__waits_for_enter_between_the_stages(example, monkeypatch, flags, is_terminal, pauses):
+    asked = []
+    monkeypatch.setattr('sys.stdin', types.SimpleNamespace(isatty=lambda: is_terminal))
+    monkeypatch.setattr('builtins.input', lambda: asked.append(1))
+    example.main(flags)
+    assert len(asked) == pauses
 
 
 def test_data_parallel__rows_are_scattered(example, device_list):
@@ -315,7 +412,7 @@ def test_straight_dope__replicas_stay_equal_when_each_device_updates(example, de
     pixels, labels = rng.integers(0, 256, (17, 28, 28)).astype('uint8'), rng.integers(0, 10, 17)
     net = example.make_net(devices)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
-    for X, y in BatchIterator(pixels, labels, 8, 'noise'):  # 8, 8 and 1 rows: the second device gets none of the 1
+    for X, y in BatchIterator(pixels, labels, 8, 'noise'):  # 8, 8 and 1 rows: in the last batch, one device has none
         example.train_batch(X, y, devices, net, trainer, 8)
     for param in net.collect_params().values():
         first, second = (param.data(device).asnumpy() for device in devices)
@@ -334,7 +431,7 @@ def test_straight_dope__every_validation_image_counts_once(example, devices, mon
     assert capsys.readouterr().out.startswith('run(2, 8, 0.1): 0.5000 0.5000, ')
 
 
-def test_book_tryouts__what_the_chapters_show(example, devices):
+def test_book_tryouts__values_shown_in_the_chapters(example, devices):
     for device in devices[:2]:
         b1, grad = example.first_bias(device)
         assert b1.ctx == grad.ctx == device
@@ -354,24 +451,24 @@ def test_book_tryouts__parameters_exist_on_their_devices_only(example, device_li
     assert [example.exists_on(weight, device) for device in (*devices, elsewhere)] == [True, True, False]
 
 
-def assert_equals_the_chapter_on_one_device(example, chapter, device, rows):
-    """The same losses to the bit: nothing of what several devices need changes what one computes."""
-    of_chapter = example.losses(lambda *args, **rest: chapter.train(1, *args, devices=[device], **rest), rows)
-    assert example.losses(lambda *args, **rest: example.train(*args, device=device, **rest), rows) == of_chapter
-    assert of_chapter[0] != of_chapter[1]  # it has learned something
+def assert_equals_the_chapter_on_one_device(example, chapter, device, rows, lr):
+    """Check that the losses are exactly equal: the code for several devices does not change those of one."""
+    losses = importlib.import_module('one_device').losses
+    of_chapter = losses(lambda *args, **rest: chapter.train(1, *args, devices=[device], **rest), rows, lr)
+    assert losses(lambda *args, **rest: example.train(*args, device=device, **rest), rows, lr) == of_chapter
+    assert of_chapter[0] > of_chapter[1]  # it learns
 
 
 def test_one_device__equals_the_chapter(example, devices):
-    assert_equals_the_chapter_on_one_device(example, scratch, devices[0], 30)
+    assert_equals_the_chapter_on_one_device(example, scratch, devices[0], 30, lr=0.2)
 
 
 @pytest.mark.parametrize('num_rows', [1, 3])
 def test_one_device__few_rows(example, num_rows):
-    """Fewer than the four batches, and fewer than the devices."""
+    """Fewer rows than batches, and fewer than devices."""
     assert len(example.losses(lambda *args, **rest: scratch.train(2, *args, **rest), num_rows)) == 2
 
 
 @pytest.mark.slow
 def test_one_device_concise__equals_the_chapter(example, devices):
-    example.losses = importlib.import_module('one_device').losses
-    assert_equals_the_chapter_on_one_device(example, concise, devices[0], 8)
+    assert_equals_the_chapter_on_one_device(example, concise, devices[0], 64, lr=0.02)

@@ -1,4 +1,4 @@
-"""Runs and networks as ONNX models: in onnxruntime and in PyTorch they predict what they predicted in MXNet."""
+"""Runs and networks as ONNX models: onnxruntime and PyTorch predict the same as MXNet."""
 import importlib.util
 import json
 import re
@@ -11,6 +11,7 @@ import idx_files
 import numpy
 import onnxruntime
 import pytest
+from devices_flag import devices_flag
 from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
@@ -25,17 +26,17 @@ from gluon_mgpu.training.parameters import by_name, statistics, trainable
 
 REPO = Path(__file__).parents[1]
 REAL = REPO.parent / 'shared/data'
-TOLERANCE = 1e-5  # of the largest score: what export itself asks for
+TOLERANCE = 1e-5  # of the largest score, as in the export's own check
 
 
 def run_model(path, X):
-    """The scores of a model in onnxruntime."""
+    """Return the scores of a model in onnxruntime."""
     scores, = onnxruntime.InferenceSession(path).run(None, {'images': X})
     return scores
 
 
 def assert_equal(found, expected):
-    """Scores are those of the network, row for row, and so is the class that each row is taken for."""
+    """Check that the scores of each row are those expected, and give the same class."""
     assert found.shape == expected.shape and found.dtype == 'float32'
     assert abs(found - expected).max() <= TOLERANCE * abs(expected).max()
     assert (found.argmax(axis=1) == expected.argmax(axis=1)).all()
@@ -49,7 +50,7 @@ def lenet_arrays(seed):
 
 @pytest.fixture
 def net(seed, devices):
-    """ResNet-18 after a step with several devices: each has running statistics of its own."""
+    """ResNet-18 after a step on several devices, each with its own running statistics."""
     net = resnet18(10)
     net.initialize(ctx=devices)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
@@ -67,7 +68,7 @@ def net(seed, devices):
 
 @pytest.mark.parametrize('rows', [1, 3, 64])
 def test_lenet(rows, lenet_arrays, devices, tmp_path):
-    """Held against the chapter's LeNet and against LeNet in NumPy."""
+    """The model is compared with the chapter's LeNet and with LeNet in NumPy."""
     params = [scratch.get_params(to_mx(lenet_arrays), d) for d in devices]
     to_onnx(params, tmp_path / 'all.onnx')
     to_onnx(params[-1], tmp_path / 'one.onnx')
@@ -87,12 +88,12 @@ def test_resnet18_on_its_first_device(net, devices, tmp_path):
         first, other = (net(np.array(X, ctx=d)).asnumpy() for d in devices[:2])
         assert_equal(run_model(tmp_path / 'a.onnx', X), first)
         differ = max(differ, abs(first - other).max() / abs(first).max())
-    assert differ > 100 * TOLERANCE  # the devices do, so that it matters which is exported
+    assert differ > 100 * TOLERANCE  # the devices differ, so it matters which one is exported
 
 
 @pytest.mark.slow
-def test_other_statistics_are_another_model(net, tmp_path):
-    """Each of the running statistics is in the model: with one changed, its file is another."""
+def test_running_statistics_are_part_of_the_model(net, tmp_path):
+    """If one of them changes, the file changes."""
     to_onnx(net, tmp_path / 'a.onnx')
     array = by_name(net)[statistics(net)[-1]].list_data()[0]
     assign(array, array.asnumpy() + 1)
@@ -102,29 +103,28 @@ def test_other_statistics_are_another_model(net, tmp_path):
 
 @pytest.fixture
 def chapter(tmp_path, devices, monkeypatch, capsys):
-    """A function that trains a chapter on few rows: returns its exit status, lines, and lines of errors."""
+    """A function that trains a chapter on few rows and returns its exit status and the lines of stdout and stderr."""
     idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
     monkeypatch.chdir(tmp_path)
-    names = ','.join(f'{d.device_type}:{d.device_id}' for d in devices)
-    flags = ['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--no-plot']
+    flags = ['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--no-plot', *devices_flag(devices)]
 
     def run(module, *more, first=True):
-        status = module.main([*(flags if first else ()), *(['--devices', names] if first else ()), *more])
+        status = module.main([*(flags if first else ()), *more])
         captured = capsys.readouterr()
         return status, captured.out.splitlines(), captured.err.splitlines()
 
     return run
 
 
-def right_answers(model, dataset, data_dir):
-    """How many of the test images a model takes for what they are, in batches of 256."""
+def num_correct(model, dataset, data_dir):
+    """Return the number of test images that a model classifies correctly, in batches of 256."""
     _, test_iter = load_data(dataset, 256, data_dir)
     return sum((run_model(model, X.asnumpy()).argmax(axis=1) == y.asnumpy()).sum() for X, y in test_iter)
 
 
 @pytest.mark.parametrize('module', [scratch, slow(concise)])
-def test_at_the_end_of_training_and_of_a_run_that_is_done(module, chapter, capsys, devices):
-    """Both give the same file, and what the run has told of its accuracy holds for it."""
+def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
+    """Both give the same file, and it has the accuracy that the run printed."""
     status, out, err = chapter(module, '--num-epochs', '2', '--out-dir', 'run', '--export', 'run/a.onnx')
     assert (status, err) == (0, []) and out[-2].startswith('test acc: ')
     assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: scores differ from the network's by "
@@ -135,8 +135,8 @@ def test_at_the_end_of_training_and_of_a_run_that_is_done(module, chapter, capsy
     contents = [Path(name).read_bytes() for name in ('run/a.onnx', 'run/model.onnx', 'b.onnx')]
     assert contents[0] == contents[1] == contents[2]
     history = Path('run/history.csv').read_text().splitlines()
-    if module is scratch:  # ResNet-18's accuracy is that of several devices, with statistics of their own
-        assert right_answers('run/a.onnx', 'mnist', 'data') == round(50 * float(history[-1].split(',')[3]))
+    if module is scratch:  # ResNet-18's accuracy is from several devices, each with its own statistics
+        assert num_correct('run/a.onnx', 'mnist', 'data') == round(50 * float(history[-1].split(',')[3]))
     found, config = find_run('run')
     loaded = load_run(found, config, devices)
     X, _ = images(numpy.random.default_rng(1), 64)
@@ -146,16 +146,16 @@ def test_at_the_end_of_training_and_of_a_run_that_is_done(module, chapter, capsy
 
 
 @pytest.mark.slow
-def test_resnet18_on_one_device_has_the_accuracy_that_the_run_has_told(chapter, devices):
-    one = ['--devices', f'{devices[0].device_type}:{devices[0].device_id}']
-    status, _, err = chapter(concise, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx', *one)
+def test_resnet18_on_one_device_has_the_accuracy_of_the_run(chapter, devices):
+    status, _, err = chapter(concise, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx',
+                             *devices_flag(devices[:1]))
     assert (status, err) == (0, [])
     history = Path('run/history.csv').read_text().splitlines()
-    assert right_answers('a.onnx', 'mnist', 'data') == round(50 * float(history[-1].split(',')[3]))
+    assert num_correct('a.onnx', 'mnist', 'data') == round(50 * float(history[-1].split(',')[3]))
 
 
-def test_a_run_that_goes_on(chapter):
-    """It exports at its end, also if only the command before asked for it, and also if nothing is left to train."""
+def test_a_resumed_run(chapter):
+    """It exports at its end, even if only the first command has the flag, or if no epoch is left to train."""
     assert chapter(scratch, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx')[0] == 0
     first = Path('a.onnx').read_bytes()
     assert chapter(scratch, '--resume', 'run', '--num-epochs', '2', first=False)[0] == 0
@@ -172,52 +172,52 @@ def test_a_run_that_ends_early_exports_nothing(chapter):
     assert status == 2 and len(err) == 1 and not Path('a.onnx').exists()
 
 
-def test_a_disk_that_is_full_at_the_end(chapter, monkeypatch, tmp_path):
-    """The run is complete, and the line says how to have the model later."""
+def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
+    """The run is complete, and the error message says how to export it later."""
     from gluon_mgpu.onnx_model import file
 
-    def full(path, pieces):
+    def full(path, content):
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr(file, 'write_atomically', full)
     status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
     assert status == 2 and out[-1].startswith('test acc: ')
-    assert err == ['scratch: a.onnx cannot be written (No space left on device), the run itself is complete; export it '
-                   "again with: python -m gluon_mgpu.export 'my run' --out a.onnx"]
+    assert err == ['scratch: cannot write a.onnx (No space left on device); the run itself is complete, export it '
+                   "with: python -m gluon_mgpu.export 'my run' --out a.onnx"]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert export.main(['my run', '--out', 'a.onnx']) == 0
 
 
 @pytest.mark.parametrize('module', [scratch, concise])
-def test_refused_before_training(module, chapter, monkeypatch):
-    """With one line, status 2, and nothing written."""
+def test_invalid_paths_are_rejected_before_training(module, chapter, monkeypatch):
+    """The command prints one line, ends with status 2, and writes nothing."""
     before, here, find_spec = sorted(Path().rglob('*')), Path().absolute(), importlib.util.find_spec
 
-    def refused(path):
+    def error_of(path):
         status, out, err = chapter(module, '--out-dir', 'run', '--export', path)
         assert (status, out, sorted(Path().rglob('*'))) == (2, [], before)
         line, = err
         return line.partition(': ')[2]
 
-    assert refused('no/a.onnx') == f'no/a.onnx cannot be written: {here}/no is not a writable folder'
-    assert refused('a.bin') == 'a.bin: must be a file name that ends in .onnx'
+    assert error_of('no/a.onnx') == f'no/a.onnx cannot be written: {here}/no is not a writable folder'
+    assert error_of('a.bin') == 'a.bin: must be a file name that ends in .onnx'
     monkeypatch.setattr(importlib.util, 'find_spec',
                         lambda name, *more: None if name == 'onnx' else find_spec(name, *more))
-    assert refused('a.onnx') == 'a.onnx cannot be written without onnx: pip install onnx onnxruntime'
+    assert error_of('a.onnx') == 'a.onnx cannot be written without onnx: pip install onnx onnxruntime'
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=f'no Fashion-MNIST in {REAL.parent.name}/{REAL.name} beside the project')
 @pytest.mark.parametrize('module', [scratch, concise])
-def test_the_right_answers_of_fashion_mnist(module, tmp_path, devices, long):
-    """All 10,000 test rows, each taken for the same class."""
+def test_the_accuracy_on_fashion_mnist(module, tmp_path, devices, long):
+    """The model gives each of the 10,000 test rows the same class as the network."""
     if module is concise and not long:
         pytest.skip('ResNet-18 on 10,000 rows takes a minute: --long')
     out, model, device = tmp_path / 'run', tmp_path / 'a.onnx', devices[0]
     assert module.main(['--dataset', 'fashion-mnist', '--data-dir', str(REAL), '--batch-size', '64', '--no-plot',
                         '--num-epochs', '2', '--train-size', '20000' if module is scratch else '1024',
-                        '--devices', f'{device.device_type}:{device.device_id}', '--out-dir', str(out),
+                        *devices_flag([device]), '--out-dir', str(out),
                         '--export', str(model)]) == 0
     net, _, _ = trained_network(out)
     count_right = 0
@@ -230,7 +230,7 @@ def test_the_right_answers_of_fashion_mnist(module, tmp_path, devices, long):
 
 
 def programs():
-    """The programs of docs/export.md, by the model that each reads and what it imports."""
+    """Return the programs in docs/export.md: 'MODEL, LIBRARY' -> source."""
     blocks = re.findall(r'(?:^(?:    .*)?\n)+', (REPO / 'docs/export.md').read_text(), re.MULTILINE)
     found = [textwrap.dedent(block).strip() for block in blocks if re.search(r'^    import onnx', block, re.MULTILINE)]
     return {f'{re.search(r"(lenet|resnet18).onnx", code)[1]}, {re.search(r"import (torch|onnxruntime)", code)[1]}': code
@@ -243,8 +243,8 @@ def test_the_programs_of_the_documentation_are_found():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', programs())
-def test_the_documentation(name, net, lenet_arrays, tmp_path, monkeypatch, devices):
-    """They print the classes of three black images; those in PyTorch give the network's scores of others, too."""
+def test_the_programs_of_the_documentation(name, net, lenet_arrays, tmp_path, monkeypatch, devices):
+    """They print the classes of three black images. Those in PyTorch are compared on other images as well."""
     model, library = name.split(', ')
     if importlib.util.find_spec(library) is None:
         pytest.skip(f'{library} is not installed')
@@ -254,7 +254,7 @@ def test_the_documentation(name, net, lenet_arrays, tmp_path, monkeypatch, devic
     numpy.save(tmp_path / 'images.npy', X)
     more = 'import numpy\nnumpy.save("scores.npy", net(torch.tensor(numpy.load("images.npy"))).detach().numpy())'
     code = programs()[name] + ('\n' + more if library == 'torch' else '')
-    # A process of its own: PyTorch and MXNet bring an OpenMP each
+    # In a subprocess, because PyTorch and MXNet each load their own OpenMP
     done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, check=False,
                           timeout=120)
     assert done.returncode == 0, done.stderr

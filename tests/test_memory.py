@@ -1,4 +1,4 @@
-"""Memory does not grow: from epoch to epoch of a run, and from one call of `train` to the next in one process."""
+"""Memory does not grow from epoch to epoch, or from one call of `train` to the next in the same process."""
 import os
 import subprocess
 import sys
@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
-EPOCHS, JUDGED = 16, 8  # the last 8 of 16
-CALLS, JUDGED_CALLS = 7, 4
+EPOCHS, LAST_EPOCHS = 16, 8  # the first ones allocate memory and are not compared
+CALLS, LAST_CALLS = 7, 4
 
 BEGIN = """
 import resource
@@ -51,38 +51,38 @@ pytestmark = [pytest.mark.slow,
 
 
 def sizes(program, chapter, **environment):
-    """Run a program; return the addresses and the memory, in MB, that it has printed."""
+    """Run a program; return the sizes that it prints, in MB: address space and memory."""
     done = subprocess.run([sys.executable, '-c', program, chapter], capture_output=True, text=True, check=False,
                           env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     lines = [[float(word) for word in line.split()[1:]] for line in done.stdout.splitlines() if line[:2] == 'MB']
     addresses, memory = zip(*lines)
-    assert memory[0] > 50  # it is megabytes that were measured
+    assert memory[0] > 50  # the unit is MB
     return addresses, memory
 
 
 @pytest.mark.parametrize('chapter', ['scratch', 'concise'])
 def test_memory_does_not_grow_from_epoch_to_epoch(chapter):
-    """Also with a smaller last batch, and evaluation in between.
+    """Each epoch includes a smaller last batch and an evaluation.
 
-    What leaks, leaks in every epoch: with one operator kept per network instead of eight, each epoch lays out new
-    ones, and took 3 MB more with LeNet and 20 MB more with ResNet-18. What is allocated once in a while, such as a
-    buffer more for the device that happens to be ahead, leaves most epochs as they were. So the median tells.
+    The median growth shows a leak, because a leak grows in every epoch: when only one operator per network was kept
+    instead of eight, each epoch took 3 MB more with LeNet and 20 MB more with ResNet-18. A buffer that is allocated
+    now and then, such as one for a device that is ahead of the others, does not change the median.
     """
     addresses, memory = sizes(ONE_CALL, chapter)
     assert len(memory) == EPOCHS
-    addresses, memory = addresses[-JUDGED - 1:], memory[-JUDGED - 1:]
+    addresses, memory = addresses[-LAST_EPOCHS - 1:], memory[-LAST_EPOCHS - 1:]
     assert median(after - before for before, after in zip(memory, memory[1:])) < 0.5
     assert addresses[-1] - addresses[0] < 2 * 256 + 16  # the heap grows by 256 MB at a time (`runtime.ALLOCATOR`)
 
 
 @pytest.mark.parametrize(('chapter', 'one_copy'), [('scratch', 0.5), ('concise', 44.7)])
 def test_memory_does_not_grow_from_call_to_call(chapter, one_copy):
-    """A network that is left behind keeps its parameters, and `one_copy` is what one copy of them takes, in MB.
+    """A network that is not freed would keep at least its parameters, of which one copy takes `one_copy` MB.
 
-    With MXNet's own ring of four scratch areas instead of 53: each area grows to the largest use made of it, which
-    takes some 20 calls of `concise.train` until all 53 have done so.
+    The test uses MXNet's default ring of four scratch areas instead of 53. Each area grows to the largest size that
+    was needed, and with 53 areas this takes about 20 calls of `concise.train`.
     """
     _, memory = sizes(SEVERAL_CALLS, chapter, MXNET_CPU_TEMP_COPY='4')
     assert len(memory) == CALLS
-    assert memory[-1] - memory[-1 - JUDGED_CALLS] < JUDGED_CALLS * one_copy
+    assert memory[-1] - memory[-1 - LAST_CALLS] < LAST_CALLS * one_copy

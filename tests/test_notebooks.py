@@ -1,4 +1,4 @@
-"""The chapters as notebooks: they run, show what they say, match their scripts, name no path or host."""
+"""The chapters as notebooks: they run, show the right results, match their scripts, and contain no paths."""
 import re
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ ROWS = 64
 
 @pytest.fixture(scope='module')
 def few_glyphs(tmp_path_factory):
-    """The folder of a dataset that is found as Fashion-MNIST and holds a few glyphs: the test set is small too."""
+    """A folder with a few glyphs under the name of Fashion-MNIST; the test set is small as well."""
     folder = tmp_path_factory.mktemp('data')
     (images, labels), (test_images, test_labels) = glyphs.load(folder)
     write(folder / 'fashion-mnist', {
@@ -33,7 +33,7 @@ def few_glyphs(tmp_path_factory):
 
 @pytest.fixture
 def executed(few_glyphs, monkeypatch):
-    """A function of a notebook's name that executes it on the few glyphs and returns it."""
+    """A function that executes the notebook of this name on the few glyphs and returns it."""
     monkeypatch.setenv('GLUON_MGPU_DATA', str(few_glyphs))
     monkeypatch.setenv('GLUON_MGPU_ROWS', str(ROWS))
     monkeypatch.delenv('MPLBACKEND', raising=False)  # as in a reader's notebook
@@ -51,13 +51,13 @@ def committed(name):
 
 
 def text(cell) -> str:
-    """What a code cell has printed, and its last value."""
+    """Return the text that a code cell prints, with its last value."""
     return ''.join(output.get('text') or output.get('data', {}).get('text/plain', '') for output in cell.outputs
                    if output.output_type in ('stream', 'execute_result'))
 
 
-def after(nb, beginning: str) -> str:
-    """The text of the only code cell that begins so."""
+def output_of(nb, beginning: str) -> str:
+    """Return the text of the only code cell with this beginning."""
     cell, = (c for c in nb.cells if c.cell_type == 'code' and c.source.startswith(beginning))
     return text(cell)
 
@@ -66,40 +66,61 @@ def pictures(cell) -> list:
     return [output.data['image/png'] for output in cell.outputs if 'image/png' in output.get('data', {})]
 
 
-def check_training(nb, num_lists=(1, 2)):
-    """Two cells train: each shows one curve and one line, of as many devices as it was told."""
-    cells = [c for c in nb.cells if c.source.startswith('train(')]
+def check_training(nb):
+    """Check the two cells that train: each shows one curve, and one line with the right number of devices."""
+    cells = [c for c in nb.cells if ' = train(num_gpus=' in c.source]
     assert len(cells) == 2
-    for cell, num_devices in zip(cells, num_lists):
+    for cell, num_devices in zip(cells, (1, 2)):
         last = text(cell).splitlines()[-1]
         match = re.fullmatch(r'test acc: [01]\.\d\d, \d+\.\d sec/epoch on \[(.*)\]', last)
         assert match, last
         assert len(set(match[1].split(', '))) == num_devices
-        assert len(pictures(cell)) == 1, 'the last curve, and only that, stays in the notebook'
+        assert len(pictures(cell)) == 1, 'only the last curve stays in the notebook'
+    on_one, on_two, speed = output_of(nb, "print('test accuracy").splitlines()
+    assert len(re.findall(r' [01]\.\d{3}', on_one)) == len(re.findall(r' [01]\.\d{3}', on_two)) >= 3
+    assert re.fullmatch(r'two devices are \d+\.\d\d times as fast as one', speed)
+
+
+def check_one_step(nb):
+    assert [re.findall(r'\d', line.split('labels ')[1]) for line in output_of(nb, 'X_shards').splitlines()] == [
+        list('0123'), list('4567')]
+    on_first, on_second = ([float(number) for number in re.findall(r'-?\d\.\d*', line)]
+                           for line in output_of(nb, 'def show').splitlines())
+    assert [i for i, value in enumerate(on_first) if value < 0] == [0, 1, 2, 3]
+    assert [i for i, value in enumerate(on_second) if value < 0] == [4, 5, 6, 7]
+    sums = output_of(nb, 'for i in range(len(alone))').splitlines()
+    *replicas, alone = [re.findall(r'-?\d\.\d*', line) for line in sums]
+    assert replicas == [alone, alone]
+    between, from_one = re.findall(r'\d\S+', output_of(nb, 'def largest_difference'))
+    assert float(between) == 0 <= float(from_one) < 1e-6
+    numbers = {call: re.fullmatch(r'difference (\S+), loss (\S+)\n', output_of(nb, call)).groups()
+               for call in ('def train', 'train(lambda')}
+    assert float(numbers['def train'][0]) == 0 < float(numbers['train(lambda'][0])
+    assert 10 * float(numbers['def train'][1]) < float(numbers['train(lambda'][1])
 
 
 def check_from_scratch(nb):
     # MXNet 1.9 prints 1., MXNet 2 prints 1
-    vectors = re.findall(r'\[\[(\d)\.? (\d)\.?\]\]', after(nb, 'data = '))
+    vectors = re.findall(r'\[\[(\d)\.? (\d)\.?\]\]', output_of(nb, 'data = '))
     assert vectors == [('1', '1'), ('2', '2'), ('3', '3'), ('3', '3')]
-    assert all(2.25 < float(number) < 2.35 for number in re.findall(r'\d\.\d+', after(nb, 'loss(')))
-    b1, grad = after(nb, 'b1 = ').splitlines()
+    assert all(2.25 < float(number) < 2.35 for number in re.findall(r'\d\.\d+', output_of(nb, 'loss(')))
+    b1, grad = output_of(nb, 'b1 = ').splitlines()
     assert b1.count('0.') == grad.count('0.') == 20
-    batch, *shards = re.split('the shard on .*:', after(nb, 'batch = '))
+    batch, *shards = re.split('the shard on .*:', output_of(nb, 'batch = '))
     assert len(shards) == 2
     assert re.findall(r'\d+\.', batch) == re.findall(r'\d+\.', ''.join(shards)) == [f'{i}.' for i in range(24)]
     check_training(nb)
 
 
 def check_concise(nb):
-    assert after(nb, 'X = ').count('(2, 10)') == 2
-    assert 'only initialized on [' in after(nb, 'weight = ')
-    _, first, second = re.split('on .*:', after(nb, 'for device in devices'))
+    assert output_of(nb, 'X = ').count('(2, 10)') == 2
+    assert 'only initialized on [' in output_of(nb, 'weight = ')
+    _, first, second = re.split('on .*:', output_of(nb, 'for device in devices'))
     assert first.strip() == second.strip() and '.' in first
     check_training(nb)
 
 
-CHECKS = {'multiple_gpus': check_from_scratch, 'multiple_gpus_concise': check_concise}
+CHECKS = {'one_step': check_one_step, 'multiple_gpus': check_from_scratch, 'multiple_gpus_concise': check_concise}
 
 
 def test_every_notebook_is_checked():
@@ -108,7 +129,7 @@ def test_every_notebook_is_checked():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES)
-def test_it_runs(name, executed):
+def test_the_notebook_runs(name, executed):
     CHECKS[name](executed(name))
 
 

@@ -1,9 +1,10 @@
-"""Plots: their contents, and that only notebooks show them."""
+"""Plots: their contents, and their display in notebooks."""
 import json
 import shutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -54,11 +55,7 @@ def test_animator_draws_live_in_a_notebook(monkeypatch):
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ['a']
 
 
-def test_accuracy_curve(tmp_path, monkeypatch):
-    figures = []
-    from matplotlib.figure import Figure
-    monkeypatch.setattr('matplotlib.figure.Figure',
-                        lambda **options: figures.append(Figure(**options)) or figures[0])
+def test_accuracy_curve(tmp_path, figures):
     accuracy_curve(HISTORY, tmp_path / 'accuracy.png', 'LeNet on glyphs')
     assert (tmp_path / 'accuracy.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
     above, below = figures[0].axes
@@ -77,6 +74,7 @@ def test_accuracy_curve_of_any_length(tmp_path, n):
 
 
 def run_folder(folder, devices, accuracies):
+    """Create the folder of a run; return its path as text."""
     folder.mkdir()
     config = {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': devices}
     (folder / 'config.json').write_text(json.dumps(config))
@@ -86,11 +84,7 @@ def run_folder(folder, devices, accuracies):
     return str(folder)
 
 
-def test_compare_runs(tmp_path, monkeypatch, capsys):
-    figures = []
-    from matplotlib.figure import Figure
-    monkeypatch.setattr('matplotlib.figure.Figure',
-                        lambda **options: figures.append(Figure(**options)) or figures[0])
+def test_compare_runs(tmp_path, figures, capsys):
     runs = [run_folder(tmp_path / 'one', ['cpu(0)'], [0.1, 0.6, 0.7]),
             run_folder(tmp_path / 'two', ['cpu(0)', 'cpu(1)'], [0.2, 0.5])]
     out = tmp_path / 'both.png'
@@ -103,7 +97,7 @@ def test_compare_runs(tmp_path, monkeypatch, capsys):
                                                          'scratch, cpu(0), cpu(1): 2.5 s per epoch']
 
 
-def test_compare_runs_of_another_folder(tmp_path, capsys):
+def test_a_folder_that_is_not_a_run(tmp_path, capsys):
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     err = capsys.readouterr().err
     assert 'name the folder of a run' in err and len(err.splitlines()) == 1
@@ -116,11 +110,14 @@ def test_compare_runs_of_another_folder(tmp_path, capsys):
     ('history.csv', b'epoch\r\n1\r\n', "'seconds' is missing"),
     ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n1\r\n', 'float() argument must be'),
     ('history.csv', b'epoch,seconds,test_acc\r\none,1,1\r\n', "invalid literal for int() with base 10: 'one'"),
+    ('history.csv', b'epoch,seconds,test_acc\r\n1,x,1\r\n', "could not convert string to float: 'x'"),
     ('history.csv', b'"' + b'a' * 200_000, 'field larger than field limit'),
     ('config.json', b'{}', "'chapter' is missing"), ('config.json', b'[]', 'list indices must be'),
+    ('config.json', b'null', "'NoneType' object is not subscriptable"),
+    ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": 5}', 'can only join an iterable'),
     ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": [1]}', 'expected str instance'),
     ('config.json', b'[' * 100_000, 'recursion'), ('config.json', b'\xff', "can't decode")])
-def test_compare_runs_of_broken_files(name, content, words, tmp_path, capsys):
+def test_a_run_with_broken_files(name, content, words, tmp_path, capsys):
     folder = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1])
     (tmp_path / 'one' / name).write_bytes(content)
     assert plot.main([folder, '--out', str(tmp_path / 'a.png')]) == 2
@@ -137,26 +134,11 @@ def test_matplotlib_is_loaded_only_to_draw():
 
 
 def test_one_epoch_in_a_notebook():
-    """The limits of the x axis are equal. Matplotlib would warn, and a warning fails a test."""
+    """The limits of the x axis are equal, for which Matplotlib would warn."""
     animator = plot.Animator('epoch', 'test acc', xlim=[1, 1])
     animator.add(1, (0.5,))
     animator.draw()
     assert animator.axes[0].get_xlim() == (0.5, 1.5)
-
-
-@pytest.mark.parametrize('config, history', [
-    ('null', 'epoch,seconds,test_acc\n1,1,1\n'), ('{}', 'epoch,seconds,test_acc\n1,1,1\n'),
-    ('{"chapter": "scratch", "dataset": "mnist", "devices": 5}', 'epoch,seconds,test_acc\n1,1,1\n'),
-    ('{"chapter": "scratch", "dataset": "mnist", "devices": ["cpu(0)"]}', ''),
-    ('{"chapter": "scratch", "dataset": "mnist", "devices": ["cpu(0)"]}', 'epoch,seconds,test_acc\n1,x,1\n'),
-    ('{"chapter": "scratch", "dataset": "mnist", "devices": ["cpu(0)"]}', 'epoch\n1\n')])
-def test_broken_files_of_a_run(config, history, tmp_path, capsys):
-    (tmp_path / 'config.json').write_text(config)
-    (tmp_path / 'history.csv').write_text(history)
-    assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
-    line, = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'plot: {tmp_path}: config.json or history.csv cannot be read (')
-    assert not (tmp_path / 'a.png').exists()
 
 
 def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys):
@@ -169,3 +151,24 @@ def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys)
     run.history = [Epoch(1, 1.0, 1.0, 0.5, 1.0)]
     curve.train_end(run)
     assert list(folder.iterdir()) == [] and 'it was replaced by another folder' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
+def test_make_compare_draws_both_runs(tmp_path):
+    repo = Path(__file__).parents[1]
+    (tmp_path / '.venv' / 'bin').mkdir(parents=True)
+    python = tmp_path / '.venv' / 'bin' / 'python'
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{repo}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    shutil.copy(repo / 'Makefile', tmp_path)
+    (tmp_path / 'pyproject.toml').touch()
+    (tmp_path / '.venv' / 'installed').touch()
+    flags = '--dataset glyphs --train-size 32 --batch-size 16 --num-epochs 1 --no-plot'
+    done = subprocess.run(['make', 'compare', f'ARGS={flags}'], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=240)
+    assert done.returncode == 0, done.stderr
+    folder, = (tmp_path / 'runs').iterdir()
+    devices = [json.loads((folder / run / 'config.json').read_text())['devices'] for run in ('one', 'two')]
+    assert list(map(len, devices)) == [1, 2]
+    assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')

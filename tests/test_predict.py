@@ -5,6 +5,7 @@ import shutil
 import idx_files
 import numpy
 import pytest
+from devices_flag import devices_flag
 from PIL import Image
 from slow import slow
 
@@ -27,13 +28,12 @@ def runs(trained, tmp_path, devices, monkeypatch, capsys):
     """A function that copies a run of a chapter on few rows and returns its folder and last accuracy."""
     idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
     monkeypatch.chdir(tmp_path)
-    names = ','.join(f'{d.device_type}:{d.device_id}' for d in devices)
 
     def run(chapter):
         module = {'scratch': scratch, 'concise': concise}[chapter]
         if not (trained / chapter).exists():
             assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
-                                '--no-plot', '--devices', names, '--out-dir', str(trained / chapter)]) == 0
+                                '--no-plot', *devices_flag(devices), '--out-dir', str(trained / chapter)]) == 0
         shutil.copytree(trained / chapter, tmp_path / chapter)
         line = (tmp_path / chapter / 'history.csv').read_text().splitlines()[-1]
         capsys.readouterr()
@@ -43,8 +43,8 @@ def runs(trained, tmp_path, devices, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize('chapter', ['scratch', slow('concise')])
-def test_the_accuracy_is_that_of_the_run(chapter, runs, capsys):
-    """On the run's own devices, as after its last epoch."""
+def test_the_accuracy_equals_that_of_the_run(chapter, runs, capsys):
+    """On the devices of the run, after its last epoch."""
     folder, accuracy = runs(chapter)
     assert predict.main([str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [f'test acc: {accuracy:.4f}', f'picture: {folder}/predictions.png']
@@ -71,14 +71,15 @@ def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
     """A job records a device for each worker, possibly with the same names."""
     folder, accuracy = runs('scratch')
     record, arrays = checkpoint_file.read(checkpoints(folder)[0])
-    position, names = record.pop('position'), list(map(str, devices))
-    position['config']['devices'] = names + names
-    checkpoint_file.write(tmp_path / 'job.safetensors', checkpoint_file.Snapshot(arrays, record), position)
+    metadata, names = record.pop('metadata'), list(map(str, devices))
+    metadata['config']['devices'] = names + names
+    checkpoint_file.write(tmp_path / 'job.safetensors', checkpoint_file.Snapshot(arrays, record), metadata)
     assert list(map(str, trained_network(tmp_path / 'job.safetensors')[1])) == names
     assert predict.main([str(tmp_path / 'job.safetensors')]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_skipped(runs, capsys):
     folder, _ = runs('scratch')
     newest = checkpoints(folder)[0]
@@ -134,7 +135,7 @@ def test_the_picture_marks_wrong_predictions(tmp_path, monkeypatch):
     left, right = figures[0].subfigs
     assert [axes.get_title() for axes in left.axes[:4]] == ['cat', 'dog', 'cat\n(is dog)', '']
     assert [axes.title.get_color() for axes in left.axes[:3]] == ['black', 'black', 'tab:red']
-    assert [text.get_text() for text in right.axes[0].texts] == ['1', '1', '1']  # where there are none, no number
+    assert [text.get_text() for text in right.axes[0].texts] == ['1', '1', '1']  # no number for zero
 
 
 def picture(value, size=(56, 56), spot=None, mode='L'):
@@ -177,7 +178,7 @@ def test_an_image_of_16_bits_keeps_the_upper_8(name, dtype, tmp_path):
     (numpy.full((9, 9), 0.5, 'float32'), 'its pixels are floating-point numbers'),
     (numpy.full((9, 9), 65536, 'int32'), 'its pixels have more than 16 bits'),
     (numpy.full((9, 9), -1, 'int32'), 'its pixels have more than 16 bits')])
-def test_an_image_of_more_bits_is_refused(pixels, words, tmp_path):
+def test_an_image_of_more_bits_is_rejected(pixels, words, tmp_path):
     Image.fromarray(pixels).save(tmp_path / 'a.tiff')
     with pytest.raises(ValueError, match=rf'a.tiff: cannot be read as an image \({words}\); use a PNG or JPEG'):
         read_image(tmp_path / 'a.tiff')
@@ -185,21 +186,21 @@ def test_an_image_of_more_bits_is_refused(pixels, words, tmp_path):
 
 @pytest.mark.parametrize('size', [(1, 1000), (1000, 1), (1, 1), (20_000, 3)])
 def test_a_very_long_image_is_a_line(size, tmp_path):
-    """Pillow 10 cannot make it small by itself: it would have no rows."""
+    """Pillow 10 alone would scale it to no rows."""
     picture(100, size).save(tmp_path / 'a.png')
     rows = [int((read_image(tmp_path / 'a.png') > 0).sum(axis=i).max()) for i in (1, 0)]
     assert rows == [28 if side == max(size) else 1 for side in size]
 
 
 @pytest.mark.slow
-def test_the_picture_has_the_printed_name(runs, capsys, tmp_path):
+def test_the_printed_name_of_the_picture(runs, capsys, tmp_path):
     folder, _ = runs('scratch')
     assert predict.main([str(folder), '--out', 'pic']) == 0
     assert capsys.readouterr().out.splitlines()[1] == 'picture: pic.png'
     assert (tmp_path / 'pic.png').exists()
 
 
-def test_files_that_are_not_images_are_refused(tmp_path):
+def test_files_that_are_not_images_are_rejected(tmp_path):
     (tmp_path / 'a.png').write_text('no image')
     for path in (tmp_path / 'a.png', tmp_path / 'missing.png', tmp_path):
         with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); use a PNG or JPEG file'):
@@ -207,8 +208,8 @@ def test_files_that_are_not_images_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize('side', [11, 56])
-def test_an_image_of_a_billion_pixels_is_refused(side, tmp_path, monkeypatch):
-    """Pillow warns of what is beyond its limit, and refuses what is beyond twice that."""
+def test_an_image_of_a_billion_pixels_is_rejected(side, tmp_path, monkeypatch):
+    """Pillow warns above its limit, and raises an error above twice its limit."""
     picture(0, (side, side)).save(tmp_path / 'a.png')
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
     with pytest.raises(ValueError, match=r'a.png: cannot be read as an image \(Image size .* exceeds limit'):

@@ -8,21 +8,18 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.devices import gpus, lists
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.parallel.split import split_by
 from gluon_mgpu.training.run import Run
 
 BATCHES = [64, 63, 64, 7, 3, 2, 1, 64, 1, 64, 5, 64, 64, 33, 64, 2, 64, 64, 64, 31]  # rows; 20 steps
 
 
-@pytest.fixture
-def rng(seed):
-    return numpy.random.default_rng(seed)
-
-
-def train_on(devices, params, batches, lr=0.2):
+def train_on(devices, params, batches, lr=0.2, shares=None, **options):
     """Train on the batches; return the parameters on each device as NumPy arrays."""
     device_params = [scratch.get_params(params, device) for device in devices]
     for X, y in batches:
-        scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr)
+        scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr,
+                            split_batch=split_by(shares, devices), **options)
     return [[p.asnumpy() for p in params] for params in device_params]
 
 
@@ -44,7 +41,7 @@ def test_init_params_are_the_books():
         assert float(W.std()) == pytest.approx(0.01, rel=4 / (2 * W.size) ** 0.5)
 
 
-def test_lenet_is_numpys(rng):
+def test_lenet_equals_numpy(rng):
     params = oracle.lenet_params(rng, scale=0.1)
     X, _ = oracle.images(rng, 5)
     y_hat = scratch.lenet(np.array(X), oracle.to_mx(params))
@@ -53,7 +50,7 @@ def test_lenet_is_numpys(rng):
     numpy.testing.assert_allclose(y_hat.asnumpy(), oracle.numpy_lenet(X, params), rtol=1e-4, atol=1e-5)
 
 
-def test_loss_is_numpys(rng):
+def test_loss_equals_numpy(rng):
     y_hat, y = rng.normal(size=(6, 10)).astype('float32'), numpy.arange(6, dtype='int32')
     l = scratch.loss(np.array(y_hat), np.array(y))
     assert l.shape == (6,)
@@ -126,18 +123,29 @@ def test_sgd_by_hand():
     assert param.tolist() == [0.5, 3.0]  # 1 - 0.5 * 4 / 4, 2 + 0.5 * 8 / 4
 
 
-@pytest.mark.parametrize('k', [slow(2), 3, slow(4)])
-def test_k_devices_equal_one(device_list, rng, k):
+@pytest.mark.parametrize('k, shares', [slow(2, None), (3, None), slow(4, None), slow(2, [3, 1]), slow(4, '1,50,2,7')])
+def test_k_devices_equal_one(device_list, rng, k, shares):
     """In float64, where rounding cannot hide a fault; batches of all sizes, also smaller than k."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     one, = train_on(device_list(1), params, batches)
-    replicas = train_on(device_list(k), params, batches)
+    replicas = train_on(device_list(k), params, batches, shares=shares)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
     # 20 sums of at most 64 rows in another order: a few units of 1e-16 each
     assert largest_difference(replicas[0], one) < 1e-13
-    assert largest_difference(one, [p.asnumpy() for p in params]) > 1e-3  # and they did learn
+    assert largest_difference(one, [p.asnumpy() for p in params]) > 1e-3  # the parameters have changed
+
+
+@pytest.mark.parametrize('k, parts', [(2, 3), slow(1, 2), slow(1, 64), slow(3, 4)])
+def test_a_batch_in_parts_equals_the_whole(device_list, rng, k, parts):
+    params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
+    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
+    whole = train_on(device_list(k), params, batches)
+    replicas = train_on(device_list(k), params, batches, accumulate=parts)
+    for replica in replicas[1:]:
+        assert largest_difference(replica, replicas[0]) == 0
+    assert largest_difference(replicas[0], whole[0]) < 1e-13  # sums in another order, as for k devices
 
 
 @pytest.mark.slow
@@ -165,15 +173,17 @@ def test_train_batch_divides_by_the_rows_in_the_batch(devices, rng):
     assert largest_difference(once[0], [p.asnumpy() for p in params]) > 1e-3
 
 
-def test_train_batch_returns_the_loss_of_every_row(device_list, rng):
+@pytest.mark.parametrize('accumulate, sizes, order', [
+    (1, [3, 2, 2], [0, 1, 2, 3, 4, 5, 6]), (2, [2, 1, 1, 1, 1, 1], [0, 1, 3, 5, 2, 4, 6])])
+def test_train_batch_returns_the_loss_of_every_row(accumulate, sizes, order, device_list, rng):
     params = oracle.lenet_params(rng)
-    X, y = oracle.images(rng, 4)
+    X, y = oracle.images(rng, 7)
     devices = device_list(3)
     device_params = [scratch.get_params(oracle.to_mx(params), d) for d in devices]
-    ls = scratch.train_batch(np.array(X), np.array(y), device_params, devices, lr=0.1)
-    assert [l.ctx for l in ls] == devices and [l.size for l in ls] == [2, 1, 1]
+    ls = scratch.train_batch(np.array(X), np.array(y), device_params, devices, lr=0.1, accumulate=accumulate)
+    assert [l.ctx for l in ls][:3] == devices and [l.size for l in ls] == sizes
     expected = oracle.numpy_loss(oracle.numpy_lenet(X, params), y)  # before the update
-    numpy.testing.assert_allclose(numpy.concatenate([l.asnumpy() for l in ls]), expected, rtol=1e-4)
+    numpy.testing.assert_allclose(numpy.concatenate([l.asnumpy() for l in ls]), expected[order], rtol=1e-4)
 
 
 def test_train_batch_does_not_wait(device_list, rng, no_waiting):
@@ -182,6 +192,7 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, 2, 6, 2))]
     with no_waiting():
         for X, y in batches:  # also where a device gets no rows
+            scratch.train_batch(X, y, device_params, devices, lr=0.1, accumulate=2)
             ls = scratch.train_batch(X, y, device_params, devices, lr=0.1)
     assert [l.size for l in ls] == [1, 1]
 
@@ -214,14 +225,17 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is not a device"),
     ({'devices': mx.cpu(0)}, r'cpu\(0\) is not a list of devices: write'),
     ({'devices': None, 'num_gpus': '2'}, "the number of devices '2': must be an integer from 1"),
+    ({'shares': [3, 1, 1]}, 'shares 3,1,1: must be one number for each of'),
+    ({'shares': [3, 0]}, 'share 0: must be a number above 0'),
     ({'allreduce': [1]}, r'allreduce \[1\]: must be star, ring'), ({'data': 5}, 'data must be a pair .*, not int'),
     ({'data': ()}, 'data must be a pair .*, not tuple'), ({'data': ([], [], [])}, 'data must be a pair .*, not tuple'),
     ({'batch_size': 8, 'data': (of_labels(0, 9), of_labels(0))}, 'batch_size 8, but the training data has'),
     ({'data': (of_labels(0, 10), of_labels(0))}, 'training labels are from 0 to 10, but the network has 10 outputs'),
     ({'data': (of_labels(9), of_labels(25))}, 'test labels are from 0 to 25, but the network has 10 outputs'),
     ({'data': ([(np.zeros((2, 1, 28, 28)), np.array([-1, 3]))], [])}, 'training labels are from -1 to 3'),
+    ({'accumulate': 0}, 'accumulate 0: must be an integer of at least 1'),
     ({'num_epochs': 0}, 'num_epochs 0: must be an integer of at least 1')])
-def test_train_refuses_in_one_line(devices, wrong, message):
+def test_train_rejects_invalid_arguments_in_one_line(devices, wrong, message):
     arguments = {'num_gpus': 2, 'batch_size': 4, 'lr': 0.1, 'devices': devices, **wrong}
     with pytest.raises(ValueError, match=message) as error:
         scratch.train(**{'data': (None, None), **arguments})

@@ -11,9 +11,9 @@ class DocstringTypes(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
         """Convert all types when the package has been loaded."""
-        self._turn(pkg)
+        self._convert(pkg)
 
-    def _turn(self, owner: griffe.Object) -> None:
+    def _convert(self, owner: griffe.Object) -> None:
         for section in owner.docstring.parsed if owner.docstring else []:
             for element in section.value if isinstance(section.value, list) else []:
                 annotation = getattr(element, 'annotation', None)
@@ -23,4 +23,4 @@ class DocstringTypes(griffe.Extension):
                     element.annotation = text[1:-1] if tuple_ else text
         for member in owner.members.values():
             if not member.is_alias:
-                self._turn(member)
+                self._convert(member)

@@ -53,5 +53,5 @@ if ! build; then
   exit 1
 fi
 # The launcher also imports MXNet, to see what Horovod was built with
-sed -i '0,/^from horovod/s//import gluon_mgpu  # supplies what MXNet misses in NumPy 1.24\n&/' "$venv/bin/horovodrun"
+sed -i '0,/^from horovod/s//import gluon_mgpu  # supplies the names that MXNet misses in NumPy\n&/' "$venv/bin/horovodrun"
 "$venv/bin/python" -c 'import gluon_mgpu, horovod.mxnet'

@@ -3,7 +3,8 @@
 - Pages outside docs/, such as the README files, become pages of the site. Links between them and docs/ are rewritten,
   so that the same link works on GitHub and on the site. Each source file that a page links to becomes a page as well.
 - ``<!-- code: PATH FUNCTION -->`` in a page is replaced by the function without its docstring, and ``<!-- side by side:
-  PATH FUNCTION | PATH FUNCTION -->`` by two functions, with the differing lines marked.
+  PATH FUNCTION | PATH FUNCTION -->`` by two functions, with the differing lines marked. For GitHub, ``python
+  tools/site_hooks.py`` writes the function, or a diff of the two, after each comment.
 - The API has one page per package, generated from the docstrings.
 """
 from __future__ import annotations
@@ -21,7 +22,8 @@ READMES = {'README.md': 'index.md', 'CONTRIBUTING.md': 'contributing.md', 'SECUR
            'benchmarks/notes.md': 'benchmarks/notes.md'}
 LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
-CODE = re.compile(r'^<!-- (code|side by side): (.+) -->$', re.MULTILINE)
+# the comment, and the block that `with_code` writes after it
+CODE = re.compile(r'^<!-- (code|side by side): (.+) -->$(?:\n````\w+\n(?s:.*?)\n````$)?', re.MULTILINE)
 
 
 def on_config(config):
@@ -56,12 +58,12 @@ def on_page_markdown(markdown, page, config, files):
     if here is None:
         return markdown
 
-    def turned(match):
+    def rewritten(match):
         path = (here.parent / match[1]).resolve()
         if not path.is_relative_to(REPO) or not path.exists():
             return match[0]  # MkDocs reports the broken link
         return posixpath.relpath(uri_of(path), posixpath.dirname(page.file.src_uri) or '.')
-    return LINK.sub(turned, markdown)
+    return LINK.sub(rewritten, markdown)
 
 
 def path_of(uri: str) -> Path | None:
@@ -104,6 +106,22 @@ def code_of(path: str, name: str) -> str:
             body = node.body[1:] if ast.get_docstring(node) else node.body
             return '\n'.join(lines[first - 1:node.body[0].lineno - 1] + lines[body[0].lineno - 1:node.end_lineno])
     raise ValueError(f'{path} has no function {name}: correct the comment that names it')
+
+
+def with_code(markdown: str) -> str:
+    """Return a page with the code, or the diff, after each comment that names it; an older one is replaced."""
+    def after_comment(match):
+        kind, what = match.groups()
+        codes = [code_of(*place.split()) for place in what.split('|')]
+        shown = fenced(codes[0], 'python') if kind == 'code' else fenced(diff(*codes), 'diff')
+        return f'<!-- {kind}: {what} -->\n{shown.rstrip()}'
+    return CODE.sub(after_comment, markdown)
+
+
+def diff(code: str, other: str) -> str:
+    """Return all lines of two pieces of code; '-' marks those of the first only, '+' those of the second only."""
+    lines = difflib.ndiff(code.splitlines(), other.splitlines())
+    return '\n'.join(line.rstrip() for line in lines if not line.startswith('?'))
 
 
 def code_block(kind: str, what: str) -> str:
@@ -155,3 +173,8 @@ def api_page(title: str, modules: list[str]) -> str:
     """Return the Markdown of an API page."""
     sections = [f'## gluon_mgpu.{name}\n\n::: gluon_mgpu.{name}\n' for name in modules]
     return f'# API: {title}\n\n' + '\n'.join(sections)
+
+
+if __name__ == '__main__':
+    chapters = REPO / 'docs' / 'chapters.md'
+    chapters.write_text(with_code(chapters.read_text()))

@@ -45,7 +45,7 @@ static int find(const char *item) { /* the number of a GPU, -1 for none */
     return found;
 }
 
-static int see(int i) { /* returns whether more may follow */
+static int see(int i) { /* returns 1 if further GPUs may follow */
     order[num_visible++] = i;
     return strncmp(gpus[i].uuid, "MIG-", 4) != 0;
 }
@@ -104,7 +104,7 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) {
     return 0;
 }
 
-/* What libmxnet.so of mxnet-cu112 asks of the driver besides */
+/* Other functions that libmxnet.so of mxnet-cu112 needs */
 #define NOTHING(name) int name(void) { return NO_DEVICE; }
 NOTHING(cuDevicePrimaryCtxRetain)
 NOTHING(cuGetErrorString)

@@ -51,7 +51,7 @@ def lenet(X, params):
     return np.dot(npx.relu(np.dot(X.reshape(-1, 800), W3) + b3), W4) + b4
 
 
-def add_up(grads):
+def allreduce(grads):
     """Give every device the sum of one parameter's gradients, in place."""
     for other in grads[1:]:
         grads[0][:] += other.copyto(grads[0].ctx)
@@ -76,7 +76,7 @@ def scratch(job, devices, batches):
             for l in ls:
                 l.backward()
             for same in zip(*replicas):
-                add_up([p.grad for p in same])
+                allreduce([p.grad for p in same])
             for params in replicas:
                 d2l.sgd(params, job['lr'], X.shape[0])
             npx.waitall()

@@ -16,7 +16,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.distributed.horovod_checks import check_horovod
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.distributed.launchers import place
+from gluon_mgpu.distributed.launchers import launch_info
 from gluon_mgpu.training.run import Run
 
 
@@ -45,7 +45,7 @@ def work(job: dict) -> None:
 
 
 if __name__ == '__main__':
-    if place():
+    if launch_info():
         work(read_job())
     else:
         launch(read_job())

@@ -1,4 +1,4 @@
-"""Upper limit of the cores: rates of matrix products and convolutions on all CPU contexts at once, one per core.
+"""Upper limit of the cores: speed of matrix products and convolutions on one CPU context per core at the same time.
 
     python benchmarks/harness/ceiling.py 2     # on two CPU contexts; 10 seconds
 

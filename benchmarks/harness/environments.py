@@ -9,8 +9,8 @@ from pathlib import Path
 
 # Name -> arguments of pip, in this order
 RECIPES = {
-    # d2l pins packages that no longer install, so it is installed without dependencies. Its MXNet needs numpy.bool,
-    # which NumPy has up to 1.23; pandas 2.2 needs a newer NumPy.
+    # d2l pins packages that can no longer be installed, so it is installed without dependencies. Its MXNet needs
+    # numpy.bool, which NumPy has up to 1.23; pandas 2.2 needs a newer NumPy.
     'd2l': (['mxnet==1.9.1', 'numpy<1.24', 'pandas<2.2', 'matplotlib', 'matplotlib-inline', 'ipython', 'requests'],
             ['--no-deps', 'd2l==1.0.3']),
     # PyTorch's index has a build without CUDA; PyPI's build adds several GB
@@ -45,7 +45,7 @@ def make(name: str, env_dir: Path, log=print) -> Path:
     folder = Path(env_dir).absolute() / name
     python = python_of(folder)
     if not python.exists():
-        log(f'making {folder}, which takes a minute or more')
+        log(f'creating {folder}, which takes a minute or more')
         try:
             _call([sys.executable, '-m', 'venv', '--clear', folder])
             for arguments in RECIPES[name]:
@@ -56,7 +56,7 @@ def make(name: str, env_dir: Path, log=print) -> Path:
     try:
         _call([python, '-W', 'ignore', '-c', PROOF[name]])
     except MissingEnvironmentError as error:
-        raise MissingEnvironmentError(f'{error} (delete {folder} to have it made anew)') from None
+        raise MissingEnvironmentError(f'{error} (delete {folder} to create it again)') from None
     return python
 
 
@@ -77,6 +77,6 @@ def _call(command: list) -> str:
         raise MissingEnvironmentError(str(error)) from None
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if 'error' in line.lower()] or lines or ['it said nothing']
+        errors = [line for line in lines if 'error' in line.lower()] or lines or ['no error message']
         raise MissingEnvironmentError(errors[-1].strip()[:200])
     return done.stdout

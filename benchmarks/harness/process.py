@@ -101,7 +101,7 @@ def _call(command: list, timeout: float) -> tuple[str, float, float]:
 
 def _watch(process, deadline: float) -> float:
     """Wait for the process to end; return the peak MB of the process and its children."""
-    peak, looks = 0.0, 0
+    peak, checks = 0.0, 0
     while True:
         try:
             process.wait(min(POLL, max(deadline - time.perf_counter(), 0.001)))
@@ -109,9 +109,9 @@ def _watch(process, deadline: float) -> float:
         except subprocess.TimeoutExpired:
             if time.perf_counter() > deadline:
                 raise
-        if looks % 5 == 1:  # once per second, because the look-up takes milliseconds
+        if checks % 5 == 1:  # once per second, because reading /proc takes milliseconds
             peak = max(peak, _memory_mb(process.pid))
-        looks += 1
+        checks += 1
 
 
 def _memory_mb(pid: int) -> float:
@@ -150,4 +150,4 @@ def _end(process) -> None:
 
 def _last_line(path: Path) -> str:
     lines = path.read_text(errors='replace').strip().splitlines()
-    return lines[-1][:200] if lines else 'it said nothing'
+    return lines[-1][:200] if lines else 'no error message'

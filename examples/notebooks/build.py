@@ -1,6 +1,6 @@
 """Builder of the notebooks: executes each script as a notebook and keeps the outputs.
 
-    python examples/notebooks/build.py                     # both
+    python examples/notebooks/build.py                     # all
     python examples/notebooks/build.py multiple_gpus       # one of them
 
 The scripts are in the percent format: a line ``# %%`` begins a code cell, ``# %% [markdown]`` a text cell, whose lines
@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 
 FOLDER = Path(__file__).resolve().parent
-NAMES = ('multiple_gpus', 'multiple_gpus_concise')
+NAMES = ('one_step', 'multiple_gpus', 'multiple_gpus_concise')
 
 
 def notebook(script: str) -> nbformat.NotebookNode:

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Training on Multiple GPUs
 #
-# Chapter 13.5 of [*Dive into Deep Learning*](https://d2l.ai), retold with `gluon_mgpu`: one LeNet, trained by
-# several devices at once, with nothing hidden. Each device keeps a copy of the parameters and gets its share of
-# every batch. The gradients are added up over the devices, and every device takes the same step. At the end of
-# this page you have written all of that yourself, in about thirty lines.
+# This notebook follows chapter 13.5 of [*Dive into Deep Learning*](https://d2l.ai). It trains LeNet on several devices
+# at once, from scratch: each device holds a copy of the parameters and gets its shard of every batch, the gradients
+# are summed over the devices, and every device takes the same step. All of this takes about thirty lines.
 #
-# No GPU? Read on: the devices are then `cpu(0)` and `cpu(1)`, which compute in parallel just as two GPUs would.
+# No GPU is needed. Without one, the devices are `cpu(0)` and `cpu(1)`, which compute in parallel as two GPUs would.
+# To see a single step with its numbers first, open [one_step.ipynb](one_step.ipynb).
 
 # %%
 import os
@@ -18,12 +18,12 @@ from mxnet import autograd, gluon, np, npx
 npx.set_np()
 npx.random.seed(0)
 
-# How many training images to use: enough to see LeNet learn, few enough to wait for. Fashion-MNIST has 60,000.
+# Number of training images: enough for LeNet to learn, few enough to wait for. Fashion-MNIST has 60,000.
 num_rows = int(os.environ.get('GLUON_MGPU_ROWS', 16384))
 
 # %% [markdown]
-# `try_gpu(i)` is GPU number `i` if this machine has it, and otherwise the CPU context of that number. Either way
-# we get two *different* devices.
+# `try_gpu(i)` returns `gpu(i)` if this machine has it, otherwise the CPU context `cpu(i)`: two *different* devices in
+# both cases.
 
 # %%
 devices = [d2l.try_gpu(i) for i in range(2)]
@@ -32,9 +32,8 @@ devices
 # %% [markdown]
 # ## A Toy Network
 #
-# LeNet from bare arrays: two convolutions, each followed by a relu and a pooling that halves width and height,
-# then two dense layers. Eight arrays hold everything there is to learn, and keeping them in a plain list will
-# make it easy to copy them from device to device.
+# LeNet from bare arrays: two convolutions, each followed by relu and a pooling that halves width and height, then
+# two dense layers. It has eight parameters. They are in a list, so that it is easy to copy them to a device.
 
 # %%
 def weight(*shape):
@@ -64,7 +63,7 @@ def lenet(X, params):
 loss = gluon.loss.SoftmaxCrossEntropyLoss()       # one number per row
 
 # %% [markdown]
-# Ten classes and no training yet: the loss should be close to log 10 = 2.303, that of a blind guess.
+# There are ten classes and the network is not trained yet, so the loss should be close to log 10 = 2.303.
 
 # %%
 loss(lenet(np.random.uniform(size=(4, 1, 28, 28)), params), np.array([0, 1, 2, 3]))
@@ -72,8 +71,8 @@ loss(lenet(np.random.uniform(size=(4, 1, 28, 28)), params), np.array([0, 1, 2, 3
 # %% [markdown]
 # ## Data Synchronization
 #
-# Two things have to travel between devices. The first is the parameters, once, before training begins. The copy
-# that arrives gets room for a gradient of its own.
+# Two things are copied between devices. The first is the parameters, once, before training starts. Each copy gets its
+# own gradient.
 
 # %%
 def get_params(params, device):
@@ -83,8 +82,8 @@ def get_params(params, device):
     return copies
 
 # %% [markdown]
-# Here is `b1` on the first device: twenty zeros, and twenty more for a gradient that nothing has been added to.
-# `ctx`, short for context, is MXNet's word for the device that an array is on.
+# `b1` on the first device is twenty zeros, and so is its gradient, because nothing has been computed yet. `ctx`, short
+# for context, is MXNet's name for the device of an array.
 
 # %%
 b1 = get_params(params, devices[0])[1]
@@ -92,9 +91,8 @@ print('b1:', b1, 'on', b1.ctx)
 print('its gradient:', b1.grad, 'on', b1.grad.ctx)
 
 # %% [markdown]
-# The second is the gradients, in every step. `allreduce` takes one array from each device, adds all of them up
-# on the first, and sends the sum back to the others. What each device had is overwritten, which is just what we
-# want.
+# The second is the gradients, in every step. `allreduce` takes one array per device, sums them on the first device, and
+# copies the sum to the others. It works in place: the array of each device is overwritten with the sum.
 
 # %%
 def allreduce(data):
@@ -105,8 +103,8 @@ def allreduce(data):
         total.copyto(array)
 
 # %% [markdown]
-# Try it with something small. Before: ones here, twos there. After: 1 + 2 = 3 on *both*, and each array is still
-# on the device that it was on.
+# A small example: before, ones on the first device and twos on the second; after, 1 + 2 = 3 on *both*. Each array is
+# still on its own device.
 
 # %%
 data = [np.full((1, 2), i + 1, ctx=device) for i, device in enumerate(devices)]
@@ -119,9 +117,9 @@ for array in data:
 # %% [markdown]
 # ## Distributing Data
 #
-# A batch is cut by rows, one slice for each device, and `split_and_load` cuts and copies in one go. (Gluon has a
-# function of that name, too. Ours takes any number of rows.) Four rows and two devices make two rows each: rows 0
-# and 1 for the first device, rows 2 and 3 for the second.
+# A batch is split by rows into one shard per device. `split_and_load` splits and copies. (Gluon has a function of the
+# same name; this one accepts any number of rows.) With four rows and two devices, the first device gets rows 0 and 1,
+# the second rows 2 and 3.
 
 # %%
 batch = np.arange(24).reshape(4, 6)
@@ -131,54 +129,56 @@ for shard in shards:
     print(f'the shard on {shard.ctx}:', shard, sep='\n')
 
 # %% [markdown]
-# Images and labels have to be cut at the same places. The last batch of an epoch may not divide evenly, and then
-# one device gets a row more than another.
+# Images and labels must be split at the same rows. If the last batch of an epoch does not divide evenly, some devices
+# get one row more than others.
 
 # %%
 def split_batch(X, y, devices):
-    assert len(X) == len(y), 'a label for every image'
+    assert len(X) == len(y), 'each image needs a label'
     return d2l.split_and_load(X, devices), d2l.split_and_load(y, devices)
 
 # %% [markdown]
 # ## Training
 #
-# Now one step, in four moves. The order of the loops is what makes it parallel: every line only *asks* a device
-# for work and returns at once, so while the first device is busy the second one is asked too. Even `allreduce`
-# and the update are only asked for: MXNet knows whose results they need, and starts them when those are there.
+# One step has four parts. They run in parallel because MXNet is asynchronous: each line only *starts* work on a device
+# and returns at once, so the second device starts while the first one is still busy. The allreduce and the update are
+# started in the same way, and MXNet runs them when the results that they need are ready.
 #
-# Gradients are sums over rows. Dividing the sum by the size of the whole batch gives the very step that a single
-# device would have taken with the whole batch. (The last batch of an epoch may be smaller. We divide it by the same
-# number, so that each image counts equally. The book divides by the rows in the batch, `X.shape[0]`, and then the few
-# images of a small last batch count more than the others.)
+# Gradients are sums over rows. Dividing their sum by the size of the whole batch gives the step that one device would
+# take with the whole batch. (The last batch of an epoch may be smaller. Its update is divided by the same number, so
+# that each image has the same weight. The book divides by the rows of the batch, `X.shape[0]`, which gives the few
+# images of a small last batch more weight.)
 
 # %%
 def train_batch(X, y, device_params, devices, lr, batch_size):
     X_shards, y_shards = split_batch(X, y, devices)
-    # 1. Forward: every device computes the loss of its own rows
+    # 1. Forward: each device computes the loss of its own rows
     with autograd.record():
         losses = [loss(lenet(X_shard, params), y_shard)
                   for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
-    # 2. Backward: every device computes the gradient of its own rows
+    # 2. Backward: each device computes the gradient of its own rows
     for l in losses:
         l.backward()
-    # (A device that got no row of a tiny batch still holds the gradient of the step before: away with it)
+    # (A device that got no rows still has the gradient of the step before: set it to zero)
     for params in device_params[len(X_shards):]:
         for param in params:
             param.grad[:] = 0
-    # 3. For each of the eight parameters, add up the gradients of all devices
+    # 3. Allreduce: sum the gradients of each of the eight parameters over the devices
     for replicas in zip(*device_params):
         allreduce([param.grad for param in replicas])
-    # 4. Update: all replicas take the same step, and so stay equal
+    # 4. Update: all replicas take the same step, so they stay equal
     for params in device_params:
         d2l.sgd(params, lr, batch_size)
 
 # %% [markdown]
-# Around it, the usual loop. `npx.waitall()` is there for the clock: without it we would time how long it takes
-# to *ask* for an epoch. The test accuracy is computed outside the timed part, on the first device, since all of
-# them have the same parameters.
+# `train` is the usual loop around it. The timer needs `npx.waitall()`: without it, we would measure the time to *start*
+# an epoch. The test accuracy is not timed. It is computed on the first device, because all devices have the same
+# parameters. Each call sets the random seed and starts from the same `params` and the same order of images, so that
+# two calls differ only in their arguments.
 
 # %%
 def train(num_gpus, batch_size, lr, num_epochs=5):
+    npx.random.seed(0)
     train_iter, test_iter = load_data('auto', batch_size, train_size=num_rows)
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
     device_params = [get_params(params, device) for device in devices]
@@ -193,34 +193,47 @@ def train(num_gpus, batch_size, lr, num_epochs=5):
         test_acc = d2l.evaluate_accuracy_gpu(lambda X: lenet(X, device_params[0]), test_iter, devices[0])
         animator.add(epoch, test_acc)
     print(f'test acc: {animator.Y[0][-1]:.2f}, {timer.avg():.1f} sec/epoch on {devices}')
+    return animator.Y[0], timer.avg()
 
 # %% [markdown]
-# One device first. The weights begin so close to zero that at first hardly anything seems to happen; then the
-# curve takes off. (The book trains on all 60,000 images for ten epochs in batches of 256. We use fewer images in
-# smaller batches: LeNet needs a good number of steps, more than it needs images.)
+# One device first. In the first epochs the accuracy can stay at 0.10, that of guessing, because the weights are close
+# to zero and so are their gradients. (The book trains on all 60,000 images for ten epochs in batches of 256. With fewer
+# images, smaller batches give LeNet enough steps to learn.)
 
 # %%
-train(num_gpus=1, batch_size=64, lr=0.2)
+accuracy_on_one, seconds_on_one = train(num_gpus=1, batch_size=64, lr=0.2)
 
 # %% [markdown]
-# Now two. Only one argument has changed: batch size, learning rate and initial parameters have not. So compare
-# two things with the run above. The *curve* should be nearly the same, because two devices with half a batch each
-# take the steps that one takes with the whole batch. (Nearly, because sums in another order round differently, and
-# small differences grow over more than a thousand steps.) The *seconds* depend on the machine. Two devices can only be
-# faster if each has an idle core or GPU, and with small batches Python takes much of the time to start each step.
+# Now two devices. Only one argument is different. Batch size, learning rate, initial parameters and order of images are
+# the same.
 
 # %%
-train(num_gpus=2, batch_size=64, lr=0.2)
+accuracy_on_two, seconds_on_two = train(num_gpus=2, batch_size=64, lr=0.2)
 
 # %% [markdown]
+# The two runs in numbers:
+
+# %%
+print('test accuracy after each epoch, on one device: ', *(f'{a:.3f}' for a in accuracy_on_one))
+print('test accuracy after each epoch, on two devices:', *(f'{a:.3f}' for a in accuracy_on_two))
+print(f'two devices are {seconds_on_one / seconds_on_two:.2f} times as fast as one')
+
+# %% [markdown]
+# * **Accuracy.** The same steps are taken in both runs, so the accuracies should be close. They are not exactly equal:
+#   sums in another order are rounded differently, and small differences grow over more than a thousand steps.
+# * **Speed.** 2 would be perfect; below 1, the second device costs more than it gains. Two devices help if each has an
+#   idle core or GPU, and enough work. A batch of 64 is 32 rows per device, which is little. Python takes much of the
+#   time to start each step, because this network is not hybridized. [The measured
+#   results](../../docs/results.md#two-devices-against-one) are of batches of 256 and the package's own `lenet`.
+#
 # ## Things to Try
 #
 # * Set the environment variable `GLUON_MGPU_ROWS` to 60000, the batch size to 256 and `num_epochs` to 10: the
 #   book's own run.
-# * In `train_batch`, take one device after the other: forward, backward, then `npx.waitall()`. What happens to
-#   the time of two devices, and why not to their accuracy?
-# * Every step calls `allreduce` eight times. `python -m gluon_mgpu.scratch` keeps all parameters of a device in
-#   one array, so that one call does, and compiles `lenet`. How much faster is that?
-# * Leave `allreduce` out. Which rows does the first device learn from now?
+# * In `train_batch`, run one device after the other: forward, backward, then `npx.waitall()`. What happens to the time
+#   of two devices, and why does the accuracy not change?
+# * Each step calls `allreduce` eight times. `python -m gluon_mgpu.scratch` keeps all parameters of a device in one
+#   array, so that one call is enough, and hybridizes `lenet`. How much faster is that?
+# * Leave `allreduce` out. Which rows does the first device learn from?
 #
-# Next: [the same with Gluon's Trainer](multiple_gpus_concise.ipynb), in far fewer lines.
+# Next: [the same with Gluon's Trainer](multiple_gpus_concise.ipynb), in fewer lines.

@@ -1,13 +1,12 @@
 # %% [markdown]
 # # Concise Implementation for Multiple GPUs
 #
-# Chapter 13.6 of [*Dive into Deep Learning*](https://d2l.ai), retold with `gluon_mgpu`. In [the chapter
-# before](multiple_gpus.ipynb) we copied parameters, cut batches and added up gradients by hand. Gluon can do all
-# three. What remains for us is to name the devices, and to keep them all busy.
+# This notebook follows chapter 13.6 of [*Dive into Deep Learning*](https://d2l.ai). [The chapter
+# before](multiple_gpus.ipynb) copies parameters, splits batches and sums gradients by hand. Gluon does all three; we
+# only name the devices.
 #
-# With more of the work done for us we can afford a bigger network: ResNet-18, some two hundred times the
-# arithmetic of LeNet. That is a lot for CPU contexts, so this page looks at few images; on GPUs, give it all of
-# them.
+# The network is larger: ResNet-18 needs about two hundred times the arithmetic of LeNet. That is much for CPU contexts,
+# so this notebook trains on few images. On GPUs, use all of them.
 
 # %%
 import os
@@ -21,15 +20,15 @@ from mxnet.gluon import nn
 npx.set_np()
 npx.random.seed(0)
 
-# How many images to train on, and to test on at most. Fashion-MNIST has 60,000 and 10,000.
+# Number of training images, and the largest number of test images. Fashion-MNIST has 60,000 and 10,000.
 num_rows = int(os.environ.get('GLUON_MGPU_ROWS', 2048))
 
 # %% [markdown]
 # ## A Toy Network
 #
-# ResNet-18 was made for photographs. Ours are 28 pixels wide, so the first convolution is smaller than in the
-# original and no pooling follows it. After that come eight residual blocks of two convolutions each. The first
-# block of 128, of 256 and of 512 channels halves width and height.
+# ResNet-18 was made for photographs. These images are 28 pixels wide, so the first convolution is smaller than in the
+# original, and no pooling follows it. Eight residual blocks of two convolutions follow. The first block of 128, 256 and
+# 512 channels halves width and height.
 
 # %%
 def resnet18(num_classes):
@@ -48,8 +47,7 @@ net = resnet18(10)
 # %% [markdown]
 # ## Initialization on Several Devices
 #
-# `initialize` takes a list of devices and puts a copy of the parameters on each. That is all that `get_params`
-# did, for any network.
+# `initialize` takes a list of devices and puts a copy of the parameters on each, as `get_params` did, for any network.
 
 # %%
 devices = [d2l.try_gpu(i) for i in range(2)]
@@ -57,9 +55,9 @@ net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
 devices
 
 # %% [markdown]
-# A network on two devices is called with arrays of either, and uses the copy that lies beside its input. Four
-# images in two shards: each device gives two rows with ten scores, and keeps them (`ctx`, for context, is the
-# device that an array is on).
+# A network on two devices accepts arrays on either device and uses the parameters on that device. With four images in
+# two shards, each device computes ten scores for two rows. The scores stay on the device (`ctx`, short for context, is
+# the device of an array).
 
 # %%
 X = np.random.uniform(size=(4, 1, 28, 28))
@@ -68,9 +66,8 @@ for X_shard in d2l.split_and_load(X, devices):
     print(scores.shape, 'on', scores.ctx)
 
 # %% [markdown]
-# Layers wait for their first input to know how many channels come in, so only now do the parameters really
-# exist. They do on the two devices and *nowhere else*: asked for a copy on a third, Gluon refuses, and names
-# those it has.
+# Layers learn the number of input channels from their first input, so the parameters exist only now. They exist on the
+# two devices and *nowhere else*: asking for a copy on a third device is an error that names the two.
 
 # %%
 weight = net[0].weight
@@ -80,38 +77,39 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown]
-# The copies are equal. Here is the 3x3 kernel of the first channel, from both.
+# The copies are equal. This is the 3x3 kernel of the first channel on both devices:
 
 # %%
 for device in devices:
     print(f'on {device}:', weight.data(device)[0, 0], sep='\n')
 
 # %% [markdown]
-# The test can be spread over the devices as well. The network itself knows where its parameters are, so the
-# function needs no list of devices: it cuts every batch to fit and counts right answers on all of them.
+# The accuracy can be computed on all devices as well. The network knows the devices of its parameters, so the function
+# needs no list of devices. It splits each batch and counts the correct predictions on all devices.
 
 # %%
 def evaluate_accuracy_gpus(net, data_iter, split_f=d2l.split_batch):
     devices = next(iter(net.collect_params().values())).list_ctx()
-    right_and_all = d2l.Accumulator(2)
+    correct_and_all = d2l.Accumulator(2)
     for X, y in data_iter:
         X_shards, y_shards = split_f(X, y, devices)
-        scores = [net(X_shard) for X_shard in X_shards]  # asks all devices before it waits for the first
-        right = sum(d2l.accuracy(s, y_shard) for s, y_shard in zip(scores, y_shards))
-        right_and_all.add(right, len(y))
-    return right_and_all[0] / right_and_all[1]
+        scores = [net(X_shard) for X_shard in X_shards]  # starts all devices before waiting for the first
+        correct = sum(d2l.accuracy(s, y_shard) for s, y_shard in zip(scores, y_shards))
+        correct_and_all.add(correct, len(y))
+    return correct_and_all[0] / correct_and_all[1]
 
 # %% [markdown]
 # ## Training
 #
-# Compare this loop with the one before. Forward and backward are as they were, a shard to each device.
-# `allreduce` and the updates have become one line, `trainer.step`: the Trainer finds the gradients on all
-# devices, adds them up, divides by the batch size that we pass, and updates every copy. `hybridize`
-# compiles the network into one graph, so that Python asks for a whole pass at once and the devices are never
-# kept waiting for it.
+# Compare this loop with that of the chapter before. Forward and backward are the same. `allreduce` and the updates are
+# now one line, `trainer.step`: the Trainer sums the gradients over the devices, divides by the batch size, and updates
+# all copies. `hybridize` compiles the network into one graph, so that Python starts a whole pass in one call and the
+# devices do not wait for Python. Each call sets the random seed, so that two calls start from the same weights and
+# differ only in their arguments.
 
 # %%
 def train(num_gpus, batch_size, lr, num_epochs=3):
+    npx.random.seed(0)
     train_iter, test_iter = load_data('auto', batch_size, train_size=num_rows)
     test_batches = list(islice(test_iter, max(num_rows // batch_size, 1)))
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
@@ -134,29 +132,38 @@ def train(num_gpus, batch_size, lr, num_epochs=3):
         timer.stop()
         animator.add(epoch, evaluate_accuracy_gpus(net, test_batches))
     print(f'test acc: {animator.Y[0][-1]:.2f}, {timer.avg():.1f} sec/epoch on {devices}')
+    return animator.Y[0], timer.avg()
 
 # %% [markdown]
-# One device. Even with so few images the accuracy is far from the 0.1 of guessing; expect it to jump about, with
-# batch norm's running statistics still young.
+# One device. After so few steps the test accuracy can jump, because batch norm's running statistics are of few batches.
 
 # %%
-train(num_gpus=1, batch_size=32, lr=0.1)
+accuracy_on_one, seconds_on_one = train(num_gpus=1, batch_size=32, lr=0.1)
 
 # %% [markdown]
-# Two devices, all else the same. Look at the seconds first: a big network computes much for each number that it
-# exchanges, so two devices are clearly faster than one, if each has an idle core or GPU. The curve,
-# however, is *not* the one above. Batch norm takes mean and variance from the rows that its own device got, 16
-# instead of 32, and the weights began from other random numbers. Two devices are close to one here, not equal to
-# it.
+# Two devices, with everything else the same:
 
 # %%
-train(num_gpus=2, batch_size=32, lr=0.1)
+accuracy_on_two, seconds_on_two = train(num_gpus=2, batch_size=32, lr=0.1)
 
 # %% [markdown]
+# The two runs in numbers:
+
+# %%
+print('test accuracy after each epoch, on one device: ', *(f'{a:.3f}' for a in accuracy_on_one))
+print('test accuracy after each epoch, on two devices:', *(f'{a:.3f}' for a in accuracy_on_two))
+print(f'two devices are {seconds_on_one / seconds_on_two:.2f} times as fast as one')
+
+# %% [markdown]
+# * **Speed.** 2 would be perfect. ResNet-18 computes much for each gradient that it exchanges, so it gains more from a
+#   second device than LeNet, provided that each device has an idle core or GPU.
+# * **Accuracy.** The accuracies can differ more than those of LeNet. Batch norm computes mean and variance from the
+#   rows of its own device, here 16 instead of 32. So two devices are close to one device, not equal to it.
+#
 # ## Things to Try
 #
 # * On GPUs: `GLUON_MGPU_ROWS=60000`, ten epochs, `train(1, 256, 0.1)` against `train(2, 512, 0.2)`, as in the
-#   book. Why the larger batch and learning rate for two?
-# * Take the line with `hybridize` out. Does one device lose as much as two?
+#   book. Why does it use a larger batch and a larger learning rate on two GPUs?
+# * Remove the line with `hybridize`. Does one device lose as much speed as two?
 # * After training, compare `net[1].running_mean.data(device)` on both devices, and `net[0].weight.data(device)`.
 #   Which are equal, and why?

@@ -5,34 +5,26 @@ import contextlib
 import errno
 import fcntl
 import os
-import uuid
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 
-def write_atomically(path: str | os.PathLike, pieces: Iterable) -> None:
+def write_atomically(path: str | os.PathLike, content: bytes | memoryview, rename: Callable = os.replace) -> None:
     """Write a file that is complete even after a crash or a power cut.
 
     The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays.
-    If `path` is a symbolic link, its target is written.
-
-    Parameters
-    ----------
-    path : path-like
-    pieces : iterable of bytes
-        The content.
+    If `path` is a symbolic link, its target is written. `rename` may raise an OSError to refuse the new name.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, 'not a regular file', str(path))  # renaming would replace a FIFO or a device
     with _open_beside(path) as file:
         try:
-            for piece in pieces:
-                file.write(piece)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(file.name, path)
+            rename(file.name, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(file.name)
@@ -46,26 +38,16 @@ def write_atomically(path: str | os.PathLike, pieces: Iterable) -> None:
 
 
 def _open_beside(path: Path) -> BinaryIO:
-    """Open ``PATH.part`` for writing, or a unique name if another process or thread is writing that file."""
-    file = open(f'{path}.part', 'ab')  # noqa: SIM115, the caller closes it
-    if _lock(file):
-        file.truncate(0)  # a killed process may have left content
-        return file
-    file.close()
-    return open(f'{path}.{uuid.uuid4().hex[:8]}.part', 'xb')
-
-
-def _lock(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
-    except FileNotFoundError:  # the other process has renamed it meanwhile
-        return False
+    """Open and lock ``PATH.part`` for writing; waits while another process or thread writes it."""
+    while True:
+        file = open(f'{path}.part', 'ab')  # noqa: SIM115, the caller closes it
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
+                file.truncate(0)  # a killed process may have left content
+                return file
+        file.close()  # the other has renamed it
 
 
 class SameFolder:
@@ -75,11 +57,11 @@ class SameFolder:
     """
 
     def __init__(self, path: str | os.PathLike):
-        self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
+        self.path, self._descriptor = Path(path), os.open(path, os.O_RDONLY)
 
     def check(self) -> None:
         """Raise OSError if the folder was deleted or replaced."""
-        if not os.path.samestat(os.stat(self._path), os.fstat(self._descriptor)):
+        if not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor)):
             raise OSError(errno.ESTALE, 'it was replaced by another folder')
 
     def __del__(self) -> None:

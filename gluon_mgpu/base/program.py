@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import re
 import signal
@@ -14,9 +15,9 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
-from .checks import integer, positive
+from .checks import at_least_0, integer, positive
 from .machine import folder_for_matplotlib
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is what shells use for Ctrl-C
@@ -58,15 +59,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f'{self.prog.rpartition(".")[2]}: {message}; --help shows all flags\n')
 
 
-def number(kind: type, least: int = 1, most: int | None = None) -> Callable:
-    """Return a type for argparse: an int from `least` to `most`, or, if `kind` is float, a float above 0."""
-    def convert(text: str):
+def number(kind: type, minimum: int = 1, maximum: int | None = None) -> Callable:
+    """Return a type for argparse: an int in this range; a float above 0, or, if `minimum` is 0, below `maximum`."""
+    def convert(value: Any):
+        with contextlib.suppress(ValueError):
+            value = kind(value)
         try:
-            value = kind(text)
-        except ValueError:
-            value = text
-        try:
-            return integer('', value, least, most) if kind is int else positive('', value)
+            if kind is int:
+                return integer('', value, minimum, maximum)
+            return positive('', value) if minimum else at_least_0('', value, maximum or math.inf)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).strip()) from None
     return convert
@@ -132,8 +133,8 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors='backslashreplace')
 
 
-def exit_status(program: str, work: Callable[[], object]) -> int:
-    """Call `work` and return the exit status of the program; print an error as one line on stderr.
+def run_program(program: str, work: Callable[[], object]) -> int:
+    """Run a program by calling `work`, and return its exit status; print an error as one line on stderr.
 
     The status is 0, 2 after a ValueError or OSError, 1 after an error of MXNet's engine or a lack of memory, 130
     after Ctrl-C, and that of a `JobError`. Other errors are bugs and keep their traceback.
@@ -193,5 +194,5 @@ def _engine_line(error: Exception) -> str:
     reason = re.sub(r'^\w*Error: ', '', lines[-1])  # the lines before are the traceback
     reason = reason if len(reason) <= 200 else reason[:200] + '...'
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
-        return f'out of memory ({reason}): use a smaller --batch-size'
+        return f'out of memory ({reason}): use --accumulate 2 or more, or a smaller --batch-size'
     return f'MXNet failed ({reason}): set MXNET_ENGINE_TYPE=NaiveEngine to see where'

@@ -1,4 +1,1 @@
-"""Scaling benchmark: the networks of both chapters on 1, 2, ... k devices of this machine.
-
-    python -m gluon_mgpu.benchmark --help
-"""
+"""Scaling benchmark: the networks of both chapters on 1, 2, ... k devices of this machine."""

@@ -25,7 +25,7 @@ import json
 import sys
 
 from ..base.machine import versions
-from ..base.program import Parser, exit_status, number, text
+from ..base.program import Parser, number, run_program, text
 from ..checkpoints.run_folder import check_free, new_folder
 from ..cost_model.measure import gradient_sizes, measure_link
 from ..data import DATASETS, load_data
@@ -44,7 +44,7 @@ from .workloads import NETWORKS
 def main(argv: list | None = None) -> int:
     """Run the command line and return the exit status."""
     args = _parser().parse_args(argv)
-    return exit_status('benchmark', lambda: _run(args))
+    return run_program('benchmark', lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """Plots of measured and expected scaling. Imports matplotlib on first use."""
 from __future__ import annotations
 
+from ..plot import figure
 from .expected import Expected
 from .report import TITLES
 
@@ -9,7 +10,8 @@ MARKS = {'devices': 'o', 'Python': 's', 'link': '^'}
 
 def scaling_curves(results: list, path, title: str) -> None:
     """Plot the speed-ups from `scaling` over devices, with the ideal line, as PNG."""
-    fig, axes = _figure(title)
+    fig, (axes,) = figure((7.2, 5.4))
+    axes.set_title(title, fontsize='medium', wrap=True)
     most = max(r['num_devices'] for r in results)
     axes.plot([1, most], [1, most], '--', color='0.5', label='ideal')
     cases = list(dict.fromkeys((r['network'], r['mode']) for r in results))
@@ -31,7 +33,8 @@ def scaling_curves(results: list, path, title: str) -> None:
 
 def expected_curves(expected: list[Expected], path, title: str) -> None:
     """Plot expected images/s over devices as PNG: one line per batch size, marked by the part that sets the pace."""
-    fig, axes = _figure(title)
+    fig, (axes,) = figure((7.2, 5.4))
+    axes.set_title(title, fontsize='medium', wrap=True)
     counts = sorted({e.devices for e in expected})
     one = max(e.images_per_second for e in expected if e.devices == counts[0])
     axes.plot(counts, [one * k / counts[0] for k in counts], '--', color='0.5', label='ideal')
@@ -48,12 +51,3 @@ def expected_curves(expected: list[Expected], path, title: str) -> None:
     axes.set(xlabel='devices', ylabel='images/s', xticks=counts, xticklabels=[str(k) for k in counts])
     axes.legend(loc='upper left', fontsize='small')
     fig.savefig(path)
-
-
-def _figure(title: str) -> tuple:
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(7.2, 5.4), dpi=120, layout='tight')
-    axes = fig.subplots()
-    axes.set_title(title, fontsize='medium', wrap=True)
-    axes.grid(alpha=0.4)
-    return fig, axes

@@ -40,7 +40,8 @@ def plan(batch_sizes: dict[str, int], num_devices: int, num_rows: int) -> dict[t
     cases = {(network, mode, k): Case(network, k, rows * (k if mode == MODES[1] else 1))
              for network, rows in batch_sizes.items() for mode in MODES for k in device_counts(num_devices)}
     for case in cases.values():
-        integer(f'rows in a batch on {case.num_devices} devices:', case.rows, case.num_devices, num_rows)
+        integer(f'rows in a batch on {case.num_devices} devices:', case.rows, minimum=case.num_devices,
+                maximum=num_rows)
     return cases
 
 

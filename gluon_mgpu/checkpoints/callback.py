@@ -1,4 +1,4 @@
-"""Checkpoint callback: write checkpoints during a run, keep the last two, find the newest one."""
+"""Checkpoint callback: write checkpoints during a run and keep the last two; find the newest in a folder."""
 from __future__ import annotations
 
 import re
@@ -21,30 +21,31 @@ NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 
 def checkpoints(folder, above: int = -1) -> list[Path]:
-    """Return the checkpoints in a folder with more than `above` steps, newest first, without opening them."""
-    return sorted((path for path in Path(folder).iterdir() if _steps(path) > above), key=_steps, reverse=True)
+    """Return the checkpoints in a folder with more than `above` steps, newest first. Does not open them."""
+    found = [path for path in Path(folder).iterdir() if steps_in_name(path) > above]  # -1 for other files
+    return sorted(found, key=steps_in_name, reverse=True)
 
 
 def newest(folder, log: Callable[[str], None]) -> tuple[Path | None, dict]:
-    """Return the newest complete checkpoint in a folder and its position; (None, {}) if there is none.
+    """Return the newest complete checkpoint in a folder and its metadata (run state and configuration).
 
-    Logs a line for each checkpoint that is damaged or was renamed.
+    Returns (None, {}) if there is none. Logs a line for each checkpoint that is damaged or was renamed.
     """
     for path in checkpoints(folder):
         try:
-            position = checkpoint.read(path)[0]['position']
+            metadata = checkpoint.read(path)[0]['metadata']
         except CheckpointError as error:
             log(f'{error}; trying the previous checkpoint')
             continue
-        if num_steps(position) in (None, _steps(path)):
-            return path, position
-        log(f'{path} was renamed, it is of step {num_steps(position)}; trying the previous checkpoint')
+        if recorded_steps(metadata) in (None, steps_in_name(path)):  # None: not of a run, which `resume` reports
+            return path, metadata
+        log(f'{path} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
     return None, {}
 
 
-def num_steps(position: dict) -> int | None:
-    """Return the steps of the run at the position in a checkpoint; None if it is not a run's."""
-    run = position.get('run')
+def recorded_steps(metadata: dict) -> int | None:
+    """Return the number of training steps in a checkpoint's metadata; None if it is not of a `Run`."""
+    run = metadata.get('run')
     steps = run.get('num_steps') if isinstance(run, dict) else None
     return steps if isinstance(steps, int) else None
 
@@ -52,39 +53,41 @@ def num_steps(position: dict) -> int | None:
 class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
-    Waits for the devices, copies their state to the host, and writes the file in a background thread while training
-    continues. If writing fails, training continues and warns once per epoch, unless `require` is set.
+    For each checkpoint, it waits for the devices, copies their state to the host, and writes the file in a background
+    thread while training continues. If writing fails, it warns once per epoch and training continues, unless `require`
+    is set.
 
-    When the run's `Workers` report a signal, the run ends with `Stopped`: after the current step, the same one on all
-    workers, or during evaluation. Then call `stopped`.
+    After a signal to any worker, such as Ctrl-C, all workers raise `Stopped` at the same point: after a batch (with
+    several workers, possibly a few batches later), or before, during or after an evaluation. After the last evaluation,
+    the signal is ignored. The caller then calls `save_on_stop`, which writes a last checkpoint.
 
     Parameters
     ----------
     folder : path-like
-        An existing folder, where ``checkpoint-STEPS.safetensors`` are written.
+        An existing folder for the files ``checkpoint-STEPS.safetensors``.
     every : int, optional
-        Steps between two checkpoints; another one is written when the run is complete. By default one per epoch.
+        Write a checkpoint every `every` steps, and when the run is complete; by default, after every epoch.
     config : dict, optional
-        Stored in each checkpoint, of JSON types.
+        JSON-serializable configuration of the run, to be stored in each checkpoint.
     resume : path-like, optional
         The checkpoint to resume from.
     require : bool
         End the run with `JobError` if a checkpoint cannot be written.
     how_to_resume : str
-        A command, for the message of `stopped`.
+        Command that resumes the run, for the message of `save_on_stop`.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
                  require: bool = False, how_to_resume: str = ''):
         self.folder = Path(folder)
-        self.every = every if every is None else integer('every', every, 1)
+        self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
         self.resume, self.require, self.how_to_resume = resume, require, how_to_resume
         self._same_folder = SameFolder(folder)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
-        self._written: Future | None = None
-        self._problem = ''  # why the last checkpoint could not be written
-        self._last: Path | None = None
+        self._pending_write: Future | None = None
+        self._problem = ''              # why the last checkpoint could not be written
+        self._last: Path | None = None  # newest complete checkpoint
 
     def train_begin(self, run: Run) -> None:
         """Remove unfinished files of a killed process, and load the checkpoint to resume from."""
@@ -93,34 +96,34 @@ class CheckpointCallback(Callback):
                 for unfinished in self.folder.glob(f'{name}*.part'):
                     unfinished.unlink()
         if self.resume is not None:
-            position = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
+            metadata = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
             try:
-                run.restore(position.get('run', {}))
+                run.restore(metadata.get('run', {}))
             except ValueError as error:
                 raise CheckpointError(f'{self.resume}: {error}') from None
             self._last = Path(self.resume)
 
     def batch_end(self, run: Run) -> None:
-        """Stop if a signal came; write a checkpoint every `every` steps."""
-        _stop_after(run.workers.pending_signal())
+        """Stop after a signal; write a checkpoint every `every` steps."""
+        _raise_if_signaled(run.workers.pending_signal())
         if self.every and run.num_steps % self.every == 0:
             self._save(run)
 
     def epoch_trained(self, run: Run) -> None:
-        """Stop if a signal came."""
-        _stop_after(run.workers.exchange_signal())
+        """Stop after a signal."""
+        _raise_if_signaled(run.workers.exchange_signal())
 
     def epoch_end(self, run: Run) -> None:
-        """Write the epoch's checkpoint, report a failed one, stop if a signal came."""
+        """Write a checkpoint, unless they are written by steps; warn if one failed; stop after a signal."""
         complete = len(run.history) == run.num_epochs
         if complete or not self.every:
             self._save(run)
         if complete:
             self._wait_for_writer()
         self._report_problem(run)
-        signum = run.workers.exchange_signal()
-        if not complete:
-            _stop_after(signum)
+        signum = run.workers.exchange_signal()  # also when complete: the others wait for the file of rank 0
+        if not complete:  # otherwise the signal is too late
+            _raise_if_signaled(signum)
 
     def train_end(self, run: Run) -> None:
         """Wait for the background thread."""
@@ -128,53 +131,57 @@ class CheckpointCallback(Callback):
         if self._problem:
             run.warn(self._problem)
 
-    def stopped(self, run: Run, signum: int) -> Stopped:
-        """Write a last checkpoint after a signal; return a `Stopped` that says how to resume."""
+    def save_on_stop(self, run: Run, signum: int) -> Stopped:
+        """Write a last checkpoint, unless this step has one; return a `Stopped` that says how to resume."""
         self._wait_for_writer()
+        # Only rank 0 has written files; on_rank_0 broadcasts its answer
         if not run.workers.on_rank_0(
-                lambda: self._last and self._last.exists() and _steps(self._last) == run.num_steps):
+                lambda: self._last and self._last.exists() and steps_in_name(self._last) == run.num_steps):
             self._save(run)
             self._wait_for_writer()
         num_batches = run.state()['num_batches']
         where = (f'in epoch {len(run.history) + 1} after {num_batches} batches' if num_batches
                  else f'after epoch {len(run.history)}')
-        return Stopped(signum, f'stopped {where}; {self._problem or "resume with: " + self.how_to_resume}')
+        advice = self._problem or (f'resume with: {self.how_to_resume}' if self.how_to_resume else '')
+        return Stopped(signum, f'stopped {where}; {advice}' if advice else f'stopped {where}')
 
     def _save(self, run: Run) -> None:
         """Copy the state to the host and start writing it; waits for the devices and the previous checkpoint."""
         run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         for name, arrays in snapshot.arrays.items():
-            if not all(numpy.isfinite(array).all() for array in arrays):
-                raise DivergenceError(f'{name.partition("/")[2]} is no longer finite in epoch {len(run.history) + 1}, '
+            if not all(numpy.isfinite(array).all() for array in arrays):  # one per device
+                name = name.partition('/')[2]  # without 'parameters/' or 'states/'
+                raise DivergenceError(f'{name} is no longer finite in epoch {len(run.history) + 1}, '
                                       f'batch {run.num_batches}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
         self._wait_for_writer()
         if self.require:
             self._report_problem(run)
-        self._written = self._writer.submit(self._write, snapshot, {'run': run.state(), 'config': self.config})
+        self._pending_write = self._writer.submit(self._write, snapshot, {'run': run.state(), 'config': self.config})
 
-    def _write(self, snapshot: Snapshot, position: dict) -> None:
-        """Write a checkpoint and remove old ones, in the background thread."""
-        steps = position['run']['num_steps']
+    def _write(self, snapshot: Snapshot, metadata: dict) -> None:
+        """Write a checkpoint and remove old ones; runs in the background thread."""
+        steps = metadata['run']['num_steps']
         path = self.folder / f'checkpoint-{steps:08}.safetensors'
         self._same_folder.check()
-        checkpoint.write(path, snapshot, position)
+        checkpoint.write(path, snapshot, metadata)
         self._last = path
-        self._same_folder.check()  # again, because writing takes long
-        for old in [other for other in checkpoints(self.folder) if _steps(other) < steps][KEPT - 1:]:
+        self._same_folder.check()  # again, because writing takes time
+        # The new one is one of the KEPT. Files with more steps are damaged or renamed, and stay
+        for old in [other for other in checkpoints(self.folder) if steps_in_name(other) < steps][KEPT - 1:]:
             old.unlink()
 
     def _wait_for_writer(self) -> None:
-        if self._written is None:
+        if self._pending_write is None:
             return
-        written, self._written, self._problem = self._written, None, ''
+        write, self._pending_write, self._problem = self._pending_write, None, ''
         try:
-            written.result()
+            write.result()
         except OSError as error:
-            last = f'the last one is {self._last.name}' if self._last else 'and there is no earlier one'
-            self._problem = f'no checkpoint can be written in {self.folder} ({error.strerror or error}), {last}'
+            last = f'the newest one is {self._last.name}' if self._last else 'there is no earlier one'
+            self._problem = f'cannot write a checkpoint to {self.folder} ({error.strerror or error}); {last}'
 
     def _report_problem(self, run: Run) -> None:
         problem, self._problem = self._problem, ''
@@ -184,11 +191,12 @@ class CheckpointCallback(Callback):
             run.warn(f'{problem}; training continues')
 
 
-def _steps(path: Path) -> int:
+def steps_in_name(path: Path) -> int:
+    """Return the number of steps in the name of a checkpoint; -1 for other files."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found else -1
 
 
-def _stop_after(signum: int) -> None:
+def _raise_if_signaled(signum: int) -> None:
     if signum:
         raise Stopped(signum)

@@ -1,7 +1,7 @@
-"""Checkpoints: everything a training loop needs to continue as if it had never been interrupted, in one file.
+"""Checkpoints: one file with everything that a training loop needs to continue as if it had not been interrupted.
 
     checkpoint.save('mine.safetensors', net, trainer, epoch=3)
-    position = checkpoint.load('mine.safetensors', net, trainer)    # {'epoch': 3}
+    metadata = checkpoint.load('mine.safetensors', net, trainer)    # {'epoch': 3}
 
 The file is in the safetensors format, which many programs read and which cannot contain code. `save` never leaves an
 incomplete file, and `load` validates everything before it changes anything.
@@ -16,20 +16,12 @@ from typing import Any
 import numpy
 
 from ..distributed.workers import Workers
-from ..training.parameters import (
-    by_name,
-    check_initialized,
-    copies,
-    finish_initialization,
-    statistics,
-    unregistered,
-    wait,
-)
+from ..training.parameters import by_name, check_initialized, copies, create_deferred, statistics, unregistered, wait
 from . import optimizer_state
 from .file import CheckpointError, Snapshot, read, write
 
 
-def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> None:
+def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> None:
     """Write a checkpoint; waits for the devices and until the file is on the disk.
 
     Raises OSError if the file cannot be written.
@@ -45,18 +37,18 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **position) -> 
     trainer : gluon.Trainer, optional
         Stores its optimizer's state: momentum, Adam's moments, counts of updates. The learning rate and other settings
         are not stored.
-    **position
-        Anything else the loop needs, such as ``epoch=3``, of JSON types.
+    **metadata
+        Anything else the loop needs, such as ``epoch=3``, JSON-serializable.
     """
     wait()
-    write(path, snapshot(net, trainer), position)
+    write(path, snapshot(net, trainer), metadata)
 
 
 def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> Snapshot:
-    """Copy to the host what `save` stores. Call ``npx.waitall()`` after the last training step.
+    """Copy the state that `save` stores to the host.
 
-    Reading an array waits for it, except for the running statistics of batch norm in a hybridized network. All workers
-    must call this together, because arrays that differ between them are gathered.
+    Call ``npx.waitall()`` before: reading an array waits for it, except for batch norm's running statistics in a
+    hybridized network. All workers must call this together, because arrays that differ between them are gathered.
     """
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
@@ -75,7 +67,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
 
 def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[str], None] = print,
          workers: Workers | None = None) -> dict:
-    """Load a checkpoint into a network and its Trainer, in place, and return the position given to `save`; waits.
+    """Load a checkpoint into a network and its Trainer, in place, and return the metadata given to `save`; waits.
 
     Raises CheckpointError, and changes nothing, if the file is not a complete checkpoint, or is of another network or
     optimizer: name, shape and dtype of each array are compared.
@@ -103,7 +95,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         if 'optimizer' not in record:
             raise CheckpointError(f'{path}: it has no optimizer state; load it without the trainer')
         optimizer_state.check(path, trainer, net, record['optimizer'], arrays)
-    finish_initialization(net, {name: kept[0].shape for name, kept in parameters.items()})
+    create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
     wait()
     averaged = _set(net, parameters, workers)
     if averaged:
@@ -112,7 +104,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     if trainer is not None:
         optimizer_state.restore(trainer, net, record['optimizer'], arrays)
         _set(net, parameters, workers)  # again, because a Trainer that starts copies the first device's to the others
-    return record['position']
+    return record['metadata']
 
 
 def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:

@@ -27,34 +27,30 @@ class Snapshot(NamedTuple):
     """The content of a checkpoint, copied to the host."""
 
     arrays: dict[str, list]  # numpy arrays by name: one if it is equal on all devices, else one per device
-    record: dict             # everything else, of JSON types
+    record: dict             # everything else, JSON-serializable
 
 
-def write(path: str | os.PathLike, kept: Snapshot, position: dict) -> None:
-    """Write a snapshot and a position of JSON types, and wait until the file is on the disk. Thread-safe.
+def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
+    """Write a snapshot and JSON-serializable metadata, and wait until the file is on the disk. Thread-safe.
 
     Raises ValueError if something cannot be stored, and OSError if the file cannot be written; an existing file is then
     unchanged.
     """
     tensors = {f'{name}@{k}': array for name, arrays in kept.arrays.items() for k, array in enumerate(arrays)}
     try:
-        record = json.loads(_to_json({'version': VERSION, **kept.record, 'position': position}))  # as `read` gets it
-        metadata = {'gluon_mgpu': _to_json({'sha256': checksum(record, tensors), **record})}
-        content = safetensors.numpy.save(tensors, metadata)
+        record = json.loads(_to_json({'version': VERSION, **kept.record, 'metadata': metadata}))  # as `read` gets it
+        header = {'gluon_mgpu': _to_json({'sha256': checksum(record, tensors), **record})}
+        content = safetensors.numpy.save(tensors, header)
     except (TypeError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
         raise ValueError(f'{error}: a checkpoint can only hold arrays of common types and what JSON can hold') from None
-    write_atomically(path, [content])
+    write_atomically(path, content)
 
 
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
-    """Read a checkpoint and verify its checksum.
+    """Read a checkpoint and verify its checksum; return its record and its arrays.
 
-    Returns
-    -------
-    record : dict
-        ``position`` and, if a trainer was saved, ``optimizer``.
-    arrays : dict of str to list of numpy.ndarray
-        By ``parameters/NAME`` and ``states/NAME/NUMBER``: one, or one per device.
+    The record has ``metadata`` and, if a trainer was saved, ``optimizer``. For each name, ``parameters/NAME`` or
+    ``states/NAME/NUMBER``, there is a list with one NumPy array, or with one per device.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -71,7 +67,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
         for name, copies in arrays.items():
             if len({(array.shape, array.dtype) for array in copies}) > 1:
                 raise ValueError(f'the copies of {name} differ in shape or dtype')
-        if not isinstance(record.get('position'), dict) or not isinstance(record.get('optimizer', {}), dict):
+        if not isinstance(record.get('metadata'), dict) or not isinstance(record.get('optimizer', {}), dict):
             raise ValueError('its record is incomplete')
     except ValueError as error:
         raise CheckpointError(f'{path}: a damaged checkpoint ({error})') from None

@@ -18,15 +18,11 @@ MAX_UPDATES = 2**31
 
 
 def collect(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
-    """Return the state of a Trainer, possibly before its first step; does not wait.
+    """Return the state of a Trainer, possibly before its first step, as a record and arrays; does not wait.
 
-    Returns
-    -------
-    record : dict
-        Of JSON types: ``name`` of the optimizer, ``num_update``, the ``counts`` of each parameter's updates and the
-        ``numbers`` that this optimizer keeps.
-    states : dict of str to list of NDArray
-        By ``PARAMETER/NUMBER``: one array for each device that keeps it.
+    The record, for JSON, has ``name`` of the optimizer, ``num_update``, the ``counts`` of each parameter's updates and
+    the ``numbers`` that this optimizer keeps. The arrays, by ``PARAMETER/NUMBER``, are a list with one NDArray for each
+    device that keeps it.
     """
     optimizer, updaters = trainer.optimizer, _updaters(trainer)
     _check_supported(optimizer)
@@ -57,7 +53,8 @@ def check(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -
         if name not in record['counts']:
             raise CheckpointError(f'{path}: its Trainer did not update {name}, but this one does')
         if record['counts'][name]:
-            found = _saved_state(arrays, name)
+            keys = takewhile(arrays.__contains__, (f'states/{name}/{j}' for j in count()))
+            found = [(arrays[key][0].shape, arrays[key][0].dtype) for key in keys]
             expected = _expected_state(path, trainer, i, arrays[f'parameters/{name}'][0])
             if found != expected:
                 raise CheckpointError(f"{path}: the optimizer's state of {name} is {_listing(found)} in the file and "
@@ -128,12 +125,6 @@ def _is_valid(record: dict, optimizer) -> bool:
 def _new_state(trainer, i: int, k: int):
     """Create the state of a parameter on device k, as its first update would."""
     return trainer.optimizer.create_state_multi_precision(i, trainer._params[i].list_data()[k].as_nd_ndarray())
-
-
-def _saved_state(arrays: dict[str, list], name: str) -> list[tuple]:
-    """Return shape and dtype of each array of a parameter's state in the checkpoint."""
-    keys = takewhile(arrays.__contains__, (f'states/{name}/{j}' for j in count()))
-    return [(arrays[key][0].shape, arrays[key][0].dtype) for key in keys]
 
 
 def _expected_state(path, trainer, i: int, weight: numpy.ndarray) -> list[tuple]:

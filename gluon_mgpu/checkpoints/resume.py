@@ -9,39 +9,33 @@ from typing import NamedTuple
 
 from ..base.files import write_atomically
 from . import checkpoint
-from .callback import checkpoints, newest, num_steps
+from .callback import checkpoints, newest, recorded_steps
 from .run_folder import is_empty
 
 AUTO = 'auto'
-# Settings that a resumed run must keep. Changes of other settings are recorded in its config.json
+# Settings that a resumed run must keep, and their flags. Changes of other settings are recorded in its config.json
 FIXED = {'dataset': '--dataset', 'train_size': '--train-size', 'batch_size': '--batch-size',
-         'seed': '--seed', 'dtype': '--dtype'}
-ROWS = {'training_rows': 'training', 'test_rows': 'test'}  # the digests of the datasets
-# Settings that say nothing about the run itself
+         'seed': '--seed', 'dtype': '--dtype', 'momentum': '--momentum', 'sync_batch_norm': '--sync-batch-norm'}
+ROWS = {'train_digest': 'training', 'test_digest': 'test'}  # the digests of the datasets
+# Settings that do not affect training, so that changes are not worth a note
 FREE = ('out_dir', 'resume', 'process', 'resumed', 'quiet', 'no_plot', 'timeline', 'export', 'data_dir', *ROWS)
 
 
-class Earlier(NamedTuple):
+class ResumedRun(NamedTuple):
     """A run that can be resumed."""
 
     folder: Path
     config: dict
     checkpoint: Path | None  # to resume from; None if none was written
-    position: dict           # its content about the run
+    metadata: dict           # of the checkpoint: run state and configuration
 
 
-def earlier_run(resume: str, out_dir: str | None,
-                log: Callable[[str], None] = lambda line: None) -> Earlier | None:
+def find_resumed_run(resume: str, out_dir: str | None,
+                     log: Callable[[str], None] = lambda line: None) -> ResumedRun | None:
     """Return the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
 
-    Parameters
-    ----------
-    resume : str
-        ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder.
-    out_dir : str or None
-        The flag ``--out-dir``.
-    log : callable
-        Gets one line for each damaged or renamed checkpoint.
+    `resume` is ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder. `out_dir` is
+    the value of ``--out-dir``. `log` gets a line for each damaged or renamed checkpoint.
     """
     if resume == AUTO:
         if out_dir is None:
@@ -57,25 +51,25 @@ def earlier_run(resume: str, out_dir: str | None,
         if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
             raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
     config = _read_config(folder)
-    found, position = newest(folder, log) if path.is_dir() else (path, checkpoint.read(path)[0]['position'])
+    found, metadata = newest(folder, log) if path.is_dir() else (path, checkpoint.read(path)[0]['metadata'])
     if found:
-        _check_checkpoint(found, position, config)
+        _check_checkpoint(found, metadata, config)
     elif resume != AUTO:
         raise ValueError(f'--resume {resume}: there is no complete checkpoint in it')
     newer = [] if path.is_dir() else [
-        other for other in checkpoints(folder, above=num_steps(position) or 0) if not other.samefile(path)]
+        other for other in checkpoints(folder, above=recorded_steps(metadata) or 0) if not other.samefile(path)]
     if newer:
         raise ValueError(f'--resume {resume}: {newer[0].name} is newer and would be lost; move it elsewhere first')
-    return Earlier(folder, config, found, position)
+    return ResumedRun(folder, config, found, metadata)
 
 
-def _check_checkpoint(path: Path, position: dict, config: dict) -> None:
+def _check_checkpoint(path: Path, metadata: dict, config: dict) -> None:
     """Raise ValueError if a checkpoint is not of the run with this configuration."""
-    saved = position.get('config', {})
-    if num_steps(position) is None or not isinstance(saved, dict):
+    saved = metadata.get('config', {})
+    if recorded_steps(metadata) is None or not isinstance(saved, dict):
         raise ValueError(f'{path} is not a checkpoint of a run: move it elsewhere')
     for name in ('chapter', *FIXED, *ROWS):
-        if saved.get(name) != config.get(name):
+        if (saved.get(name) or 0) != (config.get(name) or 0):  # None: a run before the flag existed
             raise ValueError(f'{path} is of another run ({name} {saved.get(name)}, not {config.get(name)}): move it '
                              'elsewhere, or name the folder that it is from')
 
@@ -90,8 +84,8 @@ def differences(before: dict, now: dict) -> dict[str, list]:
 def check_same_run(before: dict, now: dict) -> None:
     """Raise ValueError if the settings in `now`, possibly not all of them, would make it another run."""
     for name, flag in FIXED.items():
-        if name in now and now[name] != before.get(name):
-            raise ValueError(f'{flag} {now[name]}: the run to resume has {before.get(name)}; leave {flag} out, or '
+        if name in now and (now[name] or 0) != (before.get(name) or 0):  # None: a flag that is not given
+            raise ValueError(f'{flag} {now[name]}: the run to resume has {before.get(name) or 0}; leave {flag} out, or '
                              'start a new run')
     for name, rows in ROWS.items():
         if before.get(name) and now.get(name, before[name]) != before[name]:
@@ -99,12 +93,12 @@ def check_same_run(before: dict, now: dict) -> None:
                              'with the same data as --data-dir, or start a new run')
 
 
-def record(earlier: Earlier, now: dict, changed: dict[str, list]) -> None:
+def record_resume(resumed: ResumedRun, now: dict, changed: dict[str, list]) -> None:
     """Write the new configuration `now` of a resumed run into its ``config.json``, with a note of what has changed."""
-    note = {'from': earlier.checkpoint.name if earlier.checkpoint else None,
+    note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
-    config = {**now, 'resumed': [*earlier.config.get('resumed', []), note]}
-    write_atomically(earlier.folder / 'config.json', [(json.dumps(config, indent=2) + '\n').encode()])
+    config = {**now, 'resumed': [*resumed.config.get('resumed', []), note]}
+    write_atomically(resumed.folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
 
 
 def _read_config(folder: Path) -> dict:

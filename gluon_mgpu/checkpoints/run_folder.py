@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import platform
-import secrets
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -59,23 +58,19 @@ def new_folder(path: str | os.PathLike | None, program: str, record: str = 'conf
 def _claim(folder: Path, record: str, text: str) -> Path:
     check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    own = folder / f'{record}.{secrets.token_hex(8)}.part'
     try:
-        write_atomically(own, [text.encode()])
-        _rename_if_free(own, folder / record)
+        write_atomically(folder / record, text.encode(), rename=_rename_if_free)
     except FileExistsError:  # another process was faster
         check_free(folder)
         raise
-    finally:
-        with contextlib.suppress(OSError):
-            own.unlink()
     return folder
 
 
-def _rename_if_free(old: Path, new: Path) -> None:
+def _rename_if_free(old: str, new: Path) -> None:
     """Rename a file; raise FileExistsError if the new name is taken."""
     try:
         os.link(old, new)
+        os.unlink(old)
     except OSError:
         if new.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(new)) from None
@@ -83,7 +78,7 @@ def _rename_if_free(old: Path, new: Path) -> None:
 
 
 @contextlib.contextmanager
-def hold(folder: str | os.PathLike) -> Iterator[None]:
+def lock_folder(folder: str | os.PathLike) -> Iterator[None]:
     """Lock the folder of a run within the block or until the process ends; ValueError if another process holds it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -16,7 +16,7 @@ import json
 import sys
 
 from ..base.machine import num_cores, processor, versions
-from ..base.program import Parser, exit_status, number, text
+from ..base.program import Parser, number, run_program, text
 from ..checkpoints.run_folder import check_free, new_folder
 from ..devices import parse_devices
 from ..devices.gpus import num_mxnet_gpus
@@ -38,7 +38,7 @@ def main(argv: list | None = None) -> int:
                         help='new folder for costs.json, allreduce.png and bytes.png '
                              '(default: runs/cost_model-DATE-TIME)')
     args = parser.parse_args(argv)
-    return exit_status('cost_model', lambda: _run(args))
+    return run_program('cost_model', lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> None:

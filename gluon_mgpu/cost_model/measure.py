@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 
 from ..mxnet_setup.compat import mx, np, npx
 from ..networks.resnet import resnet18
 from ..parallel.allreduce import ALGORITHMS
 from ..scratch import init_params
+from ..training.parameters import trainable
 from .formulas import TIMES
 
 HOPS = 20            # messages there and back in one measurement; a single one would mostly time Python and waiting
@@ -31,17 +33,6 @@ def measure_link(source, target, rounds: int = 9) -> tuple:
     return alpha, beta
 
 
-def measure_allreduce(algorithm: str, size: int, devices: list, rounds: int = 9) -> dict:
-    """Measure one of `allreduce.ALGORITHMS` on arrays of `size` float32 numbers, one per device; blocks.
-
-    Returns a dict: 'seconds', the median of `rounds`, and 'busiest_bytes', sent and received by the busiest device.
-    """
-    data = [np.zeros(size, ctx=device) for device in devices]
-    traffic = ALGORITHMS[algorithm](data)
-    return {'seconds': _median_seconds(lambda: ALGORITHMS[algorithm](data), rounds),
-            'busiest_bytes': max(traffic.sent[d] + traffic.received[d] for d in devices)}
-
-
 def _median_seconds(function, rounds: int) -> float:
     """Return the median time of a function and the work that it queues, after two warm-up calls."""
     times = []
@@ -60,20 +51,15 @@ def gradient_sizes() -> dict:
     net.initialize(ctx=mx.cpu(0))
     net(np.zeros((1, 1, 28, 28), ctx=mx.cpu(0)))  # infers the shapes
     return {'LeNet': sum(p.size for p in init_params()),
-            # Batch norm's running statistics have no gradient
-            'ResNet-18': sum(p.data().size for p in net.collect_params().values() if p.grad_req != 'null')}
+            'ResNet-18': sum(param.data().size for param in trainable(net))}
 
 
 def measure(devices: list, rounds: int = 9, log=print) -> dict:
     """Measure the link between the first two devices, and each algorithm on the first 2, 3, ... devices; blocks.
 
-    `log` gets a line for each result.
-
-    Returns
-    -------
-    dict
-        'alpha', 'beta', 'devices', 'gradient_bytes' by network, and 'measured': a list of dicts with 'network',
-        'devices' (their number), 'algorithm', 'seconds', 'model_seconds' and 'busiest_bytes'.
+    `log` gets a line for each result. Returns 'alpha', 'beta', 'devices', 'gradient_bytes' by network, and 'measured':
+    a list of dicts with 'network', 'devices' (their number), 'algorithm', 'seconds', 'model_seconds' and
+    'busiest_bytes'.
     """
     alpha, beta = measure_link(devices[0], devices[1], rounds)
     log(f'alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/byte'
@@ -82,10 +68,13 @@ def measure(devices: list, rounds: int = 9, log=print) -> dict:
     log(f'{"network":10} {"devices":>7} {"algorithm":9} {"measured ms":>11} {"model ms":>9} {"busiest MB":>10}')
     for network, size in sizes.items():
         for k in range(2, len(devices) + 1):
-            for algorithm in ALGORITHMS:
+            data = [np.zeros(size, ctx=device) for device in devices[:k]]
+            for algorithm, allreduce in ALGORITHMS.items():
+                traffic = allreduce(data)
                 row = {'network': network, 'devices': k, 'algorithm': algorithm,
+                       'seconds': _median_seconds(partial(allreduce, data), rounds),
                        'model_seconds': TIMES[algorithm](k, 4 * size, alpha, beta),
-                       **measure_allreduce(algorithm, size, devices[:k], rounds)}
+                       'busiest_bytes': max(traffic.sent[d] + traffic.received[d] for d in devices[:k])}
                 measured.append(row)
                 log(f'{network:10} {k:7} {algorithm:9} {row["seconds"] * 1e3:11.3f} '
                     f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')

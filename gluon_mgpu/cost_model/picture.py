@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy
 
 from ..parallel.allreduce import ALGORITHMS
+from ..plot import figure
 from .formulas import TIMES, busiest_bytes
 
 COLORS = {'star': 'tab:blue', 'ring': 'tab:orange', 'tree': 'tab:green', 'kvstore': 'tab:red'}
@@ -12,10 +13,9 @@ MARKERS = {'star': 'o', 'ring': 's', 'tree': '^', 'kvstore': 'D'}
 
 def draw_times(costs: dict, path) -> None:
     """Plot milliseconds over devices as PNG: lines for the model, markers for the results of `measure.measure`."""
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(8, 4), dpi=110, layout='tight')
+    fig, both = figure((8, 4), ncols=2, sharey=True)
     ks = [2**i for i in range(1, 11)]
-    for axes, (network, num_bytes) in zip(fig.subplots(1, 2, sharey=True), costs['gradient_bytes'].items()):
+    for axes, (network, num_bytes) in zip(both, costs['gradient_bytes'].items()):
         for algorithm in ('star', 'tree', 'ring'):
             axes.plot(ks, [TIMES[algorithm](k, num_bytes, costs['alpha'], costs['beta']) * 1e3 for k in ks],
                       color=COLORS[algorithm], label=f'{algorithm}, model')
@@ -28,17 +28,14 @@ def draw_times(costs: dict, path) -> None:
         axes.set_yscale('log')
         axes.set_xticks([2, 4, 16, 64, 256, 1024], ['2', '4', '16', '64', '256', '1024'])
         axes.set(title=f'{network}, {num_bytes / 1e6:.1f} MB of gradients', xlabel='devices')
-        axes.grid(alpha=0.4)
-    fig.axes[0].set_ylabel('one allreduce (ms)')
-    fig.axes[0].legend(fontsize=8)
+    both[0].set_ylabel('one allreduce (ms)')
+    both[0].legend(fontsize=8)
     fig.savefig(path)
 
 
 def draw_bytes(costs: dict, path) -> None:
     """Plot the busiest device's bytes over devices as PNG: lines for the formulas, dots for counted bytes."""
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(6.4, 4), dpi=110, layout='tight')
-    axes = fig.subplots()
+    fig, (axes,) = figure((6.4, 4))
     network, num_bytes = list(costs['gradient_bytes'].items())[-1]
     ks = range(2, 17)
     for algorithm, label in (('star', 'star and kvstore'), ('tree', 'tree'), ('ring', 'ring')):
@@ -53,6 +50,5 @@ def draw_bytes(costs: dict, path) -> None:
     axes.set_ylim(bottom=0)
     in_gradients = (lambda mb: numpy.asarray(mb) * 1e6 / num_bytes, lambda n: numpy.asarray(n) * num_bytes / 1e6)
     axes.secondary_yaxis('right', functions=in_gradients).set_ylabel(f'in gradients of {num_bytes / 1e6:.1f} MB')
-    axes.grid(alpha=0.4)
     axes.legend()
     fig.savefig(path)

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
 
 
-def __getattr__(name: str):
-    if name == 'BatchIterator':
-        from .batches import BatchIterator
-        return BatchIterator
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-
-
 def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
               train_size: int | None = None, seed: int = 0, log: Callable[[str], None] = print,
               progress: bool = True, shard: tuple[int, int] = (0, 1)) -> tuple[BatchIterator, BatchIterator]:
@@ -56,7 +49,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     from .batches import BatchIterator
     name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
     if train_size is not None:
-        train_size = integer('train_size', train_size, 1, len(images))
+        train_size = integer('train_size', train_size, minimum=1, maximum=len(images))
         images, labels = images[:train_size].copy(), labels[:train_size].copy()  # frees the other rows
     train_iter = BatchIterator(images, labels, batch_size, name, shuffle=True, seed=seed, shard=shard)
     return train_iter, BatchIterator(test_images, test_labels, batch_size, name, shard=shard)

@@ -50,12 +50,12 @@ class BatchIterator:
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,
                  shuffle: bool = False, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> None:
         _check_arrays(images, labels)
-        self.batch_size = integer('batch_size', batch_size, 1)
+        self.batch_size = integer('batch_size', batch_size, minimum=1)
         self.dataset, self.shard = dataset, shard
         self.epoch, self.num_rows = 0, len(images)
         self.num_classes = int(labels.max()) + 1 if len(labels) else 0
         self.digest = _digest(images, labels)
-        self._shuffle, self._seed = shuffle, integer('seed', seed, 0)
+        self._shuffle, self._seed = shuffle, integer('seed', seed, minimum=0)
         self._kept = numpy.arange(self.num_rows)
         if not shuffle and shard != (0, 1):  # the same rows in each epoch: drop those of other shards
             self._kept = numpy.concatenate(list(self._shards(self._kept)))

@@ -60,12 +60,8 @@ MIRRORS = {
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created if necessary.
 
-    Source: D2L downloads through MXNet's dataset classes, which know a single host.
-
-    Raises
-    ------
-    DownloadError
-        If no mirror has the files (without network, after `ANSWER_TIMEOUT` seconds), or `folder` cannot be used.
+    Source: D2L downloads through MXNet's dataset classes, which know a single host. Raises DownloadError if no mirror
+    has the files (without network, after `ANSWER_TIMEOUT` seconds) or `folder` cannot be used.
     """
     folder, title = Path(folder), TITLES[dataset]
     pooch.get_logger().setLevel('WARNING')  # otherwise it prints a line per file

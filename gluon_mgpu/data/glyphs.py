@@ -135,8 +135,11 @@ def load(cache_dir: Path | None, seed: int = 0) -> tuple[tuple, tuple]:
         test = make(numpy.random.default_rng((seed, 1)), TEST_FONTS, NUM_TEST)
         arrays = [*train, *test]
         if path:
+            content = io.BytesIO()
+            numpy.savez(content, **dict(zip(ARRAYS, arrays)))
             with contextlib.suppress(OSError):
-                _store(path, arrays)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, content.getbuffer())
     return tuple(arrays[:2]), tuple(arrays[2:])
 
 
@@ -147,10 +150,3 @@ def _cached(path: Path) -> list | None:
             return [file[name] for name in ARRAYS]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-
-
-def _store(path: Path, arrays: list) -> None:
-    content = io.BytesIO()
-    numpy.savez(content, **dict(zip(ARRAYS, arrays)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, [content.getbuffer()])

@@ -13,7 +13,7 @@ from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
 if TYPE_CHECKING:
     from mxnet.context import Context
 
-MOST_DEVICES = 1000
+MAX_DEVICES = 1000
 # 'cpu:0', 'gpu:0-3', 'cpu:all'; three digits, because 'cpu:0-999999999' would fill the memory
 DEVICE = re.compile(r'(cpu|gpu):(?:all|([0-9]{1,3})(?:-([0-9]{1,3}))?)')
 
@@ -25,7 +25,7 @@ def try_gpu(i: int = 0) -> Context:
     an integer of at least 0, or if cpu(0) and cpu(i) would hang (`check_omp_threads`).
     """
     from ..mxnet_setup.compat import mx
-    i = integer('device number', i, 0)
+    i = integer('device number', i, minimum=0)
     if i in usable_gpus():
         return mx.gpu(i)
     check_omp_threads([mx.cpu(0), mx.cpu(i)])  # a caller that asks for cpu(1) also uses cpu(0)
@@ -45,10 +45,10 @@ def try_all_gpus() -> list[Context]:
 def devices_from(num_gpus: int) -> list[Context]:
     """Return the devices for ``--num-gpus``: the first GPUs or, if MXNet sees none, as many CPU contexts.
 
-    Raises ValueError for a number outside 1 to `MOST_DEVICES`, and like `check_devices`.
+    Raises ValueError for a number outside 1 to `MAX_DEVICES`, and like `check_devices`.
     """
     from ..mxnet_setup.compat import mx
-    num_gpus = integer('the number of devices', num_gpus, 1, MOST_DEVICES)
+    num_gpus = integer('the number of devices', num_gpus, minimum=1, maximum=MAX_DEVICES)
     kind = mx.gpu if num_mxnet_gpus() else mx.cpu
     return check_devices([kind(i) for i in range(num_gpus)])
 

@@ -22,14 +22,9 @@ def check_horovod() -> None:
 
 
 def check_own_gpus(gpus: list[tuple[str, str]], rank: int = 0) -> None:
-    """Raise JobError if two workers share a GPU: NCCL would hang.
+    """Raise JobError, which rank 0 reports, if two workers share a GPU: NCCL would hang.
 
-    Parameters
-    ----------
-    gpus : list of (str, str)
-        Host and GPU UUID of each worker; '' for a worker without a GPU.
-    rank : int
-        This worker; rank 0 reports the error.
+    `gpus` has the host of each worker and the UUID of its GPU, '' without a GPU. `rank` is that of this worker.
     """
     seen: dict[str, int] = {}
     for worker, (host, uuid) in enumerate(gpus):

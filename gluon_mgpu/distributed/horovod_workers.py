@@ -18,22 +18,24 @@ import numpy
 from ..base.program import JobError
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import assign, autograd, mx, np, npx
-from ..parallel.flat import in_one_piece
+from ..parallel.flat import flattened
 from . import launchers
 from .horovod_checks import check_horovod, check_own_gpus
-from .watch import Watch
+from .watch import Watchdog
 from .workers import Workers
 
-NUM_NAMES = 64    # tensor names, used in turn: Horovod is faster with names that it has seen before
+# Tensor names, used in turn: Horovod caches them, and two pending operations cannot share one
+NUM_NAMES = 64
 MAX_NUMBERS = 64  # in one `allgather_async`, including the signal
-HOST = mx.cpu(1)  # for values from the host: on the device they would wait for all work queued there
+CONTROL = mx.cpu(1)  # for small control values, which on the device would queue behind the training
 
 
 class HorovodWorkers(Workers):
-    """All processes of a job, of which this is one; a context manager.
+    """This process's handle to the workers of a Horovod job; a context manager.
 
-    Source: Horovod's documentation of its MXNet interface. There, each worker reads its own data and gradients are
-    averaged over workers; here, all shard the same batches, and updates are divided by the total batch size.
+    Source: Horovod's documentation of its MXNet interface. There, each worker reads its own data, and gradients are
+    averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
+    divided by the total batch size.
 
     Parameters
     ----------
@@ -42,65 +44,66 @@ class HorovodWorkers(Workers):
     signals
         As for `Workers`.
     program : str
-        Begins the message about a lost worker.
+        Name of the program, for the message about a lost worker.
 
     Attributes
     ----------
     local_rank : int
-        Number of this worker among those on its machine.
+        Number of this worker among those on its machine, from 0.
     device : mx.Context
         ``gpu(local_rank)``, or ``gpu(0)`` if only one GPU is visible; ``cpu(0)`` without GPUs.
     """
 
-    lag = 1
-    _connected = False  # in this process
+    exchanges_in_flight = 1
+    _initialized = False  # True once this process has called hvd.init, which can connect workers only once
 
     def __init__(self, fp16: bool = False, signals: Any = None, program: str = 'gluon_mgpu'):
         check_horovod()
-        place, host = launchers.place() or launchers.Place('', 0, 1, 0), launchers.host()
-        self.launcher = place.launcher
-        if place.size > 1 and HorovodWorkers._connected:
+        # By default the only worker
+        info = launchers.launch_info() or launchers.LaunchInfo(launcher='', rank=0, size=1, local_rank=0)
+        self.launcher, host = info.launcher, launchers.host()
+        if info.size > 1 and HorovodWorkers._initialized:
             raise ValueError('Horovod can connect workers only once per process: reuse the first HorovodWorkers, or '
                              'start the job again')
-        launchers.prepare(place)
+        launchers.rendezvous(info)
         self._hvd = hvd = importlib.import_module('horovod.mxnet')
-        HorovodWorkers._connected = True
+        HorovodWorkers._initialized = True
         hvd.init()
-        self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), place.local_rank
+        self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), info.local_rank
         self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         super().__init__(signals)
-        self._signum = 0  # largest signal of any worker when values were last gathered
+        self._signum = 0  # the largest signal that any worker had received when values were last gathered
         self._names = count()
         gpus = self.allgather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
         check_own_gpus(gpus, self.rank)
         self.hosts = [host for host, _ in gpus]
-        self._watch = Watch(self.rank, self.allgather, launchers.address(), f'{host}, process {os.getpid()}', program,
-                            lambda: self.advice)
+        self._watchdog = Watchdog(self.rank, self.allgather, launchers.address(), f'{host}, process {os.getpid()}',
+                                  program, lambda: self.resume_hint)
 
     def __enter__(self) -> HorovodWorkers:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or (isinstance(error, JobError) and error.on_all_ranks):
-            npx.waitall()  # all workers have started the same sums
-            self.allgather(None)  # wait for the last worker
-            self._watch.leave()
+            npx.waitall()  # wait for the queued allreduces; all workers have queued the same ones
+            self.allgather(None)  # wait for the slowest worker
+            self._watchdog.leave()
             self._hvd.shutdown()
             if isinstance(error, JobError):
-                error.reported = self.rank != 0
+                error.reported = self.rank != 0  # so that only rank 0 prints it
             return
-        # The other workers wait for sums that will never come; this process may hang at exit
-        self._watch.leave(failed=True)
-        timer = threading.Timer(3, os._exit, [1])
+        # Only this worker failed. The others would block in an allreduce with it, so make them exit
+        self._watchdog.leave(failed=True)
+        timer = threading.Timer(3, os._exit, [1])  # by force, because shutdown may block on pending allreduces
         timer.daemon = True
         timer.start()
 
-    def allreduce(self, algorithm: Callable) -> Callable:
-        """See `Workers.allreduce`."""
+    def extend_allreduce(self, algorithm: Callable) -> Callable:
+        """See `Workers.extend_allreduce`."""
         def over_all_workers(data: list) -> None:
             algorithm(data)
-            self._sum(data[0], 'gradient', self._compression)
+            self._allreduce(data[0], 'gradient', self._compression)
             for array in data[1:]:
                 data[0].copyto(array)
         return over_all_workers
@@ -111,7 +114,9 @@ class HorovodWorkers(Workers):
 
         class Trainer(hvd.DistributedTrainer):  # type: ignore[name-defined]
             def step(self, batch_size, ignore_stale_grad=False):
-                super().step(batch_size / size, ignore_stale_grad)  # it also divides by the number of workers
+                # DistributedTrainer also divides by the number of workers; this cancels it, so that the sum is divided
+                # by batch_size only
+                super().step(batch_size / size, ignore_stale_grad)
 
         named = {param.name: param for param in params}
         return Trainer(named, optimizer, optimizer_params, compression=self._compression)
@@ -120,22 +125,23 @@ class HorovodWorkers(Workers):
         """See `Workers.broadcast_parameters`."""
         if hasattr(net, 'collect_params'):
             with autograd.predict_mode():
-                net(np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device))  # initializes the layers' shapes
+                net(np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device))  # infers unknown shapes
             params = net.collect_params().values()
             all_params = [p.data() for p in params]
-            trained = [p.data() for p in params if p.grad_req != 'null']
+            # Not batch norm's running statistics: each worker keeps its own, possibly from a checkpoint
+            trainable = [p.data() for p in params if p.grad_req != 'null']
         else:
-            all_params, trained = net[0], in_one_piece(net[0])
+            all_params, trainable = net[0], flattened(net[0])
         self.check_equal({f'parameter {i}': f'{array.shape} {array.dtype}' for i, array in enumerate(all_params)})
-        # Through the host: Horovod cannot read the memory layouts that oneDNN gives weights in use
-        for array, value in zip(trained, self.on_rank_0(lambda: [param.asnumpy() for param in trained])):
+        # Through the host, because Horovod cannot read weights that oneDNN has put into its own memory layout
+        for array, value in zip(trainable, self.on_rank_0(lambda: [param.asnumpy() for param in trainable])):
             assign(array, value)
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
         """See `Workers.allgather_async`."""
-        own = numpy.zeros((self.size, MAX_NUMBERS))  # zeros in the other rows: the sum has every worker's row
-        own[self.rank, :len(numbers) + 1] = self._received(), *numbers
-        rows_of_all = self._sum(np.array(own, dtype='float64', ctx=HOST), 'numbers')
+        own = numpy.zeros((self.size, MAX_NUMBERS))  # a row per worker; the other rows are 0, so the sum has all rows
+        own[self.rank, :len(numbers) + 1] = self._received_signal(), *numbers
+        rows_of_all = self._allreduce(np.array(own, dtype='float64', ctx=CONTROL), 'numbers')
 
         def wait() -> list:
             rows = rows_of_all.asnumpy()
@@ -145,9 +151,9 @@ class HorovodWorkers(Workers):
 
     def allgather(self, value: Any) -> list:
         """See `Workers.allgather`."""
-        gathered = [(value, self._received())]
+        gathered = [(value, self._received_signal())]
         if self.size > 1:
-            with HOST:
+            with CONTROL:
                 gathered = self._hvd.allgather_object(gathered[0], name='gather')
         self._signum = max(self._signum, *(signum for _, signum in gathered))
         return [value for value, _ in gathered]
@@ -156,7 +162,7 @@ class HorovodWorkers(Workers):
         """See `Workers.pending_signal`."""
         return self._signum
 
-    def _sum(self, array: Any, kind: str, compression: Any = None) -> Any:
+    def _allreduce(self, array: Any, kind: str, compression: Any = None) -> Any:
         """Sum an array over all workers, in place; does not block."""
         sent, dtype = compression.compress(array) if compression else (array, None)
         self._hvd.allreduce_(sent, op=self._hvd.Sum, name=f'{kind}.{next(self._names) % NUM_NAMES}')

@@ -5,6 +5,7 @@ rank 0's machine and a port, and rank 0 serves there.
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
@@ -23,12 +24,12 @@ VARIABLES = {  # launcher -> variables for rank, size and rank on the machine
 }
 DEFAULTS = {  # of Horovod's settings
     'HOROVOD_LOG_LEVEL': 'fatal',  # this package prints its own messages
-    'HOROVOD_CYCLE_TIME': '3',     # ms between two looks for arrays to sum; each look takes time from a core
+    'HOROVOD_CYCLE_TIME': '3',     # ms between two checks for arrays to sum; each check takes time from a core
 }
 
 
-class Place(NamedTuple):
-    """Place of a process in a job."""
+class LaunchInfo(NamedTuple):
+    """Rank and size of this process in its job, as its launcher has set them."""
 
     launcher: str
     rank: int
@@ -36,31 +37,31 @@ class Place(NamedTuple):
     local_rank: int
 
 
-def place() -> Place | None:
-    """Return this process's place in a job; None if no launcher started it."""
+def launch_info() -> LaunchInfo | None:
+    """Return the launcher, rank and size of this process; None if no launcher started it."""
     for launcher, names in VARIABLES.items():
         if all(name in os.environ for name in names[:2]):
-            return Place(launcher, *map(_number, names))
+            return LaunchInfo(launcher, *map(_number, names))
     return None
 
 
-def prepare(place: Place) -> None:
+def rendezvous(info: LaunchInfo) -> None:
     """Set the variables that Horovod needs, and wait until all workers are there.
 
-    Except under `horovodrun`, each worker counts as a machine, which is right for any distribution over machines.
-    ValueError: a variable is missing or wrong, rank 0 cannot serve, or a worker does not come within 30 s.
+    Except under `horovodrun`, Horovod is told that each worker is on its own machine, which works for all layouts.
+    Raises ValueError if a variable is missing or wrong, rank 0 cannot serve, or a worker does not come within 30 s.
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if place.size == 1:
+    if info.size == 1:
         return
     if not os.environ.get(ADDRESS) or not os.environ.get(PORT):
-        raise ValueError(f'{place.launcher} does not say where the workers meet: on all of them, set {ADDRESS} to an '
+        raise ValueError(f'{info.launcher} does not say where the workers meet: on all of them, set {ADDRESS} to an '
                          f"address of worker 0's machine and {PORT} to a free port there")
-    if not 0 <= place.rank < place.size:
-        raise ValueError(f'{place.launcher} gives this worker the number {place.rank}: must be from 0 to '
-                         f'{place.size - 1}')
-    rank, size = str(place.rank), str(place.size)
+    if not 0 <= info.rank < info.size:
+        raise ValueError(f'{info.launcher} gives this worker the number {info.rank}: must be from 0 to '
+                         f'{info.size - 1}')
+    rank, size = str(info.rank), str(info.size)
     values = {'HOROVOD_RANK': rank, 'HOROVOD_SIZE': size, 'HOROVOD_LOCAL_RANK': '0', 'HOROVOD_LOCAL_SIZE': '1',
               'HOROVOD_CROSS_RANK': rank, 'HOROVOD_CROSS_SIZE': size, 'HOROVOD_HOSTNAME': f'worker{rank}'}
     if any(name not in os.environ for name in values):
@@ -69,13 +70,13 @@ def prepare(place: Place) -> None:
     os.environ.setdefault('HOROVOD_CPU_OPERATIONS', 'gloo')
     where = os.environ[ADDRESS], _number(PORT)
     os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(where))
-    if place.rank == 0 and not _is_served(where):
+    if info.rank == 0:
         _serve(where)
-    _meet(where, place)
+    _meet(where, info)
 
 
 def host() -> str:
-    """Return the launcher's name of this machine; call it before `prepare`."""
+    """Return the launcher's name of this machine; call it before `rendezvous`."""
     return os.environ.get('HOROVOD_HOSTNAME') or platform.node()
 
 
@@ -107,16 +108,11 @@ def _interface(where: tuple) -> str:
                  if any(entry.address == own for entry in entries)), 'lo')
 
 
-def _is_served(where: tuple) -> bool:
-    try:
-        socket.create_connection(where, timeout=5).close()
-        return True
-    except OSError:
-        return False
-
-
 def _serve(where: tuple) -> None:
-    """Serve Horovod's rendezvous, where workers find each other, in a thread."""
+    """Serve Horovod's rendezvous, where workers find each other, in a thread, unless another process serves it."""
+    with contextlib.suppress(OSError):
+        socket.create_connection(where, timeout=5).close()
+        return  # such as horovodrun
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     from horovod.runner.util.threads import in_thread
     try:
@@ -127,7 +123,7 @@ def _serve(where: tuple) -> None:
     in_thread(target=server.serve_forever)
 
 
-def _meet(where: tuple, place: Place) -> None:
+def _meet(where: tuple, info: LaunchInfo) -> None:
     """Wait for all workers. Horovod itself would end the process without naming the missing one."""
     url = f'http://{where[0]}:{where[1]}/gluon_mgpu/'
     deadline = time.monotonic() + PATIENCE
@@ -145,12 +141,12 @@ def _meet(where: tuple, place: Place) -> None:
             except OSError:
                 problem = f'no answer from {url}'
             if time.monotonic() > deadline:
-                raise ValueError(f'{problem} in {PATIENCE} s: check that all {place.size} workers are running and '
+                raise ValueError(f'{problem} in {PATIENCE} s: check that all {info.size} workers are running and '
                                  'can reach it')
             time.sleep(0.1)
 
-    if place.rank == 0:  # comes last: its presence means that all workers are there
-        for rank in range(1, place.size):
+    if info.rank == 0:  # comes last: its presence means that all workers are there
+        for rank in range(1, info.size):
             request('GET', rank)
-    request('PUT', place.rank)
+    request('PUT', info.rank)
     request('GET', 0)

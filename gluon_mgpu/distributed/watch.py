@@ -1,4 +1,4 @@
-"""Detection of lost workers: if one is killed or stopped, or its machine is gone, its name is printed and the job ends.
+"""Detection of lost workers: if one was killed or hangs, or its machine is gone, print its name and end the job.
 
 Horovod itself waits half a minute for a stopped worker and does not name it. Here, each worker keeps a connection to
 rank 0, and both ends send a byte twice a second.
@@ -25,22 +25,16 @@ SILENCE = '10'   # seconds without a byte until a worker is lost; the default of
 ALIVE, LEAVE, FAILED, END = b'.', b'l', b'f', b'e'
 
 
-class Watch:
+class Watchdog:
     """Thread that watches the other workers until `leave` is called.
 
-    Parameters
-    ----------
-    address : str
-        Address of this machine for the other workers.
-    name : str
-        Name of this worker in messages, such as ``'a, process 4711'``.
-    program, advice : str, callable
-        Beginning of the message about a lost worker, and a function that returns its end.
+    `address` is that of this machine for the other workers, and `name` the name of this worker in messages, such as
+    ``'a, process 4711'``. `program` begins the message about a lost worker; `resume_hint` returns the end of it.
     """
 
     def __init__(self, rank: int, allgather: Callable[[Any], list], address: str, name: str,
-                 program: str = 'gluon_mgpu', advice: Callable[[], str] = str):
-        self.rank, self.program, self.advice = rank, program, advice
+                 program: str = 'gluon_mgpu', resume_hint: Callable[[], str] = str):
+        self.rank, self.program, self.resume_hint = rank, program, resume_hint
         self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
         listener = socket.create_server((address, 0)) if rank == 0 else None
         gathered = allgather((listener.getsockname() if listener else None, secrets.token_bytes(16), name))
@@ -126,20 +120,20 @@ class Watch:
                 connection.send(byte)
 
     def _end(self, line: str) -> None:
-        """End this process immediately: the main thread may be waiting for a sum that never comes."""
+        """End this process immediately: the main thread may be blocked in an allreduce."""
         if self._leaving:
             return
         self._send(END)
         if line and self.rank < 2:  # if rank 0 is lost, rank 1 prints the line
-            show(f'{self.program}: {line}; the job ends{self.advice()}', sys.stderr)
+            show(f'{self.program}: {line}; the job ends{self.resume_hint()}', sys.stderr)
         os._exit(1)
 
 
 def _rank_of(connection: socket.socket, token: bytes) -> int:
-    """Return the rank of the worker that has connected; 0 if it is a stranger."""
+    """Return the rank of the worker that has connected; 0 if it is not one of the workers."""
     connection.settimeout(BEAT / 2)
     try:
         hello = connection.recv(20)
-    except OSError:  # a stranger may send nothing
+    except OSError:  # another program may send nothing
         return 0
     return int.from_bytes(hello[16:], 'big') if len(hello) == 20 and hello[:16] == token else 0

@@ -1,4 +1,4 @@
-"""Base class for the processes that train one network together; by itself, this process alone.
+"""Base class for a process's handle to the group of processes that train one network; by itself, a group of one.
 
 `horovod_workers.HorovodWorkers` has the same methods for several processes, so training code need not distinguish.
 """
@@ -12,9 +12,10 @@ from ..base.program import BAD_INPUT, JobError, Stopped
 
 
 class Workers:
-    """A single worker, which never waits for others.
+    """This process's handle to the group of processes that train together: here a group of one, which never waits.
 
-    `signals`, such as `StopSignals`, has an attribute ``received``: the signal that this process has received, or 0.
+    `signals` is a `StopSignals`, or another object with the attribute ``received``: the number of the signal that this
+    process has received, or 0.
 
     Attributes
     ----------
@@ -22,17 +23,17 @@ class Workers:
         Number of this worker, from 0, and number of workers.
     hosts : sequence of str
         Machine of each worker.
-    lag : int
-        Calls of `allgather_async` to make before reading the first result, so that reading does not wait.
+    exchanges_in_flight : int
+        Results of `allgather_async` to leave unread, so that reading an earlier one does not wait.
     launcher : str
         Program that started the workers, such as ``'srun'``, or ''.
-    advice : str
+    resume_hint : str
         End of the message about a lost worker.
     """
 
-    rank, size, lag = 0, 1, 0
+    rank, size, exchanges_in_flight = 0, 1, 0
     hosts: Sequence[str] = ('',)
-    launcher = advice = ''
+    launcher = resume_hint = ''
 
     def __init__(self, signals: Any = None):
         self._signals = signals
@@ -42,10 +43,11 @@ class Workers:
         """This worker's shard of each batch: (rank, size)."""
         return self.rank, self.size
 
-    def allreduce(self, algorithm: Callable) -> Callable:
-        """Extend an allreduce over this worker's devices to all workers. The result does not block.
+    def extend_allreduce(self, algorithm: Callable) -> Callable:
+        """Extend an allreduce over this worker's devices to those of all workers; the result does not block.
 
-        `algorithm` sums a list of arrays, one per device of this worker, in place; so does the result.
+        `algorithm` sums a list of arrays, one per device of this worker, in place; the returned function sums over all
+        workers as well.
         """
         return algorithm
 
@@ -64,7 +66,7 @@ class Workers:
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
         """Sum pairs (correct rows, rows) over all workers; blocks. Raises `Stopped` after a signal to any worker."""
         correct, rows = 0.0, 0
-        for more, size in takewhile(lambda _: not self._received(), counts):
+        for more, size in takewhile(lambda _: not self._received_signal(), counts):
             correct, rows = correct + more, rows + size
         counted = self.allgather((correct, rows))
         if self.pending_signal():
@@ -121,14 +123,14 @@ class Workers:
 
         Workers exchange signals whenever they gather values, so all get the same answer after the same batch.
         """
-        return self._received()
+        return self._received_signal()
 
     def exchange_signal(self) -> int:
         """Exchange signals with all workers, then return as `pending_signal` does; blocks."""
         self.allgather(None)
         return self.pending_signal()
 
-    def _received(self) -> int:
+    def _received_signal(self) -> int:
         return self._signals.received if self._signals else 0
 
     def _name(self, rank: int) -> str:

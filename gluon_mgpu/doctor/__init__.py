@@ -18,13 +18,9 @@ TIMEOUT = 60  # seconds for the self-test; a disk that reads MXNet for the first
 def examine(timeout: float = TIMEOUT) -> dict[str, Any]:
     """Check this process and its machine, and train for a few seconds in a subprocess; blocks. Leaves no files.
 
-    The self-test is killed after `timeout` seconds.
-
-    Returns
-    -------
-    dict
-        For JSON: ``'can_train'``, a bool; ``'findings'``, a list of dicts with ``'level'`` ('fault' or 'warning'),
-        ``'what'`` and ``'remedy'``, the worst first; and all facts by topic. The home folder appears as ``~``.
+    The self-test is killed after `timeout` seconds. The report can be written as JSON: ``'can_train'``, a bool;
+    ``'findings'``, a list of dicts with ``'level'`` ('fault' or 'warning'), ``'what'`` and ``'remedy'``, the worst
+    first; and all facts by topic. The home folder appears as ``~``.
     """
     timeout = positive('timeout', timeout)
     found = facts.look()

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from ..base.program import FAILED, Parser, exit_status, number
+from ..base.program import FAILED, Parser, number, run_program
 from . import TIMEOUT, examine
 from .screen import screen
 
@@ -22,17 +22,14 @@ def main(argv: list | None = None) -> int:
                         help='limit of the self-test (default: %(default)s)')
     args = parser.parse_args(argv)
     report: dict[str, Any] = {}
-    status = exit_status('doctor', lambda: _run(args, report))
+    status = run_program('doctor', lambda: _run(args, report))
     return status or (0 if report['can_train'] else FAILED)
 
 
 def _run(args: argparse.Namespace, report: dict) -> None:
-    wait = 'checking, and training for a few seconds ...' if sys.stderr.isatty() else ''
-    print(end=wait, file=sys.stderr, flush=True)
-    try:
-        report.update(examine(args.timeout))
-    finally:
-        print(end=f'\r{" " * len(wait)}\r' if wait else '', file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print('checking, and training for a few seconds ...', file=sys.stderr)
+    report.update(examine(args.timeout))
     colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ and os.environ.get('TERM') != 'dumb'
     try:
         print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report, colour)), flush=True)

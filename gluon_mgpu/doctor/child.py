@@ -31,12 +31,9 @@ LONGEST = 10**6  # seconds; poll(), which subprocess uses to wait, takes at most
 def run(timeout: float) -> dict[str, Any]:
     """Run the self-test until it ends, or for `timeout` seconds.
 
-    Returns
-    -------
-    dict
-        The result of each stage by its name in `STAGES`; ``'ended'``: 'well', 'was killed after ... s', 'died of ...'
-        or 'could not be started ...'. Unless it ended well, also ``'during'``, the stage without a result, and
-        ``'stderr'``, the last lines; else these are empty.
+    Returns the result of each stage by its name in `STAGES`, and ``'ended'``: 'well', 'was killed after ... s', 'died
+    of ...' or 'could not be started ...'. If it did not end well, ``'during'`` is the stage without a result and
+    ``'stderr'`` has the last lines; otherwise both are empty.
     """
     timeout = min(timeout, LONGEST)
     # Pass on the user's environment, without what `prepare` has set here
@@ -50,7 +47,8 @@ def run(timeout: float) -> dict[str, Any]:
         return {'ended': f'could not be started ({error.strerror})', 'during': '', 'stderr': []}
     try:
         out, err = process.communicate(timeout=timeout)
-        ended = _how(process.returncode)
+        code = process.returncode
+        ended = f'died of {signal.Signals(-code).name}' if code < 0 else f'ended with status {code}' if code else 'well'
     except subprocess.TimeoutExpired:
         out, err = _kill(process)
         ended = f'was killed after {timeout:g} s'
@@ -73,9 +71,3 @@ def _kill(process: subprocess.Popen) -> tuple[str, str]:
         return process.communicate(timeout=5)
     except subprocess.TimeoutExpired:
         return '', ''
-
-
-def _how(returncode: int) -> str:
-    if returncode < 0:
-        return f'died of {signal.Signals(-returncode).name}'
-    return f'ended with status {returncode}' if returncode else 'well'

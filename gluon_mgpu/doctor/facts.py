@@ -35,7 +35,7 @@ def look() -> dict[str, Any]:
         'gluon_mgpu': versions()['gluon_mgpu'],
         'python': {'version': platform.python_version(), 'executable': sys.executable,
                    'platform': f'{platform.system()} {platform.machine()}', 'release': platform.platform()},
-        'numpy': _numpy(),
+        'numpy': {**_numpy(), 'supplied': list(prepared.names)},
         'packages_missing': [name for module, name in PACKAGES.items() if not _folder(module)],
         'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()}, 'folder': _folder('mxnet'),
                   'obstacle': obstacle(), 'imported_first': list(prepared.too_late)},

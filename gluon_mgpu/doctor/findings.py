@@ -31,11 +31,11 @@ def diagnose(facts: dict[str, Any]) -> list[Finding]:
 
 def from_line(level: str, line: str) -> Finding:
     """Return the finding for an error message: the problem and, after the first colon outside brackets, the remedy."""
-    depth = 0
-    for i, letter in enumerate(line):
-        depth += (letter == '(') - (letter == ')')
-        if not depth and line[i:i + 2] == ': ':
-            return Finding(level, line[:i], line[i + 2:])
+    parts = line.split(': ')
+    for i in range(1, len(parts)):
+        what = ': '.join(parts[:i])
+        if what.count('(') == what.count(')'):
+            return Finding(level, what, ': '.join(parts[i:]))
     return Finding(level, line, '')
 
 
@@ -59,7 +59,7 @@ def _installation(facts: dict) -> Iterator[Finding]:
             remedy = f'{reinstall}; if that does not help, the processor is too old for this build'
         yield Finding('fault', f'MXNet cannot be imported: the process {test["ended"]}', remedy)
     # Not if the remedy above is another Python, or a command that installs them as well
-    if facts['packages_missing'] and not re.search(r"^Python |install '\.\[", mxnet['obstacle']):
+    if facts['packages_missing'] and not re.search(r"^Python |install ('\.\[|\. &&)", mxnet['obstacle']):
         yield Finding('fault', f'not installed: {", ".join(facts["packages_missing"])}',
                       f'pip install {" ".join(facts["packages_missing"])}')
 

@@ -16,7 +16,10 @@ def screen(report: dict[str, Any], colour: bool = False) -> list[str]:
     def painted(kind: str, text: str) -> str:
         return f'{COLOURS[kind]}{text}\033[0m' if colour else text
 
-    lines = [painted('well' if report['can_train'] else 'fault', _verdict(report)), '']
+    devices = report['self_test'].get('devices', {}).get('devices')
+    verdict = f'can run{" on " + " and ".join(devices) if devices else ""}' if report['can_train'] else 'cannot run'
+    lines = [painted('well' if report['can_train'] else 'fault',
+                     f'gluon_mgpu {report["gluon_mgpu"]}: training {verdict}'), '']
     for finding in report['findings']:
         level = finding['level']
         first, *others = _wrapped('FAULT' if level == 'fault' else level, finding['what'])
@@ -34,16 +37,11 @@ def _wrapped(title: str, text: str) -> list[str]:
                          break_long_words=False, break_on_hyphens=False)
 
 
-def _verdict(report: dict) -> str:
-    devices = report['self_test'].get('devices', {}).get('devices')
-    verdict = f'can run{" on " + " and ".join(devices) if devices else ""}' if report['can_train'] else 'cannot run'
-    return f'gluon_mgpu {report["gluon_mgpu"]}: training {verdict}'
-
-
 def _rows(report: dict) -> Iterator[tuple[str, str]]:
     python, numpy, cores = report['python'], report['numpy'], report['cores']
     yield 'python', f'{python["version"]}, {python["platform"]}, {python["executable"]}'
-    yield 'numpy', numpy['version'] or f'none ({numpy["error"]})'
+    supplied = f'; supplied for MXNet: {", ".join(numpy["supplied"])}' if numpy['supplied'] else ''
+    yield 'numpy', f'{numpy["version"]}{supplied}' if numpy['version'] else f'none ({numpy["error"]})'
     if report['packages_missing']:
         yield 'missing', ', '.join(report['packages_missing'])
     yield from _mxnet(report)

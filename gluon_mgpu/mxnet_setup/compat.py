@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import weakref
 from typing import TYPE_CHECKING
 
 from . import runtime
@@ -14,9 +15,9 @@ mx = runtime.load_mxnet()  # first, because it reports missing software in one l
 import numpy  # noqa: E402
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
 
-__all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'assign', 'autograd', 'cached_op', 'compute_capabilities',
-           'empty_with_view', 'gluon', 'init', 'low_precision_type', 'mx', 'np', 'npx', 'num_outputs', 'trace_block',
-           'zero_grad']
+__all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'assign', 'autograd', 'cached_op', 'children',
+           'compute_capabilities', 'empty_with_view', 'gluon', 'graph_from_json', 'init', 'low_precision_type', 'mx',
+           'np', 'npx', 'num_outputs', 'trace_block', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ else:
         return forward
 
 
+graph_from_json = mx.sym.load_json if MXNET_MAJOR < 2 else mx.sym.fromjson
+
+
 def zero_grad(net: gluon.Block, devices: list) -> None:
     """Set the gradients of `net` on some of its devices to zero, in place; does not block.
 
@@ -59,6 +63,11 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
             for device in devices:
                 param.grad(device)[:] = 0
                 param.data(device)._fresh_grad = True
+
+
+def children(block: gluon.Block) -> dict:
+    """Return the layers that are direct children of a block, by name."""
+    return {name: child() if isinstance(child, weakref.ref) else child for name, child in block._children.items()}
 
 
 def compute_capabilities() -> tuple:

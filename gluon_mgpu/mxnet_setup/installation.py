@@ -37,6 +37,10 @@ BUILDS = {
 # Libraries in MXNet's CPU wheel; all others that it needs belong to the system
 BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')
 
+# Libraries of Arm in MXNet's wheel for ARM64, which PyPI does not have; `arm64` replaces them by those of the system
+ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
+SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
+
 # Platforms (system, processor) with wheels of MXNet 1.9.1 on PyPI, by extra of this package.
 # The wheels need glibc: Alpine Linux with musl cannot run them.
 PLATFORMS = {
@@ -66,9 +70,8 @@ def installed_builds() -> list[str]:
 
 def obstacle() -> str:
     """Return a known reason why MXNet cannot be imported or would fail later, with the remedy, or ''."""
-    python = f'Python {sys.version_info[0]}.{sys.version_info[1]}'
-    if not (3, 9) <= sys.version_info < (3, 13):  # MXNet needs a NumPy below 2, which 3.13 does not have
-        return f'{python} cannot run MXNet: use Python 3.9 to 3.12'
+    if sys.version_info < (3, 9):  # noqa: UP036 (in a checkout, pip has not checked it)
+        return f'Python 3.{sys.version_info[1]} is too old for this package: use Python 3.9 or newer'
     builds = installed_builds()
     if len(builds) > 1:
         return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
@@ -76,11 +79,9 @@ def obstacle() -> str:
     if sys.modules.get('mxnet') is None and importlib.util.find_spec('mxnet') is None:
         return f'MXNet is not installed: {_install()}'
     try:
-        version = importlib.import_module('numpy').__version__
+        importlib.import_module('numpy')
     except Exception as error:
-        return f"NumPy cannot be imported ({_line(error)}): pip install --force-reinstall 'numpy>=1.22,<2'"
-    if re.match(r'([2-9]|\d\d+)\.', version):
-        return f"NumPy {version} is installed, but MXNet needs one older than 2: pip install 'numpy>=1.22,<2'"
+        return f"NumPy cannot be imported ({_line(error)}): pip install --force-reinstall 'numpy>=1.22'"
     threads = os.environ.get('OMP_NUM_THREADS')
     if threads and not is_count(threads):
         return f'OMP_NUM_THREADS={threads!r} is not a number of threads (1, 2, ...): unset it, or set it to 1'
@@ -98,6 +99,11 @@ def explain(error: Exception) -> str:
         return f'MXNet cannot be imported with this DMLC_ROLE ({_line(error)}): unset DMLC_ROLE'
     if not library:
         return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'
+    if library[1] in ARM_LIBRARIES:
+        return (f'MXNet for ARM64 needs {library[1]}, which PyPI does not have: replace it, once, with '
+                'python -m gluon_mgpu.mxnet_setup.arm64')
+    if library[1] in SYSTEM_LIBRARIES and platform.machine() == 'aarch64':
+        return missing_on_arm64() or _line(error)
     reinstall = f'pip uninstall -y {" ".join(installed_builds())}, then {_pip("cpu")}'
     if library[1] in BUNDLED:
         return f'The library {library[1]}, which comes with MXNet, is missing: {reinstall}'
@@ -109,6 +115,13 @@ def explain(error: Exception) -> str:
         return f'MXNet needs CUDA libraries ({", ".join(name for name in cuda if not loads(name))}): {_pip("cu112")}'
     return (f'The library {library[1]}, which MXNet needs, is missing: install it with the package manager '
             f'of this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
+
+
+def missing_on_arm64() -> str:
+    """Return the libraries of the system that MXNet misses on ARM64 Linux, with the remedy, or ''."""
+    missing = ' and '.join(name for name in SYSTEM_LIBRARIES if not loads(name))
+    return missing and (f'MXNet on ARM64 needs {missing} of the system: on Debian and Ubuntu apt install '
+                        'libopenblas0-pthread liblapacke; on Fedora dnf install openblas-serial lapack')
 
 
 def _install() -> str:
@@ -126,16 +139,28 @@ def _install() -> str:
 def _pip(extra: str) -> str:
     """Return the command that installs an MXNet build: through an extra in a checkout, else MXNet's own wheel.
 
-    Never through this package's name: no index has it, so a stranger could publish a package under it.
+    Never through this package's name: no index has it, so a stranger could publish a package under it. With
+    ``--no-deps`` where NumPy 2 is or will be, because MXNet's metadata demands NumPy 1.
     """
-    if (Path(__file__).parents[2] / 'pyproject.toml').exists():
-        return f"{_pip_command()} install '.[{extra}]' in the folder {Path(__file__).parents[2]}"
+    pip, root = _pip_command(), Path(__file__).parents[2]
+    in_checkout = (root / 'pyproject.toml').exists()
+    if in_checkout and not _has_numpy_2():
+        return f"{pip} install '.[{extra}]' in the folder {root}"
     try:
         requirements = metadata.requires('gluon-mgpu') or []
     except metadata.PackageNotFoundError:  # not installed
         requirements = []
     wheels = [r.split(';')[0].strip() for r in requirements if re.search(rf"extra == ['\"]{extra}['\"]", r)]
-    return f'{_pip_command()} install {" ".join(wheels) or WHEELS[extra]}'
+    command = f'install --no-deps {" ".join(wheels) or WHEELS[extra]}'
+    if in_checkout:
+        return f'{pip} install . && {pip.split()[-1]} {command} in the folder {root}'
+    return f'{pip} {command}'
+
+
+def _has_numpy_2() -> bool:
+    """Return whether this Python has NumPy 2 or newer, or can have no other."""
+    version = getattr(sys.modules.get('numpy'), '__version__', '1')
+    return sys.version_info >= (3, 13) or int(version.split('.')[0]) >= 2
 
 
 def _pip_command() -> str:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from ..base.machine import num_cores
-from . import installation
+from . import installation, numpy_names
 from .installation import MXNetImportError, installed_builds, loads
 
 # Defaults for environment variables that the user has not set
@@ -43,6 +43,7 @@ class Prepared(NamedTuple):
     variables: tuple[str, ...]   # names in `ENVIRONMENT`
     allocator: tuple[str, ...]   # names in `ALLOCATOR`
     too_late: tuple[str, ...]    # what could not be set, because MXNet was imported before
+    names: tuple[str, ...] = ()  # in `numpy_names.NAMES`
 
 
 @functools.lru_cache
@@ -56,13 +57,13 @@ def prepare() -> Prepared:
         allocator = _set_allocator()
         _preload_nvidia()
     omp_threads()  # cached from here on
-    _supply_names()
+    names = _supply_names()
     if early:
-        return Prepared(tuple(unset), tuple(allocator), ())
+        return Prepared(tuple(unset), tuple(allocator), (), names)
     too_late = (*(f'{name}={ENVIRONMENT[name]}' for name in unset), 'the memory allocator')
     warnings.warn(f'MXNet was imported before gluon_mgpu, which is too early to set {", ".join(too_late)}: '
                   'CPU contexts may hardly run in parallel; import gluon_mgpu first', stacklevel=3)
-    return Prepared((), (), too_late)
+    return Prepared((), (), too_late, names)
 
 
 def settings() -> dict[str, str | None]:
@@ -74,7 +75,7 @@ def settings() -> dict[str, str | None]:
 @functools.lru_cache
 def omp_threads() -> int:
     """Return the number of threads of one CPU context when `prepare` ran; with 2 or more, several contexts may hang."""
-    openmp = _openmp()
+    openmp = _loaded('libgomp.so.1')  # GNU's OpenMP
     if openmp:  # it reads the environment only once
         return openmp.omp_get_max_threads()
     cores = num_cores()
@@ -96,24 +97,36 @@ def load_mxnet() -> ModuleType:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
             mxnet = importlib.import_module('mxnet')
+            numpy_names.write_plain_numbers(importlib.import_module('numpy'))
             _set_np(mxnet)
     except Exception as error:
         _fail(installation.explain(error), error)
+    _limit_openblas()
     _restore_environment()
     return mxnet
+
+
+def _limit_openblas() -> None:
+    """Give OpenBLAS no more threads than a context has.
+
+    It reads OMP_NUM_THREADS when it is loaded, but a NumPy of the system may have loaded it before we set the variable.
+    """
+    openblas = _loaded('libopenblas.so.0')
+    if openblas and openblas.openblas_get_num_threads() > omp_threads():
+        openblas.openblas_set_num_threads(omp_threads())
 
 
 def _restore_environment() -> None:
     """Remove our OMP_NUM_THREADS, which MXNet and OpenMP have read, so that child processes may use all cores."""
     name = 'OMP_NUM_THREADS'
-    if name in prepare().variables and os.environ.get(name) == ENVIRONMENT[name] and _openmp():
+    if name in prepare().variables and os.environ.get(name) == ENVIRONMENT[name] and _loaded('libgomp.so.1'):
         del os.environ[name]
 
 
-def _openmp() -> ctypes.CDLL | None:
-    """Return GNU's OpenMP library if it is loaded; None on systems other than Linux."""
+def _loaded(library: str) -> ctypes.CDLL | None:
+    """Return a shared library if it is loaded; None on systems other than Linux."""
     try:
-        return ctypes.CDLL('libgomp.so.1', os.RTLD_NOLOAD | os.RTLD_NOW)
+        return ctypes.CDLL(library, os.RTLD_NOLOAD | os.RTLD_NOW)
     except (OSError, AttributeError):
         return None
 
@@ -135,18 +148,17 @@ def _fail(problem: str, cause: Exception | None = None) -> NoReturn:
     raise MXNetImportError(problem) from cause
 
 
-def _supply_names() -> None:
-    """Define what MXNet uses and newer versions of Python and NumPy lack: distutils and `numpy.bool`."""
+def _supply_names() -> tuple[str, ...]:
+    """Define what MXNet uses and newer versions of Python and NumPy lack; return NumPy's names."""
     try:
         if sys.version_info >= (3, 12):
             importlib.import_module('_distutils_hack').add_shim()  # setuptools does not if found through PYTHONPATH
     except Exception:  # load_mxnet will report what is missing
         pass
     try:
-        numpy = importlib.import_module('numpy')
-        vars(numpy).setdefault('bool', bool)  # hasattr would warn on 1.22 and 1.23
+        return tuple(numpy_names.supply(importlib.import_module('numpy')))
     except Exception:
-        pass
+        return ()
 
 
 def _set_allocator() -> list[str]:

@@ -29,7 +29,8 @@ def hybridized(network: Callable) -> Callable:
     """Return a callable that runs `network` as one operator; `network` itself does not change.
 
     The network is traced at the first call. Later changes (an added layer, another activation) have no effect.
-    Parameters may change at any time, including their dtype.
+    Parameters may change at any time, including their dtype. Raises ValueError if `network` is neither a HybridBlock
+    nor a function or, at the first call, if it cannot be traced.
 
     Parameters
     ----------
@@ -44,18 +45,13 @@ def hybridized(network: Callable) -> Callable:
         Takes the same arguments, all on one device, and is differentiable. It does not block, except at the first call
         after training, to wait for batch norm's running statistics. (MXNet does not wait for these by itself: call
         ``npx.waitall()`` before reading them.) For a block, it also has `collect_params`.
-
-    Raises
-    ------
-    ValueError
-        If `network` is neither a HybridBlock nor a function. At the first call, if it cannot be traced.
     """
     if isinstance(network, gluon.HybridBlock):
-        return _HybridizedBlock(network)
+        return HybridizedBlock(network)
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    operators = _OperatorCache(lambda args: (*trace_function(network, args), []), network.__name__)
+    operators = _OperatorCache(lambda args: (*isolate(*trace_function(network, args)), []), network.__name__)
 
     @functools.wraps(network)
     def fast(*args):
@@ -66,10 +62,10 @@ def hybridized(network: Callable) -> Callable:
 
 def unwrapped(net: Any) -> Any:
     """Return the block inside the result of `hybridized`; return anything else as it is."""
-    return net.block if isinstance(net, _HybridizedBlock) else net
+    return net.block if isinstance(net, HybridizedBlock) else net
 
 
-class _HybridizedBlock:
+class HybridizedBlock:
     """Hybridized block. At each call, it passes the parameters on the device of the arguments to the operator."""
 
     def __init__(self, block: gluon.HybridBlock):
@@ -119,12 +115,15 @@ class _HybridizedBlock:
             self._statistics_may_change = False
 
     def _trace(self, args) -> tuple:
-        with autograd.pause():
-            graph, names = trace_block(self.block, args)
+        graph, names = self._trace_graph(args)
         params = {p.var().name: p for p in self.block.collect_params().values()}
         used = [name for name in graph.list_inputs() if name in params]
         self._params = [params[name] for name in used]
         return graph, names, used
+
+    def _trace_graph(self, args) -> tuple:
+        with autograd.pause():
+            return isolate(*trace_block(self.block, args))
 
 
 class _OperatorCache:
@@ -147,7 +146,7 @@ class _OperatorCache:
             graph, names, params = self._traced = self._traced or self._try_to_trace(args)
             if len(self._operators) == MAX_OPERATORS:
                 self._operators.popitem(last=False)  # used longest ago; frees its memory for the next
-            operator = cached_op(isolate(graph, names), [*names, *params], params)
+            operator = cached_op(graph, [*names, *params], params)
         self._operators[key] = operator
         return operator
 

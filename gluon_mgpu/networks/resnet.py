@@ -40,7 +40,7 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
 
     Source: D2L 13.6.1, ``resnet18``; this one can be hybridized. Each device's batch norm computes mean and variance
     from its own rows and keeps its own running statistics, so the results on k devices are close to those on one
-    device, not equal.
+    device, not equal; `parallel.sync_batch_norm` makes them equal.
 
     `dtype` is the precision of all layers but the last, see `precision`. If it is not float32, the network must be
     hybridized.

@@ -9,13 +9,9 @@ from ..mxnet_setup.compat import mx, np, npx
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
-    """Call a function with symbols instead of the arrays in `args`, so that it returns its graph.
+    """Call a function with symbols instead of the arrays in `args`, so that it returns its graph, a symbol.
 
-    Returns
-    -------
-    graph : mx.sym.Symbol
-    names : list of str
-        The names of the arrays in the graph, in the order of `flatten`.
+    Also returns the names of the arrays in the graph, in the order of `flatten`.
     """
     symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
                         for name, value in function.__globals__.items()}
@@ -31,15 +27,15 @@ def flatten(args) -> list:
     return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
 
 
-def isolate(graph, names: list):
-    """Return an equal graph that copies its inputs (`names`) and its output.
+def isolate(graph, names: list[str]) -> tuple:
+    """Return the same graph with copies of its inputs (`names`) and of its output; also return `names`.
 
-    Each call has other input and output arrays. The engine prepares an operator that uses them directly again at each
-    call, and gives it another scratch area.
+    Each call has different input and output arrays. The engine would prepare an operator that uses them directly anew
+    at each call, and give it another scratch area.
     """
     inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
     isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
-    return _copy(isolated.as_np_ndarray())
+    return _copy(isolated.as_np_ndarray()), names
 
 
 class _SymbolicNpx:
@@ -54,9 +50,9 @@ class _SymbolicNpx:
 
 
 def _copy(symbol):
-    """Copy by an operator that needs no scratch area, nor does its gradient.
+    """Copy by an operator that needs no scratch area, and whose gradient needs none.
 
-    ``identity`` does: a different area at each call, possibly one in which another device computes.
+    ``identity`` needs one: a different area at each call, possibly one that another device is using.
     """
     return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions
 

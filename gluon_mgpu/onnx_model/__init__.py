@@ -1,5 +1,1 @@
-"""Trained networks as ONNX models.
-
-    operators.py    convert a network to ONNX operators
-    file.py         compare the model with the network and write it
-"""
+"""Trained networks as ONNX models: conversion to ONNX operators, comparison with the network, and writing."""

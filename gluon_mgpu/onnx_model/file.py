@@ -42,57 +42,44 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
 
 def write(net: Any, path: str | os.PathLike, lenet: Callable | None = None,
           log: Callable[[str], None] = print) -> None:
-    """Write a network as an ONNX model, with the values on its first device; blocks.
+    """Write a network as an ONNX model, see `export.to_onnx`; blocks.
 
-    An existing file is replaced when the new one is complete.
-
-    Parameters
-    ----------
-    net : gluon.Block, the result of `hybridized` for one, a list of np.ndarray, or a list of such lists
-        ResNet-18, or LeNet's parameters on one device or on each.
-    lenet : callable, optional
-        ``lenet(X, params)`` returns the scores of images X; needed for a list of parameters.
-    log : callable
-        Gets a line with the path and the result of the comparison.
-
-    Raises
-    ------
-    ValueError
-        If `check_path` fails, the network is not supported, or onnxruntime computes other scores. Then nothing is
-        written.
+    Writes nothing and raises ValueError if `check_path` fails, the network is not supported, or onnxruntime computes
+    other scores. ``lenet(X, params)`` returns the scores of images X; it is needed if `net` is a list of parameters.
+    `log` gets a line with the path and the result of the comparison.
     """
     check_path(path)
     wait()  # reading batch norm's running statistics does not wait for them
     model, scores = _lenet(net, lenet) if isinstance(net, (list, tuple)) else _gluon(net)
     content = model.SerializeToString()
     result = _compare(content, model.graph.input[0].type.tensor_type.shape.dim[1].dim_value, scores)
-    write_atomically(path, [content])
+    write_atomically(path, content)
     log(f'model: {path}, {result}')
 
 
 def _lenet(params, lenet: Callable | None) -> tuple:
     """Return the model of LeNet's parameters, and a function of NumPy arrays that computes its scores in MXNet."""
-    from . import operators
+    from . import conversion
     params = params[0] if params and isinstance(params[0], (list, tuple)) else params
     shapes = [getattr(array, 'shape', array) for array in params]
-    if lenet is None or shapes != list(operators.LENET.values()):
-        raise ValueError(f'a list of {len(shapes)} arrays without the shapes of LeNet; {operators.KNOWN}')
-    model = operators.lenet_model(_float32(dict(zip(operators.LENET, params))))
+    if lenet is None or shapes != list(conversion.LENET.values()):
+        raise ValueError(f'a list of {len(shapes)} arrays without the shapes of LeNet; {conversion.KNOWN}')
+    model = conversion.lenet_model(_float32(dict(zip(conversion.LENET, params))))
     return model, lambda X: lenet(np.array(X, ctx=params[0].ctx), params).asnumpy()
 
 
 def _gluon(net) -> tuple:
     """Return the same for a Gluon network."""
-    from . import operators
+    from . import conversion
     block = unwrapped(net)
     if not isinstance(block, gluon.HybridBlock):
-        raise ValueError(f'{type(net).__name__} is not a network; {operators.KNOWN}')
+        raise ValueError(f'{type(net).__name__} is not a network; {conversion.KNOWN}')
     arrays = {name: on_devices[0] for name, on_devices in copies(net).items()}
     values, device = _float32(arrays), next((array.ctx for array in arrays.values()), None)
     if Cast in _layers(block):
         net = block = _resnet18(block, values, device)
         values = dict(zip(by_name(block), values.values()))
-    return operators.gluon_model(block, values), lambda X: net(np.array(X, ctx=device)).asnumpy()
+    return conversion.gluon_model(block, values), lambda X: net(np.array(X, ctx=device)).asnumpy()
 
 
 def _float32(arrays: dict) -> dict[str, numpy.ndarray]:

@@ -130,7 +130,7 @@ def kvstore(data: list) -> Traffic:
 ALGORITHMS: dict[str, Callable] = {'star': star, 'ring': ring, 'tree': tree, 'kvstore': kvstore}
 
 
-def by_name(algorithm: Callable | str) -> Callable:
+def allreduce_algorithm(algorithm: Callable | str) -> Callable:
     """Return one of `ALGORITHMS` by its name; return a function as it is."""
     if callable(algorithm):
         return algorithm

@@ -11,14 +11,9 @@ from ..mxnet_setup.compat import Context, autograd, np
 class FlatParams(list):
     """Copies of parameters on a device, with gradients attached: a list of arrays that are parts of one array.
 
-    The parameters may have any shapes, and must have one dtype.
-
-    Attributes
-    ----------
-    flat : np.ndarray, (number of all elements,)
-        The one array; changing it changes the parameters. ``flat.grad`` contains all gradients.
-    signature : tuple
-        Shapes and dtypes of the parameters; `hybridized` needs them at each call.
+    The parameters may have any shapes, and must have one dtype. The attribute ``flat`` is the one array: changing it
+    changes the parameters, and ``flat.grad`` contains all gradients. ``signature`` has the shapes and dtypes of the
+    parameters, which `hybridized` needs at each call.
     """
 
     def __init__(self, params: list, device: Context):
@@ -34,7 +29,7 @@ class FlatParams(list):
                             'write into it, params[i][:] = value')
 
 
-def in_one_piece(params: list) -> list:
+def flattened(params: list) -> list:
     """Return ``[params.flat]`` for `FlatParams`, which holds all parameters; return other lists as they are."""
     return [params.flat] if isinstance(params, FlatParams) else params
 
@@ -45,10 +40,7 @@ def flatten_gradients(params: list) -> list:
     Returns these arrays, of which the parameters' gradients are parts. The values stay where they are, because oneDNN
     could not change the layout of weights that share memory.
 
-    Parameters
-    ----------
-    params : list of gluon.Parameter
-        Initialized on the same devices, with one dtype.
+    `params` are ``gluon.Parameter`` objects with one dtype, initialized on the same devices.
     """
     flat = []
     for i, _ in enumerate(params[0].list_ctx()):

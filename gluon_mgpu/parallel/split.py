@@ -2,12 +2,16 @@
 
     X_shards = split_and_load(X, devices)                # one array
     X_shards, y_shards = split_batch(X, y, devices)      # a batch
+    X_shards = split_and_load(X, devices, shares=[3, 1])  # three quarters of the rows on the first of two devices
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from ..base.checks import positive
 from ..data.shards import shard_rows
 from ..devices.lists import check_omp_threads
 
@@ -15,28 +19,26 @@ if TYPE_CHECKING:
     from mxnet.context import Context
 
 
-def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
-    """Split the rows of an array over devices, as evenly as possible; does not block.
+def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:
+    """Split the rows of an array over devices, as evenly as possible or by `shares`; does not block.
 
     Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function requires that the devices
     divide the rows, or creates empty shards, on which layers fail. It also queues each slice as an operation; here
-    slices are views.
+    slices are views. Raises ValueError if there are no devices, or several CPU contexts would hang
+    (`check_omp_threads`), or for invalid shares.
 
     Parameters
     ----------
     data : np.ndarray or numpy.ndarray, (n, ...)
     devices : sequence of k mx.Context
+    shares : sequence of k numbers above 0, optional
+        The speeds of the devices: with ``[3, 1]``, the first gets three rows for each row of the second.
 
     Returns
     -------
     list of min(k, n) np.ndarray
-        Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard. The dtype
-        stays. A shard on the device of `data` shares its memory, so do not write into it.
-
-    Raises
-    ------
-    ValueError
-        If there are no devices, or several CPU contexts would hang (`check_omp_threads`).
+        Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard, whatever
+        the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
     """
     n, k = len(data), min(len(data), len(devices))
     if not devices:
@@ -44,17 +46,44 @@ def split_and_load(data: Any, devices: Sequence[Context]) -> list[Any]:
     if k > 1:
         check_omp_threads(devices)
     data = _from_numpy(data) if n else data
-    return [data[shard_rows(n, i, k)].as_in_ctx(device) for i, device in enumerate(devices[:k])]
+    rows = [shard_rows(n, i, k) for i in range(k)] if shares is None else _rows(n, check_shares(shares, devices)[:k])
+    return [data[rows[i]].as_in_ctx(device) for i, device in enumerate(devices[:k])]
 
 
-def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
+def split_batch(X: Any, y: Any, devices: Sequence[Context],
+                shares: Sequence[float] | None = None) -> tuple[list[Any], list[Any]]:
     """Split the rows of a batch, X and y, over devices; see `split_and_load`.
 
     Source: D2L 13.5.5, ``split_batch``. Raises ValueError if `X` and `y` have different numbers of rows.
     """
     if len(X) != len(y):
         raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
-    return split_and_load(X, devices), split_and_load(y, devices)
+    return split_and_load(X, devices, shares), split_and_load(y, devices, shares)
+
+
+def split_by(shares: Sequence[float] | str | None, devices: Sequence[Context]) -> Callable:
+    """Return `split_batch` with these shares, checked; `split_batch` itself if they are None."""
+    return split_batch if shares is None else partial(split_batch, shares=check_shares(shares, devices))
+
+
+def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> tuple[float, ...]:
+    """Return shares, possibly text such as ``'3,1'``, as numbers.
+
+    Raises ValueError unless there is one for each device and all are above 0.
+    """
+    numbers = shares.split(',') if isinstance(shares, str) else shares
+    if len(numbers) != len(devices):
+        raise ValueError(f'shares {",".join(map(str, numbers))}: must be one number for each of {list(devices)}')
+    return tuple(positive('share', number) for number in numbers)
+
+
+@lru_cache(maxsize=64)
+def _rows(n: int, shares: tuple[float, ...]) -> list[slice]:
+    """Return each device's rows, at least one: each further row goes to the device that would finish it first."""
+    sizes = [1] * len(shares)
+    for _ in range(n - len(shares)):
+        sizes[min(range(len(shares)), key=lambda i: (sizes[i] + 1) / shares[i])] += 1
+    return [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes)]
 
 
 def _from_numpy(array: Any) -> Any:

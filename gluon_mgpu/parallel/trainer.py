@@ -13,6 +13,7 @@ from operator import is_
 from ..mxnet_setup.compat import autograd, gluon, mx, zero_grad
 from .allreduce import star
 from .flat import flatten_gradients
+from .sync_batch_norm import SyncBatchNorm
 
 # Limits of one multi_sgd_update: the number of parameters, and the size of the smallest relative to the largest (the
 # operator takes as long for each parameter as for the largest)
@@ -24,36 +25,51 @@ class Trainer(gluon.Trainer):
 
     Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. This one does not check that each gradient is new. The first
     step moves the gradients of `params` into other memory. With sparse parameters or several dtypes, the calls are not
-    fewer. With another optimizer than SGD, momentum, ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer.
+    fewer. With another optimizer than SGD, ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict):
         super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False)
         self._flat: list = []       # for each device: all gradients as one array
         self._gradients: list = []  # the parts of these arrays
-        self._groups: list = []     # for each device: (numbers, [weight, gradient, weight, ...]) of each update
+        self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
 
     def _allreduce_grads(self) -> None:
-        if self._in_one_piece():
+        if self._flatten_gradients():
             star(self._flat)  # the key-value store would keep buffers for gradients that are no longer used
         else:
             super()._allreduce_grads()
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
-        if (type(sgd) is not mx.optimizer.SGD or sgd.momentum or sgd.multi_precision or ignore_stale_grad
-                or hasattr(self, '_amp_loss_scaler') or not self._in_one_piece()):
+        if (type(sgd) is not mx.optimizer.SGD or sgd.multi_precision or ignore_stale_grad
+                or hasattr(self, '_amp_loss_scaler') or not self._flatten_gradients()):
             super()._update(ignore_stale_grad)
             return
         for number, groups in enumerate(self._groups):
             sgd._set_current_context(number)
-            for indices, arrays in groups:
+            for indices, *arrays in groups:
                 sgd._update_count(indices)
-                mx.nd.multi_sgd_update(*arrays, out=arrays[::2], num_weights=len(indices), lrs=sgd._get_lrs(indices),
-                                       wds=sgd._get_wds(indices), rescale_grad=sgd.rescale_grad,
-                                       clip_gradient=sgd.clip_gradient or -1)
+                settings = {'num_weights': len(indices), 'lrs': sgd._get_lrs(indices), 'wds': sgd._get_wds(indices),
+                            'rescale_grad': sgd.rescale_grad, 'clip_gradient': sgd.clip_gradient or -1}
+                update = mx.nd.multi_sgd_update
+                if sgd.momentum:
+                    arrays.append(self._momenta(number, indices, arrays[0]))
+                    update, settings['momentum'] = mx.nd.multi_sgd_mom_update, sgd.momentum
+                update(*(array for of_one in zip(*arrays) for array in of_one), out=arrays[0], **settings)
 
-    def _in_one_piece(self) -> bool:
+    def _momenta(self, number: int, indices: list[int], weights: list) -> list:
+        """Return the momentum of parameters on a device, from where gluon.Trainer keeps it; create it if missing."""
+        updater = self._updaters[number]
+        for i, weight in zip(indices, weights):
+            if i not in updater.states:
+                updater.states[i] = self._optimizer.create_state_multi_precision(i, weight)
+            elif not updater.states_synced[i]:
+                updater.states[i] = updater.sync_state_context(updater.states[i], weight.context)
+            updater.states_synced[i] = True
+        return [updater.states[i] for i in indices]
+
+    def _flatten_gradients(self) -> bool:
         """Move the gradients into one array per device, unless they are there; return False if that is impossible."""
         trained = [i for i, param in enumerate(self._params) if param.grad_req != 'null']
         params = [self._params[i] for i in trained]
@@ -65,8 +81,8 @@ class Trainer(gluon.Trainer):
             return False
         self._flat = flatten_gradients(params)
         self._gradients = [gradient for param in params for gradient in param.list_grad()]
-        self._groups = [[(group, [array.as_nd_ndarray() for n in group
-                                  for array in (self._params[n].list_data()[i], self._params[n].list_grad()[i])])
+        self._groups = [[(group, [self._params[n].list_data()[i].as_nd_ndarray() for n in group],
+                          [self._params[n].list_grad()[i].as_nd_ndarray() for n in group])
                          for group in self._groups_of_similar_size(trained)] for i in range(len(self._flat))]
         return True
 
@@ -85,10 +101,10 @@ def prepare_idle_devices(net: Callable, X_shards: list, devices: list) -> None:
     """Prepare devices that got no rows for ``Trainer.step``; does not block.
 
     Their gradients become zero. Their batch norm statistics are updated with the first device's rows, ``X_shards[0]``;
-    each device computes its statistics itself.
+    each device computes its statistics itself. (`SyncBatchNorm` has updated all devices' statistics already.)
     """
     idle_devices = devices[len(X_shards):]
-    for device in idle_devices if X_shards else ():
+    for device in idle_devices if X_shards and not isinstance(net, SyncBatchNorm) else ():
         with autograd.record():
             y_hat = net(X_shards[0].as_in_ctx(device))
         y_hat.backward()  # updates batch norm's statistics on MXNet 2

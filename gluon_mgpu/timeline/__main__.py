@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..base.program import Parser, exit_status, picture
+from ..base.program import Parser, picture, run_program
 from .draw import draw
 from .read import read
 
@@ -19,7 +19,7 @@ def main(argv: list | None = None) -> int:
                         help='the picture to write (default: beside the trace, .png)')
     parser.add_argument('--title', help='title of the picture (default: the name of the trace)')
     args = parser.parse_args(argv)
-    return exit_status('timeline', lambda: _run(args))
+    return run_program('timeline', lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ def _head() -> str:
 
 def _run() -> tempfile.TemporaryDirectory:
     folder = tempfile.TemporaryDirectory()
-    _profile_to(f'{folder.name}/events')  # already now, because MXNet appends its records to it once per second
+    _profile_to(f'{folder.name}/events')  # before the start, because MXNet appends records to it once per second
     mx.profiler.set_state('run')
     return folder
 

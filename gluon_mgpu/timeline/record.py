@@ -46,7 +46,8 @@ def record(step: Callable[[], None], path) -> list[Event]:
 class Timeline(Callback):
     """Callback that profiles some steps of a run and writes the median one as a trace and a picture.
 
-    Each step is recorded alone, from idle devices to idle devices. One step could be unusual, so several are recorded.
+    Each step is recorded alone, from idle devices to idle devices. One step could be unusual, so several are recorded;
+    the attribute ``traces`` has the trace of each.
 
     Parameters
     ----------
@@ -61,15 +62,10 @@ class Timeline(Callback):
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
         self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'
         self.heading = heading
-        self.warm_up, self.steps = integer('warm_up', warm_up, 0), integer('steps', steps, 1)
+        self.warm_up, self.steps = integer('warm_up', warm_up, minimum=0), integer('steps', steps, minimum=1)
         self._num_batches = 0
         self._recording: Any = None  # from `profiler.start`, while a step is profiled
-        self._traces: list[str] = []
-
-    @property
-    def num_steps(self) -> int:
-        """Number of recorded steps."""
-        return len(self._traces)
+        self.traces: list[str] = []
 
     def train_begin(self, run: Run) -> None:
         """Check the devices."""
@@ -81,7 +77,7 @@ class Timeline(Callback):
 
     def epoch_begin(self, run: Run) -> None:
         """Start the profiler if the next batch will be recorded."""
-        if self._num_batches >= self.warm_up and self.num_steps < self.steps:
+        if self._num_batches >= self.warm_up and len(self.traces) < self.steps:
             self._recording = profiler.start()
 
     def batch_end(self, run: Run) -> None:
@@ -89,7 +85,7 @@ class Timeline(Callback):
         self._num_batches += 1
         if self._recording:
             npx.waitall()
-            self._traces.append(self._stop())
+            self.traces.append(self.close())
         self.epoch_begin(run)
 
     def epoch_trained(self, run: Run) -> None:
@@ -99,24 +95,20 @@ class Timeline(Callback):
     def train_end(self, run: Run) -> None:
         """Write and draw the median step."""
         self.close()
-        if not self._traces:
+        if not self.traces:
             run.print(f'timeline: none, the run ended before {self.warm_up + 1} batches were done')
             return
         try:
-            steps = [(parse(trace, self.trace), trace) for trace in self._traces]
+            steps = [(parse(trace, self.trace), trace) for trace in self.traces]
             events, trace = sorted(steps, key=lambda step: step_time(step[0]))[(len(steps) - 1) // 2]
-            write_atomically(self.trace, [trace.encode()])
+            write_atomically(self.trace, trace.encode())
             which = f'the median of {len(steps)} steps' if len(steps) > 1 else 'one step'
             draw(events, self.picture, f'{self.heading}: {which}')
             run.print(f'timeline: {self.picture}')
         except (OSError, ValueError) as error:  # for example a full disk
             run.warn(f'{self.trace} cannot be written: {getattr(error, "strerror", None) or error}')
 
-    def close(self) -> None:
-        """Stop profiling and discard the unfinished step, if there is one. Can be called at any time."""
-        if self._recording:
-            self._stop()
-
-    def _stop(self) -> str:
+    def close(self) -> str:
+        """Stop profiling and return the trace, '' if no step was being profiled. Can be called at any time."""
         recording, self._recording = self._recording, None
-        return profiler.stop(recording)
+        return profiler.stop(recording) if recording else ''

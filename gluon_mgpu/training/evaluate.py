@@ -8,7 +8,7 @@ from ..distributed.workers import Workers
 from ..mxnet_setup.compat import Context, np
 from ..parallel.split import split_batch
 
-MAX_STARTED = 8  # batches queued on the devices, whose rows take memory
+MAX_STARTED = 8  # batches queued on the devices at a time; more would take more memory
 
 
 def _num_correct(y_hat, y):
@@ -82,7 +82,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
 
 def _read(started: list) -> tuple[float, int]:
     """Wait for batches; return their number of correct rows and of all rows."""
-    # Read the last batch first: the others are then ready, and Python wakes up once
+    # Read the last batch first. When it is ready, the others are as well, so Python waits only once
     correct = [float(n) for num_correct, _ in reversed(started) for n in num_correct]
     return sum(correct), sum(size for _, size in started)
 

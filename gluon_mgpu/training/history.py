@@ -13,9 +13,10 @@ class Epoch(NamedTuple):
 
     epoch: int  # from 1
     seconds: float  # of training, without evaluation
-    loss: float  # mean over the rows, in nats, each computed before the update that it led to
+    loss: float  # mean over the rows, in nats; that of each batch is computed before its update
     test_acc: float  # 0 to 1
     images_per_second: float  # in training
+    lr: float | None = None  # learning rate of the last batch, if the run knows it
 
 
 def write_history(history: list[Epoch], path) -> None:
@@ -24,5 +25,5 @@ def write_history(history: list[Epoch], path) -> None:
     writer = csv.writer(text)
     writer.writerow(Epoch._fields)
     writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
-                      f'{e.images_per_second:.1f}') for e in history)
-    write_atomically(path, [text.getvalue().encode()])
+                      f'{e.images_per_second:.1f}', '' if e.lr is None else f'{e.lr:.6g}') for e in history)
+    write_atomically(path, text.getvalue().encode())

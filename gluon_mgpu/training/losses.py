@@ -60,12 +60,12 @@ class Losses:
         del self._unread[:num_batches]
         if batches:
             for l in batches[-1]:
-                l.wait_to_read()  # the newest batch first: the others are then ready, and Python wakes up once
+                l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
             sums = [number for ls in batches for number in _sum_and_rows(ls)]  # loss, rows, loss, rows, ...
             gathered = self._workers.allgather_async([self._next_read_size(len(batches)), *sums])
             self._exchanges.append((len(batches), gathered))
         counted = 0
-        while len(self._exchanges) > (0 if num_batches is None else self._workers.lag):
+        while len(self._exchanges) > (0 if num_batches is None else self._workers.exchanges_in_flight):
             size, gathered = self._exchanges.popleft()
             self._count(gathered(), size)
             counted += size

@@ -1,4 +1,4 @@
-"""The parameters of a network: a Gluon network's, or plain lists of arrays. Can be imported without MXNet."""
+"""The parameters of a network, a Gluon block or plain lists of arrays. Can be imported without MXNet."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,10 +9,8 @@ import numpy
 def copies(net: Any) -> dict[str, list]:
     """Return the copies of each parameter, one per device, by name; does not wait.
 
-    Parameters
-    ----------
-    net : gluon.Block, list of np.ndarray, or list of lists of np.ndarray
-        A network, or the parameters on one device or on each device, which are named by their index.
+    `net` is a network, the parameters on one device, or a list of these for each device; such parameters are named by
+    their index.
     """
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
@@ -24,7 +22,7 @@ def copies(net: Any) -> dict[str, list]:
 
 
 def by_name(net: Any) -> dict[str, Any]:
-    """Return the parameters of a network, or of what `hybridized` made of it, by their place in it: ``'2.weight'``.
+    """Return the parameters of a network, possibly hybridized, by their path in it, such as ``'2.weight'``.
 
     The names that MXNet 1.9 gives to parameters depend on the networks that the process created before.
     """
@@ -64,8 +62,8 @@ def check_initialized(net: Any) -> None:
             raise ValueError(f'{name} is on no device: call net.initialize(ctx=devices) first') from None
 
 
-def finish_initialization(net: Any, shapes: dict[str, tuple]) -> None:
-    """Create the parameters of a Gluon network that wait for a first batch, with shapes given by name."""
+def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
+    """Create the parameters of a Gluon network whose shapes are unknown before a first batch; `shapes` is by name."""
     for name, param in _registered(net).items():
         if param._deferred_init:
             param.shape = shapes[name]
@@ -82,6 +80,11 @@ def trainable(net: Any) -> list:
     return [param for param in net.collect_params().values() if param.grad_req != 'null']
 
 
+def gradients(net: Any, device: Any) -> list:
+    """Return the gradients of a Gluon network on a device that a backward pass overwrites; does not wait."""
+    return [param.grad(device) for param in net.collect_params().values() if param.grad_req == 'write']
+
+
 def statistics(net: Any) -> list[str]:
     """Return the names of the parameters without gradients, such as batch norm's running statistics.
 
@@ -90,8 +93,8 @@ def statistics(net: Any) -> list[str]:
     return [name for name, param in _registered(net).items() if param.grad_req == 'null']
 
 
-def not_finite(net: Any) -> str:
-    """Return the name of a parameter that holds NaN or infinity on any device, '' if none does; waits."""
+def first_non_finite(net: Any) -> str:
+    """Return the name of the first parameter that holds NaN or infinity on any device, '' if none does; waits."""
     for name, arrays in copies(net).items():
         if not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):
             return name

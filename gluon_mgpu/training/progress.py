@@ -1,4 +1,4 @@
-"""The progress bar of a run, and lines printed beside it."""
+"""The progress bar of a run."""
 from __future__ import annotations
 
 import sys
@@ -6,29 +6,19 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..base.program import show
-
 
 class Progress:
-    """A progress bar that counts batches over all epochs of a run; shown only on a terminal.
+    """A progress bar that counts batches over all epochs of a run; shown only on a terminal, and not if `quiet`."""
 
-    Parameters
-    ----------
-    quiet : bool
-        Show only warnings.
-    silent : bool
-        Show nothing at all.
-    """
-
-    def __init__(self, quiet: bool, silent: bool):
-        self.quiet, self.silent = quiet or silent, silent
+    def __init__(self, quiet: bool):
+        self._quiet = quiet
         self._bar: Any = None
 
     def begin_epoch(self, text: str, done: int, total: int) -> None:
         """Show `text` before the bar; on the first call, create the bar with `done` of `total` batches."""
         if self._bar is None:
             self._bar = tqdm(total=total, unit='batch', leave=False, initial=done, smoothing=0.05,
-                             disable=True if self.quiet or sys.stderr is None else None, dynamic_ncols=True)
+                             disable=True if self._quiet or sys.stderr is None else None, dynamic_ncols=True)
         self._bar.set_description(text, refresh=False)
 
     def advance(self, num_batches: int, loss: float, images_per_second: float) -> None:
@@ -36,18 +26,6 @@ class Progress:
         if num_batches and not self._bar.disable:
             self._bar.set_postfix_str(f'loss {loss:.3f}, {images_per_second:,.0f} images/s', refresh=False)
         self._bar.update(num_batches)
-
-    def print(self, line: str) -> None:
-        """Print a line, unless the run is quiet."""
-        if not self.quiet:
-            with tqdm.external_write_mode():
-                show(line)
-
-    def warn(self, line: str) -> None:
-        """Print a line on stderr, also if the run is quiet."""
-        if not self.silent and sys.stderr is not None:
-            with tqdm.external_write_mode(file=sys.stderr):
-                show(line, sys.stderr)
 
     def close(self) -> None:
         """Remove the bar from the screen."""

@@ -26,10 +26,7 @@ class StopSignals:
     ``__del__``: check `received` where training can stop. Does nothing outside the main thread, where Python receives
     no signals, and for signals that the process was started to ignore.
 
-    Attributes
-    ----------
-    received : int
-        The number of the first signal, 0 until it comes.
+    The attribute ``received`` is the number of the first signal, 0 until it comes.
     """
 
     def __init__(self):

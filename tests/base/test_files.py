@@ -13,14 +13,11 @@ def test_threads_write_one_file_at_the_same_time(tmp_path):
     """The file is complete, with the content of one thread, and no other files are left."""
     barrier, problems = threading.Barrier(4), []
 
-    def pieces(number):
-        for _ in range(3):
-            barrier.wait()
-            yield bytes([number]) * 2**16
-
     def write(number):
         try:
-            write_atomically(tmp_path / 'a', pieces(number))
+            for _ in range(5):
+                barrier.wait()
+                write_atomically(tmp_path / 'a', bytes([number]) * 2**20)
         except Exception as error:
             problems.append(error)
             barrier.abort()
@@ -31,13 +28,13 @@ def test_threads_write_one_file_at_the_same_time(tmp_path):
     for thread in threads:
         thread.join()
     content = (tmp_path / 'a').read_bytes()
-    assert problems == [] and content == content[:1] * 3 * 2**16
+    assert problems == [] and content == content[:1] * 2**20
     assert [path.name for path in tmp_path.iterdir()] == ['a']
 
 
 def test_the_unfinished_file_of_a_killed_process_is_reused(tmp_path):
     (tmp_path / 'a.part').write_bytes(b'x' * 100)
-    write_atomically(tmp_path / 'a', [b'new'])
+    write_atomically(tmp_path / 'a', b'new')
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'new')]
 
 
@@ -47,31 +44,31 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module.fcntl, 'flock', none)
     for content in (b'1', b'2'):
-        write_atomically(tmp_path / 'a', [content])
+        write_atomically(tmp_path / 'a', content)
         assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', content)]
 
 
-@pytest.mark.parametrize('there', [True, False])
-def test_a_symbolic_link_stays_one(there, tmp_path):
+@pytest.mark.parametrize('target_exists', [True, False])
+def test_a_symbolic_link_is_kept(target_exists, tmp_path):
     target = tmp_path / 'elsewhere' / 'b'
     target.parent.mkdir()
-    if there:
+    if target_exists:
         target.write_bytes(b'old')
     (tmp_path / 'a').symlink_to('elsewhere/b')
-    write_atomically(tmp_path / 'a', [b'new'])
+    write_atomically(tmp_path / 'a', b'new')
     assert (tmp_path / 'a').is_symlink() and target.read_bytes() == b'new'
     assert [path.name for path in target.parent.iterdir()] == ['b']
 
 
 @pytest.mark.parametrize('error', [OSError, KeyboardInterrupt])
-def test_an_interrupted_write_leaves_the_old_file(error, tmp_path):
-    def pieces():
-        yield b'new'
+def test_an_interrupted_write_leaves_the_old_file(error, tmp_path, monkeypatch):
+    def interrupted(descriptor):
         raise error
 
     (tmp_path / 'a').write_bytes(b'old')
+    monkeypatch.setattr(module.os, 'fsync', interrupted)
     with pytest.raises(error):
-        write_atomically(tmp_path / 'a', pieces())
+        write_atomically(tmp_path / 'a', b'new')
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'old')]
 
 

@@ -4,15 +4,16 @@ import argparse
 import pytest
 
 from gluon_mgpu.base import checks, machine
-from gluon_mgpu.base.program import Parser, exit_status, number, picture, text
+from gluon_mgpu.base.program import Parser, number, picture, run_program, text
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
 
 
-def ends_with(error, capsys):
+def end_with(error, capsys):
+    """Run a program that raises `error`; return its exit status and the line on stderr."""
     def work():
         raise error
 
-    status = exit_status('program', work)
+    status = run_program('program', work)
     line, = capsys.readouterr().err.splitlines()
     return status, line
 
@@ -22,24 +23,24 @@ def ends_with(error, capsys):
     (FileNotFoundError(2, 'No such file', 'x'), 2, "program: [Errno 2] No such file: 'x'"),
     (KeyboardInterrupt(), 130, 'program: interrupted'),
     (MemoryError('Unable to allocate 9 TiB'), 1,
-     'program: out of memory (Unable to allocate 9 TiB): use a smaller --batch-size'),
-    (mx.base.MXNetError('Traceback:\n  File "x.cc"\nMXNetError: cudaMalloc failed: out of memory'), 1,
-     'program: out of memory (cudaMalloc failed: out of memory): use a smaller --batch-size'),
+     'program: out of memory (Unable to allocate 9 TiB): use --accumulate 2 or more, or a smaller --batch-size'),
+    (mx.base.MXNetError('Traceback:\n  File "x.cc"\nMXNetError: cudaMalloc: out of memory'), 1,
+     'program: out of memory (cudaMalloc: out of memory): use --accumulate 2 or more, or a smaller --batch-size'),
     (mx.base.MXNetError('CUDNN_STATUS_ALLOC_FAILED'), 1,
-     'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use a smaller --batch-size'),
+     'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use --accumulate 2 or more, or a smaller --batch-size'),
     (mx.base.MXNetError('Check failed: a == b'), 1, 'program: MXNet failed (Check failed: a == b): '
      'set MXNET_ENGINE_TYPE=NaiveEngine to see where'),
 ])
-def test_one_line(error, status, line, capsys):
-    assert ends_with(error, capsys) == (status, line)
+def test_an_error_is_reported_in_one_line(error, status, line, capsys):
+    assert end_with(error, capsys) == (status, line)
 
 
 def test_other_errors_keep_their_traceback():
     def work():
-        raise RuntimeError('of ours')
+        raise RuntimeError('a bug')
 
-    with pytest.raises(RuntimeError, match='of ours'):
-        exit_status('program', work)
+    with pytest.raises(RuntimeError, match='a bug'):
+        run_program('program', work)
 
 
 def test_an_engine_error_is_printed_once(capsys):
@@ -51,7 +52,7 @@ def test_an_engine_error_is_printed_once(capsys):
             np.random.normal(size=(2, 2), scale=-np.ones((2, 2))).asnumpy()
         a.wait_to_read()
 
-    status = exit_status('program', work)
+    status = run_program('program', work)
     assert status == 1
     line, = capsys.readouterr().err.splitlines()
     assert line.startswith('program: MXNet failed (')
@@ -73,20 +74,20 @@ def test_flags():
     (number(float), '-0.0', '-0.0: must be a number above 0'),
     (number(float), '', "'': must be a number above 0"),
     (text, '', "'': must not be empty; give a value or leave the flag out")])
-def test_flags_refused(convert, value, message):
+def test_invalid_flags(convert, value, message):
     with pytest.raises(argparse.ArgumentTypeError) as error:
         convert(value)
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize('value', [1.0, '1', None, [1]])
-def test_integers_refused(value):
+def test_invalid_integers(value):
     with pytest.raises(ValueError, match=r'rows .*: must be an integer of at least 0'):
-        checks.integer('rows', value, 0)
+        checks.integer('rows', value, minimum=0)
 
 
 @pytest.mark.parametrize('value', [0, -1, float('nan'), float('inf'), 'x', None])
-def test_numbers_above_0_refused(value):
+def test_numbers_that_are_not_above_0(value):
     with pytest.raises(ValueError, match='lr .*: must be a number above 0'):
         checks.positive('lr', value)
 

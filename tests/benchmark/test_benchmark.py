@@ -4,6 +4,7 @@ from itertools import islice
 
 import numpy
 import pytest
+from devices_flag import devices_flag
 from fake_clock import Clock
 from slow import slow
 
@@ -34,8 +35,9 @@ def batches():
 
 
 @pytest.fixture
-def devices_flag(devices):
-    return ['--devices', ','.join(f'{d.device_type}:{d.device_id}' for d in devices[:2])]
+def two_devices(devices):
+    """The flag --devices for two devices."""
+    return devices_flag(devices[:2])
 
 
 @pytest.mark.parametrize(('k', 'counts'), [
@@ -90,7 +92,7 @@ def test_a_measurement(devices, batches):
 
 
 class SimulatedJob:
-    """A step takes 2 s to start, 0.5 s of it on the processor, and each part 3 s. During warm-up each takes 100 s."""
+    """Job with steps that take 2 s, 0.5 s of it CPU time, and parts that take 3 s. In the warm-up, all take 100 s."""
 
     def __init__(self, clock, cold_steps):
         self.clock, self.cold_steps, self.cold_parts = clock, cold_steps, 1
@@ -142,7 +144,7 @@ def test_every_measurement_begins_with_the_same_parameters_and_a_warm_up(devices
     monkeypatch.setattr(scaling_module, 'measure', note)
     scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 30}, log=lambda line: None)
     assert len(parameters) == 6 and len(set(parameters)) == 1
-    assert counts == [(5, 30, 10)] * 6  # as LeNet has them
+    assert counts == [(5, 30, 10)] * 6  # LeNet's numbers
 
 
 def test_endless_batches_are_all_full(batches):
@@ -157,16 +159,16 @@ def test_one_device_is_measured_once_for_both_modes(devices, batches, monkeypatc
                             (len(job.devices), len(next(batches)[0]))) or sample(1.0))
     lines = scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 1},
                     log=lambda line: None)
-    assert measured == [(1, 8), (2, 8), (2, 16), (2, 16), (2, 8), (1, 8)]  # the second round goes backwards
+    assert measured == [(1, 8), (2, 8), (2, 16), (2, 16), (2, 8), (1, 8)]  # the second round is in reverse order
     assert [(r['mode'], r['num_devices'], r['speed_up'], r['efficiency']) for r in lines] == [
         (MODES[0], 1, 1, 1), (MODES[0], 2, 1, 0.5), (MODES[1], 1, 1, 1), (MODES[1], 2, 2, 1)]
 
 
 @pytest.mark.slow
-def test_a_run_from_beginning_to_end(tmp_path, capsys, devices, devices_flag):
+def test_a_complete_run(tmp_path, capsys, devices, two_devices):
     out = tmp_path / 'run'
-    assert main([*devices_flag, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds',
-                           '2', '--out-dir', str(out)]) == 0
+    assert main([*two_devices, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds', '2',
+                 '--out-dir', str(out)]) == 0
     shown = capsys.readouterr().out
     assert 'efficiency' in shown and 'forward+backward' in shown and shown.count('LeNet') == 3 * 4
     record = json.loads((out / 'scaling.json').read_text())
@@ -203,11 +205,7 @@ def test_the_machine_in_one_line(monkeypatch):
         f'2 CPU contexts, 3 cores of a processor, MXNet {mx.__version__}')
 
 
-def test_the_picture(tmp_path, monkeypatch):
-    figures = []
-    from matplotlib.figure import Figure
-    monkeypatch.setattr('matplotlib.figure.Figure',
-                        lambda **options: figures.append(Figure(**options)) or figures[0])
+def test_the_picture(tmp_path, figures):
     lines = [{'network': 'lenet', 'mode': mode, 'num_devices': k, 'speed_up': 0.9 * k,
               'speed_up_range': [0.8 * k, k]} for mode in MODES for k in (1, 2, 4)]
     scaling_curves(lines, tmp_path / 'scaling.png', 'a machine')
@@ -224,15 +222,15 @@ def test_the_picture(tmp_path, monkeypatch):
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
     (['--dataset', 'mnist', '--data-dir', 'nowhere'], 'missing'),
 ])
-def test_refusals(flags, message, tmp_path, capsys, devices_flag):
-    assert main([*devices_flag, '--out-dir', str(tmp_path / 'run'), *flags]) == 2
+def test_invalid_arguments(flags, message, tmp_path, capsys, two_devices):
+    assert main([*two_devices, '--out-dir', str(tmp_path / 'run'), *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith('benchmark: ') and message in error and error.count('\n') == 1
     assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize(('flag', 'value'), [('--steps', '0'), ('--rounds', '-1'), ('--batch-size', '0')])
-def test_numbers_below_1_are_refused(flag, value, tmp_path, capsys):
+def test_numbers_below_1_are_rejected(flag, value, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main([flag, value, '--out-dir', str(tmp_path / 'run')])
     error = capsys.readouterr().err
@@ -241,7 +239,7 @@ def test_numbers_below_1_are_refused(flag, value, tmp_path, capsys):
     assert error.count('\n') == 1 and not (tmp_path / 'run').exists()
 
 
-def test_a_folder_that_is_not_empty_is_refused(tmp_path, capsys, devices_flag):
+def test_a_folder_that_is_not_empty_is_rejected(tmp_path, capsys, two_devices):
     (tmp_path / 'mine').write_text('')
-    assert main([*devices_flag, '--out-dir', str(tmp_path)]) == 2
+    assert main([*two_devices, '--out-dir', str(tmp_path)]) == 2
     assert 'overwrites nothing' in capsys.readouterr().err

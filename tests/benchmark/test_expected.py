@@ -1,7 +1,8 @@
-"""Tests of the model for more devices: by hand, and in the output of the program."""
+"""Tests of the model for more devices: numbers by hand, and the output of the program."""
 import json
 
 import pytest
+from devices_flag import devices_flag
 
 from gluon_mgpu.benchmark.__main__ import main
 from gluon_mgpu.benchmark.expected import Expected, expect
@@ -18,7 +19,7 @@ DISPATCH = {1: 1e-3, 2: 2e-3, 4: 6e-3}
     (4, 100, 0.25e-3, 6e-3, 6e-3, 'Python'),
     (2, 100, 0.5e-3, 2e-3, 2e-3, 'Python'),
 ])
-def test_by_hand(k, rows, computing, dispatch, allreduce, pace):
+def test_expected_times_by_hand(k, rows, computing, dispatch, allreduce, pace):
     found = expect(rows, k, 100_000, 0.5e-3, 0.5e-6, DISPATCH, 1000)
     assert found[2:] == pytest.approx((computing, dispatch, allreduce))
     assert found.step == pytest.approx(max(computing, dispatch) + allreduce)
@@ -40,11 +41,7 @@ def test_the_tables():
         'LeNet', 'fixed', 'total', '2', '2000', '9.0', '8.0', 'devices']
 
 
-def test_the_picture(tmp_path, monkeypatch):
-    figures = []
-    from matplotlib.figure import Figure
-    monkeypatch.setattr('matplotlib.figure.Figure',
-                        lambda **options: figures.append(Figure(**options)) or figures[0])
+def test_the_picture(tmp_path, figures):
     expected_curves([expect(rows, k, 1000, 0, 1e-6, DISPATCH, 100) for rows in (8, 64) for k in (1, 2, 4)],
                     tmp_path / 'expected.png', 'a heading')
     axes, = figures[0].axes
@@ -56,9 +53,10 @@ def test_the_picture(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_program(tmp_path, capsys, devices):
-    out, names = tmp_path / 'run', ','.join(f'{d.device_type}:{d.device_id}' for d in devices[:2])
-    assert main(['--devices', names, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds', '1',
-                 '--device-images-per-second', '1e5', '--link-gigabytes-per-second', '2', '--out-dir', str(out)]) == 0
+    out = tmp_path / 'run'
+    assert main([*devices_flag(devices[:2]), '--network', 'lenet', '--batch-size', '16', '--steps', '2',
+                 '--rounds', '1', '--device-images-per-second', '1e5', '--link-gigabytes-per-second', '2',
+                 '--out-dir', str(out)]) == 0
     shown = capsys.readouterr().out
     assert 'expected: LeNet on devices that compute 100,000 images/s each, a link of 2 GB/s' in shown
     assert 'measured, ms  expected, ms' in shown and str(out / 'expected.png') in shown
@@ -68,7 +66,7 @@ def test_the_program(tmp_path, capsys, devices):
     first, second = record['expected'][:2]
     measured = {d['devices']: d['cpu_ms'] / 1000 for d in record['dispatch']}
     assert (first['computing'], first['dispatch'], first['allreduce']) == pytest.approx((16e-5, measured[1], 0))
-    # LeNet's gradient of 130,000 numbers, to and fro at 2 GB/s, and twice 20 us
+    # LeNet's gradient of 130,000 numbers, there and back at 2 GB/s, and 20 us for each message
     assert second['allreduce'] == pytest.approx(2 * (20e-6 + 4 * 129_418 / 2e9), rel=0.02)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a user's own loop: a resumed loop ends with the same values as an uninterrupted one."""
+"""Checkpoints of a user's own training loop: a resumed loop gives the same values as an uninterrupted one."""
 import inspect
 import json
 import os
@@ -36,7 +36,7 @@ def network(devices):
 
 
 class Loop:
-    """A loop as people write one: batches of its own, decided by the step."""
+    """Training loop as a user might write it. The number of the step determines the batch."""
 
     def __init__(self, devices, optimizer='sgd', params=trainable, **options):
         self.devices, self.net, self.num_steps = devices, network(devices), 0
@@ -66,16 +66,16 @@ class Loop:
 @pytest.mark.parametrize('params', [trainable, slow(lambda net: net.collect_params())], ids=['trainable', 'all'])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('k', [slow(1), 2, slow(4)])
-def test_a_resumed_loop_equals_one_never_interrupted(k, optimizer, params, options, device_list, tmp_path):
+def test_a_resumed_loop_equals_an_uninterrupted_one(k, optimizer, params, options, device_list, tmp_path):
     devices = device_list(k)
     whole = Loop(devices, optimizer, params, **options).train(3)
     checkpoint.save(tmp_path / 'a', whole.net, whole.trainer, num_steps=whole.num_steps)
     kept = whole.values()
     whole.train(3)
-    for before in (0, 2):  # a new Trainer, and one that has made other steps
+    for before in (0, 2):  # a new Trainer, and one that has taken other steps
         resumed = Loop(devices, optimizer, params, **options).train(before)
-        position = checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
-        assert position == {'num_steps': 3}
+        metadata = checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
+        assert metadata == {'num_steps': 3}
         resumed.num_steps = 3
         assert resumed.values() == kept
         assert resumed.train(3).values() == whole.values() != kept
@@ -84,8 +84,8 @@ def test_a_resumed_loop_equals_one_never_interrupted(k, optimizer, params, optio
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('k', [1, 2])
-def test_back_to_an_earlier_checkpoint_with_the_same_trainer(k, optimizer, device_list, tmp_path):
-    """As in going back to the best epoch; the package's own Trainer keeps one sum of all gradients in its KVStore."""
+def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, device_list, tmp_path):
+    """As when returning to the best epoch. The package's Trainer keeps the sum of all gradients in its KVStore."""
     name, settings = OPTIMIZERS[optimizer]
     loop = Loop(device_list(k))
     loop.trainer = Trainer(trainable(loop.net), name, settings)
@@ -117,18 +117,18 @@ def train_dense(net, trainer, steps):
     return [array.asnumpy().tolist() for array in net.weight.list_data()]
 
 
-class Falling(mx.lr_scheduler.LRScheduler):
+class DecreasingRate(mx.lr_scheduler.LRScheduler):
     def __call__(self, num_update):
         return self.base_lr / num_update
 
 
-@pytest.mark.parametrize('update_on_kvstore', [None, slow(False)])  # None: as MXNet likes it
+@pytest.mark.parametrize('update_on_kvstore', [None, slow(False)])  # None: MXNet decides
 @pytest.mark.parametrize('optimizer', sorted(mx.optimizer.Optimizer.opt_registry.keys() - {'lbsgd'}))
 def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices, tmp_path):
     def new():
-        settings = {'learning_rate': 0.01, 'lr_scheduler': Falling()}
+        settings = {'learning_rate': 0.01, 'lr_scheduler': DecreasingRate()}
         known = inspect.signature(mx.optimizer.Optimizer.opt_registry[optimizer]).parameters
-        if 'momentum' in known and optimizer != 'dcasgd':  # whose momentum MXNet 1.9 cannot compute
+        if 'momentum' in known and optimizer != 'dcasgd':  # MXNet 1.9 cannot compute its momentum
             settings['momentum'] = 0.9
         return dense(devices, optimizer=optimizer, optimizer_params=settings, update_on_kvstore=update_on_kvstore)
 
@@ -141,7 +141,7 @@ def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices
 
 
 def test_an_optimizer_state_that_mxnet_has_dropped(devices, tmp_path):
-    """`set_data` drops the KVStore and with it the momentum; the next step begins with a new one."""
+    """`set_data` drops the KVStore and the momentum in it; the next step starts with a new one."""
     net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})
     train_dense(net, trainer, [0, 1])
     net.weight.set_data(np.ones((2, 3)))
@@ -151,7 +151,7 @@ def test_an_optimizer_state_that_mxnet_has_dropped(devices, tmp_path):
     assert train_dense(net, trainer, [2, 3]) == end
 
 
-def test_an_optimizer_with_other_settings_is_refused_and_nothing_changed(devices, tmp_path):
+def test_an_optimizer_with_other_settings_is_rejected_and_not_changed(devices, tmp_path):
     settings = {'sgd': {}, 'momentum': {'momentum': 0.9}}
     for saved, loaded in (settings, list(settings)[::-1]):
         net, trainer = dense(devices, optimizer='sgd', optimizer_params=settings[saved])
@@ -165,7 +165,7 @@ def test_an_optimizer_with_other_settings_is_refused_and_nothing_changed(devices
         assert trainer.optimizer.num_update == 2
 
 
-def test_the_trainer_of_another_network_is_refused(devices, tmp_path):
+def test_the_trainer_of_another_network_is_rejected(devices, tmp_path):
     net, trainer = dense(devices, optimizer='sgd')
     checkpoint.save(tmp_path / 'a', net, trainer)
     with pytest.raises(ValueError, match=r'^the Trainer updates \S+, which is not in the network'):
@@ -173,7 +173,7 @@ def test_the_trainer_of_another_network_is_refused(devices, tmp_path):
 
 
 @pytest.mark.skipif('lbsgd' not in mx.optimizer.Optimizer.opt_registry, reason='MXNet 2 has no LBSGD')
-def test_lbsgd_is_refused(devices, tmp_path):
+def test_lbsgd_is_rejected(devices, tmp_path):
     net, trainer = dense(devices, optimizer='lbsgd', optimizer_params={'batch_scale': 2})
     with pytest.raises(ValueError, match='LBSGD keeps more than arrays and numbers: checkpoints cannot hold'):
         checkpoint.save(tmp_path / 'a', net, trainer)
@@ -181,7 +181,7 @@ def test_lbsgd_is_refused(devices, tmp_path):
 
 
 class Named(gluon.Block):
-    """A network with an attribute named as one of what `hybridized` returns."""
+    """Network with an attribute named `block`, like the object that `hybridized` returns."""
 
     def __init__(self, block):
         super().__init__()
@@ -206,7 +206,7 @@ def test_an_attribute_named_block_is_an_attribute(make, devices, tmp_path):
 
 
 class Hidden(gluon.Block):
-    """A network of which Gluon knows one layer of three, and one of two parameters."""
+    """Network with layers and parameters that Gluon does not register, because they are in lists."""
 
     def __init__(self):
         super().__init__()
@@ -237,8 +237,8 @@ def test_unknown_shapes_are_taken_from_the_checkpoint(devices, tmp_path):
     assert {n: [a.asnumpy().tolist() for a in arrays] for n, arrays in copies(net).items()} == whole.values()
 
 
-def test_a_hybridized_network_and_its_own_statistics(devices, tmp_path):
-    """The file is that of the network itself, and a graph sees what has been loaded."""
+def test_a_hybridized_network(devices, tmp_path):
+    """The file equals that of the original network, and the graph uses the values that were loaded."""
     loop = Loop(devices).train(1)
     X = np.ones((3, 1, 6, 6), ctx=devices[0])
     fast = hybridized(loop.net)
@@ -263,12 +263,12 @@ def test_values_that_differ_between_devices_are_kept_per_device(devices, tmp_pat
 
 
 def test_another_number_of_devices(device_list, tmp_path):
-    """Parameters are the same, what differed is averaged, and that is said; updates are counted on."""
-    two, said = Loop(device_list(2), 'adam').train(3), []
+    """Values that differ between devices are averaged with a message; parameters and the update count are kept."""
+    two, messages = Loop(device_list(2), 'adam').train(3), []
     checkpoint.save(tmp_path / 'a', two.net, two.trainer)
     for k in (1, 3):
         other = Loop(device_list(k), 'adam')
-        checkpoint.load(tmp_path / 'a', other.net, other.trainer, said.append)
+        checkpoint.load(tmp_path / 'a', other.net, other.trainer, messages.append)
         for name, kept in two.values().items():
             mean = numpy.mean(kept, axis=0).tolist() if 'running' in name else kept[0]
             for found in other.values()[name]:
@@ -276,8 +276,8 @@ def test_another_number_of_devices(device_list, tmp_path):
         other.num_steps = 3
         other.train(1)
         assert other.trainer.optimizer.num_update == 4
-    assert said == ['2 arrays, such as 1.running_mean, differed between the 2 devices of the checkpoint; '
-                    'each device now has their mean'] * 2
+    assert messages == ['2 arrays, such as 1.running_mean, differed between the 2 devices of the checkpoint; '
+                        'each device now has their mean'] * 2
 
 
 def test_parameters_as_lists(devices, tmp_path):
@@ -304,7 +304,7 @@ def test_one_list_means_one_device(devices, tmp_path):
     lambda: [[np.ones(2), np.ones(2)], [np.ones(2)]], lambda: [[np.ones(2)], [np.ones(3)]],
     lambda: [np.ones(2), [np.ones(2)]],
     lambda: [[np.ones(2)], [np.ones(2, dtype='float64')]], lambda: [[np.ones(2)], np.ones(2)]])
-def test_invalid_parameter_lists_are_refused(make, tmp_path):
+def test_invalid_parameter_lists_are_rejected(make, tmp_path):
     with pytest.raises(ValueError, match='expected a Gluon network, a list of arrays, or a list of such lists'):
         checkpoint.save(tmp_path / 'a', make())
     checkpoint.save(tmp_path / 'b', [np.ones(2)])
@@ -313,33 +313,27 @@ def test_invalid_parameter_lists_are_refused(make, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['b']
 
 
-def test_any_program_can_read_it(devices, tmp_path):
+def test_other_programs_can_read_a_checkpoint(devices, tmp_path):
     loop = Loop(devices, 'momentum').train(1)
     checkpoint.save(tmp_path / 'a.safetensors', loop.net, loop.trainer, epoch=1)
     tensors = safetensors.numpy.load_file(tmp_path / 'a.safetensors')
     assert tensors['parameters/4.bias@0'].tolist() == loop.values()['4.bias'][0]
     with safetensors.safe_open(tmp_path / 'a.safetensors', 'numpy') as file:
-        assert json.loads(file.metadata()['gluon_mgpu'])['position'] == {'epoch': 1}
+        assert json.loads(file.metadata()['gluon_mgpu'])['metadata'] == {'epoch': 1}
 
 
-def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, monkeypatch):
+def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, full_disk):
     loop = Loop(devices)
     checkpoint.save(tmp_path / 'a', loop.net, epoch=1)
     before = (tmp_path / 'a').read_bytes()
-
-    def full(*args):
-        raise OSError(28, 'No space left on device')
-
-    with monkeypatch.context() as patch:
-        patch.setattr('os.fsync', full)
-        with pytest.raises(OSError, match='No space left'):
-            checkpoint.save(tmp_path / 'a', loop.net, epoch=2)
+    with full_disk(), pytest.raises(OSError, match='No space left'):
+        checkpoint.save(tmp_path / 'a', loop.net, epoch=2)
     assert (tmp_path / 'a').read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ['a']
 
 
 @pytest.mark.slow
 def test_the_loop_of_the_docs(tmp_path, monkeypatch):
-    """As it stands in docs/checkpoints.md, on few rows: interrupted after an epoch, it ends where the whole does."""
+    """The code in docs/checkpoints.md on few rows: interrupted after an epoch, it gives the same results."""
     page = (Path(__file__).parents[2] / 'docs/checkpoints.md').read_text()
     lines = [line[4:] for line in page.splitlines() if line.startswith('    ')]
     code = '\n'.join(lines[lines.index('import os'):])
@@ -360,16 +354,16 @@ def test_the_loop_of_the_docs(tmp_path, monkeypatch):
             exec(code.replace('range(num_done, 10)', f'range(num_done, {end})'), {})
         ends.append(checkpoint.read('mine.safetensors'))
     (record, arrays), (other, others) = ends
-    assert record == other and record['position'] == {'num_done': 2}
+    assert record == other and record['metadata'] == {'num_done': 2}
     assert all(a.tobytes() == b.tobytes() for name in arrays for a, b in zip(arrays[name], others[name]))
 
 
 def change(path, edit):
-    """Write a checkpoint anew with another header, the checksum made to fit."""
+    """Write an edited checkpoint with a matching checksum."""
     record, arrays = checkpoint.read(path)
     edit(record, arrays)
-    checkpoint.write(path, checkpoint.Snapshot(arrays, {k: v for k, v in record.items() if k != 'position'}),
-                     record['position'])
+    checkpoint.write(path, checkpoint.Snapshot(arrays, {k: v for k, v in record.items() if k != 'metadata'}),
+                     record['metadata'])
 
 
 @pytest.mark.parametrize('edit, message', [
@@ -398,7 +392,7 @@ def change(path, edit):
     (lambda r, a: a['parameters/4.bias'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
     (lambda r, a: a['states/4.bias/0'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
 ])
-def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(edit, message, devices, tmp_path):
+def test_a_checkpoint_that_does_not_fit_is_rejected_and_changes_nothing(edit, message, devices, tmp_path):
     loop = Loop(devices, 'momentum').train(1)
     path = tmp_path / 'a'
     checkpoint.save(path, loop.net, loop.trainer, epoch=1)
@@ -413,13 +407,13 @@ FOREIGN = safetensors.numpy.save({'a': numpy.zeros(9)}, {'gluon_mgpu': '{"versio
 
 
 @pytest.mark.parametrize('content', [b'', b'{}', b'\0' * 100, b'\xff' * 100, b'PK\3\4' * 30, FOREIGN])
-def test_a_file_that_is_not_a_checkpoint_is_refused(content, tmp_path):
+def test_a_file_that_is_not_a_checkpoint_is_rejected(content, tmp_path):
     (tmp_path / 'a').write_bytes(content)
     with pytest.raises(CheckpointError, match='a: truncated or altered, or not a checkpoint of gluon_mgpu$'):
         checkpoint.read(tmp_path / 'a')
 
 
-def test_a_missing_file_another_version_and_an_altered_one_are_refused(tmp_path):
+def test_missing_and_altered_files_and_other_versions_are_rejected(tmp_path):
     path = tmp_path / 'a'
     with pytest.raises(CheckpointError, match=r'a: cannot be read \(No such file or directory\)'):
         checkpoint.read(path)
@@ -433,7 +427,7 @@ def test_a_missing_file_another_version_and_an_altered_one_are_refused(tmp_path)
         checkpoint.read(path)
 
 
-def test_a_fifo_is_refused_at_once(tmp_path):
+def test_a_fifo_is_rejected_without_waiting(tmp_path):
     os.mkfifo(tmp_path / 'a')
     with pytest.raises(CheckpointError, match='a: not a regular file'):
         checkpoint.load(tmp_path / 'a', [np.ones(2)])
@@ -442,7 +436,7 @@ def test_a_fifo_is_refused_at_once(tmp_path):
     assert (tmp_path / 'a').is_fifo() and [path.name for path in tmp_path.iterdir()] == ['a']
 
 
-def test_saving_unsupported_values_is_refused(devices, tmp_path):
+def test_saving_unsupported_values_is_rejected(devices, tmp_path):
     loop = Loop(devices)
     with pytest.raises(ValueError, match='object is not JSON serializable: a checkpoint can only hold'):
         checkpoint.save(tmp_path / 'a', loop.net, epoch=object())
@@ -460,7 +454,7 @@ def test_saving_unsupported_values_is_refused(devices, tmp_path):
 
 @pytest.mark.slow
 def test_loading_into_a_network_that_was_evaluated(devices, tmp_path):
-    """oneDNN has its weights in layouts of its own by then, in which they cannot be written from the host."""
+    """By then, oneDNN keeps the weights in its own layouts, in which they cannot be written from the host."""
     net = resnet18(10)
     net.initialize(init=init.Normal(0.1), ctx=devices)
     fast = hybridized(net)

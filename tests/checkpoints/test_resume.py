@@ -1,4 +1,5 @@
-"""A run resumed from a checkpoint ends with the same bits as an uninterrupted one."""
+"""A run resumed from a checkpoint gives exactly the same results as an uninterrupted one."""
+import csv
 import json
 import re
 import shutil
@@ -6,16 +7,19 @@ import shutil
 import idx_files
 import numpy
 import pytest
+from devices_flag import devices_flag
 from slow import slow
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.checkpoints import callback as saver_module, checkpoint, run_folder as folder
+from gluon_mgpu.checkpoints import callback as saver_module, checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
 from gluon_mgpu.checkpoints.resume import check_same_run
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
+from gluon_mgpu.training.history import Epoch
 from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.schedules import schedule
 
 ROWS, BATCH, EPOCHS = 42, 10, 2  # five steps per epoch, the last of two rows: with four devices, some get none
 
@@ -30,24 +34,25 @@ def data():
 
 @pytest.fixture
 def keep_all(monkeypatch):
+    """Keep all checkpoints of a run, not only the last ones."""
     monkeypatch.setattr(saver_module, 'KEPT', 1000)
 
 
-def train(chapter, devices, data, folder, every=1, resume=None, num_epochs=EPOCHS, **options):
-    """Train in a folder with checkpoints; returns the history without seconds, and the last checkpoint's arrays."""
+def train(chapter, devices, data, folder, every=1, resume=None, num_epochs=EPOCHS, lr=0.1, **options):
+    """Train with checkpoints; return the history without seconds, and the bytes of the last checkpoint's arrays."""
     folder.mkdir()
     saver = CheckpointCallback(folder, every=every, resume=resume)
     run = Run(num_epochs, quiet=True, callbacks=[saver])
-    chapter.train(len(devices), BATCH, 0.1, devices=devices, data=data(), run=run, **options)
+    chapter.train(len(devices), BATCH, lr, devices=devices, data=data(), run=run, **options)
     _, arrays = checkpoint.read(checkpoints(folder)[0])
-    return [(e.epoch, e.loss, e.test_acc) for e in run.history], bits(arrays)
+    return [(e.epoch, e.loss, e.test_acc, e.lr) for e in run.history], bits(arrays)
 
 
 def bits(arrays):
     return {name: [(a.dtype, a.shape, a.tobytes()) for a in kept] for name, kept in arrays.items()}
 
 
-def at(folder, num_steps):
+def checkpoint_after(num_steps, folder):
     return folder / f'checkpoint-{num_steps:08}.safetensors'
 
 
@@ -56,9 +61,9 @@ def at(folder, num_steps):
 def test_lenet(k, algorithm, device_list, data, tmp_path, keep_all):
     options = {'allreduce': algorithm} if algorithm else {}
     whole = train(scratch, device_list(k), data, tmp_path / 'whole', **options)
-    for step in (1, 3, 5, 9):  # 5: all batches of an epoch, before its evaluation
-        assert train(scratch, device_list(k), data, tmp_path / str(step), resume=at(tmp_path / 'whole', step),
-                     **options) == whole
+    for step in (1, 3, 5, 9):  # 5: after all batches of an epoch, before its evaluation
+        assert train(scratch, device_list(k), data, tmp_path / str(step),
+                     resume=checkpoint_after(step, tmp_path / 'whole'), **options) == whole
     assert len(whole[0]) == EPOCHS
 
 
@@ -69,21 +74,23 @@ def test_resnet(k, device_list, data, tmp_path, keep_all):
         return data(2 * BATCH)
 
     whole = train(concise, device_list(k), few, tmp_path / 'whole')
-    assert train(concise, device_list(k), few, tmp_path / 'resumed', resume=at(tmp_path / 'whole', 3)) == whole
+    assert train(concise, device_list(k), few, tmp_path / 'resumed',
+                 resume=checkpoint_after(3, tmp_path / 'whole')) == whole
 
 
 @pytest.mark.parametrize('chapter', [scratch, slow(concise)])
-def test_from_the_end_of_an_epoch(chapter, devices, data, tmp_path):
+def test_resume_after_an_epoch(chapter, devices, data, tmp_path):
     def few():
         return data(2 * BATCH)
 
     whole = train(chapter, devices, few, tmp_path / 'whole', every=None)
     train(chapter, devices, few, tmp_path / 'first', every=None, num_epochs=1)
-    assert train(chapter, devices, few, tmp_path / 'second', every=None, resume=at(tmp_path / 'first', 2)) == whole
+    assert train(chapter, devices, few, tmp_path / 'second', every=None,
+                 resume=checkpoint_after(2, tmp_path / 'first')) == whole
 
 
-def test_a_network_with_dropout_from_the_end_of_an_epoch(devices, data, tmp_path):
-    """MXNet's random numbers cannot be read, so they begin anew with each epoch."""
+def test_a_network_with_dropout_resumes_after_an_epoch(devices, data, tmp_path):
+    """The state of MXNet's random numbers cannot be read, so they are seeded again in each epoch."""
     def net():
         net = gluon.nn.HybridSequential()
         net.add(gluon.nn.Flatten(), gluon.nn.Dropout(0.5), gluon.nn.Dense(10))
@@ -92,13 +99,34 @@ def test_a_network_with_dropout_from_the_end_of_an_epoch(devices, data, tmp_path
     whole = train(concise, devices[:1], data, tmp_path / 'whole', every=None, net=net())
     train(concise, devices[:1], data, tmp_path / 'first', every=None, num_epochs=1, net=net())
     assert train(concise, devices[:1], data, tmp_path / 'second', every=None, net=net(),
-                 resume=at(tmp_path / 'first', 5)) == whole
+                 resume=checkpoint_after(5, tmp_path / 'first')) == whole
+
+
+@pytest.mark.parametrize('k', [2, slow(1), slow(4)])
+@pytest.mark.parametrize('name', ['cosine', slow('step')])
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_in_the_middle_of_a_schedule(chapter, name, k, device_list, data, tmp_path, keep_all):
+    """With warm-up, momentum, and batches in parts."""
+    def options():
+        if chapter is scratch:
+            return {'accumulate': 2}
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
+        return {'net': net, 'momentum': 0.9, 'weight_decay': 0.01, 'accumulate': 2}
+
+    lr = schedule(name, 0.1, 10, warmup_steps=4)
+    whole = train(chapter, device_list(k), data, tmp_path / 'whole', lr=lr, **options())
+    for step in (2, 5, 8):  # in the warm-up; after all batches of an epoch; after it
+        assert train(chapter, device_list(k), data, tmp_path / str(step), lr=lr,
+                     resume=checkpoint_after(step, tmp_path / 'whole'), **options()) == whole
+    assert [epoch[3] for epoch in whole[0]] == [lr(5), lr(10)]
 
 
 @pytest.mark.parametrize('before, after', [(2, 1), slow(1, 3)])
 def test_lenet_on_another_number_of_devices(before, after, device_list, data, tmp_path, keep_all):
     history, arrays = train(scratch, device_list(before), data, tmp_path / 'whole')
-    resumed, others = train(scratch, device_list(after), data, tmp_path / 'other', resume=at(tmp_path / 'whole', 3))
+    resumed, others = train(scratch, device_list(after), data, tmp_path / 'other',
+                            resume=checkpoint_after(3, tmp_path / 'whole'))
     for name, [(dtype, _, content)] in arrays.items():
         # k devices equal one to 1e-6 in float32: the order of the sums differs
         numpy.testing.assert_allclose(numpy.frombuffer(others[name][0][2], dtype), numpy.frombuffer(content, dtype),
@@ -107,16 +135,17 @@ def test_lenet_on_another_number_of_devices(before, after, device_list, data, tm
 
 
 @pytest.mark.slow
-def test_resnet_on_another_number_of_devices_averages_the_statistics_and_says_so(device_list, data, tmp_path, keep_all,
-                                                                                capsys):
+def test_resnet_on_another_number_of_devices_reports_averaged_statistics(device_list, data, tmp_path, keep_all,
+                                                                         capsys):
     train(concise, device_list(2), data, tmp_path / 'two', num_epochs=1)
-    train(concise, device_list(1), data, tmp_path / 'one', resume=at(tmp_path / 'two', 3), num_epochs=1)
+    train(concise, device_list(1), data, tmp_path / 'one', num_epochs=1,
+          resume=checkpoint_after(3, tmp_path / 'two'))
     assert re.search(r'\d+ arrays, such as \S+running_\S+, differed between the 2 devices of the checkpoint; '
                      'each device now has their mean', capsys.readouterr().err)
 
 
 class Program:
-    """A chapter's command line on few rows."""
+    """A chapter's command line on few rows; a call returns (status, stdout, stderr)."""
 
     def __init__(self, folder, devices, capsys, monkeypatch):
         idx_files.write(folder / 'data/mnist', idx_files.dataset(64, 16))
@@ -128,11 +157,10 @@ class Program:
         captured = self.capsys.readouterr()
         return status, captured.out, captured.err
 
-    def first(self, *flags, **options):
-        """Begin a run."""
-        names = ','.join(f'{d.device_type}:{d.device_id}' for d in self.devices)
-        return self('--dataset', 'mnist', '--data-dir', 'data', '--batch-size', 16, '--devices', names, '--no-plot',
-                    '--out-dir', self.out, *flags, **options)
+    def start(self, *flags):
+        """Start a run in the folder `out`."""
+        return self('--dataset', 'mnist', '--data-dir', 'data', '--batch-size', 16, *devices_flag(self.devices),
+                    '--no-plot', '--out-dir', self.out, *flags)
 
     def config(self):
         return json.loads((self.out / 'config.json').read_text())
@@ -146,20 +174,20 @@ def program(tmp_path, devices, capsys, monkeypatch):
 def test_the_same_command_in_a_loop(program):
     """--resume auto starts the run, resumes it, and prints the last line again when it is complete."""
     flags = ['--num-epochs', 2, '--resume', 'auto']
-    status, out, _ = program.first(*flags)
-    assert status == 0 and 'resuming' not in out and out.count('epoch ') == 3  # the last line's, too
+    status, out, _ = program.start(*flags)
+    assert status == 0 and 'resuming' not in out and out.count('epoch ') == 3  # including the last line
     last_line = out.splitlines()[-1]
-    status, out, err = program.first(*flags)
+    status, out, err = program.start(*flags)
     assert (status, err) == (0, '') and f'resuming from {program.out}/checkpoint-00000008.safetensors\n' in out
     assert 'epoch 1' not in out and out.splitlines()[-1] == last_line
-    status, out, _ = program.first('--num-epochs', 3, '--resume', 'auto')
+    status, out, _ = program.start('--num-epochs', 3, '--resume', 'auto')
     assert status == 0 and 'epoch 3/3' in out and 'epoch 2/3' not in out and 'num_epochs 3 instead of 2' in out
     assert [line[0] for line in (program.out / 'history.csv').read_text().splitlines()[1:]] == ['1', '2', '3']
     assert len(checkpoints(program.out)) == 2
 
 
-def test_flags_left_out_are_those_of_the_run(program):
-    program.first('--num-epochs', 1, '--seed', 3, '--lr', 0.3)
+def test_flags_default_to_those_of_the_run(program):
+    program.start('--num-epochs', 1, '--seed', 3, '--lr', 0.3)
     status, out, err = program('--resume', program.out, '--num-epochs', 2)
     assert status == 0, err
     config = program.config()
@@ -176,21 +204,39 @@ def test_flags_left_out_are_those_of_the_run(program):
     assert len(program.config()['devices']) == 1
 
 
+def test_shares_are_those_of_the_run_unless_the_devices_change(program):
+    shares = ','.join(str(i + 1) for i in range(len(program.devices)))
+    program.start('--num-epochs', 1, '--shares', shares)
+    status, _, err = program('--resume', program.out, '--num-epochs', 2)
+    assert (status, program.config()['shares']) == (0, shares), err
+    status, out, err = program('--resume', program.out, '--num-epochs', 3, '--num-gpus', 1)
+    assert (status, program.config()['shares']) == (0, None), err
+    assert f'shares None instead of {shares}' in out
+
+
 @pytest.mark.parametrize('flags, message', [
     (['--batch-size', 32], '--batch-size 32: the run to resume has 16; leave --batch-size out, or start a new run'),
     (['--seed', 1], '--seed 1: the run to resume has 0'),
     (['--train-size', 48], '--train-size 48: the run to resume has 64'),
     (['--dataset', 'glyphs'], '--dataset glyphs: the run to resume has mnist')])
-def test_flags_of_another_run_are_refused(flags, message, program):
-    program.first('--num-epochs', 1)
+def test_flags_of_another_run_are_rejected(flags, message, program):
+    program.start('--num-epochs', 1)
     before = {path: path.read_bytes() for path in program.out.iterdir()}
     status, _, err = program('--resume', program.out, *flags)
     assert status == 2 and err.startswith(f'scratch: {message}')
     assert {path: path.read_bytes() for path in program.out.iterdir()} == before
 
 
-def test_another_precision_or_chapter_is_refused(program):
-    program.first('--num-epochs', 1)
+def test_another_momentum_is_rejected():
+    """Also in a run of an earlier version, which has none and no flag."""
+    for before in ({'momentum': 0.0}, {}):
+        check_same_run(before, {'momentum': 0.0, 'sync_batch_norm': None})  # the values of flags that are not given
+        with pytest.raises(ValueError, match='--momentum 0.9: the run to resume has 0'):
+            check_same_run(before, {'momentum': 0.9})
+
+
+def test_another_precision_or_chapter_is_rejected(program):
+    program.start('--num-epochs', 1)
     status, _, err = program('--resume', program.out, chapter=concise)
     assert status == 2 and err == (f'concise: {program.out} is a run of scratch: resume it with python -m '
                                    'gluon_mgpu.scratch\n')
@@ -198,8 +244,24 @@ def test_another_precision_or_chapter_is_refused(program):
         check_same_run({'dtype': 'float16'}, {'dtype': 'float32'})
 
 
-def test_an_earlier_checkpoint_is_taken_only_when_no_newer_one_would_be_lost(program):
-    program.first('--num-epochs', 2)
+def test_a_run_of_an_earlier_version(program, monkeypatch):
+    """It has no flags of a schedule, and no learning rate in its history."""
+    earlier = Epoch._fields[:-1]
+    new = ('accumulate', 'lr_schedule', 'warmup_epochs')
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, 'state', lambda run, state=Run.state: {
+            **state(run), 'history': [list(epoch[:len(earlier)]) for epoch in run.history]})
+        program.start('--num-epochs', 1)
+    config = {name: value for name, value in program.config().items() if name not in new}
+    (program.out / 'config.json').write_text(json.dumps(config))
+    status, _, err = program('--resume', program.out, '--num-epochs', 2)
+    assert (status, err) == (0, '')
+    with open(program.out / 'history.csv', newline='') as file:
+        assert [row['lr'] for row in csv.DictReader(file)] == ['', '0.2']
+
+
+def test_an_earlier_checkpoint_is_used_only_if_no_newer_one_would_be_lost(program):
+    program.start('--num-epochs', 2)
     older, newer = checkpoints(program.out)[::-1]
     status, _, err = program('--resume', older)
     assert status == 2 and f'{newer.name} is newer and would be lost; move it elsewhere first' in err
@@ -210,18 +272,18 @@ def test_an_earlier_checkpoint_is_taken_only_when_no_newer_one_would_be_lost(pro
 
 
 def test_a_run_without_a_checkpoint_starts_again(program):
-    program.first('--num-epochs', 1)
+    program.start('--num-epochs', 1)
     for path in checkpoints(program.out):
         path.unlink()
-    status, out, _ = program.first('--num-epochs', 1, '--resume', 'auto')
+    status, out, _ = program.start('--num-epochs', 1, '--resume', 'auto')
     assert status == 0 and 'epoch 1/1' in out
     assert f'{program.out} has no checkpoint yet: starting from the beginning' in out
 
 
 def test_a_checkpoint_holds_the_configuration_and_its_versions(program):
-    program.first('--num-epochs', 1, '--checkpoint-every', 3)
+    program.start('--num-epochs', 1, '--checkpoint-every', 3)
     assert [path.name for path in checkpoints(program.out)] == [f'checkpoint-{n:08}.safetensors' for n in (4, 3)]
-    config = checkpoint.read(checkpoints(program.out)[0])[0]['position']['config']
+    config = checkpoint.read(checkpoints(program.out)[0])[0]['metadata']['config']
     assert {key: config[key] for key in ('chapter', 'dataset', 'seed', 'batch_size', 'train_size')} == {
         'chapter': 'scratch', 'dataset': 'mnist', 'seed': 0, 'batch_size': 16, 'train_size': 64}
     assert {'gluon_mgpu', 'mxnet', 'numpy', 'python'} <= config.keys()
@@ -231,8 +293,8 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.iterdir()}
 
 
-def refused(program, *flags):
-    """Resume, and return the line that refuses it; nothing has been changed."""
+def error_of(program, *flags):
+    """Check that a command fails and changes nothing; return its error message."""
     before = contents(program.out)
     status, _, err = program(*flags)
     assert status == 2 and contents(program.out) == before
@@ -241,15 +303,15 @@ def refused(program, *flags):
 
 
 def test_a_renamed_checkpoint(program):
-    """Its content decides how old it is, not its name."""
-    program.first('--num-epochs', 2)
+    """Its age is read from its content, not from its name."""
+    program.start('--num-epochs', 2)
     older, newer = checkpoints(program.out)[::-1]
     best = older.rename(program.out / 'best.safetensors')
-    assert f'{newer.name} is newer and would be lost' in refused(program, '--resume', best)
+    assert f'{newer.name} is newer and would be lost' in error_of(program, '--resume', best)
     forged = best.rename(program.out / 'checkpoint-99999999.safetensors')
-    assert f'{newer.name} is newer and would be lost' in refused(program, '--resume', forged)
+    assert f'{newer.name} is newer and would be lost' in error_of(program, '--resume', forged)
     status, out, _ = program('--resume', program.out)
-    assert status == 0 and f'{forged} was renamed, it is of step 4; trying the previous checkpoint\n' in out
+    assert status == 0 and f'{forged} was renamed: it was written at step 4; trying the previous checkpoint\n' in out
     assert f'resuming from {newer}' in out
     forged.unlink()
     newer = newer.rename(program.out / 'last.safetensors')
@@ -260,64 +322,60 @@ def test_a_renamed_checkpoint(program):
     (['--seed', 1], 'seed 1, not 0'), (['--train-size', 48], 'train_size 48, not 64'),
     (['--dataset', 'glyphs', '--train-size', 64], 'dataset glyphs, not mnist')])
 def test_a_checkpoint_of_another_run(flags, differing, program):
-    program.first('--num-epochs', 1)
+    program.start('--num-epochs', 1)
     mine, program.out = program.out, program.out.parent / 'other'
-    program.first('--num-epochs', 2, *flags)
+    program.start('--num-epochs', 2, *flags)
     theirs, program.out = checkpoints(program.out)[0], mine
     copied = mine / 'checkpoint-00000088.safetensors'
     shutil.copy(theirs, copied)
-    assert f'{copied} is of another run ({differing}): move it elsewhere' in refused(program, '--resume', copied)
+    assert f'{copied} is of another run ({differing}): move it elsewhere' in error_of(program, '--resume', copied)
     copied.rename(mine / theirs.name)
     for flags in (['--resume', mine], ['--resume', 'auto', '--out-dir', mine]):
-        assert f'{theirs.name} is of another run ({differing}): move it elsewhere' in refused(program, *flags)
+        assert f'{theirs.name} is of another run ({differing}): move it elsewhere' in error_of(program, *flags)
 
 
 @pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'training'),
                                          ('t10k-labels-idx1-ubyte.gz', 'test')])
-def test_other_data_under_the_same_name_is_refused(name, which, program, tmp_path):
-    program.first('--num-epochs', 1)
+def test_other_data_under_the_same_name_is_rejected(name, which, program, tmp_path):
+    program.start('--num-epochs', 1)
     shutil.copytree(tmp_path / 'data', tmp_path / 'moved')
     assert program('--resume', program.out, '--data-dir', tmp_path / 'moved')[0] == 0
     idx_files.write(tmp_path / 'new/mnist', idx_files.dataset(64, 16, seed=1))
     [path] = (tmp_path / 'moved').rglob(name)
     shutil.copy(next((tmp_path / 'new').rglob(name)), path)
-    line = refused(program, '--resume', program.out, '--data-dir', tmp_path / 'moved', '--num-epochs', 2)
+    line = error_of(program, '--resume', program.out, '--data-dir', tmp_path / 'moved', '--num-epochs', 2)
     assert line == (f'scratch: the {which} images or labels differ from those of the run to resume: give the folder '
                     'with the same data as --data-dir, or start a new run')
 
 
 def test_fewer_epochs_than_the_run_has_started(program, tmp_path):
     """It would export the weights of epoch 2 with the accuracy of epoch 1."""
-    program.first('--num-epochs', 2, '--checkpoint-every', 3)
-    checkpoints(program.out)[0].unlink()  # now it was stopped in epoch 2
+    program.start('--num-epochs', 2, '--checkpoint-every', 3)
+    checkpoints(program.out)[0].unlink()  # as if the run had been stopped in epoch 2
     assert checkpoints(program.out)[0].name == 'checkpoint-00000006.safetensors'
-    line = refused(program, '--resume', program.out, '--num-epochs', 1, '--export', tmp_path / 'a.onnx')
+    line = error_of(program, '--resume', program.out, '--num-epochs', 1, '--export', tmp_path / 'a.onnx')
     assert line == 'scratch: num_epochs 1: the run was stopped in epoch 2 and needs at least 2'
     assert not (tmp_path / 'a.onnx').exists()
 
 
 @pytest.mark.parametrize('change', [{'chapter': None}, {'resumed': None}, {'lr': 'x'}, {'num_epochs': True},
                                     {'devices': 5}, {'devices': [5]}, {'seed': [1]}, {'quiet': 'x'}])
-def test_an_edited_configuration_is_refused(change, program):
-    program.first('--num-epochs', 1)
+def test_an_edited_configuration_is_rejected(change, program):
+    program.start('--num-epochs', 1)
     (program.out / 'config.json').write_text(json.dumps({**program.config(), **change}))
     try:
-        refused(program, '--resume', program.out)
+        error_of(program, '--resume', program.out)
     except SystemExit as error:  # argparse
         assert error.code == 2
         assert len(program.capsys.readouterr().err.splitlines()) == 1
 
 
-def test_resume_auto_after_a_full_disk(program, monkeypatch):
-    """The run could not write its config.json, and the same command begins it when there is room again."""
-    def full(descriptor):
-        raise OSError(28, 'No space left on device')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(folder.os, 'fsync', full)
-        status, _, err = program.first('--num-epochs', 1, '--resume', 'auto')
+def test_resume_auto_after_a_full_disk(program, full_disk):
+    """The run could not write its config.json; with free space, the same command starts it."""
+    with full_disk():
+        status, _, err = program.start('--num-epochs', 1, '--resume', 'auto')
     assert status == 2 and 'No space left on device' in err
-    assert program.first('--num-epochs', 1, '--resume', 'auto')[0] == 0
+    assert program.start('--num-epochs', 1, '--resume', 'auto')[0] == 0
     assert program.config()['num_epochs'] == 1
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: new, or empty, and one program's alone."""
+"""The folder of a run is new or empty, and only one program uses it."""
 import errno
 import json
 import threading
@@ -10,7 +10,7 @@ from gluon_mgpu.checkpoints.run_folder import FolderTakenError, check_free, new_
 
 
 def test_default_names_never_collide(tmp_path, monkeypatch):
-    """Also within one second."""
+    """Even within one second."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module.time, 'strftime', lambda form: '20261121-120000')
     names = [str(new_folder(None, 'scratch')) for _ in range(3)]
@@ -18,23 +18,21 @@ def test_default_names_never_collide(tmp_path, monkeypatch):
     assert all((tmp_path / name / 'config.json').read_text() == '{}\n' for name in names)
 
 
-@pytest.mark.parametrize('there', [False, True])
-
-
-def test_a_given_name(tmp_path, there):
+@pytest.mark.parametrize('exists', [False, True])
+def test_a_given_name(tmp_path, exists):
     path = tmp_path / 'some' / 'where'
-    if there:
+    if exists:
         path.mkdir(parents=True)
     check_free(path)
     assert new_folder(path, 'scratch', 'record.json', {'a': 1}) == path
     assert json.loads((path / 'record.json').read_text()) == {'a': 1}
-    for refuse in (lambda: check_free(path), lambda: new_folder(path, 'scratch', 'record.json')):
+    for call in (lambda: check_free(path), lambda: new_folder(path, 'scratch', 'record.json')):
         with pytest.raises(ValueError, match='where is not an empty folder, and a run overwrites nothing'):
-            refuse()
+            call()
     assert json.loads((path / 'record.json').read_text()) == {'a': 1}
 
 
-def test_a_path_that_is_not_a_folder_is_refused(tmp_path):
+def test_a_path_that_is_not_a_folder_is_rejected(tmp_path):
     (tmp_path / 'file').write_text('x')
     (tmp_path / 'broken').symlink_to('nowhere')
     for path in (tmp_path / 'file', tmp_path):
@@ -46,7 +44,7 @@ def test_a_path_that_is_not_a_folder_is_refused(tmp_path):
 
 
 def test_only_one_of_several_threads_gets_the_folder(tmp_path):
-    """They all find it free, and then make it."""
+    """All of them find it free before any of them creates it."""
     barrier, outcomes = threading.Barrier(8), []
 
     def claim(number):
@@ -69,17 +67,15 @@ def test_only_one_of_several_threads_gets_the_folder(tmp_path):
 
 @pytest.mark.parametrize('make', [lambda path: path.write_text('x'), lambda path: path.symlink_to('nowhere')],
                          ids=['file', 'broken link'])
-
-
-def test_runs_that_is_not_a_folder(make, tmp_path, monkeypatch):
-    """It is refused, for the default name and for one given: no other name in it would do."""
+def test_runs_exists_but_is_not_a_folder(make, tmp_path, monkeypatch):
+    """Both the default name and a given one are rejected, because no other name in runs/ would work."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, 'count', lambda start: range(start, 9))  # instead of an endless loop
     make(tmp_path / 'runs')
-    for refuse in (lambda: check_free(None), lambda: new_folder(None, 'scratch'), lambda: check_free('runs/mine'),
-                   lambda: new_folder('runs/a/b', 'scratch')):
+    for call in (lambda: check_free(None), lambda: new_folder(None, 'scratch'), lambda: check_free('runs/mine'),
+                 lambda: new_folder('runs/a/b', 'scratch')):
         with pytest.raises(ValueError, match=r'runs/.* cannot be created because .*runs is not a folder: remove it'):
-            refuse()
+            call()
 
 
 def test_no_other_name_is_tried_in_a_read_only_folder(tmp_path, monkeypatch):
@@ -94,15 +90,10 @@ def test_no_other_name_is_tried_in_a_read_only_folder(tmp_path, monkeypatch):
         new_folder(None, 'scratch')
 
 
-def test_a_full_disk_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):
-    """And no empty file, by which the next run would take the folder for that of another."""
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, 'No space left on device')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module.os, 'fsync', full)
-        with pytest.raises(OSError, match='No space left'):
-            new_folder(tmp_path / 'run', 'scratch')
+def test_after_a_full_disk_the_folder_can_be_used(tmp_path, full_disk):
+    """An empty config.json would mark the folder as that of another run."""
+    with full_disk(), pytest.raises(OSError, match='No space left'):
+        new_folder(tmp_path / 'run', 'scratch')
     assert list((tmp_path / 'run').iterdir()) == []
     assert new_folder(tmp_path / 'run', 'scratch') == tmp_path / 'run'
 

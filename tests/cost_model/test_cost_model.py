@@ -1,8 +1,9 @@
-"""Tests of the cost model: against numbers by hand, a simulation and counted bytes; and of its command line."""
+"""The cost model, compared with numbers by hand, a simulation and counted bytes; and its command line."""
 import json
 from types import SimpleNamespace
 
 import pytest
+from devices_flag import devices_flag
 from fake_clock import Clock
 
 from gluon_mgpu.cost_model import formulas, measure
@@ -11,10 +12,6 @@ from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 
 SIZES = {'LeNet': 6, 'ResNet-18': 11}
-
-
-def flag(devices):
-    return ['--devices', ','.join(f'{d.device_type}:{d.device_id}' for d in devices)]
 
 
 def test_times_by_hand():
@@ -30,7 +27,7 @@ def test_times_by_hand():
 
 @pytest.mark.parametrize('k', [*range(1, 40), 1000, 1023, 1024])
 def test_tree_time_equals_a_simulation(k):
-    def down(device):  # messages until the last device below has the sum: the left child is served first
+    def down(device):  # number of messages until all devices below have the sum: the left child is first
         children = [child for child in (2 * device + 1, 2 * device + 2) if child < k]
         return max((turn + down(child) for turn, child in enumerate(children, start=1)), default=0)
 
@@ -99,7 +96,7 @@ def test_the_command(tmp_path, capsys, device_list, monkeypatch):
     monkeypatch.setattr(measure, 'LARGE', 2**12)
     monkeypatch.setattr(measure, 'gradient_sizes', lambda: SIZES)
     devices, out = device_list(3), tmp_path / 'costs'
-    assert main([*flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
+    assert main([*devices_flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith('alpha ') and lines[0].endswith(f'between {devices[0]} and {devices[1]}')
     assert len(lines) == 2 + 2 * 2 * 4 + 1  # networks, numbers of devices, algorithms
@@ -115,12 +112,12 @@ def test_the_command(tmp_path, capsys, device_list, monkeypatch):
         assert (out / name).read_bytes()[:4] == b'\x89PNG'
 
 
-def test_refusals_are_one_line(tmp_path, capsys, devices):
+def test_invalid_arguments_are_reported_in_one_line(tmp_path, capsys, devices):
     (tmp_path / 'full').mkdir()
     (tmp_path / 'full' / 'costs.json').write_text('{}')
-    for argv, complaint in [(flag(devices[:1]), 'an allreduce needs two or more devices'),
+    for argv, complaint in [(devices_flag(devices[:1]), 'an allreduce needs two or more devices'),
                             (['--devices', 'tpu:0'], "'tpu:0' names no device"),
-                            ([*flag(devices), '--out-dir', str(tmp_path / 'full')], 'is not an empty folder')]:
+                            ([*devices_flag(devices), '--out-dir', str(tmp_path / 'full')], 'is not an empty folder')]:
         assert main(argv) == 2
         captured = capsys.readouterr()
         assert captured.out == '' and captured.err.count('\n') == 1

@@ -9,11 +9,10 @@ from gluon_mgpu.data.download import Mirror
 
 
 class LocalMirror:
-    """Serves `files` (name -> bytes) until `close`.
+    """Web server that serves `files` (name -> bytes) until `close`.
 
-    `trouble` maps a file's name to what happens when it is fetched: 'missing', 'wrong bytes',
-    'truncated', 'stalls' (half of it, then nothing until the server closes). `meet`, a
-    threading.Barrier, keeps each transfer waiting until as many others have begun.
+    `trouble` maps a file's name to a fault: 'missing', 'wrong bytes', 'truncated', or 'stalls' (half of the file, then
+    nothing until the server closes). `meet`, a threading.Barrier, makes each transfer wait for others to start.
     """
 
     def __init__(self, files: dict, trouble: dict | None = None,

@@ -37,7 +37,7 @@ ARRAYS = {name: dataset(seed=i) for i, name in enumerate(('fashion-mnist', 'mnis
 
 
 @pytest.fixture(autouse=True)
-def nowhere(tmp_path, monkeypatch):
+def no_dataset(tmp_path, monkeypatch):
     """Use an empty cache folder, no data folder in the environment, and mirrors that are down."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     monkeypatch.delenv('GLUON_MGPU_DATA', raising=False)
@@ -65,7 +65,7 @@ def small_glyphs(monkeypatch):
 
 
 @pytest.fixture
-def homeless(monkeypatch):
+def no_home(monkeypatch):
     """No HOME, and a user without an account, as in containers."""
     def no_account(user):
         raise KeyError(user)
@@ -77,7 +77,7 @@ def homeless(monkeypatch):
 
 @pytest.fixture
 def bad_home(request, tmp_path, monkeypatch):
-    """A home folder that can't be entered, or is a file; simulated, since root enters every folder."""
+    """A home folder that cannot be entered, or is a file; simulated, because root can enter every folder."""
     home = tmp_path / 'home'
     monkeypatch.delenv('XDG_CACHE_HOME')
     monkeypatch.setenv('HOME', str(home))
@@ -90,7 +90,7 @@ def bad_home(request, tmp_path, monkeypatch):
 
 
 def lock(monkeypatch, folder):
-    """Refuse what is in `folder` as if it had mode 000."""
+    """Deny access to the content of `folder`, as if it had mode 000."""
     def locked(real):
         def call(path, *args, **kwargs):
             if folder in path.parents:
@@ -107,13 +107,13 @@ def fail(*args):
 
 
 def rows(data_iter) -> tuple:
-    """All rows of one pass, as NumPy arrays."""
+    """Return all rows of one epoch as NumPy arrays."""
     X, y = zip(*data_iter)
     return numpy.concatenate([x.asnumpy() for x in X]), numpy.concatenate([x.asnumpy() for x in y])
 
 
 def assert_holds(iters, arrays, dataset):
-    """The test rows are those of `arrays` in order, the training rows in some order."""
+    """Check that the test rows are those of `arrays` in order, and the training rows in any order."""
     train_iter, test_iter = iters
     assert train_iter.dataset == test_iter.dataset == dataset
     X, y = rows(test_iter)
@@ -125,6 +125,7 @@ def assert_holds(iters, arrays, dataset):
 
 
 def error_of(*args, **kwargs) -> str:
+    """Return the error message of `load_data`: one line."""
     with pytest.raises(ValueError) as error:
         load_data(*args, log=fail, **kwargs)
     assert '\n' not in str(error.value)
@@ -134,13 +135,13 @@ def error_of(*args, **kwargs) -> str:
 # Where datasets are found
 
 @pytest.mark.parametrize('name', ARRAYS)
-def test_in_a_folder_of_datasets(data_dir, name):
+def test_a_folder_of_datasets(data_dir, name):
     assert_holds(load_data(name, 32, data_dir=data_dir), ARRAYS[name], name)
     assert_holds(load_data(name, 32, data_dir=str(data_dir / name)), ARRAYS[name], name)
 
 
 @pytest.mark.parametrize('name', ARRAYS)
-def test_in_a_folder_of_datasets_called_as_one_of_them(tmp_path, name):
+def test_a_folder_of_datasets_that_has_the_name_of_one(tmp_path, name):
     write(tmp_path / name / name, ARRAYS[name])
     assert_holds(load_data(name, 32, data_dir=tmp_path / name), ARRAYS[name], name)
     write(tmp_path / name, dataset(seed=9))  # the folder in it comes first
@@ -152,7 +153,7 @@ def test_an_empty_folder_of_the_same_name_is_ignored(data_dir):
     assert_holds(load_data('mnist', 32, data_dir=data_dir / 'mnist'), ARRAYS['mnist'], 'mnist')
 
 
-def test_not_compressed(tmp_path):
+def test_uncompressed_files(tmp_path):
     folder = tmp_path / 'data' / 'mnist'
     folder.mkdir(parents=True)
     for name, array in ARRAYS['mnist'].items():
@@ -160,14 +161,14 @@ def test_not_compressed(tmp_path):
     assert_holds(load_data('mnist', 32, data_dir=tmp_path / 'data'), ARRAYS['mnist'], 'mnist')
 
 
-def test_in_the_environment(data_dir, tmp_path, monkeypatch):
+def test_a_folder_in_the_environment(data_dir, tmp_path, monkeypatch):
     monkeypatch.setenv('GLUON_MGPU_DATA', str(data_dir))
     assert_holds(load_data('mnist', 32), ARRAYS['mnist'], 'mnist')
     assert_holds(load_data('auto', 32, log=fail), ARRAYS['fashion-mnist'], 'fashion-mnist')
     assert_holds(load_data_fashion_mnist(32), ARRAYS['fashion-mnist'], 'fashion-mnist')
     other = dataset(seed=9)
     write(tmp_path / 'other' / 'mnist', other)
-    assert_holds(load_data('mnist', 32, data_dir=tmp_path / 'other'), other, 'mnist')  # the argument wins
+    assert_holds(load_data('mnist', 32, data_dir=tmp_path / 'other'), other, 'mnist')  # the argument has priority
 
 
 def test_the_current_folder(data_dir, monkeypatch):
@@ -175,12 +176,12 @@ def test_the_current_folder(data_dir, monkeypatch):
     assert_holds(load_data('mnist', 32, data_dir='.'), ARRAYS['mnist'], 'mnist')
 
 
-def test_in_the_home_folder(data_dir, monkeypatch):
+def test_a_folder_in_the_home_folder(data_dir, monkeypatch):
     monkeypatch.setenv('HOME', str(data_dir.parent))
     assert_holds(load_data('mnist', 32, data_dir='~/data'), ARRAYS['mnist'], 'mnist')
 
 
-def test_in_the_cache_folder(tmp_path):
+def test_files_in_the_cache_folder(tmp_path):
     write(tmp_path / 'cache' / 'gluon-mgpu' / 'mnist', ARRAYS['mnist'])
     assert_holds(load_data('mnist', 32), ARRAYS['mnist'], 'mnist')
 
@@ -217,7 +218,7 @@ def test_glyphs_by_name(small_glyphs):
 
 
 @pytest.mark.parametrize('asked', ['glyphs', 'auto'])
-def test_glyphs_need_no_home_folder(small_glyphs, homeless, asked):
+def test_glyphs_need_no_home_folder(small_glyphs, no_home, asked):
     lines = []
     train_iter, test_iter = load_data(asked, 32, log=lines.append, progress=False)
     assert (train_iter.dataset, test_iter.dataset, train_iter.num_rows) == ('glyphs', 'glyphs', 60)
@@ -238,7 +239,7 @@ def test_glyphs_are_made_without_a_home_folder(tmp_path):
     process = subprocess.run([sys.executable, '-c', program], env={**environment, 'TMPDIR': str(tmp_path)},
                              cwd=Path(gluon_mgpu.__file__).parents[1], capture_output=True, text=True, timeout=60)
     assert (process.stdout, process.returncode) == ('60\n', 0), process.stderr
-    assert list(tmp_path.iterdir()) == []  # matplotlib's list of fonts is gone with the process
+    assert list(tmp_path.iterdir()) == []  # Matplotlib's temporary list of fonts is deleted
 
 
 @pytest.mark.parametrize('bad_home, why', [('a file', 'Not a directory'), ('locked', 'Permission denied')],
@@ -253,7 +254,7 @@ def test_glyphs_with_a_bad_home_folder(small_glyphs, bad_home, why, asked):
     assert lines == ([] if asked == 'glyphs' else [expected])
 
 
-def test_auto_without_certificates_is_glyphs_and_says_why(small_glyphs, monkeypatch):
+def test_auto_without_certificates_uses_glyphs_and_reports_why(small_glyphs, monkeypatch):
     monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
     thread_errors = []
     monkeypatch.setattr(threading, 'excepthook', thread_errors.append)
@@ -268,7 +269,7 @@ def test_auto_without_certificates_is_glyphs_and_says_why(small_glyphs, monkeypa
     assert thread_errors == []
 
 
-def test_auto_without_network_is_glyphs_and_says_why(small_glyphs):
+def test_auto_without_network_uses_glyphs_and_reports_why(small_glyphs):
     lines = []
     train_iter, test_iter = load_data('auto', 32, log=lines.append, progress=False)
     assert train_iter.dataset == test_iter.dataset == 'glyphs'
@@ -286,12 +287,12 @@ def test_an_unknown_dataset():
 
 @pytest.mark.parametrize('name', DATASETS)
 def test_an_empty_folder_name(name):
-    """A shell passes '' for an unset variable; in the environment it means none."""
+    """A shell passes '' for a variable that is not set."""
     assert error_of(name, 32, data_dir='') == (
         "data_dir '' is empty: name a folder, or leave data_dir out")
 
 
-def test_an_empty_name_in_the_environment_is_none(tmp_path, monkeypatch):
+def test_an_empty_folder_name_in_the_environment_is_ignored(tmp_path, monkeypatch):
     monkeypatch.setenv('GLUON_MGPU_DATA', '')
     write(tmp_path / 'cache' / 'gluon-mgpu' / 'mnist', ARRAYS['mnist'])
     assert_holds(load_data('mnist', 32), ARRAYS['mnist'], 'mnist')
@@ -304,7 +305,7 @@ def test_the_home_folder_of_an_unknown_user(asked):
 
 
 @pytest.mark.parametrize('asked', ['mnist', 'fashion-mnist'])
-def test_no_home_folder(homeless, data_dir, asked, monkeypatch):
+def test_no_home_folder(no_home, data_dir, asked, monkeypatch):
     assert error_of(asked, 32) == f'{NO_HOME}; {NO_HOME_REMEDY}'
     message = error_of(asked, 32, data_dir='~/data')
     assert message == '~/data: unknown home folder; write the full path'
@@ -321,7 +322,7 @@ def test_a_named_folder_that_cannot_be_entered(data_dir, monkeypatch):
 
 
 @pytest.mark.parametrize('name', ARRAYS)
-def test_by_name_without_network(name):
+def test_a_dataset_by_name_without_network(name):
     title = {'mnist': 'MNIST', 'fashion-mnist': 'Fashion-MNIST'}[name]
     with pytest.raises(DownloadError, match=f'^{title} could not be downloaded .*, or --dataset glyphs$'):
         load_data(name, 32, log=fail, progress=False)
@@ -344,14 +345,14 @@ def test_a_named_folder_lacks_files(data_dir, tmp_path, monkeypatch, asked, need
                        'or unset --data-dir and GLUON_MGPU_DATA to download them')
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_a_missing_folder(tmp_path):
     message = error_of('mnist', 32, data_dir=tmp_path / 'no')
     assert message.startswith(f'{tmp_path}/no/mnist: {", ".join(FILES)} missing')
 
 
 @pytest.mark.parametrize('place', ['', 'mnist'])
 def test_the_error_names_the_folder_with_most_files(tmp_path, place):
-    """The named folder and one in it are both called mnist; the files may be in either."""
+    """The files may be in the named folder mnist, or in the folder mnist inside it."""
     message = error_of('mnist', 32, data_dir=tmp_path / 'mnist')
     assert message.startswith(f'{tmp_path}/mnist: {", ".join(FILES)} missing')
     folder = tmp_path / 'mnist' / place
@@ -360,7 +361,7 @@ def test_the_error_names_the_folder_with_most_files(tmp_path, place):
     assert error_of('mnist', 32, data_dir=tmp_path / 'mnist').startswith(f'{folder}: {FILES[1]} missing')
 
 
-def test_one_dataset_is_not_taken_for_the_other(data_dir):
+def test_the_two_datasets_are_not_confused(data_dir):
     """Their files have the same names."""
     message = error_of('fashion-mnist', 32, data_dir=data_dir / 'mnist')
     assert message.startswith(f'{data_dir}/mnist/fashion-mnist: {", ".join(FILES)} missing')
@@ -403,7 +404,7 @@ def test_resize(data_dir, monkeypatch):
 
 # Batches
 
-def made(batch_size=32, n=100, **kwargs):
+def make_batches(batch_size=32, n=100, **kwargs):
     arrays = dataset(num_train=n)
     return BatchIterator(arrays[FILES[0]].astype('uint8'), arrays[FILES[1]], batch_size, 'mnist', **kwargs)
 
@@ -415,7 +416,7 @@ def labels(data_iter) -> list:
 def order(data_iter) -> list:
     """Return the position in the dataset of each row of one epoch."""
     sums = dataset()[FILES[0]].sum((1, 2)).tolist()
-    assert len(set(sums)) == 100  # different for each row
+    assert len(set(sums)) == 100  # so that each row can be recognized
     return [sums.index(round(float(s))) for s in (rows(data_iter)[0].astype('float64') * 255).sum((1, 2, 3))]
 
 
@@ -423,7 +424,7 @@ def order(data_iter) -> list:
     (32, [32, 32, 32, 4]), (50, [50, 50]), (99, [99, 1]), (300, [100])])
 @pytest.mark.parametrize('shuffle', [False, True])
 def test_shapes(batch_size, sizes, shuffle):
-    data_iter = made(batch_size, shuffle=shuffle)
+    data_iter = make_batches(batch_size, shuffle=shuffle)
     batches = list(data_iter)
     assert len(data_iter) == len(batches) == len(sizes)
     assert (data_iter.num_rows, data_iter.batch_size) == (100, batch_size)
@@ -435,7 +436,7 @@ def test_shapes(batch_size, sizes, shuffle):
 
 
 def test_in_order_unless_shuffled():
-    data_iter = made()
+    data_iter = make_batches()
     for _ in range(2):
         X, y = rows(data_iter)
         numpy.testing.assert_allclose(X, dataset()[FILES[0]][:, None] / 255, rtol=1e-7)  # float32
@@ -443,14 +444,14 @@ def test_in_order_unless_shuffled():
 
 
 def test_every_row_once_in_a_new_order_each_epoch():
-    data_iter = made(shuffle=True)
+    data_iter = make_batches(shuffle=True)
     orders = [order(data_iter) for _ in range(5)]
     assert all(sorted(o) == list(range(100)) for o in orders)
     assert len({tuple(o) for o in [*orders, range(100)]}) == 6
 
 
 def test_images_keep_their_labels():
-    data_iter = made(shuffle=True)
+    data_iter = make_batches(shuffle=True)
     data_iter.epoch = 3
     rows_taken = order(data_iter)
     data_iter.epoch = 3
@@ -458,7 +459,7 @@ def test_images_keep_their_labels():
 
 
 def test_the_seed_and_the_epoch_decide_the_order():
-    a, b, other = made(7, shuffle=True, seed=5), made(32, shuffle=True, seed=5), made(shuffle=True, seed=6)
+    a, b, other = (make_batches(size, shuffle=True, seed=seed) for size, seed in ((7, 5), (32, 5), (32, 6)))
     orders = [order(a) for _ in range(4)]
     assert a.epoch == 4
     b.epoch = 2  # as a resumed run does
@@ -466,11 +467,11 @@ def test_the_seed_and_the_epoch_decide_the_order():
     assert order(other) != orders[0]
     numpy.random.seed(1)
     mx.random.seed(1)
-    assert order(made(shuffle=True, seed=5)) == orders[0]  # other random numbers have no influence
+    assert order(make_batches(shuffle=True, seed=5)) == orders[0]  # other random numbers have no influence
 
 
-def test_left_halfway():
-    data_iter, whole = made(shuffle=True), made(shuffle=True)
+def test_an_epoch_left_halfway():
+    data_iter, whole = make_batches(shuffle=True), make_batches(shuffle=True)
     for _ in data_iter:
         break
     assert data_iter.epoch == 1
@@ -478,8 +479,8 @@ def test_left_halfway():
     assert order(data_iter) == order(whole)
 
 
-def test_two_passes_at_once():
-    data_iter, one = made(shuffle=True), made(shuffle=True)
+def test_two_epochs_at_the_same_time():
+    data_iter, one = make_batches(shuffle=True), make_batches(shuffle=True)
     expected = labels(one), labels(one)
     pairs = list(zip(data_iter, data_iter))
     assert tuple([label for pair in pairs for label in pair[i][1].asnumpy()] for i in (0, 1)) == expected
@@ -494,10 +495,10 @@ def test_train_size_takes_the_first_rows(data_dir):
 
 @pytest.mark.parametrize('shuffle', [False, True])
 def test_a_batch_never_changes(shuffle):
-    data_iter = made(shuffle=shuffle)
+    data_iter = make_batches(shuffle=shuffle)
     batches = list(data_iter)
     before = [(X.asnumpy().copy(), y.asnumpy().copy()) for X, y in batches]
-    for X, y in data_iter:  # neither by later batches, nor by what others do to theirs
+    for X, y in data_iter:  # neither by later batches, nor by writing to them
         X[:] = -1
         y[:] = -1
     gc.collect()
@@ -509,42 +510,42 @@ def test_a_batch_never_changes(shuffle):
 
 
 def queue_work() -> np.ndarray:
-    """Half a second or so of work on cpu(0); does not wait."""
+    """Queue about half a second of work on cpu(0) without waiting for it."""
     a = np.ones((1200, 1200))
     for _ in range(10):
         b = np.dot(a, a)
     return b
 
 
-def test_memory_lives_as_long_as_work_that_reads_it():
-    expected = [float(X.asnumpy().astype('float64').sum()) for X, _ in made()]
+def test_memory_is_kept_until_queued_work_has_read_it():
+    expected = [float(X.asnumpy().astype('float64').sum()) for X, _ in make_batches()]
     queue_work()
     sums = []
-    for X, _ in made():
+    for X, _ in make_batches():
         sums.append(X.sum())
         del X
     gc.collect()
-    rubbish = [numpy.full((32, 1, 28, 28), 1e9, 'float32') for _ in range(10)]
+    overwriting = [numpy.full((32, 1, 28, 28), 1e9, 'float32') for _ in range(10)]
     numpy.testing.assert_allclose([float(s) for s in sums], expected, rtol=1e-5)  # float32 sums of 25,000
-    assert rubbish
+    assert overwriting
 
 
 @pytest.mark.slow
-def test_does_not_wait():
+def test_reading_batches_does_not_wait():
     npx.waitall()
     queue_work()
     npx.waitall()
     start = time.perf_counter()
     queue_work()
-    list(made())
-    cut = time.perf_counter() - start
+    list(make_batches())
+    seconds = time.perf_counter() - start
     npx.waitall()
-    assert cut < 0.5 * (time.perf_counter() - start)
+    assert seconds < 0.5 * (time.perf_counter() - start)
 
 
-def test_trains(devices):
-    """Batches go to any device, and gradients flow through what is computed from them."""
-    X, y = next(iter(made()))
+def test_training_on_the_batches(devices):
+    """Batches can be copied to any device, and gradients of results from them are correct."""
+    X, y = next(iter(make_batches()))
     for device in devices:
         w = np.ones((784, 10), ctx=device)
         w.attach_grad()
@@ -582,12 +583,12 @@ def test_labels_of_any_integer_dtype(dtype):
 
 
 def test_all_workers_know_all_classes():
-    """Also those of rows in other shards, so that all workers reject the same dataset."""
+    """Including classes in other shards, so that all workers reject the same dataset."""
     data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4), 2, 'mnist', shard=(0, 2))
     assert labels(data_iter) == [0, 2] and data_iter.num_classes == 4
 
 
-def test_a_pass_is_quick():
+def test_an_epoch_is_fast():
     """60,000 rows take 0.03 s; row by row they would take over a second."""
     images = numpy.zeros((60_000, 28, 28), numpy.uint8)
     data_iter = BatchIterator(images, numpy.zeros(60_000, int), 256, 'mnist', shuffle=True)

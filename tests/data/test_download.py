@@ -60,7 +60,7 @@ def dead():
         yield Mirror(f'http://127.0.0.1:{taken.getsockname()[1]}/', dict.fromkeys(FILES, 'md5:0'))
 
 
-def holds(folder: Path) -> dict:
+def content_of(folder: Path) -> dict:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -91,7 +91,7 @@ def test_the_mirrors_of_both_datasets():
 def test_all_files(tmp_path, serve):
     server = serve()
     download('mnist', tmp_path / 'new' / 'mnist', progress=False)
-    assert holds(tmp_path / 'new' / 'mnist') == CONTENTS
+    assert content_of(tmp_path / 'new' / 'mnist') == CONTENTS
     assert server.fetched == list(FILES)
 
 
@@ -110,15 +110,15 @@ def test_a_full_folder_needs_no_network(tmp_path, serve, dead):
     serve.add(dead)
     for name in FILES:
         (tmp_path / name).touch()
-    download('mnist', tmp_path, progress=False)  # were anything asked for, the dead mirror would be an error
-    assert holds(tmp_path) == dict.fromkeys(FILES, b'')
+    download('mnist', tmp_path, progress=False)  # a request to the dead mirror would be an error
+    assert content_of(tmp_path) == dict.fromkeys(FILES, b'')
 
 
 def test_the_second_mirror_is_used_when_the_first_is_down(tmp_path, serve, dead):
     serve.add(dead)
     serve()
     download('mnist', tmp_path, progress=False)
-    assert holds(tmp_path) == CONTENTS
+    assert content_of(tmp_path) == CONTENTS
 
 
 @pytest.mark.parametrize('trouble', ['missing', 'wrong bytes', 'truncated', 'stalls'])
@@ -126,7 +126,7 @@ def test_the_second_mirror_is_used_when_the_first_is_down(tmp_path, serve, dead)
 def test_the_second_mirror_replaces_a_damaged_file_of_the_first(tmp_path, serve, trouble, bad):
     first, second = serve({FILES[bad]: trouble}), serve()
     download('mnist', tmp_path, progress=False)
-    assert holds(tmp_path) == CONTENTS
+    assert content_of(tmp_path) == CONTENTS
     assert first.fetched == list(FILES[:bad + 1])
     assert second.fetched == list(FILES[bad:])
 
@@ -136,7 +136,7 @@ def test_each_mirror_has_its_own_checksums(tmp_path, serve):
     serve({FILES[1]: 'missing'})
     serve(contents=other)
     download('mnist', tmp_path, progress=False)
-    assert holds(tmp_path) == {**other, FILES[0]: CONTENTS[FILES[0]]}
+    assert content_of(tmp_path) == {**other, FILES[0]: CONTENTS[FILES[0]]}
 
 
 @pytest.mark.parametrize('trouble, problem', [
@@ -146,10 +146,10 @@ def test_no_part_of_a_damaged_file_remains(tmp_path, serve, trouble, problem):
     server = serve({FILES[0]: trouble})
     start = time.monotonic()
     message = error_of(tmp_path)
-    assert time.monotonic() - start < 10  # and not for ever, when the server stalls
+    assert time.monotonic() - start < 10  # even if the server stalls
     assert message.startswith(f'MNIST could not be downloaded ({host(server.mirror)} {problem}')
     assert message.endswith(REMEDY)
-    assert holds(tmp_path) == {}
+    assert content_of(tmp_path) == {}
     assert server.fetched == [FILES[0]]
 
 
@@ -163,7 +163,7 @@ def test_all_mirrors_are_named(tmp_path, serve, dead):
     assert absent.fetched == []
 
 
-def test_without_network_the_error_comes_soon(tmp_path, serve, monkeypatch):
+def test_without_network_the_error_comes_quickly(tmp_path, serve, monkeypatch):
     """Looking up a host name may hang, and Python cannot interrupt it."""
     released, asked = threading.Event(), []
 
@@ -187,7 +187,7 @@ def test_without_network_the_error_comes_soon(tmp_path, serve, monkeypatch):
         released.set()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path, serve):
+def test_a_folder_that_cannot_be_created(tmp_path, serve):
     server = serve()
     (tmp_path / 'file').touch()
     message = error_of(tmp_path / 'file' / 'mnist')
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, serve):
 
 
 def test_a_folder_that_cannot_be_entered(tmp_path, serve, monkeypatch):
-    """Simulated, since root enters every folder."""
+    """Simulated, because root can enter every folder."""
     server = serve()
 
     def stat(path, **kwargs):
@@ -223,7 +223,7 @@ def thread_errors(monkeypatch):
 
 @pytest.mark.parametrize('variables', [{'REQUESTS_CA_BUNDLE': '/no/such.pem'}, {'CURL_CA_BUNDLE': '/no/such.pem'},
                                        {'REQUESTS_CA_BUNDLE': '/no/such.pem', 'CURL_CA_BUNDLE': '/other.pem'}])
-def test_no_such_certificates(tmp_path, serve, monkeypatch, thread_errors, variables):
+def test_missing_certificates(tmp_path, serve, monkeypatch, thread_errors, variables):
     for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -237,19 +237,19 @@ def test_no_such_certificates(tmp_path, serve, monkeypatch, thread_errors, varia
 
 
 def test_a_mirror_that_needs_no_certificates(tmp_path, serve, monkeypatch, thread_errors):
-    """One of the real ones speaks plain HTTP."""
+    """One of the real mirrors uses plain HTTP."""
     monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
     serve.add(Mirror('https://127.0.0.1:1/', {}))
     serve()
     download('mnist', tmp_path, progress=False)
-    assert holds(tmp_path) == CONTENTS
+    assert content_of(tmp_path) == CONTENTS
     assert thread_errors == []
 
 
 def test_a_mirror_without_a_trusted_certificate(tmp_path, serve, monkeypatch):
     for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):
         monkeypatch.delenv(name, raising=False)
-    server = LocalMirror(CONTENTS)  # it speaks no TLS at all
+    server = LocalMirror(CONTENTS)  # a server without TLS
     try:
         serve.add(server.mirror._replace(url=server.mirror.url.replace('http:', 'https:')))
         assert f'({host(server.mirror)} without a trusted certificate);' in error_of(tmp_path)
@@ -278,7 +278,7 @@ def test_a_full_disk(tmp_path, serve, monkeypatch):
 
     monkeypatch.setattr(module.pooch.HTTPDownloader, '__call__', write)
     assert f'MNIST could not be stored in {tmp_path} (No space left on device);' in error_of(tmp_path)
-    assert holds(tmp_path) == {}
+    assert content_of(tmp_path) == {}
 
 
 def test_output_on_the_screen(tmp_path, serve, capfd):
@@ -293,7 +293,8 @@ def test_output_on_the_screen(tmp_path, serve, capfd):
 
 
 def start_download(server: LocalMirror, folder: Path) -> subprocess.Popen:
-    # Where the tests run in the background of a script, Ctrl-C is ignored, also by what they start
+    """Start a process that downloads to `folder`."""
+    # Jobs in the background of a shell script ignore Ctrl-C, so the process sets its handler again
     program = ('import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
                'from gluon_mgpu.data import download as module\n'
                'module.MIRRORS = {"mnist": (module.Mirror(sys.argv[1], dict(zip(module.FILES, sys.argv[3:]))),)}\n'
@@ -304,17 +305,17 @@ def start_download(server: LocalMirror, folder: Path) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-def test_two_processes_at_once(tmp_path, serve):
-    server = serve(meet=threading.Barrier(2))  # every transfer waits for the other process's
+def test_two_processes_at_the_same_time(tmp_path, serve):
+    server = serve(meet=threading.Barrier(2))  # each transfer waits until the other process's has started
     processes = [start_download(server, tmp_path) for _ in range(2)]
     for process in processes:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
     assert sorted(server.fetched) == sorted(2 * FILES)
-    assert holds(tmp_path) == CONTENTS
+    assert content_of(tmp_path) == CONTENTS
 
 
-def test_interrupted(tmp_path, serve):
+def test_an_interrupted_download(tmp_path, serve):
     server = serve({FILES[1]: 'stalls'})
     process = start_download(server, tmp_path)
     assert server.stalled.wait(30)
@@ -322,4 +323,4 @@ def test_interrupted(tmp_path, serve):
     _, err = process.communicate(timeout=30)
     assert process.returncode != 0
     assert 'KeyboardInterrupt' in err
-    assert holds(tmp_path) == {FILES[0]: CONTENTS[FILES[0]]}
+    assert content_of(tmp_path) == {FILES[0]: CONTENTS[FILES[0]]}

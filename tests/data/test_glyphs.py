@@ -27,7 +27,7 @@ def whole(tmp_path_factory):
     return glyphs.load(tmp_path_factory.mktemp('cache'))
 
 
-def made(seed: int = 0, n: int = 100, fonts: tuple = TEST_FONTS):
+def make_glyphs(seed: int = 0, n: int = 100, fonts: tuple = TEST_FONTS):
     return glyphs.make(numpy.random.default_rng(seed), fonts, n)
 
 
@@ -50,7 +50,7 @@ def test_the_whole_dataset(whole):
 
 
 @pytest.mark.slow
-def test_neither_noise_nor_trivial(whole):
+def test_the_images_are_neither_noise_nor_trivial(whole):
     """The nearest class mean of the training images recognizes many test images, but not all."""
     (X, y), (X_test, y_test) = (((images / 255).reshape(len(images), -1), labels) for images, labels in whole)
     means = numpy.stack([X[y == k].mean(0) for k in range(10)])
@@ -71,7 +71,7 @@ def test_every_font_has_every_letter_whole(fonts):
     assert (ink.dtype, ink.shape) == ('float32', (len(fonts), len(LETTERS), CELL, CELL))
     assert ink.min() == 0 and ink.max() == 1
     assert (ink.mean((2, 3)) > 0.02).all()
-    # Wide enough a margin that neither the edge nor the neighbour shows, blurred as they are
+    # A margin so wide that the blur reaches neither the edge nor the neighbour
     margin = PEN // 2 + 1
     inner = ink[..., margin:-margin, margin:-margin]
     assert ink.sum() == pytest.approx(inner.sum())
@@ -101,14 +101,14 @@ def test_poses_turn_and_scale_about_the_middle():
     assert numpy.abs(poses.mean(0) / glyphs.ZOOM - [[1, 0, 0], [0, 1, 0]]).max() < 0.15
 
 
-def test_the_seed_decides():
-    (a, a_labels), (b, b_labels), (c, _) = made(0), made(0), made(1)
+def test_the_seed_determines_the_images():
+    (a, a_labels), (b, b_labels), (c, _) = make_glyphs(0), make_glyphs(0), make_glyphs(1)
     numpy.testing.assert_array_equal(a, b)
     numpy.testing.assert_array_equal(a_labels, b_labels)
     assert (a != c).mean() > 0.5
 
 
-def test_the_users_style_changes_nothing():
+def test_the_users_matplotlib_style_has_no_effect():
     import matplotlib
     plain = glyphs.draw_letters(TEST_FONTS[:1])
     odd = {'figure.facecolor': 'red', 'path.sketch': (9, 9, 9), 'patch.antialiased': False}
@@ -152,7 +152,7 @@ def test_a_damaged_cache_is_replaced(tmp_path, small, damage):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_without_a_cache(tmp_path, small):
+def test_a_cache_that_cannot_be_written(tmp_path, small):
     (tmp_path / 'file').touch()
     assert_same(glyphs.load(tmp_path / 'file'), glyphs.load(tmp_path / 'cache'))
 
@@ -161,14 +161,14 @@ def test_interrupted_while_writing(tmp_path, small, monkeypatch):
     def fsync(descriptor):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, 'fsync', fsync)  # the content is written, but the file has not its name yet
+    monkeypatch.setattr(os, 'fsync', fsync)  # the content is written, but the file is not renamed yet
     with pytest.raises(KeyboardInterrupt):
         glyphs.load(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_two_processes_at_once(tmp_path, small):
+def test_two_processes_at_the_same_time(tmp_path, small):
     program = ('import sys; from pathlib import Path; from gluon_mgpu.data import glyphs\n'
                'glyphs.NUM_TRAIN, glyphs.NUM_TEST = 200, 50\n'
                'glyphs.TRAIN_FONTS, glyphs.TEST_FONTS = ("DejaVuSans",), ("cmr10",)\n'

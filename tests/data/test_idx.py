@@ -107,17 +107,17 @@ def peak():
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize('name, head, said', [
+@pytest.mark.parametrize('name, head, message', [
     (IMAGES, b'', 'expected magic number 2051, found 0'),
     (LABELS, b'', 'expected magic number 2049, found 0'),
     (IMAGES, struct.pack('>4I', 2051, 7, 28, 28), 'expected 5504 bytes for 7 rows, found more'),
     (LABELS, struct.pack('>2I', 2049, 7), 'expected 15 bytes for 7 rows, found more'),
     (IMAGES, struct.pack('>4I', 2051, 2**32 - 1, 28, 28), 'expected 1 to 1369568 rows, found 4294967295'),
 ], ids=['no images', 'no labels', 'seven images', 'seven labels', 'billions of images'])
-def test_a_file_that_unpacks_to_much_more(tmp_path, peak, name, head, said):
-    """It takes no more memory than its header announces."""
+def test_a_file_that_unpacks_to_much_more(tmp_path, peak, name, head, message):
+    """Reading it takes no more memory than its header announces."""
     bomb(tmp_path / name, head, mb=100)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         READERS[name](tmp_path / name)
     assert peak() < 10**7  # bytes; pieces of 1 MB to write and to read, and Python itself
 
@@ -158,11 +158,11 @@ def damaged(content: bytes) -> dict:
     middle = len(content) // 2
     return {'cut': content[:middle], 'followed': content + b'something else',
             'changed': content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1:],
-            'begun': content[:5]}
+            'header only': content[:5]}
 
 
 @pytest.mark.parametrize('name', [IMAGES, LABELS])
-@pytest.mark.parametrize('damage', ['cut', 'followed', 'changed', 'begun'])
+@pytest.mark.parametrize('damage', ['cut', 'followed', 'changed', 'header only'])
 def test_damaged_gzip(tmp_path, name, damage):
     content = damaged(gzip.compress(idx_bytes(ARRAYS[name]), mtime=0))[damage]
     assert ': expected a complete gzip file, found a damaged one;' in error_of(tmp_path / name, content)

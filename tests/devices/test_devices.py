@@ -84,7 +84,7 @@ def test_try_gpu_skips_a_gpu_without_code(machine):
     assert try_all_gpus() == cpus(0, 1)
 
 
-def test_try_gpu_refuses_a_negative_number():
+def test_try_gpu_rejects_a_negative_number():
     assert error_of(try_gpu, -1).startswith('device number -1: must be an integer of at least 0')
 
 
@@ -107,7 +107,7 @@ def test_num_gpus_never_falls_back_from_a_gpu_without_code(machine):
 
 
 @pytest.mark.parametrize('number', [0, -2, 1001, 300000])
-def test_num_gpus_refuses_too_few_and_too_many(number):
+def test_num_gpus_rejects_invalid_numbers(number):
     assert error_of(devices_from, number) == f'the number of devices {number}: must be an integer from 1 to 1000'
 
 
@@ -136,7 +136,7 @@ def test_lists(machine, monkeypatch, text, expected):
     '', ' ', ',', 'cpu', 'gpu', 'cpu:', 'cpu:0,', 'cpu:-1', 'cpu:0-', 'cpu:0-all', 'cpu:x', 'cpu:.5', 'cpu 0',
     'cpu: 0', 'cpu(0)', 'CPU:0', 'tpu:0', 'cuda:0', 'cpu:0 cpu:1', 'cpu:0;cpu:1', 'cpu:\u0663', 'cpu:1000',
     'cpu:0-999999999'])
-def test_text_that_is_no_list(text):
+def test_text_that_is_not_a_list(text):
     line = error_of(parse_devices, text)
     assert line.endswith("names no device: write a list such as 'gpu:0,gpu:1', 'cpu:0-3' or 'gpu:all', "
                          'with numbers up to 999')
@@ -147,7 +147,7 @@ def test_a_range_that_runs_backwards():
     assert error_of(parse_devices, 'cpu:3-1') == "'cpu:3-1' runs backwards: write 'cpu:1-3'"
 
 
-def test_all_gpus_of_a_machine_without(machine):
+def test_all_gpus_of_a_machine_without_gpus(machine):
     machine()
     assert error_of(parse_devices, 'gpu:all') == "'gpu:all' names no device (no NVIDIA GPU found): use 'cpu:all'"
 
@@ -213,7 +213,7 @@ def test_a_gpu_with_a_driver_too_old(machine):
         'use CPU contexts (cpu:0,cpu:1)')
 
 
-@pytest.mark.parametrize('seen', [0, 2])   # with the CPU build or one with CUDA: the GPU is the matter
+@pytest.mark.parametrize('seen', [0, 2])   # MXNet's CPU build, or one with CUDA: the message is about the GPU
 def test_a_gpu_that_the_wheel_has_no_code_for(machine, seen):
     machine(RTX4090, H200, seen=seen)
     assert error_of(check_devices, gpus(1)) == (
@@ -276,22 +276,22 @@ def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
     monkeypatch.setattr(compat, 'MXNET_MAJOR', 1)
     assert error_of(check_devices, cpus(0, 1)) == (
         "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1")
-    for fine in (cpus(0), gpus(0, 1), [*gpus(0, 1), mx.cpu(0)]):
-        assert check_devices(fine) == fine
+    for valid in (cpus(0), gpus(0, 1), [*gpus(0, 1), mx.cpu(0)]):
+        assert check_devices(valid) == valid
     monkeypatch.setattr(compat, 'MXNET_MAJOR', 2)
     assert check_devices(cpus(0, 1)) == cpus(0, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(compat.MXNET_MAJOR >= 2, reason='MXNet 2 does not hang there')
-def test_omp_num_threads_set_by_the_user_is_refused():
+@pytest.mark.skipif(compat.MXNET_MAJOR >= 2, reason='MXNet 2 does not hang')
+def test_omp_num_threads_set_by_the_user_is_rejected():
     code = 'from gluon_mgpu.devices.lists import parse_devices; parse_devices("cpu:0-2")'
     done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'OMP_NUM_THREADS': '3'},
                           capture_output=True, text=True, timeout=120)
     assert done.stderr.splitlines()[-1].startswith('ValueError: OMP_NUM_THREADS=3 with 3 CPU contexts hangs')
 
 
-def test_mxnet_that_fails_to_count_sees_no_gpu(monkeypatch):
+def test_there_are_no_gpus_if_mxnet_fails_to_count_them(monkeypatch):
     def fail():
         raise mx.base.MXNetError('CUDA driver version is insufficient for CUDA runtime version')
     monkeypatch.setattr(npx, 'num_gpus', fail)

@@ -15,7 +15,7 @@ import gluon_mgpu
 from gluon_mgpu.devices import nvidia_driver
 from gluon_mgpu.devices.nvidia_driver import LIBRARY, Gpu, ask_driver
 
-# More bytes than 32 bits can count
+# the H200 has more bytes than 32 bits can count
 H200 = Gpu(0, 'NVIDIA H200', (9, 0), 150_754_820_096, '1a2b3c4d-0000-4000-8000-0123456789ab')
 V100 = Gpu(1, 'Tesla V100-SXM2-16GB', (7, 0), 16_945_512_448, '1aaabbbb-0000-4000-8000-0123456789ab')
 RTX4090 = Gpu(2, 'NVIDIA GeForce RTX 4090', (8, 9), 25_757_220_864, '9d8e7f6a-0000-4000-8000-0123456789ab')
@@ -23,7 +23,7 @@ GPUS = [H200, V100, RTX4090]
 
 
 class FakeCuda:
-    """libcuda.so.1 with GPUs of our choice, and functions that fail with codes of our choice."""
+    """Fake libcuda.so.1 with the given GPUs; functions named in `codes` fail with that code."""
 
     def __init__(self, gpus, **codes):
         self.gpus = gpus

@@ -1,4 +1,4 @@
-"""Training on several devices or workers, held against each other: the same few steps on the same batches."""
+"""Training with devices and with workers, for comparison: the same few steps on the same batches."""
 import numpy
 import oracle
 
@@ -9,16 +9,17 @@ from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.training.parameters import trainable
 
 LR = 0.1
-ROWS = (16, 7, 2, 16, 1)  # also fewer than workers
+ROWS = (16, 7, 2, 16, 1)  # some with fewer rows than workers
 
 
 def batches(dtype):
-    """Batches of random images: without ties, as real images have them in average pooling's relu."""
+    """Return batches of random images. In real ones, some inputs of relu are so near 0 that rounding decides."""
     rng = numpy.random.default_rng(3)
     return [oracle.images(rng, n, dtype) for n in ROWS]
 
 
-def own_rows(X, y, workers):
+def rows_of_worker(X, y, workers):
+    """Return this worker's rows of a batch, possibly none, as MXNet arrays."""
     rows = shard_rows(len(X), *workers.shard)
     if rows.start == rows.stop:
         return np.empty((0, *X.shape[1:]), dtype=X.dtype), np.empty(0, dtype='int32')
@@ -26,21 +27,21 @@ def own_rows(X, y, workers):
 
 
 def scratch_case(devices, dtype, workers):
-    """A function that takes a step with LeNet from scratch, and its parameters."""
+    """Return a function that trains LeNet from scratch for one step, and the parameters on each device."""
     params = oracle.to_mx(oracle.lenet_params(numpy.random.default_rng(5), 0.1, dtype))
     if workers.rank:
-        params = [param + 1 for param in params]  # to be overwritten by those of the first
+        params = [param + 1 for param in params]  # overwritten by `broadcast_parameters`
     device_params = [scratch.get_params(params, device) for device in devices]
-    allreduce = workers.allreduce(scratch.allreduce)
+    allreduce = workers.extend_allreduce(scratch.allreduce)
 
     def step(X, y):
-        ls = scratch.train_batch(*own_rows(X, y, workers), device_params, devices, LR, allreduce, len(X))
+        ls = scratch.train_batch(*rows_of_worker(X, y, workers), device_params, devices, LR, allreduce, len(X))
         return sum(workers.allgather(total(ls)))
     return step, device_params
 
 
 def concise_case(devices, dtype, workers):
-    """A function that takes a step with a small network and Gluon's Trainer, and the network."""
+    """Return a function that trains a small Gluon network for one step, and the network."""
     nn = gluon.nn
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3, activation='sigmoid'), nn.BatchNorm(), nn.AvgPool2D(2, 2), nn.Dense(10))
@@ -56,17 +57,18 @@ def concise_case(devices, dtype, workers):
     fast = hybridized(net)
 
     def step(X, y):
-        ls = concise.train_batch(*own_rows(X, y, workers), fast, loss, trainer, devices, len(X))
+        ls = concise.train_batch(*rows_of_worker(X, y, workers), fast, loss, trainer, devices, len(X))
         return sum(workers.allgather(total(ls)))
     return step, fast
 
 
 def total(ls):
+    """Return the sum of the losses of all devices, added in float64."""
     return float(sum(numpy.float64(l.asnumpy().astype('float64').sum()) for l in ls))
 
 
 def params_of(net):
-    """The trained parameters on the first device, on the host."""
+    """Return the trained parameters of the first device as NumPy arrays."""
     if isinstance(net, list):
         return [array.asnumpy() for array in net[0]]
     return [param.list_data()[0].asnumpy() for param in trainable(net)]

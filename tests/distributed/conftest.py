@@ -1,4 +1,4 @@
-"""Jobs of several workers: skipped where Horovod is not built; make test-horovod builds it."""
+"""Fixtures of the tests with several workers. Tests that use `job` are slow, and are skipped without Horovod."""
 from __future__ import annotations
 
 import importlib.util
@@ -8,26 +8,29 @@ from pathlib import Path
 import idx_files
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / 'faults'))  # how runs are compared
+sys.path.append(str(Path(__file__).parents[1] / 'faults'))  # for runs.py
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects the slow tests
 def pytest_collection_modifyitems(items) -> None:
-    if importlib.util.find_spec('horovod') is None:
-        for item in items:
-            if 'job' in item.fixturenames:
-                item.add_marker(pytest.mark.skip(reason='Horovod is not built: make test-horovod'))
+    installed = importlib.util.find_spec('horovod') is not None
+    for item in items:
+        if 'job' in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+            if not installed:
+                item.add_marker(pytest.mark.skip(reason='Horovod is not installed: build it with make horovod'))
 
 
 @pytest.fixture(scope='session')
 def job():
-    """How to run a job; that a test asks for it says that it needs Horovod."""
+    """The class `Job`, which runs a command with several Horovod workers."""
     from jobs import Job
     return Job
 
 
 @pytest.fixture(scope='session')
 def data(tmp_path_factory) -> Path:
-    """A folder with a small dataset by the name of mnist: 1,000 training rows and 250 test rows."""
+    """A folder with a small dataset named mnist: 1,000 training rows and 250 test rows."""
     folder = tmp_path_factory.mktemp('data')
     idx_files.write(folder / 'mnist', idx_files.dataset(1000, 250))
     return folder

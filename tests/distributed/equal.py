@@ -1,4 +1,4 @@
-"""A worker that trains on batches of its part, and writes what it comes to: python equal.py WORK DTYPE FOLDER."""
+"""Program of a worker that trains on its shards and saves its results: python equal.py CASE DTYPE FOLDER."""
 import sys
 
 import numpy
@@ -6,9 +6,9 @@ from cases import batches, concise_case, params_of, scratch_case
 
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 
-work, dtype, folder = sys.argv[1:]
+name, dtype, folder = sys.argv[1:]
 with HorovodWorkers() as workers:
-    case = {'scratch': scratch_case, 'concise': concise_case}[work]
+    case = {'scratch': scratch_case, 'concise': concise_case}[name]
     step, net = case([workers.device], dtype, workers)
     workers.broadcast_parameters(net, batches(dtype)[0][0])
     losses = [step(X, y) for X, y in batches(dtype)]

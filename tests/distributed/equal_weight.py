@@ -1,4 +1,4 @@
-"""One epoch of a chapter with a short last batch, by a worker: python equal_weight.py CHAPTER FOLDER."""
+"""Program of a worker that trains an epoch with a short last batch: python equal_weight.py CHAPTER FOLDER."""
 import sys
 
 import numpy
@@ -16,23 +16,22 @@ IMAGES = numpy.random.default_rng(0).integers(0, 256, (33, 28, 28)).astype('uint
 LABELS = numpy.random.default_rng(1).integers(0, 10, 33)
 
 
-class Beginning(Callback):
-    """Keeps the parameters before the first step."""
+class InitialParameters(Callback):
+    """Callback that keeps the parameters from before the first step."""
 
     def train_begin(self, run):
-        """Copy them."""
         self.params = params_of(run.net)
 
 
 def trained(chapter, devices, workers=None):
-    """The parameters before and after an epoch of `chapter.train` that hardly moves them."""
-    workers, beginning = workers or Workers(), Beginning()
+    """Train one epoch with a tiny learning rate; return the parameters before and after it."""
+    workers, initial = workers or Workers(), InitialParameters()
     data = [BatchIterator(IMAGES, LABELS, BATCH_SIZE, 'test', shuffle, shard=workers.shard)
             for shuffle in (True, False)]
-    run = Run(1, quiet=True, callbacks=[beginning], workers=workers)
+    run = Run(1, quiet=True, callbacks=[initial], workers=workers)
     net = {} if chapter == 'scratch' else {'net': gluon.nn.Dense(10, in_units=784)}
     CHAPTERS[chapter].train(len(devices), BATCH_SIZE, LR, devices=devices, data=data, run=run, **net)
-    return beginning.params, params_of(run.net)
+    return initial.params, params_of(run.net)
 
 
 if __name__ == '__main__':

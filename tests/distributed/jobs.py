@@ -1,4 +1,4 @@
-"""Jobs: workers started by horovodrun, and what has come of them."""
+"""Jobs of several workers, started by horovodrun."""
 from __future__ import annotations
 
 import os
@@ -14,7 +14,10 @@ LAUNCHER = Path(sys.executable).with_name('horovodrun')
 
 
 class Job:
-    """A command run by `num_workers` workers on this machine, or as `launch` says; ends them when its block ends."""
+    """A command that runs with `num_workers` workers on this machine, or is started by `launch`.
+
+    The end of the ``with`` block kills all workers that still run.
+    """
 
     def __init__(self, num_workers: int, *command, launch: tuple = (), **environment):
         self.mark = secrets.token_hex(8)  # in the environment of all its processes
@@ -35,7 +38,7 @@ class Job:
         self.process.communicate()
 
     def wait_for(self, text: str) -> None:
-        """Read what the job prints until a line has `text` in it."""
+        """Read the job's output until a line contains `text`."""
         for line in self.process.stdout:
             self.lines.append(line)
             if text in line:
@@ -49,7 +52,7 @@ class Job:
         return self.process.returncode
 
     def workers(self) -> list[psutil.Process]:
-        """The processes of the workers, by rank; also of those that the launcher has left behind."""
+        """Return the running workers in the order of rank, including any that the launcher has left behind."""
         found = {}
         for process in psutil.process_iter():
             try:
@@ -63,6 +66,6 @@ class Job:
 
     @property
     def text(self) -> str:
-        """All that the workers have printed, without the words of the launcher and its shell: ``[0] line``."""
-        told = [re.match(r'\[(\d+)\]<std(?:out|err)>:(.*)', line) for line in self.lines]
-        return '\n'.join(f'[{found[1]}] {found[2]}' for found in told if found and found[2] != 'Terminated')
+        """The workers' output as ``[rank] line``, without the lines of the launcher and its shell."""
+        matches = [re.match(r'\[(\d+)\]<std(?:out|err)>:(.*)', line) for line in self.lines]
+        return '\n'.join(f'[{found[1]}] {found[2]}' for found in matches if found and found[2] != 'Terminated')

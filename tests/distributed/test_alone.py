@@ -1,4 +1,4 @@
-"""Tests without Horovod: places in a job, shards of batches, flags."""
+"""Tests of a worker without other workers: place in the job, shards of batches, flags."""
 import socket
 import threading
 from types import SimpleNamespace
@@ -9,17 +9,18 @@ from slow import slow
 
 from gluon_mgpu import scratch
 from gluon_mgpu.base.program import JobError
-from gluon_mgpu.data import BatchIterator
+from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.distributed import launchers, watch
 from gluon_mgpu.distributed.horovod_checks import check_own_gpus
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.distributed.launchers import Place, place
+from gluon_mgpu.distributed.launchers import LaunchInfo, launch_info
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 from gluon_mgpu.training.run import Run
 
 
 @pytest.fixture(autouse=True)
-def started_alone(monkeypatch):
+def no_launcher(monkeypatch):
+    """Remove the variables of all launchers from the environment."""
     for names in launchers.VARIABLES.values():
         for name in names:
             monkeypatch.delenv(name, raising=False)
@@ -28,24 +29,24 @@ def started_alone(monkeypatch):
 
 
 @pytest.mark.parametrize('launcher', launchers.VARIABLES)
-def test_the_place_from_each_launcher(monkeypatch, launcher):
-    assert place() is None
+def test_place_reads_the_variables_of_each_launcher(monkeypatch, launcher):
+    assert launch_info() is None
     for name, value in zip(launchers.VARIABLES[launcher], '351'):
         monkeypatch.setenv(name, value)
-    assert place() == Place(launcher, 3, 5, 1)
+    assert launch_info() == LaunchInfo(launcher, 3, 5, 1)
 
 
-def test_horovodrun_in_a_job_of_srun(monkeypatch):
+def test_horovodrun_within_srun(monkeypatch):
     monkeypatch.setenv('SLURM_PROCID', '0')
     monkeypatch.setenv('SLURM_NTASKS', '1')
     monkeypatch.setenv('HOROVOD_RANK', '1')
     monkeypatch.setenv('HOROVOD_SIZE', '2')
-    assert place() == Place('horovodrun', 1, 2, 0)
+    assert launch_info() == LaunchInfo('horovodrun', 1, 2, 0)
 
 
 def test_address_and_port_are_required(monkeypatch):
     with pytest.raises(ValueError, match='srun does not say where the workers meet: on all of them, set HOROVOD_'):
-        launchers.prepare(Place('srun', 0, 2, 0))
+        launchers.rendezvous(LaunchInfo('srun', 0, 2, 0))
 
 
 @pytest.mark.parametrize('rank, served, words', [
@@ -63,21 +64,21 @@ def test_a_missing_worker(job, monkeypatch, rank, served, words):
     monkeypatch.setattr(launchers, 'PATIENCE', 0.5)
     monkeypatch.setattr(launchers.os, 'environ', {launchers.ADDRESS: '127.0.0.1', launchers.PORT: str(port)})
     with pytest.raises(ValueError, match=words.format(port=port)):
-        launchers.prepare(Place('srun', rank, 2, 0))
+        launchers.rendezvous(LaunchInfo('srun', rank, 2, 0))
 
 
 def test_a_launcher_that_sets_only_some_variables(monkeypatch):
-    """As documented for other launchers. Horovod would abort without the remaining variables."""
+    """Other launchers need only the documented ones; Horovod would abort without the rest."""
     environ = {'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', 'HOROVOD_LOCAL_RANK': '1', launchers.ADDRESS: '127.0.0.1',
                launchers.PORT: '29500'}
     monkeypatch.setattr(launchers.os, 'environ', environ)
     monkeypatch.setattr(launchers, '_meet', lambda where, found: None)
-    launchers.prepare(place())
+    launchers.rendezvous(launch_info())
     of_horovodrun = {'LOCAL_RANK': '0', 'LOCAL_SIZE': '1', 'CROSS_RANK': '1', 'CROSS_SIZE': '2', 'HOSTNAME': 'worker1',
                      'RANK': '1', 'SIZE': '2'}
     assert of_horovodrun.items() <= {name[len('HOROVOD_'):]: value for name, value in environ.items()}.items()
     environ.update({'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'})  # what horovodrun sets stays
-    launchers.prepare(place())
+    launchers.rendezvous(launch_info())
     assert (environ['HOROVOD_LOCAL_RANK'], environ['HOROVOD_LOCAL_SIZE']) == ('1', '2')
 
 
@@ -85,17 +86,17 @@ def test_a_launcher_that_sets_only_some_variables(monkeypatch):
     ({'HOROVOD_RANK': 'a'}, "HOROVOD_RANK 'a': must be an integer"),
     ({launchers.PORT: 'b'}, "HOROVOD_GLOO_RENDEZVOUS_PORT 'b': must be an integer"),
     ({'HOROVOD_RANK': '2'}, 'horovodrun gives this worker the number 2: must be from 0 to 1')])
-def test_variables_that_are_wrong(monkeypatch, variables, words):
+def test_invalid_variables(monkeypatch, variables, words):
     monkeypatch.setattr(launchers.os, 'environ', {
         'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', launchers.ADDRESS: '127.0.0.1', launchers.PORT: '29500', **variables})
     with pytest.raises(ValueError, match=f'^{words}$'):
-        launchers.prepare(place())
+        launchers.rendezvous(launch_info())
 
 
-def test_workers_connect_once_in_a_process(monkeypatch):
+def test_workers_connect_only_once_per_process(monkeypatch):
     """The second time, Horovod would use the old addresses, and abort or hang."""
     monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.check_horovod', lambda: None)
-    monkeypatch.setattr(HorovodWorkers, '_connected', True)
+    monkeypatch.setattr(HorovodWorkers, '_initialized', True)
     monkeypatch.setenv('HOROVOD_RANK', '0')
     monkeypatch.setenv('HOROVOD_SIZE', '2')
     with pytest.raises(ValueError, match='^Horovod can connect workers only once per process'):
@@ -119,7 +120,7 @@ def test_other_connections_do_not_block_the_workers(monkeypatch, words):
                     stranger.sendall(words)
             everybody.wait()
             return [values[0], values[1]]
-        watches[rank] = watch.Watch(rank, allgather, '127.0.0.1', f'of the test, {rank}')
+        watches[rank] = watch.Watchdog(rank, allgather, '127.0.0.1', f'of the test, {rank}')
 
     threads = [threading.Thread(target=be_worker, args=[rank], daemon=True) for rank in (0, 1)]
     for thread in threads:
@@ -137,7 +138,7 @@ def test_other_connections_do_not_block_the_workers(monkeypatch, words):
 def test_a_worker_that_cannot_connect_is_named(monkeypatch):
     monkeypatch.setattr(watch, 'PATIENCE', 0.1)
     with pytest.raises(ValueError, match=r'^worker 1 of 2 \(b\) did not connect to worker 0 at 127.0.0.1 in 0.1 s'):
-        watch.Watch(0, lambda value: [value, (None, b'', 'b')], '127.0.0.1', 'a')
+        watch.Watchdog(0, lambda value: [value, (None, b'', 'b')], '127.0.0.1', 'a')
 
 
 @pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])
@@ -159,7 +160,7 @@ def test_a_shard_of_the_test_rows_stores_no_others():
     assert sum(len(BatchIterator(images, images[:, 0, 0], 8, 'test', shard=(i, 3))._images) for i in range(3)) == 100
 
 
-def test_other_rows_have_another_digest():
+def test_different_rows_have_different_digests():
     images, labels = numpy.zeros((10, 2, 2), 'uint8'), numpy.zeros(10, 'uint8')
 
     def digest(images, labels):
@@ -170,13 +171,11 @@ def test_other_rows_have_another_digest():
                 digest(images[:9], labels[:9])}) == 4
 
 
-def test_the_shard_of_another_worker_is_refused():
-    class Two(Run):
-        pass
-    run = Two(1, quiet=True)
+def test_the_shard_of_another_worker_is_rejected():
+    run = Run(1, quiet=True)
     run.workers.rank, run.workers.size = 1, 2
     images = numpy.zeros((10, 28, 28), 'uint8')
-    with pytest.raises(ValueError, match='worker 1 of 2 has the batches of another: .* shard=workers.shard'):
+    with pytest.raises(ValueError, match="rank 1: .* not yield this worker's shard; .* shard=workers.shard"):
         next(run.batches(BatchIterator(images, images[:, 0, 0], 5, 'test', shard=(0, 2))))
 
 
@@ -184,6 +183,7 @@ def test_the_shard_of_another_worker_is_refused():
     (['--horovod', '--num-gpus', '2'], 'each worker has one device'),
     (['--horovod', '--devices', 'cpu:0'], 'each worker has one device'),
     (['--horovod', '--allreduce', 'ring'], 'each worker has one device'),
+    (['--horovod', '--shares', '3,1'], 'leave out --num-gpus, --devices, --shares and --allreduce'),
     (['--fp16-allreduce'], 'works only with --horovod'),
 ])
 def test_flags_that_exclude_each_other(capsys, flags, words):
@@ -191,34 +191,34 @@ def test_flags_that_exclude_each_other(capsys, flags, words):
     assert words in capsys.readouterr().err
 
 
-def test_horovodrun_without_the_flag(monkeypatch, capsys):
+def test_horovodrun_without_the_flag_horovod(monkeypatch, capsys):
     monkeypatch.setenv('HOROVOD_RANK', '0')
     monkeypatch.setenv('HOROVOD_SIZE', '2')
     assert scratch.main([]) == 2
     assert 'horovodrun has started 2 workers, and each would train alone: add --horovod' in capsys.readouterr().err
 
 
-def test_a_signal_that_was_gathered_stays_known():
-    """A result that was sent before the signal is read after it and must not reset it."""
-    workers = HorovodWorkers.__new__(HorovodWorkers)  # no Horovod: one worker, whose sums are its own
+def test_a_pending_signal_is_not_reset_by_an_older_result():
+    """The older result was sent before the signal, but is read after it."""
+    workers = HorovodWorkers.__new__(HorovodWorkers)  # without Horovod: one worker, so that a sum is its own value
     workers._signum, workers._signals = 0, SimpleNamespace(received=0)
-    workers._sum = lambda array, kind: array
+    workers._allreduce = lambda array, kind: array
     of_all = workers.allgather_async([1.5])
     workers._signals.received = 15
     assert workers.allgather('a') == ['a'] and workers.pending_signal() == 15
     assert of_all()[0][0] == 1.5 and workers.pending_signal() == 15
 
 
-def test_workers_that_share_a_gpu_are_refused():
-    for fine in ([('a', ''), ('a', '')], [('a', '1f'), ('a', '2f'), ('b', '3f')]):
-        check_own_gpus(fine)
+def test_workers_that_share_a_gpu_are_rejected():
+    for valid in ([('a', ''), ('a', '')], [('a', '1f'), ('a', '2f'), ('b', '3f')]):
+        check_own_gpus(valid)
     for rank in (0, 1):
         with pytest.raises(JobError, match='workers 0 and 2 have the same GPU .a, UUID 1f.: start at most') as caught:
             check_own_gpus([('a', '1f'), ('a', '2f'), ('a', '1f')], rank)
         assert caught.value.reported is (rank != 0)
 
 
-def test_without_horovod(monkeypatch, capsys):
+def test_the_flag_horovod_without_horovod(monkeypatch, capsys):
     import importlib.util
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, 'find_spec',

@@ -1,4 +1,4 @@
-"""Tests of the chapters as jobs: output, files, resuming, and errors that all workers raise."""
+"""Tests of both chapters with several workers: output, files, resuming, and errors in all workers."""
 import csv
 import json
 import re
@@ -23,13 +23,16 @@ def history(out):
 
 
 def by_rank(template, *values):
-    """A command that differs by worker."""
+    """Return a command that first runs the shell code in `values` for its rank, then `template`."""
     cases = ' '.join(f'{rank}) {value};;' for rank, value in enumerate(values))
     return ['sh', '-c', f'case $HOROVOD_RANK in {cases} esac; exec ' + template]
 
 
 @pytest.mark.parametrize('chapter, flags_of_it', [
-    ('scratch', []), ('concise', ['--train-size', '40', '--batch-size', '16', '--num-epochs', '1'])])
+    ('scratch', []), ('concise', ['--train-size', '40', '--batch-size', '16', '--num-epochs', '1']),
+    ('scratch', ['--accumulate', '3', '--lr-schedule', 'cosine', '--num-epochs', '3', '--warmup-epochs', '1']),
+    ('concise', ['--train-size', '40', '--batch-size', '16', '--num-epochs', '1', '--accumulate', '2',
+                 '--momentum', '0.9', '--weight-decay', '0.01', '--lr-schedule', 'step'])])
 def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
     flags = [*flags, *flags_of_it]
     with job(2, *command(chapter, flags, tmp_path / 'two')) as two:
@@ -40,10 +43,10 @@ def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
     lines = two.text.splitlines()
     assert all(line.startswith('[0] ') for line in lines)  # only rank 0 prints
     assert lines[0].partition(': ')[2] == one.stdout.splitlines()[0].partition(': ')[2]
-    assert lines[0].startswith(f'[0] {"LeNet from scratch" if chapter == "scratch" else "ResNet-18"} on mnist, cpu(0), '
+    assert lines[0].startswith(f'[0] {"LeNet" if chapter == "scratch" else "ResNet-18"} on mnist, cpu(0), '
                                'cpu(0), 2 workers: ')
     assert lines[-1].endswith(' sec/epoch on [cpu(0)], 2 workers')
-    # As two devices of one process: rounding apart, ResNet-18's first steps enlarge it
+    # Equal to two devices of one process, except for rounding, which ResNet-18's first steps amplify
     assert history(tmp_path / 'two') == [(epoch, pytest.approx(loss, rel=1e-3), pytest.approx(acc, abs=0.02))
                                          for epoch, loss, acc in history(tmp_path / 'one')]
     config = json.loads((tmp_path / 'two' / 'config.json').read_text())
@@ -57,7 +60,7 @@ def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
 
 
 def test_more_workers_than_rows(job, flags, tmp_path):
-    """The last batch has one row, and so has each of the test images' batches: two of three workers have none."""
+    """The last training batch and the last test batch have one row: two of three workers have none."""
     flags = [*flags, '--batch-size', '3', '--train-size', '4', '--num-epochs', '1']
     with job(3, *command('scratch', flags, tmp_path / 'run')) as three:
         assert three.end() == 0, three.text
@@ -65,7 +68,7 @@ def test_more_workers_than_rows(job, flags, tmp_path):
 
 
 def test_rank_0_exports(job, flags, tmp_path):
-    """The same model as from `gluon_mgpu.export` later, with the running statistics of rank 0."""
+    """The model equals that of `gluon_mgpu.export` after the run, with the running statistics of rank 0."""
     from gluon_mgpu import export
     flags = [*flags, '--train-size', '40', '--batch-size', '16', '--num-epochs', '1']
     with job(2, *command('concise', flags, tmp_path / 'run', '--export', tmp_path / 'run/a.onnx')) as two:
@@ -74,26 +77,26 @@ def test_rank_0_exports(job, flags, tmp_path):
     assert two.text.count('model: ') == 1
     assert export.main([str(tmp_path / 'run')]) == 0
     assert (tmp_path / 'run/model.onnx').read_bytes() == (tmp_path / 'run/a.onnx').read_bytes()
-    with job(2, *command('concise', flags, tmp_path / 'other', '--export', tmp_path / 'no/a.onnx')) as refused:
-        assert refused.end() != 0
-    assert refused.text.splitlines() == [f'[0] concise: {tmp_path}/no/a.onnx cannot be written: {tmp_path}/no is not a '
-                                         'writable folder']
+    with job(2, *command('concise', flags, tmp_path / 'other', '--export', tmp_path / 'no/a.onnx')) as rejected:
+        assert rejected.end() != 0
+    assert rejected.text.splitlines() == [
+        f'[0] concise: {tmp_path}/no/a.onnx cannot be written: {tmp_path}/no is not a writable folder']
     assert not (tmp_path / 'other').exists()
 
 
 @pytest.mark.parametrize('chapter', ['scratch', 'concise'])
 def test_gradients_as_float16(job, flags, tmp_path, chapter):
-    """Nearly the same, but not quite: the gradients have 11 bits."""
+    """The results are close but not equal, because gradients in float16 have 11 bits."""
     flags = [*flags, '--train-size', '40', '--batch-size', '16', '--num-epochs', '1']
     for name, more in (('whole', []), ('half', ['--fp16-allreduce'])):
-        with job(2, *command(chapter, flags, tmp_path / name, *more)) as run_of_it:
-            assert run_of_it.end() == 0, run_of_it.text
+        with job(2, *command(chapter, flags, tmp_path / name, *more)) as started:
+            assert started.end() == 0, started.text
     whole, half = (outcome(tmp_path / name) for name in ('whole', 'half'))
     assert half[0][0][1] == pytest.approx(whole[0][0][1], rel=2e-2) and half[1] != whole[1]
 
 
 def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
-    """Stopped within the second epoch by SIGTERM to one worker, resumed by the same command: to the bit."""
+    """A job stopped by SIGTERM to one worker in the second epoch is resumed with equal results."""
     flags = [*flags, '--train-size', '64', '--batch-size', '16', '--num-epochs', '2', '--checkpoint-every', '3']
     with job(2, *command('concise', flags, tmp_path / 'whole')) as whole:
         assert whole.end() == 0, whole.text
@@ -113,7 +116,7 @@ def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
 
 
 def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
-    """It repeats the command of a killed job until the job is done."""
+    """The loop repeats the command until the job, which is killed once, is complete."""
     from jobs import LAUNCHER
     flags = [*flags, '--checkpoint-every', '2', '--resume', 'auto']
     with job(2, *command('scratch', flags, tmp_path / 'whole')) as whole:
@@ -138,19 +141,19 @@ def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
 ])
 def test_workers_that_disagree(job, flags, data, tmp_path, values, words):
     line = ' '.join(map(str, command('scratch', flags, tmp_path / 'run'))) + ' $flag'
-    with job(2, *by_rank(line, *(value.format(data=data) for value in values))) as refused:
-        assert refused.end() != 0
+    with job(2, *by_rank(line, *(value.format(data=data) for value in values))) as rejected:
+        assert rejected.end() != 0
     words = words.format(host='localhost', data=data)
-    assert len(refused.text.splitlines()) == 1, refused.text
+    assert len(rejected.text.splitlines()) == 1, rejected.text
     if ' on worker ' in words:
         words += ': start all workers with the same program, flags, versions and data'
-    assert words in refused.text, refused.text
-    assert refused.text.startswith('[0] scratch: ')
+    assert words in rejected.text, rejected.text
+    assert rejected.text.startswith('[0] scratch: ')
     assert not (tmp_path / 'run').exists()
 
 
 def test_workers_with_other_rows_or_another_network(job, flags, tmp_path, data):
-    """The same files in name and size, with one pixel changed; and a layer that is wider on one worker."""
+    """On one worker, one pixel of the dataset differs, or one layer is wider."""
     pixel = ('import os, sys; from gluon_mgpu.data import idx; read = idx.read_pair\n'
              'def changed(*args):\n'
              '    images, labels = read(*args); images = images.copy()\n'
@@ -166,15 +169,15 @@ def test_workers_with_other_rows_or_another_network(job, flags, tmp_path, data):
              '        params[6] = np.zeros((64, 10))\n'
              '    return params\n'
              'scratch.init_params = wider\n')
-    for code, words in ((pixel, 'training_rows is '), (layer, 'parameter 4 is (800, 128) float32 on worker 0 (')):
+    for code, words in ((pixel, 'train_digest is '), (layer, 'parameter 4 is (800, 128) float32 on worker 0 (')):
         code += 'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))'
-        with job(2, PYTHON, '-c', code, '--horovod', *flags, '--out-dir', tmp_path / words[:8]) as refused:
-            assert refused.end() != 0
-        assert refused.text.splitlines()[-1].startswith(f'[0] scratch: {words}'), refused.text
-        assert len(refused.text.splitlines()) < 3
+        with job(2, PYTHON, '-c', code, '--horovod', *flags, '--out-dir', tmp_path / words[:8]) as rejected:
+            assert rejected.end() != 0
+        assert rejected.text.splitlines()[-1].startswith(f'[0] scratch: {words}'), rejected.text
+        assert len(rejected.text.splitlines()) < 3
 
 
-def test_a_loss_that_is_nan_ends_all_together(job, flags, tmp_path):
+def test_a_nan_loss_ends_all_workers(job, flags, tmp_path):
     with job(2, *command('scratch', flags, tmp_path / 'run', '--lr', '1e9')) as ended:
         assert ended.end() != 0
     lines = ended.text.splitlines()
@@ -184,9 +187,9 @@ def test_a_loss_that_is_nan_ends_all_together(job, flags, tmp_path):
 
 @pytest.mark.parametrize('launcher, size, rank, local_rank', [
     ('srun', 'SLURM_NTASKS', 'SLURM_PROCID', 'SLURM_LOCALID'),
-    ('horovodrun', 'HOROVOD_SIZE', 'HOROVOD_RANK', 'HOROVOD_LOCAL_RANK')])  # by hand, as any other launcher may
+    ('horovodrun', 'HOROVOD_SIZE', 'HOROVOD_RANK', 'HOROVOD_LOCAL_RANK')])  # set by hand, as for any other launcher
 def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank, local_rank):
-    """Rank and size are from the launcher, address and port from the user; the job ends by SIGTERM."""
+    """The launcher gives rank and size, the user gives address and port; SIGTERM ends the job."""
     import os
     import socket
     import subprocess
@@ -197,7 +200,7 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
     words = [str(word) for word in command('scratch', flags, tmp_path / 'run', '--num-epochs', 1000)]
     started = [subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 env={**environment, rank: number, local_rank: number}) for number in '01']
-    for heading in ('LeNet from scratch on mnist, ', 'epoch 1/1000: '):
+    for heading in ('LeNet on mnist, ', 'epoch 1/1000: '):
         assert started[0].stdout.readline().startswith(heading)
     for process in started:
         process.terminate()
@@ -207,12 +210,12 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
     assert second == ''
 
 
-def test_the_benchmark_of_workers_without_sums(job):
-    """Only sums of gradients are left out; losses and signals are exchanged."""
+def test_the_benchmark_without_allreduce(job):
+    """Without allreduce, workers still exchange losses and signals, but no gradients."""
     folder = Path(__file__).resolve().parents[2] / 'benchmarks'
     code = (f'import sys; sys.path.insert(0, {str(folder)!r}); import workers\n'
             'workers.ROUNDS, workers.WORK["LeNet"] = 1, (workers.scratch.train, 40, 16, 0.1)\n'
-            'workers.be_a_worker(sys.argv[1], "LeNet")')
+            'workers.run_as_worker(sys.argv[1], "LeNet")')
     sent = []
     for task in ('without', 'sums'):
         with job(2, PYTHON, '-c', code, task) as started:

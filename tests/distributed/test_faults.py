@@ -1,4 +1,4 @@
-"""A worker is killed, stopped or fails: the job ends in time, names it, and is resumed with the same bits."""
+"""A worker is killed, stopped or fails: the job ends in time, names it, and resumes with equal results."""
 import random
 import re
 import signal
@@ -9,15 +9,15 @@ import psutil
 import pytest
 from runs import outcome
 
-WAIT = 3  # seconds that a worker may be silent in these tests
-# Fails by itself when it gets SIGUSR1
+WAIT = 3  # seconds after which a silent worker counts as lost
+# A chapter that raises an exception after SIGUSR1
 EXCEPTION = ('import signal, sys\n'
              'from gluon_mgpu import scratch\n'
              'batch, received = scratch.train_batch, []\n'
              'signal.signal(signal.SIGUSR1, lambda *args: received.append(1))\n'
              'def failing(*args):\n'
              '    if received:\n'
-             '        raise RuntimeError("as the test wants it")\n'
+             '        raise RuntimeError("requested by the test")\n'
              '    return batch(*args)\n'
              'scratch.train_batch = failing\n'
              'sys.exit(scratch.main(sys.argv[1:]))')
@@ -34,7 +34,8 @@ def command(flags):
 
 
 @pytest.fixture(scope='module')
-def whole(job, command, tmp_path_factory):
+def uninterrupted(job, command, tmp_path_factory):
+    """The results of an uninterrupted job."""
     out = tmp_path_factory.mktemp('whole') / 'run'
     with job(NUM_WORKERS, *command, out) as run:
         assert run.end() == 0, run.text
@@ -43,7 +44,7 @@ def whole(job, command, tmp_path_factory):
 
 @pytest.mark.parametrize('rank', range(NUM_WORKERS))
 @pytest.mark.parametrize('fault', FAULTS)
-def test_a_worker_ends_at_any_moment(job, command, whole, tmp_path, long, count, seed, fault, rank):
+def test_a_worker_fails_at_a_random_moment(job, command, uninterrupted, tmp_path, long, count, seed, fault, rank):
     rng = random.Random(f'{seed} {fault} {rank}')
     signum, words = FAULTS[fault]
     for i in range(10 if long else 1):
@@ -54,24 +55,24 @@ def test_a_worker_ends_at_any_moment(job, command, whole, tmp_path, long, count,
             time.sleep(rng.uniform(0, 0.15))  # well before the end, however fast the machine is
             worker = run.workers()[rank]
             worker.send_signal(signum)
-            began = time.monotonic()
-            run.wait_for('; the job ends; resume with: ' if fault != 'exception' or rank else 'as the test wants it')
-            noticed = time.monotonic() - began
+            sent = time.monotonic()
+            run.wait_for('; the job ends; resume with: ' if fault != 'exception' or rank else 'requested by the test')
+            noticed = time.monotonic() - sent
             assert run.end(timeout=30) != 0
-            # The launcher gives a stopped worker twice 5 s to end by itself
+            # The launcher waits twice for 5 s until it kills a stopped worker
             assert noticed < (WAIT + 3 if fault == 'STOP' else 5)
-            assert time.monotonic() - began < (WAIT + 15 if fault == 'STOP' else 10)
+            assert time.monotonic() - sent < (WAIT + 15 if fault == 'STOP' else 10)
             left = psutil.wait_procs(run.workers(), timeout=5)[1]
             assert left == []
         if fault != 'exception' or rank:
             assert f'worker {rank} of 2 (' in run.text and words in run.text, run.text
         with job(NUM_WORKERS, *command, out) as again:
             assert again.end() == 0, again.text
-        assert outcome(out) == whole
-        count(f'worker {rank} of 2, {fault}: the job ended in time, and was resumed to the bit')
+        assert outcome(out) == uninterrupted
+        count(f'worker {rank} of 2, {fault}: the job ended in time and resumed with equal results')
 
 
-def test_ctrl_c_ends_all_after_the_same_batch(job, command, whole, tmp_path, count):
+def test_ctrl_c_stops_all_workers_after_the_same_batch(job, command, uninterrupted, tmp_path, count):
     with job(NUM_WORKERS, *command, tmp_path / 'run') as run:
         run.wait_for('epoch 2/12')
         run.process.send_signal(signal.SIGINT)
@@ -80,12 +81,12 @@ def test_ctrl_c_ends_all_after_the_same_batch(job, command, whole, tmp_path, cou
     assert re.search('(-c|scratch): (ended|stopped) (in|after) epoch', line), run.text
     with job(NUM_WORKERS, *command, tmp_path / 'run') as again:
         assert again.end() == 0, again.text
-    assert outcome(tmp_path / 'run') == whole
-    count('Ctrl-C to a job: ended together, and resumed to the bit')
+    assert outcome(tmp_path / 'run') == uninterrupted
+    count('Ctrl-C to a job: workers stopped together and resumed with equal results')
 
 
-def test_the_launcher_is_killed(job, command, whole, tmp_path, count):
-    """Its workers do not live on."""
+def test_the_launcher_is_killed(job, command, uninterrupted, tmp_path, count):
+    """Its workers end as well."""
     with job(NUM_WORKERS, *command, tmp_path / 'run') as run:
         run.wait_for('epoch 1/12')
         workers = run.workers()
@@ -93,7 +94,5 @@ def test_the_launcher_is_killed(job, command, whole, tmp_path, count):
         assert psutil.wait_procs(workers, timeout=15)[1] == []
     with job(NUM_WORKERS, *command, tmp_path / 'run') as again:
         assert again.end() == 0, again.text
-    assert outcome(tmp_path / 'run') == whole
-    count('the launcher killed: no worker left, and resumed to the bit')
-
-
+    assert outcome(tmp_path / 'run') == uninterrupted
+    count('the launcher killed: no worker left, resumed with equal results')

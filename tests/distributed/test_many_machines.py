@@ -1,4 +1,4 @@
-"""The example of the step to many machines, as a job."""
+"""The example many_machines.py with two workers."""
 import re
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 EXAMPLE = Path(__file__).parents[2] / 'examples' / 'many_machines.py'
 
 
-def test_all_come_to_the_same_parameters(job):
+def test_all_workers_end_with_the_same_parameters(job):
     with job(2, sys.executable, EXAMPLE) as run:
         assert run.end() == 0, run.text
     alone = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, check=True)

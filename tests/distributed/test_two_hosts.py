@@ -1,4 +1,4 @@
-"""A job across two hosts, and what becomes of it when the link between them is cut."""
+"""A job on two hosts ends in time when the link between them is cut, and can be resumed."""
 import sys
 import time
 
@@ -12,10 +12,10 @@ from two_hosts import ADDRESSES, TwoHosts, obstacle
 def hosts(tmp_path):
     problem = obstacle()
     if problem:
-        pytest.skip(f'two hosts cannot be made here: {problem}')
+        pytest.skip(f'two hosts cannot be simulated here: {problem}')
     (tmp_path / 'ssh').mkdir()
-    with TwoHosts(tmp_path / 'ssh') as made:
-        yield made
+    with TwoHosts(tmp_path / 'ssh') as two_hosts:
+        yield two_hosts
 
 
 def test_the_link_is_cut(job, hosts, flags, tmp_path, count):
@@ -28,9 +28,9 @@ def test_the_link_is_cut(job, hosts, flags, tmp_path, count):
              GLUON_MGPU_WORKER_TIMEOUT='3') as run:
         run.wait_for('epoch 1/5')
         hosts.cut()
-        began = time.monotonic()
+        cut = time.monotonic()
         run.wait_for('; the job ends; resume with: ')
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - cut < 6
         assert run.end(timeout=30) != 0
         assert psutil.wait_procs(run.workers(), timeout=10)[1] == []
     assert f'[0] scratch: worker 1 of 2 ({ADDRESSES[1]}, process ' in run.text
@@ -39,4 +39,4 @@ def test_the_link_is_cut(job, hosts, flags, tmp_path, count):
     with job(2, *command, tmp_path / 'run', launch=hosts.launch, **hosts.environment) as again:
         assert again.end() == 0, ''.join(again.lines)
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
-    count('the link between two hosts cut: the job ended in time, and was resumed to the bit')
+    count('the link between two hosts cut: the job ended in time and resumed with equal results')

@@ -1,11 +1,11 @@
-"""Two hosts on one machine: network namespaces with addresses of their own, a link between them, and sshd in each.
+"""Two simulated hosts: network namespaces with an address each, a link between them, and sshd in both.
 
     with TwoHosts(folder) as hosts:
-        hosts.launch                 # the beginning of a command that runs on both
-        hosts.shape('1gbit')         # how fast the link is
-        hosts.cut()                  # and that it is gone
+        hosts.launch                 # the start of a command that runs on both
+        hosts.shape('1gbit')         # limit the link's rate
+        hosts.cut()                  # cut the link
 
-What they listen on can be reached from within the two namespaces only. Needs root, `ip` and `sshd`.
+Their ports can be reached only from the two namespaces. Needs root, `ip` and `sshd`.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAUNCHER = Path(sys.executable).with_name('horovodrun')
 
 
 def obstacle() -> str:
-    """Return why there cannot be two hosts here; '' if there can."""
+    """Return why two hosts cannot be simulated here; '' if they can."""
     sbin = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
     missing = [tool for tool in ('ip', 'ssh', 'ssh-keygen', 'sshd') if not shutil.which(tool, path=sbin)]
     if missing:
@@ -35,7 +35,7 @@ def obstacle() -> str:
 
 
 class TwoHosts:
-    """Makes the hosts, and takes them away when its block ends, with all that runs there."""
+    """Context manager that creates the hosts, and removes them with all their processes."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -53,7 +53,7 @@ class TwoHosts:
         _run('ip', 'link', 'add', 'eth0', 'netns', self.names[0], 'type', 'veth',
              'peer', 'name', 'eth0', 'netns', self.names[1])
         sshd = shutil.which('sshd', path='/usr/sbin:/sbin:' + os.environ['PATH'])
-        Path('/run/sshd').mkdir(exist_ok=True)  # where sshd leaves its rights
+        Path('/run/sshd').mkdir(exist_ok=True)  # sshd needs this folder
         for name, address in zip(self.names, ADDRESSES):
             _run('ip', '-n', name, 'address', 'add', f'{address}/24', 'dev', 'eth0')
             for device in ('lo', 'eth0'):
@@ -74,11 +74,11 @@ class TwoHosts:
         _run('ip', '-n', self.names[0], 'link', 'set', 'eth0', 'down')
 
     def mend(self) -> None:
-        """Have the link again."""
+        """Restore the link."""
         _run('ip', '-n', self.names[0], 'link', 'set', 'eth0', 'up')
 
     def shape(self, rate: str) -> None:
-        """Make the link so fast in both directions, by a token bucket."""
+        """Limit the link to this rate in both directions, by a token bucket."""
         for name in self.names:
             _run('tc', '-n', name, 'qdisc', 'replace', 'dev', 'eth0', 'root', 'tbf', 'rate', rate, 'burst', '256kb',
                  'latency', '50ms')
@@ -86,7 +86,7 @@ class TwoHosts:
     def _keys(self) -> None:
         for name in ('key', 'host_key'):
             _run('ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', self.folder / name)
-        ssh = self.folder / 'ssh'  # as ssh is, but it leaves the user's known hosts alone
+        ssh = self.folder / 'ssh'  # ssh without the user's configuration and known hosts
         options = '-F none -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR'
         ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} "$@"\n')
         ssh.chmod(0o755)

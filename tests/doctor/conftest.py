@@ -1,4 +1,4 @@
-"""Fixture that runs the doctor as a program, with fake or real packages."""
+"""Fixture that runs the doctor as a program, with fake or installed packages."""
 import json
 import os
 import subprocess

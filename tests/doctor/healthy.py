@@ -9,14 +9,14 @@ SELF_TEST = {
     'allreduce': {'right': True, 'wrong': []},
     'step': {'right': True, 'difference': 6e-6, 'tolerance': 1e-2, 'reference': ['cpu(0)']},
     'speed': {'rows': 256, 'seconds': [0.045, 0.025], 'speed_up': 1.8, 'load': 0.1},
-    'horovod': {},  # works: some tests put this beside what is really installed
+    'horovod': {},  # Horovod works; some tests combine this with the packages that are installed
     'ended': 'well', 'during': '', 'stderr': [],
 }
 HOROVOD = 'tools/install_horovod.sh /venv in the folder /gluon_mgpu builds it'
 FACTS = {
     'gluon_mgpu': '1.0.0',
     'python': {'version': '3.11.7', 'executable': '/venv/bin/python', 'platform': 'Linux x86_64', 'release': 'Linux-6'},
-    'numpy': {'version': '1.26.4'},
+    'numpy': {'version': '1.26.4', 'supplied': ['bool']},
     'packages_missing': [],
     'mxnet': {'builds': {'mxnet': '1.9.1'}, 'folder': '/venv/lib/mxnet', 'obstacle': '', 'imported_first': []},
     'cuda_libraries': None,
@@ -33,8 +33,8 @@ FACTS = {
 }
 
 
-def but_for(**changes) -> dict:
-    """Return the facts of a healthy machine with other values: ``but_for(mxnet__obstacle='...')``."""
+def facts_with(**changes) -> dict:
+    """Return the facts of a healthy machine with other values: ``facts_with(mxnet__obstacle='...')``."""
     facts = copy.deepcopy(FACTS)
     for name, value in changes.items():
         *path, last = name.split('__')

@@ -1,6 +1,6 @@
 """Tests of the problems found in facts, and of the screen."""
 import pytest
-from healthy import HOROVOD, SELF_TEST, but_for
+from healthy import HOROVOD, SELF_TEST, facts_with
 
 from gluon_mgpu.doctor.findings import diagnose, from_line
 from gluon_mgpu.doctor.screen import screen
@@ -23,7 +23,7 @@ def stopped(during, ended='was killed after 60 s'):
 
 
 def test_nothing_is_wrong():
-    assert diagnose(but_for()) == []
+    assert diagnose(facts_with()) == []
 
 
 @pytest.mark.parametrize(('changes', 'level', 'what', 'remedy'), [
@@ -70,7 +70,7 @@ def test_nothing_is_wrong():
      'there is no home folder for downloaded data', 'XDG_CACHE_HOME'),
 ])
 def test_problems(changes, level, what, remedy):
-    facts = but_for(**changes)
+    facts = facts_with(**changes)
     found = diagnose(facts)
     assert (found[0].level, len([f for f in found if f.what == found[0].what])) == (level, 1)
     assert found[0].what.startswith(what) and remedy in found[0].remedy
@@ -88,13 +88,13 @@ def test_problems(changes, level, what, remedy):
     {'horovod__installed': True, 'self_test__horovod': {}},
 ])
 def test_no_problem(changes):
-    assert diagnose(but_for(**changes)) == []
+    assert diagnose(facts_with(**changes)) == []
 
 
 def test_faults_come_first():
-    facts = but_for(disks__cache={'folder': 'x', 'free': None, 'error': 'no'}, packages_missing=['tqdm'],
-                    engine=[{'name': 'MXNET_ENGINE_TYPE', 'value': 'NaiveEngine', 'by': 'you'}],
-                    self_test__allreduce={'right': False, 'wrong': ['ring']})
+    facts = facts_with(disks__cache={'folder': 'x', 'free': None, 'error': 'no'}, packages_missing=['tqdm'],
+                       engine=[{'name': 'MXNET_ENGINE_TYPE', 'value': 'NaiveEngine', 'by': 'you'}],
+                       self_test__allreduce={'right': False, 'wrong': ['ring']})
     assert [finding.level for finding in diagnose(facts)] == ['fault', 'fault', 'warning', 'warning']
 
 
@@ -105,9 +105,9 @@ def test_a_line_is_split_where_its_remedy_begins(line, what, remedy):
 
 
 def test_the_screen_of_a_machine_with_gpus():
-    facts = but_for(self_test__driver=driver(V100, H200), self_test__mxnet=CUDA, horovod__installed=True,
-                    self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'},
-                    cuda_libraries={'libcudart.so.11.0': '/x', 'libcudnn.so.8': None})
+    facts = facts_with(self_test__driver=driver(V100, H200), self_test__mxnet=CUDA, horovod__installed=True,
+                       self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'},
+                       cuda_libraries={'libcudart.so.11.0': '/x', 'libcudnn.so.8': None})
     lines = ' '.join(line.strip() for line in screen({'can_train': True, 'findings': [], **facts}))
     for text in ('mxnet-cu112 1.9.1, with CUDA, for compute capability 5.0 to 8.9',
                  '1 of 2 libraries found; missing: libcudnn.so.8', 'for CUDA up to 12.4',
@@ -118,6 +118,6 @@ def test_the_screen_of_a_machine_with_gpus():
 
 
 def test_colour_on_a_terminal_only():
-    report = {'can_train': False, 'findings': [{'level': 'fault', 'what': 'a', 'remedy': 'b'}], **but_for()}
+    report = {'can_train': False, 'findings': [{'level': 'fault', 'what': 'a', 'remedy': 'b'}], **facts_with()}
     assert '\033[1;31mFAULT' in '\n'.join(screen(report, colour=True))
     assert '\033' not in '\n'.join(screen(report))

@@ -20,13 +20,13 @@ def forget_the_last(data):
 
 
 def lose_a_row(X, y, device_params, devices, lr):
-    """A step that drops a row where there are several devices."""
+    """A step that loses a row if there are several devices."""
     kept = len(X) - (len(devices) > 1)
     return train_batch(X[:kept], y[:kept], device_params, devices, lr, batch_size=len(X))
 
 
-def nothing_learnt(X, y, device_params, devices, lr):
-    """A step that makes NaN where there are several devices."""
+def step_of_nan(X, y, device_params, devices, lr):
+    """A step that makes all parameters NaN if there are several devices."""
     return train_batch(X, y, device_params, devices, lr if len(devices) == 1 else float('nan'))
 
 
@@ -35,10 +35,10 @@ def on_devices(devices, monkeypatch):
     monkeypatch.setattr(self_test, '_chosen', lambda: devices[:2])
 
 
-def test_all_is_right(devices):
+def test_correct_results_are_accepted(devices):
     assert self_test.allreduce() == {'right': True, 'wrong': []}
     found = self_test.step()
-    # Rounding: 2e-5 at most where it was tried, on CPU contexts
+    # Rounding; on CPU contexts we have seen at most 2e-5
     assert found['right'] and found['difference'] < 1e-3 and found['reference'] == [str(devices[0])]
 
 
@@ -50,7 +50,7 @@ def test_a_wrong_sum(monkeypatch):
 
 
 @pytest.mark.parametrize('wrong', [functools.partial(train_batch, allreduce=forget_the_last), lose_a_row,
-                                   nothing_learnt], ids=['a gradient lost', 'a row lost', 'NaN'])
+                                   step_of_nan], ids=['a gradient lost', 'a row lost', 'NaN'])
 def test_a_wrong_step(wrong, monkeypatch):
     monkeypatch.setattr(scratch, 'train_batch', wrong)
     found = self_test.step()
@@ -86,7 +86,7 @@ def test_the_devices_are_those_of_the_chapters(seen, number, monkeypatch):
     ('import os, signal; os.kill(os.getpid(), signal.SIGSEGV)', 'died of SIGSEGV', 'driver'),
     ('print("{\\"driver\\"", flush=True); import sys; sys.exit("gone")', 'ended with status 1', 'driver'),
 ], ids=['hangs', 'crashes', 'fails'])
-def test_how_it_ends(program, ended, during, monkeypatch):
+def test_the_subprocess_hangs_crashes_or_fails(program, ended, during, monkeypatch):
     monkeypatch.setattr(child, 'PROGRAM', program)
     start = time.monotonic()
     found = child.run(0.5)
@@ -105,13 +105,13 @@ def test_the_order_of_the_stages():
     assert [work.__name__ for work in self_test.WORK] == list(child.STAGES)
 
 
-def test_no_process(monkeypatch):
+def test_the_subprocess_cannot_be_started(monkeypatch):
     monkeypatch.setattr(sys, 'executable', '/no/such/python')
     assert child.run(1)['ended'] == 'could not be started (No such file or directory)'
 
 
-def test_it_starts_with_the_users_own_settings(monkeypatch):
-    """It gets the user's settings, without those that this process has set itself."""
+def test_the_subprocess_has_the_users_settings(monkeypatch):
+    """Settings that this process has made are not passed on."""
     program = 'import json, os, sys; print(json.dumps({"a": [os.environ.get("MXNET_CPU_TEMP_COPY"), sys.argv[1]]}))'
     monkeypatch.setattr(child, 'PROGRAM', program)
     prepared = child.runtime.prepare()

@@ -1,8 +1,8 @@
-"""Faults, counted: each test notes how many it made and what came of them; the table stands at the end.
+"""Fixtures of the fault tests. Each test counts the faults that it causes, and pytest prints a table at the end.
 
-    pytest tests/faults                  the quick ones
-    pytest tests/faults --all            each kind of fault, a few times
-    pytest tests/faults --all --long     many times: make test-faults
+    pytest tests/faults                  the quick tests
+    pytest tests/faults --all            all tests, with a few faults of each kind
+    pytest tests/faults --all --long     all tests, with many faults of each kind, like make test-faults
 """
 from __future__ import annotations
 
@@ -13,47 +13,49 @@ from pathlib import Path
 
 import idx_files
 import pytest
+from devices_flag import devices_flag
 from runs import outcome, run
 
 
 @pytest.fixture(scope='session')
-def timed_whole(scratch_command, tmp_path_factory) -> tuple[Path, float]:
-    began = time.monotonic()
-    folder = finished(scratch_command, tmp_path_factory.mktemp('whole') / 'run')
-    return folder, time.monotonic() - began
+def timed_run(scratch_command, tmp_path_factory) -> tuple[Path, float]:
+    """The folder of an uninterrupted run, and the seconds that the run took."""
+    started = time.monotonic()
+    folder = train_in(tmp_path_factory.mktemp('complete') / 'run', scratch_command)
+    return folder, time.monotonic() - started
 
 
 @pytest.fixture(scope='session')
-def whole(timed_whole) -> tuple:
-    """What `scratch_command` comes to if nothing happens."""
-    return outcome(timed_whole[0])
+def uninterrupted(timed_run) -> tuple:
+    """The results of an uninterrupted run."""
+    return outcome(timed_run[0])
 
 
 @pytest.fixture(scope='session')
-def duration(timed_whole) -> float:
-    """Seconds that `scratch_command` takes if nothing happens."""
-    return timed_whole[1]
+def duration(timed_run) -> float:
+    """The seconds that an uninterrupted run takes."""
+    return timed_run[1]
 
 
 @pytest.fixture
-def complete(timed_whole, tmp_path) -> Path:
-    """The folder of a run that nothing happened to."""
-    return shutil.copytree(timed_whole[0], tmp_path / 'run')
+def complete_run(timed_run, tmp_path) -> Path:
+    """The folder of a complete run, as a copy that the test may change."""
+    return shutil.copytree(timed_run[0], tmp_path / 'run')
 
 
 @pytest.fixture(scope='session')
-def one_epoch(scratch_command, tmp_path_factory) -> Path:
-    return finished([*scratch_command, '--num-epochs', '1'], tmp_path_factory.mktemp('begun') / 'run')
+def run_of_one_epoch(scratch_command, tmp_path_factory) -> Path:
+    return train_in(tmp_path_factory.mktemp('one-epoch') / 'run', [*scratch_command, '--num-epochs', '1'])
 
 
 @pytest.fixture
-def begun(one_epoch, tmp_path) -> Path:
-    """The folder of a run of one epoch."""
-    return shutil.copytree(one_epoch, tmp_path / 'run')
+def short_run(run_of_one_epoch, tmp_path) -> Path:
+    """The folder of a run of one epoch, as a copy that the test may change."""
+    return shutil.copytree(run_of_one_epoch, tmp_path / 'run')
 
 
-def finished(command: list, folder: Path) -> Path:
-    """Run a command to its end, into a folder."""
+def train_in(folder: Path, command: list) -> Path:
+    """Run a command with `folder` as its --out-dir; return the folder."""
     done = run([*command, '--out-dir', folder])
     assert done.returncode == 0, done.stderr
     return folder
@@ -61,9 +63,8 @@ def finished(command: list, folder: Path) -> Path:
 
 @pytest.fixture(scope='session')
 def scratch_command(devices, tmp_path_factory) -> list[str]:
-    """LeNet on few rows, three epochs of eight steps: some two seconds, most of them to start."""
+    """A command that trains LeNet for three epochs of eight steps: about 2 s, mostly start-up."""
     data = tmp_path_factory.mktemp('data')
     idx_files.write(data / 'mnist', idx_files.dataset(1024, 256))
-    names = ','.join(f'{d.device_type}:{d.device_id}' for d in devices)
     return [sys.executable, '-m', 'gluon_mgpu.scratch', '--dataset', 'mnist', '--data-dir', str(data),
-            '--batch-size', '128', '--num-epochs', '3', '--no-plot', '--devices', names]
+            '--batch-size', '128', '--num-epochs', '3', '--no-plot', *devices_flag(devices)]

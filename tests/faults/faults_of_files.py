@@ -1,4 +1,4 @@
-"""Files with a fault, by what the fault is: of each field in turn, and of every length."""
+"""Damaged files. The generators yield pairs: a description of the damage, and the content of the file."""
 from __future__ import annotations
 
 import gzip
@@ -17,61 +17,62 @@ from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
 from gluon_mgpu.data import idx
 
 READERS = {'checkpoints': checkpoint.read, 'images': idx.read_images, 'labels': idx.read_labels}
-ABSURD = (0, 1, 2**31 - 1, 2**31, 2**32 - 1)  # counts and lengths
-ABSURD_64 = (*ABSURD, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
+EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1)  # counts and lengths
+EXTREMES_64 = (*EXTREMES, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 
 
 def flipped(content: bytes, long: bool, step: int = 1) -> Iterator[tuple[str, bytes]]:
-    """One bit of each byte turned over; in the long version all eight."""
+    """Yield the file with one bit of each byte flipped; with `long`, each of the eight."""
     for i in range(0, len(content), step):
         for bit in range(8) if long else [i % 8]:
             yield f'bit {bit} of byte {i}', content[:i] + bytes([content[i] ^ 1 << bit]) + content[i + 1:]
 
 
 def truncated(content: bytes, step: int = 1) -> Iterator[tuple[str, bytes]]:
-    """The file as it is when it ends earlier, or later."""
+    """Yield the file cut off at each length, and with one byte more."""
     yield from ((f'the first {n} bytes', content[:n]) for n in range(0, len(content), step))
     yield 'a byte more', content + b'\1'
 
 
 def checkpoints(long: bool) -> Iterator[tuple[str, bytes]]:
-    """Checkpoints: altered as disks do it, and made up, with a checksum that is right."""
-    content = whole_checkpoint()
+    """Yield checkpoints damaged as a disk might do it, and forged ones with a correct checksum."""
+    content = valid_checkpoint()
     yield from truncated(content, 1 if long else 7)
     yield from flipped(content, long)
-    for number in ABSURD_64:
-        yield f'header of {number} bytes', summed(struct.pack('<Q', number) + content[8:])
+    for number in EXTREMES_64:
+        yield f'header of {number} bytes', with_checksum(struct.pack('<Q', number) + content[8:])
     size = struct.unpack('<Q', content[:8])[0]
     header = json.loads(content[8:8 + size])
     for key in header:
-        yield f'no {key}', made_up({name: value for name, value in header.items() if name != key}, content)
+        yield f'no {key}', with_header({name: value for name, value in header.items() if name != key}, content)
         for value in (None, 1, 'a', [], {}, [[]]):
-            yield f'{key} is {value!r}', made_up({**header, key: value}, content)
+            yield f'{key} is {value!r}', with_header({**header, key: value}, content)
     for key in header.keys() - {'__metadata__'}:
         for field in header[key]:
-            wrong = {'dtype': ['F64', 'I8', 'BF16', '', 7], 'shape': [[n] for n in ABSURD_64] + [[2**32] * 9, [-1]],
-                     'data_offsets': [[0, n] for n in ABSURD_64] + [[n, 0] for n in ABSURD_64[1:]]}[field]
+            wrong = {'dtype': ['F64', 'I8', 'BF16', '', 7], 'shape': [[n] for n in EXTREMES_64] + [[2**32] * 9, [-1]],
+                     'data_offsets': [[0, n] for n in EXTREMES_64] + [[n, 0] for n in EXTREMES_64[1:]]}[field]
             for value in (None, 'a', {}, *wrong):
                 if header[key][field] != value:
                     changed = {**header[key], field: value}
-                    yield f'{key}.{field} is {value!r}', made_up({**header, key: changed}, content)
+                    yield f'{key}.{field} is {value!r}', with_header({**header, key: changed}, content)
     for name in ('parameters/a', 'parameters/a@', 'parameters/a@one'):
-        yield f'named {name}', made_up({**header, name: header['parameters/a@0']}, content)
+        yield f'named {name}', with_header({**header, name: header['parameters/a@0']}, content)
     other = {'dtype': 'F32', 'shape': [1, 3], 'data_offsets': header['parameters/a@1']['data_offsets']}
-    yield 'copies of two shapes', made_up({**header, 'parameters/a@1': other}, content)
+    yield 'copies of two shapes', with_header({**header, 'parameters/a@1': other}, content)
     record = json.loads(header['__metadata__']['gluon_mgpu'])
     for field in record.keys() - {'sha256'}:
         for value in (None, 7, -1, 'a', [], [1], 10**400, True):
             if value is not True or field != 'version':
                 text = json.dumps({**record, field: value}, separators=(',', ':'))
-                yield f'{field} is {value!r:.20}', made_up({**header, '__metadata__': {'gluon_mgpu': text}}, content)
+                changed = {**header, '__metadata__': {'gluon_mgpu': text}}
+                yield f'{field} is {value!r:.20}', with_header(changed, content)
     deep = '[' * 50_000 + ']' * 50_000
-    text = json.dumps({**record, 'position': 0}, separators=(',', ':')).replace('"position":0', f'"position":{deep}')
-    yield 'a position 50,000 lists deep', made_up({**header, '__metadata__': {'gluon_mgpu': text}}, content)
+    text = json.dumps({**record, 'metadata': 0}, separators=(',', ':')).replace('"metadata":0', f'"metadata":{deep}')
+    yield 'metadata 50,000 lists deep', with_header({**header, '__metadata__': {'gluon_mgpu': text}}, content)
 
 
-def whole_checkpoint() -> bytes:
-    """One of two devices, as `save` writes it."""
+def valid_checkpoint() -> bytes:
+    """Return a checkpoint of two devices, as `save` writes it."""
     with tempfile.TemporaryDirectory() as folder:
         arrays = {'parameters/a': [numpy.arange(3, dtype='float32'), numpy.arange(3, 6, dtype='float32')]}
         path = os.path.join(folder, 'a')
@@ -80,15 +81,15 @@ def whole_checkpoint() -> bytes:
             return file.read()
 
 
-def made_up(header: dict, content: bytes) -> bytes:
-    """The content with another header and a checksum that fits."""
+def with_header(header: dict, content: bytes) -> bytes:
+    """Return the content with another header and a matching checksum."""
     size = struct.unpack('<Q', content[:8])[0]
     text = json.dumps(header, separators=(',', ':')).encode()
-    return summed(struct.pack('<Q', len(text)) + text + content[8 + size:])
+    return with_checksum(struct.pack('<Q', len(text)) + text + content[8 + size:])
 
 
-def summed(content: bytes) -> bytes:
-    """The content with a checksum that fits, if it can be read at all."""
+def with_checksum(content: bytes) -> bytes:
+    """Return the content with a matching checksum, or unchanged if it cannot be parsed."""
     try:
         tensors = safetensors.numpy.load(content)
         size = struct.unpack('<Q', content[:8])[0]
@@ -100,37 +101,38 @@ def summed(content: bytes) -> bytes:
 
 
 def images(long: bool) -> Iterator[tuple[str, bytes]]:
-    """Files of images."""
+    """Yield damaged files of images."""
     yield from _idx_files(struct.pack('>4I', 2051, 3, 28, 28) + bytes(range(256)) * 9 + bytes(48), long)
 
 
 def labels(long: bool) -> Iterator[tuple[str, bytes]]:
-    """Files of labels."""
+    """Yield damaged files of labels."""
     yield from _idx_files(struct.pack('>2I', 2049, 100) + bytes(i % 10 for i in range(100)), long)
     yield 'a label of 10', struct.pack('>2I', 2049, 2) + b'\1\x0a'
 
 
 def _idx_files(content: bytes, long: bool) -> Iterator[tuple[str, bytes]]:
-    """A file with each field of its header made absurd, cut off anywhere, and its gzip version altered anywhere."""
+    """Yield the file with extreme values in its header, cut off anywhere, and with altered gzip data."""
     packed = gzip.compress(content, mtime=0)
     yield from truncated(content, 1 if long else 11)
     yield from truncated(packed, 1 if long else 3)
     header = 16 if len(content) > 200 else 8
     for field in range(0, header, 4):
-        for number in ABSURD:
+        for number in EXTREMES:
             changed = content[:field] + struct.pack('>I', number) + content[field + 4:]
             yield f'{number} in the field at {field}', changed
             yield f'{number} in the field at {field}, gzip', gzip.compress(changed, mtime=0)
     yield from flipped(content[:header], long)
-    # The gzip header's flags, time, level and system may be anything; over its data, a checksum watches. A few bits
-    # fill up the last byte and mean nothing
+    # The flags, time, level and system in the gzip header may have any value. The data has a checksum, except for a
+    # few padding bits in its last byte
     for what, changed in flipped(packed[10:], long):
         if not _same(packed[:10] + changed, content):
             yield f'{what} of the gzip data', packed[:10] + changed
-    yield 'terabytes, compressed', _bomb(content[:header])
+    yield 'gigabytes of zeros, compressed', _bomb(content[:header])
 
 
 def _same(packed: bytes, content: bytes) -> bool:
+    """Return True if the gzip data unpacks to the content."""
     try:
         return gzip.decompress(packed) == content
     except (OSError, EOFError, zlib.error):
@@ -138,6 +140,6 @@ def _same(packed: bytes, content: bytes) -> bool:
 
 
 def _bomb(header: bytes) -> bytes:
-    """A gzip file of 64 MB of zeros, many times over, behind a header that promises less."""
+    """Return a small gzip file that unpacks to the header and 6.7 GB of zeros."""
     piece = gzip.compress(bytes(2**26), mtime=0)
     return gzip.compress(header, mtime=0) + piece * 100

@@ -1,4 +1,4 @@
-"""Runs of programs, and what they have come to."""
+"""Helpers that run a program and read the results of a training run."""
 from __future__ import annotations
 
 import os
@@ -10,20 +10,20 @@ from gluon_mgpu.checkpoints.callback import checkpoints
 
 
 def run(command: list, timeout: float = 120, **options) -> subprocess.CompletedProcess:
-    """Run a program to its end."""
+    """Run a program and wait for it."""
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
                           timeout=timeout, **options)
 
 
 def outcome(folder: Path) -> tuple:
-    """What a run has come to, to the bit: all arrays of its last checkpoint, and its history but for the seconds."""
+    """Return a run's history without seconds, and the bytes of all arrays in its last checkpoint."""
     record, arrays = checkpoint.read(checkpoints(folder)[0])
-    history = [(epoch, loss, acc) for epoch, _, loss, acc, _ in record['position']['run']['history']]
+    history = [(epoch, loss, acc) for epoch, _, loss, acc, *_ in record['metadata']['run']['history']]
     lines = [line.split(',') for line in (folder / 'history.csv').read_text().splitlines()]
     assert [int(line[0]) for line in lines[1:]] == [epoch for epoch, *_ in history]
     return history, {name: [array.tobytes() for array in kept] for name, kept in arrays.items()}
 
 
 def listing(folder) -> list[str]:
-    """All that is in a folder."""
+    """Return the paths of all files and folders in a folder."""
     return sorted(os.path.join(at, name) for at, folders, files in os.walk(folder) for name in (*folders, *files))

@@ -1,4 +1,4 @@
-"""NaN, infinity, and errors inside the engine: the run ends at once, and its last good checkpoint stays the last."""
+"""NaN, infinity and engine errors end the run, and its last good checkpoint is kept."""
 import re
 
 import pytest
@@ -14,27 +14,27 @@ from gluon_mgpu.training.run import Callback, Run
 
 
 @pytest.mark.slow
-def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_command, whole, begun, count):
-    """A resumed run with a rate far too large; with the right one it can then be taken up again."""
-    kept = checkpoints(begun)[0].read_bytes()
-    done = run([*scratch_command, '--lr', '1e30', '--checkpoint-every', '1', '--resume', begun])
+def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_command, uninterrupted, short_run, count):
+    """A resumed run ends if its learning rate is far too large, and can then be resumed with the right one."""
+    kept = checkpoints(short_run)[0].read_bytes()
+    done = run([*scratch_command, '--lr', '1e30', '--checkpoint-every', '1', '--resume', short_run])
     assert done.returncode == 2
     assert re.search(r'(the loss is (nan|inf|-inf) in epoch 2, batch \d|'
                      r'parameter \d is no longer finite in epoch 2, batch \d).*use a smaller learning rate',
                      done.stderr.splitlines()[-1]), done.stderr
-    for path in checkpoints(begun):
+    for path in checkpoints(short_run):
         for arrays in checkpoint.read(path)[1].values():
             assert all(abs(array).max() < float('inf') for array in arrays)
-    assert checkpoints(begun)[-1].read_bytes() == kept
-    for path in checkpoints(begun)[:-1]:  # of steps that were finite, at that rate
+    assert checkpoints(short_run)[-1].read_bytes() == kept
+    for path in checkpoints(short_run)[:-1]:  # written with the wrong rate, before the divergence
         path.unlink()
-    assert run([*scratch_command, '--lr', '0.2', '--resume', begun]).returncode == 0
-    assert outcome(begun) == whole
-    count('NaN or infinity in training: ended, the last good checkpoint resumed to the bit')
+    assert run([*scratch_command, '--lr', '0.2', '--resume', short_run]).returncode == 0
+    assert outcome(short_run) == uninterrupted
+    count('NaN or infinity in training: ended, the last good checkpoint resumed with equal results')
 
 
 class Poison(Callback):
-    """Makes one parameter NaN, of which the loss may know nothing, after some batches."""
+    """Callback that sets a parameter to NaN after `at` batches; the loss may stay finite."""
 
     def __init__(self, at):
         self.at = at
@@ -69,9 +69,8 @@ def test_a_parameter_that_is_nan_is_never_saved(at, every, devices, batches, tmp
 
 @pytest.mark.parametrize('every', [1, None], ids=['every step', 'every epoch'])
 @pytest.mark.parametrize('at', [2, 6])
-def test_an_error_of_the_engine_ends_the_run_and_nothing_is_saved_after_it(at, every, devices, batches, tmp_path,
-                                                                          count):
-    """The inverse of a singular matrix: an error on the engine's thread, raised once, and garbage afterwards."""
+def test_an_engine_error_ends_the_run_and_nothing_is_saved_afterwards(at, every, devices, batches, tmp_path, count):
+    """Inverting a singular matrix fails on the engine's thread: it raises once, and later values are garbage."""
     train_iter, steps = batches(), []
 
     def failing(data):
@@ -84,10 +83,10 @@ def test_an_error_of_the_engine_ends_the_run_and_nothing_is_saved_after_it(at, e
         scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
                       run=Run(9, quiet=True, callbacks=[CheckpointCallback(tmp_path, every=every)]), allreduce=failing)
     assert 'the input matrix is non-convertible' in str(caught.value)
-    assert len(steps) <= 8  # at the latest at the end of the epoch
+    assert len(steps) <= 8  # at the end of the epoch at the latest
     assert all(int(path.name[11:19]) < at for path in checkpoints(tmp_path))
     assert len(checkpoints(tmp_path)) == (min(at - 1, 2) if every else at > 4)
-    count('an error inside the engine: ended, nothing saved after it')
+    count('an engine error: ended, nothing saved afterwards')
 
 
 @pytest.mark.slow

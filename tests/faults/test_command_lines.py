@@ -9,7 +9,7 @@ from runs import listing
 
 from gluon_mgpu.checkpoints import checkpoint
 
-CHAPTERS = """
+BOTH_CHAPTERS = """
 --batch-size 0
 --batch-size -3
 --batch-size 2.5
@@ -84,10 +84,11 @@ CHAPTERS = """
 --unknown
 word
 """.strip().splitlines()
-OWN = {'scratch': ['--allreduce', '--allreduce mesh', "--allreduce ''", '--dtype float16', '--resume concise-run'],
-       'concise': ['--dtype', '--dtype int8', "--dtype ''", '--dtype float16 --devices cpu:0', '--allreduce ring',
-                   '--resume run']}
-OTHERS = {
+ONE_CHAPTER = {
+    'scratch': ['--allreduce', '--allreduce mesh', "--allreduce ''", '--dtype float16', '--resume concise-run'],
+    'concise': ['--dtype', '--dtype int8', "--dtype ''", '--dtype float16 --devices cpu:0', '--allreduce ring',
+                '--resume run']}
+OTHER_PROGRAMS = {
     'devices': ['--unknown', 'word'],
     'doctor': ['--unknown', 'word', '--timeout', '--timeout 0', '--timeout -1', '--timeout nan', '--timeout soon'],
     'plot': ['', 'missing', 'empty', 'taken', '--out x', "run --out ''", 'broken-run'],
@@ -100,17 +101,17 @@ OTHERS = {
     'benchmark': ['--unknown', '--devices cpu:x', '--devices gpu:0', '--epochs 0'],
     'cost_model': ['--unknown', '--devices cpu:x', '--devices cpu:0', '--devices gpu:0'],
 }
-LINES = [(program, line) for program in ('scratch', 'concise') for line in (*CHAPTERS, *OWN[program])]
-LINES += [(program, line) for program, lines in OTHERS.items() for line in lines]
+LINES = [(program, line) for program in ('scratch', 'concise') for line in (*BOTH_CHAPTERS, *ONE_CHAPTER[program])]
+LINES += [(program, line) for program, lines in OTHER_PROGRAMS.items() for line in lines]
 
 
 @pytest.fixture(scope='module')
 def workplace(tmp_path_factory):
-    """A folder with what the lines name: a run, a broken one, and things that are neither."""
+    """A folder with everything that the command lines name: runs, a broken run, and other files."""
     folder = tmp_path_factory.mktemp('wrong')
     for name in ('empty', 'taken', 'run', 'concise-run', 'broken-run', 'broken/mnist'):
         (folder / name).mkdir(parents=True)
-    (folder / 'taken/notes.txt').write_text('of somebody')
+    (folder / 'taken/notes.txt').write_text('not a run')
     (folder / 'file').write_text('no folder')
     (folder / 'foreign.safetensors').write_bytes(b'\0' * 99)
     idx_files.write(folder / 'data/mnist', idx_files.dataset(64, 16))
@@ -120,11 +121,11 @@ def workplace(tmp_path_factory):
         (folder / name / 'config.json').write_text(
             f'{{"chapter": "{chapter}", "dataset": "mnist", "data_dir": "data", "devices": ["cpu(0)"], "num_gpus": 1, '
             '"batch_size": 16, "lr": 0.1, "num_epochs": 3, "seed": 0, "train_size": 64, "resume": null}')
-        position = {'run': {}, 'config': {'chapter': chapter, 'devices': ['cpu(0)'], 'dataset': 'mnist', 'dtype':
+        metadata = {'run': {}, 'config': {'chapter': chapter, 'devices': ['cpu(0)'], 'dataset': 'mnist', 'dtype':
                                           'float32', 'data_dir': 'data'}}
         for number in (1, 2):
             kept = checkpoint.Snapshot({'parameters/a': [numpy.zeros(2)]}, {'parameters': {'a': 1}})
-            checkpoint.write(folder / name / f'checkpoint-{number:08}.safetensors', kept, position)
+            checkpoint.write(folder / name / f'checkpoint-{number:08}.safetensors', kept, metadata)
     for path in (folder / 'broken-run').glob('*.safetensors'):
         path.write_bytes(path.read_bytes()[:-1])
     return folder

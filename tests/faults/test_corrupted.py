@@ -1,6 +1,6 @@
-"""Files that are truncated, altered or made up: each refused in one line, at once, with little memory.
+"""Truncated, altered and forged files are rejected with one line, within a second and with little memory.
 
-All are read in a process of their own that has 256 MB to live on: what took more, or crashed, would end it.
+They are read in a subprocess that may use 256 MB more, so that a crash or a large allocation fails the test.
 """
 import re
 import subprocess
@@ -21,28 +21,28 @@ import faults_of_files
 
 size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + 2**28, size + 2**28))
-slowest, refused = 0, 0
+slowest, rejected = 0, 0
 for what, content in faults_of_files.{kind}({long}):
     with open({path!r}, 'wb') as file:
         file.write(content)
     began = time.perf_counter()
     try:
         faults_of_files.READERS[{kind!r}]({path!r})
-        sys.exit(f'read as if it were whole: {{what}}')
+        sys.exit(f'accepted: {{what}}')
     except ValueError as error:
         if len(str(error).splitlines()) != 1:
             sys.exit(f'{{what}}: {{error}}')
-        refused += 1
+        rejected += 1
     slowest = max(slowest, time.perf_counter() - began)
     if slowest > 1:
         sys.exit(f'{{what}}: took {{slowest:.1f}} s')
-print(refused)
+print(rejected)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != 'linux', reason='limits memory as Linux does')
-def test_each_is_refused(tmp_path, long, count):
+@pytest.mark.skipif(sys.platform != 'linux', reason='memory can be limited only on Linux')
+def test_damaged_files_are_rejected(tmp_path, long, count):
     def read_all(kind):
         code = READ_ALL.format(tests=str(Path(__file__).parent), kind=kind, long=long, path=str(tmp_path / kind))
         return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=False, timeout=600)
@@ -53,28 +53,28 @@ def test_each_is_refused(tmp_path, long, count):
         for what, done in zip(kinds.values(), pool.map(read_all, kinds)):
             assert done.returncode == 0, done.stdout + done.stderr
             assert int(done.stdout) > 50
-            count(f'{what}: refused within a second', int(done.stdout))
+            count(f'{what}: rejected within a second', int(done.stdout))
 
 
 @pytest.mark.slow
-def test_the_checkpoint_before_is_taken(scratch_command, whole, complete, count):
-    """With --resume auto, a broken newest one is told and passed over; with PATH it is refused."""
-    newest = complete / 'checkpoint-00000024.safetensors'
+def test_resume_auto_falls_back_to_the_previous_checkpoint(scratch_command, uninterrupted, complete_run, count):
+    """--resume auto reports a broken checkpoint and uses the previous one; --resume PATH rejects it."""
+    newest = complete_run / 'checkpoint-00000024.safetensors'
     newest.write_bytes(newest.read_bytes()[:-7])
-    refused = run([*scratch_command, '--resume', newest])
-    assert refused.returncode == 2
+    rejected = run([*scratch_command, '--resume', newest])
+    assert rejected.returncode == 2
     assert re.fullmatch(rf'scratch: {newest}: truncated or altered, or not a checkpoint of gluon_mgpu',
-                        refused.stderr.splitlines()[-1])
-    done = run([*scratch_command, '--out-dir', complete, '--resume', 'auto'])
+                        rejected.stderr.splitlines()[-1])
+    done = run([*scratch_command, '--out-dir', complete_run, '--resume', 'auto'])
     assert done.returncode == 0, done.stderr
     assert f'{newest}: truncated or altered' in done.stdout and '; trying the previous checkpoint' in done.stdout
-    assert f'resuming from {complete}/checkpoint-00000016.safetensors' in done.stdout
-    assert outcome(complete) == whole
-    count('the newest checkpoint broken: the one before resumed to the bit')
+    assert f'resuming from {complete_run}/checkpoint-00000016.safetensors' in done.stdout
+    assert outcome(complete_run) == uninterrupted
+    count('the newest checkpoint broken: the previous one resumed with equal results')
 
 
-def test_no_checkpoint_runs_code(tmp_path):
-    """A pickle that would write a file when it is loaded: it is no checkpoint, and not loaded."""
+def test_reading_a_checkpoint_runs_no_code(tmp_path):
+    """A pickle that creates a file when it is loaded is rejected without being loaded."""
     import pickle
 
     class Trap:

@@ -1,4 +1,4 @@
-"""A full disk, a folder that vanishes or may not be written: training goes on and says so, or ends if asked to."""
+"""A full disk, and a folder that vanishes or becomes read-only: training continues, or ends if requested."""
 import os
 import re
 import resource
@@ -19,58 +19,58 @@ pytestmark = pytest.mark.slow
 LIMIT = 2**18  # bytes: half of LeNet's checkpoint
 
 
-def full_disk():
-    """For this process, no file may be larger; what writes more gets an error, as on a full disk."""
+def limit_file_size():
+    """Limit the size of files in this process, so that writing a checkpoint fails as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
 
-def test_a_full_disk(scratch_command, whole, begun, count):
-    before = {path: Path(path).read_bytes() for path in listing(begun)}
-    flags = ['--num-epochs', '3', '--resume', begun]
-    done = run([*scratch_command, *flags], preexec_fn=full_disk)
+def test_a_full_disk(scratch_command, uninterrupted, short_run, count):
+    before = {path: Path(path).read_bytes() for path in listing(short_run)}
+    flags = ['--num-epochs', '3', '--resume', short_run]
+    done = run([*scratch_command, *flags], preexec_fn=limit_file_size)
     assert done.returncode == 0, done.stderr
-    line = rf'no checkpoint can be written in {begun} \(File too large\), the last one is checkpoint-0*8.safetensors'
-    assert re.findall(rf'{line}; training continues', done.stderr) and 'Traceback' not in done.stderr
-    assert done.stderr.count('training continues') == 1  # in the last epoch, of both
+    assert re.search(rf'cannot write a checkpoint to {short_run} \(File too large\); the newest one is '
+                     'checkpoint-0*8.safetensors; training continues', done.stderr) and 'Traceback' not in done.stderr
+    assert done.stderr.count('training continues') == 1  # one warning for both epochs
     assert 'epoch 3/3' in done.stdout and 'test acc: ' in done.stdout
-    kept = begun / 'checkpoint-00000008.safetensors'
-    assert kept.read_bytes() == before[str(kept)] and [p.name for p in checkpoints(begun)] == [kept.name]
-    assert not list(begun.glob('*.part'))
-    # With space again, it goes on from there
+    kept = short_run / 'checkpoint-00000008.safetensors'
+    assert kept.read_bytes() == before[str(kept)] and [p.name for p in checkpoints(short_run)] == [kept.name]
+    assert not list(short_run.glob('*.part'))
+    # With free space again, the run resumes from there
     assert run([*scratch_command, *flags]).returncode == 0
-    assert outcome(begun) == whole
-    count('a disk that is full: trained on, resumed to the bit')
+    assert outcome(short_run) == uninterrupted
+    count('a full disk: training continued, resumed with equal results')
 
 
-def test_a_full_disk_when_checkpoints_are_required(scratch_command, begun, count):
-    flags = ['--num-epochs', '9', '--require-checkpoint', '--resume', begun]
-    done = run([*scratch_command, *flags], preexec_fn=full_disk)
+def test_a_full_disk_when_checkpoints_are_required(scratch_command, short_run, count):
+    flags = ['--num-epochs', '9', '--require-checkpoint', '--resume', short_run]
+    done = run([*scratch_command, *flags], preexec_fn=limit_file_size)
     assert done.returncode == 1
-    assert re.fullmatch(rf'scratch: no checkpoint can be written in {begun} \(File too large\), the last one is '
+    assert re.fullmatch(rf'scratch: cannot write a checkpoint to {short_run} \(File too large\); the newest one is '
                         r'checkpoint-00000008\.safetensors', done.stderr.splitlines()[-1])
     assert 'Traceback' not in done.stderr and 'epoch 4/9' not in done.stdout
-    count('a disk that is full, with --require-checkpoint: ended')
+    count('a full disk, with --require-checkpoint: ended')
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of its own that holds one checkpoint, and not a second beside it."""
+    """A mounted file system with space for one checkpoint, but not for a second."""
     folder = tmp_path / 'disk'
     folder.mkdir()
     if run(['mount', '-t', 'tmpfs', '-o', 'size=700000', 'tmpfs', folder]).returncode:
-        pytest.skip('may not mount a file system here')
+        pytest.skip('mounting a file system is not permitted here')
     yield folder
     run(['umount', folder])
 
 
-def test_a_file_system_that_is_full(scratch_command, small_disk, count):
+def test_a_full_file_system(scratch_command, small_disk, count):
     out = small_disk / 'run'
     done = run([*scratch_command, '--out-dir', out])
     assert done.returncode == 0, done.stderr
     assert 'No space left on device' in done.stderr and 'Traceback' not in done.stderr
     assert [p.name for p in checkpoints(out)] == ['checkpoint-00000008.safetensors']
     checkpoint.read(checkpoints(out)[0])
-    count('a file system that is full: trained on')
+    count('a full file system: training continued')
 
 
 def test_a_folder_that_vanishes(scratch_command, tmp_path, count):
@@ -81,7 +81,7 @@ def test_a_folder_that_vanishes(scratch_command, tmp_path, count):
         for line in process.stdout:
             if line.startswith('epoch 1/'):
                 process.send_signal(signal.SIGSTOP)
-                while out.exists():  # until it stands still, it may write something there
+                while out.exists():  # until it has stopped, it may still write there
                     shutil.rmtree(out, ignore_errors=True)
                 process.send_signal(signal.SIGCONT)
                 break
@@ -90,12 +90,12 @@ def test_a_folder_that_vanishes(scratch_command, tmp_path, count):
     assert 'Traceback' not in err and 'test acc: ' in out_text
     assert 'No such file or directory): training continues' in err
     assert f'{out}/accuracy.png cannot be written' in err
-    count('a folder that vanishes: trained on')
+    count('a folder that vanishes: training continued')
 
 
 @pytest.fixture
 def write_protect(request, tmp_path):
-    """A folder, and a function that makes it one that may not be written, by anyone: root may write everywhere else."""
+    """A folder, and a function that makes it read-only; root can write anywhere but on a read-only file system."""
     if os.getuid():
         yield tmp_path, lambda: tmp_path.chmod(0o555)
         tmp_path.chmod(0o755)
@@ -104,7 +104,7 @@ def write_protect(request, tmp_path):
         yield folder, lambda: run(['mount', '-o', 'remount,ro', folder])
 
 
-def test_a_folder_that_may_not_be_written(scratch_command, write_protect, count):
+def test_a_read_only_folder_is_rejected(scratch_command, write_protect, count):
     folder, protect = write_protect
     protect()
     before = listing(folder)
@@ -112,10 +112,10 @@ def test_a_folder_that_may_not_be_written(scratch_command, write_protect, count)
     assert done.returncode == 2
     assert re.fullmatch(r"scratch: \[Errno \d+\] (Permission denied|Read-only file system): '.*run'\n", done.stderr)
     assert listing(folder) == before
-    count('a folder that may not be written: refused')
+    count('a read-only folder: rejected')
 
 
-def test_a_folder_that_may_no_longer_be_written(scratch_command, write_protect, count):
+def test_a_folder_that_becomes_read_only(scratch_command, write_protect, count):
     folder, protect = write_protect
     with subprocess.Popen([*scratch_command, '--num-epochs', '6', '--out-dir', str(folder)], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -128,24 +128,25 @@ def test_a_folder_that_may_no_longer_be_written(scratch_command, write_protect, 
     assert re.search(r'\((Permission denied|Read-only file system)\).*training continues', err)
     assert 'Traceback' not in err
     checkpoint.read(checkpoints(folder)[0])
-    count('a folder that may no longer be written: trained on')
+    count('a folder that becomes read-only: training continued')
 
 
 @pytest.mark.parametrize('redirection', ['| head -1', '> /dev/full', '2>&-', '>&- 2>&-', '> /dev/full 2> /dev/full'])
-def test_output_that_cannot_be_written(redirection, scratch_command, whole, tmp_path, count):
-    """Training does not depend on it."""
+def test_output_that_cannot_be_written(redirection, scratch_command, uninterrupted, tmp_path, count):
+    """Training continues, because its results are in files."""
     command = f'{shlex.join([*scratch_command, "--out-dir", str(tmp_path / "run")])} {redirection}'
     done = run(['bash', '-c', f'set -o pipefail; {command}'])
     assert done.returncode == 0, done.stderr
-    assert outcome(tmp_path / 'run') == whole
+    assert outcome(tmp_path / 'run') == uninterrupted
     if redirection in ('| head -1', '> /dev/full'):
         reason, times = ('Broken pipe', 1) if 'head' in redirection else ('No space left on device', 5)
-        lines = [line for line in done.stderr.splitlines() if 'storage.cc' not in line]  # MXNet 2 prints one of its own
+        lines = [line for line in done.stderr.splitlines() if 'storage.cc' not in line]  # from MXNet 2
         assert lines == [f'stdout cannot be written ({reason})'] * times
-    count('an output that cannot be written: trained on')
+    count('an output that cannot be written: training continued')
 
 
-def test_output_that_cannot_be_written_is_an_error_where_it_is_the_result(complete):
-    command = shlex.join([sys.executable, '-m', 'gluon_mgpu.plot', str(complete), '--out', str(complete / 'a.png')])
+def test_plot_fails_if_it_cannot_print_its_result(complete_run):
+    program = [sys.executable, '-m', 'gluon_mgpu.plot', complete_run, '--out', complete_run / 'a.png']
+    command = shlex.join(map(str, program))
     done = run(['bash', '-c', f'{command} > /dev/full'])
     assert (done.returncode, done.stderr) == (2, 'plot: [Errno 28] No space left on device\n')

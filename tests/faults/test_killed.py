@@ -1,4 +1,4 @@
-"""A run that is killed, by whatever and whenever, goes on by the same command and ends where it would have."""
+"""A run that is killed at any moment resumes with the same command and gives the same results."""
 import os
 import random
 import re
@@ -17,12 +17,12 @@ from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints.callback import checkpoints
 from gluon_mgpu.training.signals import SAME
 
-# As the command, but each file is on its way to the disk for a tenth of a second: to be killed meanwhile
+# The chapter's command, but writing a file takes 0.1 s longer, so that it can be killed meanwhile
 SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (time.sleep(0.1), fsync(file)); '
              'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
 
 
-def test_a_killed_run_resumes_to_the_bit(scratch_command, tmp_path, count):
+def test_a_killed_run_resumes_with_equal_results(scratch_command, tmp_path, count):
     flags = [*scratch_command[3:], '--num-epochs', '2', '--checkpoint-every', '3', '--out-dir']
     assert scratch.main([*flags, str(tmp_path / 'whole')]) == 0
     code = ('import os, sys\n'
@@ -33,11 +33,11 @@ def test_a_killed_run_resumes_to_the_bit(scratch_command, tmp_path, count):
     assert run([sys.executable, '-c', code, *flags, tmp_path / 'run']).returncode == -signal.SIGKILL
     assert scratch.main([*flags, str(tmp_path / 'run'), '--resume', 'auto']) == 0
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
-    count('SIGKILL after 12 steps: resumed to the bit')
+    count('SIGKILL after 12 steps: resumed with equal results')
 
 
 @pytest.mark.slow
-def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long, count, seed):
+def test_sigkill_at_any_moment(scratch_command, uninterrupted, duration, tmp_path, long, count, seed):
     flags = ['--checkpoint-every', '3', '--resume', 'auto']
 
     def kill_and_resume(i):
@@ -45,7 +45,7 @@ def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long,
         command = [*scratch_command, *flags, '--out-dir', str(out)]
         killed = [sys.executable, '-c', SLOW_DISK, *command[3:]] if slow else command
         with subprocess.Popen(killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            if slow:  # at the second file that is being written, or a later one
+            if slow:  # while one of the first six checkpoints is being written
                 wait_for_unfinished_files(out, process, rng.randint(1, 6))
             else:
                 time.sleep(rng.uniform(0.3, 1) * duration)
@@ -56,14 +56,14 @@ def test_sigkill_at_any_moment(scratch_command, whole, duration, tmp_path, long,
     with ThreadPoolExecutor(2) as pool:
         for out, writing, done in pool.map(kill_and_resume, range(50 if long else 2)):
             assert (done.returncode, done.stderr.count('Traceback')) == (0, 0), done.stderr
-            assert outcome(out) == whole, (out, done.stdout)
+            assert outcome(out) == uninterrupted, (out, done.stdout)
             assert not list(out.glob('*.part'))
-            count('SIGKILL while a checkpoint was written: resumed to the bit' if writing else
-                  'SIGKILL at a random moment: resumed to the bit')
+            count('SIGKILL while a checkpoint was written: resumed with equal results' if writing else
+                  'SIGKILL at a random moment: resumed with equal results')
 
 
 def wait_for_unfinished_files(folder, process, number):
-    """Return while the `number`-th checkpoint is being written."""
+    """Wait until the `number`-th checkpoint is being written."""
     seen = set()
     while process.poll() is None:
         for path in folder.glob('checkpoint-*.part') if folder.is_dir() else ():
@@ -74,10 +74,10 @@ def wait_for_unfinished_files(folder, process, number):
 
 
 @pytest.mark.slow
-def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp_path, long, count):
-    """It says how to go on, and that very command goes on to the bit. (Of Ctrl-C, see also test_cli.)"""
-    # Each step takes 30 ms more, so that the signal comes before the end. Where the tests run in the
-    # background of a script, Ctrl-C is ignored, also by what they start.
+def test_the_first_signal_stops_the_run_cleanly(scratch_command, uninterrupted, tmp_path, long, count):
+    """The run prints a command that resumes it with equal results. (test_cli.py tests Ctrl-C as well.)"""
+    # Each step takes 30 ms longer, so that the signal comes before the end. Jobs in the background of a shell script
+    # ignore Ctrl-C, so the program sets its handler again
     code = ('import signal, sys, time\n'
             'from gluon_mgpu import scratch\n'
             'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
@@ -99,13 +99,13 @@ def test_the_first_signal_ends_the_run_in_good_order(scratch_command, whole, tmp
         assert found, err
         done = run([sys.executable, *found[2].split()])
         assert done.returncode == 0, done.stderr
-        assert outcome(out) == whole
-        count(f'{number.name}: ended in good order and resumed to the bit')
+        assert outcome(out) == uninterrupted
+        count(f'{number.name}: stopped cleanly and resumed with equal results')
 
 
 @pytest.mark.slow
-def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
-    """Also while the main thread is in MXNet, where Python hears of no signal: here in a sleep of the C library."""
+def test_the_second_signal_ends_the_run_immediately(scratch_command, tmp_path, count):
+    """Even while the main thread is inside a library and Python handles no signals; here it sleeps in libc."""
     code = ('import ctypes, sys\n'
             'from gluon_mgpu import scratch\n'
             'batch = scratch.train_batch\n'
@@ -118,21 +118,21 @@ def test_the_second_signal_ends_it_at_once(scratch_command, tmp_path, count):
     command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(tmp_path / 'run')]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert any(line == 'stuck\n' for line in process.stdout)
-        for _ in range(2):  # as a wrapper may send it
+        for _ in range(2):  # launchers may send a signal twice
             process.send_signal(signal.SIGTERM)
             time.sleep(0.02)
         time.sleep(2 * SAME)
-        assert process.poll() is None  # it would finish the step
+        assert process.poll() is None  # it is finishing the step
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         process.wait(30)
         assert time.monotonic() - began < 5
     assert process.returncode == 143
-    count('a second signal within a step: ended at once')
+    count('a second signal within a step: ended immediately')
 
 
 @pytest.mark.slow
-def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp_path, count):
+def test_a_signal_interrupts_evaluation(scratch_command, uninterrupted, tmp_path, count):
     code = ('import sys, time\n'
             'from gluon_mgpu import scratch\n'
             'evaluate = scratch.evaluate_accuracy_gpus\n'
@@ -141,7 +141,7 @@ def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp
             '        print("evaluating", flush=True)\n'
             '        time.sleep(0.2)\n'
             '        yield batch\n'
-            'scratch.evaluate_accuracy_gpus = lambda net, its, **kwargs: evaluate(net, slowly(its), **kwargs)\n'
+            'scratch.evaluate_accuracy_gpus = lambda net, its, *args, **kw: evaluate(net, slowly(its), *args, **kw)\n'
             'sys.exit(scratch.main(sys.argv[1:]))')
     out = tmp_path / 'run'
     command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(out)]
@@ -152,13 +152,12 @@ def test_a_signal_in_evaluation_does_not_wait_for_it(scratch_command, whole, tmp
         assert 'stopped in epoch 1 after 8 batches; resume with: ' in process.stderr.read()
     done = run([*scratch_command, '--resume', out])
     assert done.returncode == 0 and f'resuming from {out}/checkpoint-00000008.safetensors' in done.stdout
-    assert outcome(out) == whole
+    assert outcome(out) == uninterrupted
     assert len(checkpoints(out)) == 2
-    count('SIGTERM in evaluation: ended at once and resumed to the bit')
+    count('SIGTERM in evaluation: stopped early and resumed with equal results')
 
 
-def test_ctrl_c_while_the_program_is_imported(tmp_path, count):
-    """No traceback."""
+def test_ctrl_c_during_the_import_prints_no_traceback(tmp_path, count):
     (tmp_path / 'mxnet').mkdir()
     (tmp_path / 'mxnet' / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')
     path = os.pathsep.join([str(tmp_path), str(Path(gluon_mgpu.__file__).parents[1])])
@@ -169,4 +168,4 @@ def test_ctrl_c_while_the_program_is_imported(tmp_path, count):
         process.send_signal(signal.SIGINT)
         assert process.wait(10) in (-signal.SIGINT, 130)
         assert process.stderr.read() == ''
-    count('Ctrl-C while the program is imported: ended without a traceback')
+    count('Ctrl-C during the import: ended without a traceback')

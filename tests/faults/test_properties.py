@@ -1,10 +1,11 @@
-"""Properties that hold for any input, tried on inputs that Hypothesis makes up."""
+"""Properties that must hold for any input, tested on inputs that Hypothesis generates."""
 import gzip
 import re
 import struct
 import tempfile
 from pathlib import Path
 
+import faults_of_files
 import numpy
 from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra import numpy as arrays_of
@@ -14,7 +15,7 @@ from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.data import idx
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.mxnet_setup.compat import mx, np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS, by_name
+from gluon_mgpu.parallel.allreduce import ALGORITHMS, allreduce_algorithm
 from gluon_mgpu.parallel.split import split_and_load
 
 CHECK = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -38,7 +39,7 @@ def test_split_and_load_keeps_every_row_once_and_in_order(n, k, row):
        algorithm=st.sampled_from([None, *ALGORITHMS]))
 def test_allreduce_gives_every_device_the_sum(data, algorithm):
     on_devices = [np.array(row, ctx=mx.cpu(i)) for i, row in enumerate(data)]
-    allreduce = by_name(algorithm) if algorithm else scratch.allreduce
+    allreduce = allreduce_algorithm(algorithm) if algorithm else scratch.allreduce
     allreduce(on_devices)
     found = [array.asnumpy() for array in on_devices]
     # Float32 sums of up to 7 numbers of up to 1000, in another order: each of 6 additions rounds by 2^-24 of its sum
@@ -56,7 +57,7 @@ def test_a_list_of_devices_is_read_as_it_was_written(numbers, spaces):
 
 @CHECK
 @given(text=st.one_of(st.text(max_size=20), st.text('cpugal:,-0123456789 ', max_size=20)))
-def test_any_text_is_a_list_of_devices_or_refused_in_one_line(text):
+def test_any_text_is_a_list_of_devices_or_rejected_with_one_line(text):
     try:
         devices = parse_devices(text)
     except ValueError as error:
@@ -67,7 +68,7 @@ def test_any_text_is_a_list_of_devices_or_refused_in_one_line(text):
 
 @CHECK
 @given(content=st.binary(max_size=400), magic=st.booleans(), pack=st.booleans())
-def test_any_bytes_are_an_idx_file_or_refused_in_one_line(content, magic, pack):
+def test_any_bytes_are_an_idx_file_or_rejected_with_one_line(content, magic, pack):
     content = struct.pack('>I', 2049) + content if magic else content
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'labels'
@@ -100,15 +101,15 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**63, 2**63) | st.
 
 @CHECK
 @given(parameters=st.dictionaries(NAMES, COPIES, max_size=4),
-       position=st.dictionaries(st.text(), JSON, max_size=4))
-def test_a_checkpoint_is_read_as_it_was_written(parameters, position):
+       metadata=st.dictionaries(st.text(), JSON, max_size=4))
+def test_a_checkpoint_is_read_as_it_was_written(parameters, metadata):
     kept = checkpoint.Snapshot({f'parameters/{name}': arrays for name, arrays in parameters.items()},
                                {'parameters': {name: len(arrays) for name, arrays in parameters.items()}})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'a'
-        checkpoint.write(path, kept, position)
+        checkpoint.write(path, kept, metadata)
         record, arrays = checkpoint.read(path)
-    assert record == {**kept.record, 'position': position}
+    assert record == {**kept.record, 'metadata': metadata}
     assert arrays.keys() == kept.arrays.keys()
     for name, written in kept.arrays.items():
         assert [(a.dtype, a.shape, a.tobytes()) for a in arrays[name]] == [
@@ -117,14 +118,13 @@ def test_a_checkpoint_is_read_as_it_was_written(parameters, position):
 
 @CHECK
 @given(data=st.data())
-def test_any_bytes_are_a_checkpoint_or_refused_in_one_line(data):
-    """Bytes of any kind, or put in the place of others in a checkpoint, with the checksum made to fit or not."""
-    import faults_of_files
-    whole = faults_of_files.whole_checkpoint()
+def test_any_bytes_are_a_checkpoint_or_rejected_with_one_line(data):
+    """Any part of a checkpoint is replaced by random bytes, with or without a matching checksum."""
+    whole = faults_of_files.valid_checkpoint()
     start = data.draw(st.integers(0, len(whole)))
     end = data.draw(st.integers(start, len(whole)))
     content = whole[:start] + data.draw(st.binary(max_size=30)) + whole[end:]
-    content = faults_of_files.summed(content) if data.draw(st.booleans()) else content
+    content = faults_of_files.with_checksum(content) if data.draw(st.booleans()) else content
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'a'
         path.write_bytes(content)
@@ -133,4 +133,4 @@ def test_any_bytes_are_a_checkpoint_or_refused_in_one_line(data):
         except checkpoint.CheckpointError as error:
             assert re.fullmatch(rf'{path}: .+', str(error)) and len(str(error).splitlines()) == 1
         else:
-            assert isinstance(record['position'], dict)
+            assert isinstance(record['metadata'], dict)

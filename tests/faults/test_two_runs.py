@@ -1,4 +1,4 @@
-"""Two runs at once in one folder: the second is refused by name of the first, and nothing is lost."""
+"""Two runs at the same time in one folder: the second one names the first and ends, and nothing is lost."""
 import re
 import signal
 import subprocess
@@ -9,12 +9,12 @@ from runs import outcome, run
 pytestmark = pytest.mark.slow
 
 
-def test_the_second_is_refused(scratch_command, whole, tmp_path, count):
+def test_the_second_run_names_the_first_and_ends(scratch_command, uninterrupted, tmp_path, count):
     out = tmp_path / 'run'
     command = [*scratch_command, '--out-dir', str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
         assert any(line.startswith('epoch 1/') for line in first.stdout)
-        first.send_signal(signal.SIGSTOP)  # so that it is not done before the second begins
+        first.send_signal(signal.SIGSTOP)  # so that it does not end before the second starts
         second = run([*command, '--resume', 'auto'])
         first.send_signal(signal.SIGCONT)
         assert second.returncode == 2, second.stderr
@@ -22,21 +22,21 @@ def test_the_second_is_refused(scratch_command, whole, tmp_path, count):
         assert re.fullmatch(rf'scratch: {out} is in use by {name}: wait until it ends, or give another --out-dir',
                             second.stderr.strip())
         assert first.wait(120) == 0, first.stderr.read()
-    assert outcome(out) == whole
-    count('a second run in the folder: refused by name of the first')
+    assert outcome(out) == uninterrupted
+    count('a second run in the folder: rejected, naming the first')
 
 
-def test_both_at_once(scratch_command, whole, tmp_path, long, count):
-    """Started at the same moment: one of them trains, whichever it is."""
+def test_two_runs_started_at_the_same_moment(scratch_command, uninterrupted, tmp_path, long, count):
+    """One of them trains, no matter which."""
     for i in range(10 if long else 1):
         out = tmp_path / str(i)
         command = [*scratch_command, '--out-dir', str(out), '--resume', 'auto']
         both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
         errors = [process.communicate(timeout=120)[1] for process in both]
         codes = [process.returncode for process in both]
-        assert 0 in codes, errors  # both, if one began when the other was done
+        assert 0 in codes, errors  # both end with 0 if one starts after the other has ended
         for code, error in zip(codes, errors):
             assert code == 0 or (code == 2 and re.fullmatch(r'scratch: .* (is in use by|is not an empty folder).*\n',
                                                             error)), error
-        assert outcome(out) == whole
-        count('two runs started at once: one trained, nothing lost')
+        assert outcome(out) == uninterrupted
+        count('two runs started at the same moment: one trained, nothing lost')

@@ -1,4 +1,4 @@
-"""Tests of what `prepare` sets, what it leaves to the user, and its warning when MXNet was imported before."""
+"""Tests of `prepare`: its settings, those of the user that it keeps, and its warning if MXNet was imported first."""
 import ctypes
 import importlib
 import os
@@ -18,7 +18,7 @@ OURS = ('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY', 'MALLOC_', 'GLIBC_TUNABLES')
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
 TEMP_COPY = runtime.ENVIRONMENT['MXNET_CPU_TEMP_COPY']
 FAKE_MXNET = "import sys, types; sys.modules['mxnet'] = types.ModuleType('mxnet'); "
-linux = pytest.mark.skipif(sys.platform != 'linux', reason='glibc and libgomp are of Linux')
+linux = pytest.mark.skipif(sys.platform != 'linux', reason='needs glibc and libgomp, which are on Linux')
 
 
 def run(code, *flags, path=(), **environment):
@@ -26,7 +26,7 @@ def run(code, *flags, path=(), **environment):
     env = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     env.update(environment, PYTHONPATH=os.pathsep.join([str(REPO), *path]))
     command = [sys.executable, *flags, '-c', code]
-    result = subprocess.run(command, env=env, text=True, capture_output=True, timeout=120)
+    result = subprocess.run(command, cwd=REPO, env=env, text=True, capture_output=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 
@@ -81,8 +81,8 @@ def test_omp_threads_does_not_change_later():
 
 
 @linux
-def test_omp_threads_where_openmp_was_loaded_before():
-    # OpenMP has then read its environment already, and what we set does not reach it.
+def test_omp_threads_if_openmp_was_loaded_before():
+    # OpenMP has read its environment already, so our setting comes too late
     code = ('import ctypes, os; ctypes.CDLL("libgomp.so.1"); from gluon_mgpu.mxnet_setup import runtime; '
             'print(os.environ["OMP_NUM_THREADS"], runtime.omp_threads())')
     assert run(code, '-S') == f'1 {CORES}'
@@ -90,7 +90,7 @@ def test_omp_threads_where_openmp_was_loaded_before():
 
 # MXNet imported first
 
-def test_a_warning_names_what_came_too_late():
+def test_a_warning_names_the_settings_that_came_too_late():
     code = FAKE_MXNET + """
 import os, warnings
 with warnings.catch_warnings(record=True) as caught:
@@ -114,16 +114,19 @@ print('OMP_NUM_THREADS' in os.environ, runtime.omp_threads())
 def test_too_late_for_the_real_mxnet():
     pytest.importorskip('mxnet')
     if any('-cu' in build for build in installation.installed_builds()):
-        pytest.skip('the CUDA build finds its libraries only where gluon_mgpu is imported first')
+        pytest.skip('the CUDA build finds its libraries only if gluon_mgpu is imported first')
     code = """
 import numpy, warnings
-numpy.bool = bool
+numpy_names = {'__name__': 'numpy_names'}
+exec(open('gluon_mgpu/mxnet_setup/numpy_names.py').read(), numpy_names)  # importing it would import gluon_mgpu
+names = numpy_names['supply'](numpy)
 warnings.simplefilter('ignore')
 import mxnet
-del numpy.bool
+for name in names:
+    delattr(numpy, name)
 import gluon_mgpu
 from gluon_mgpu.mxnet_setup import runtime
-print(numpy.bool is bool, runtime.omp_threads() == mxnet.base._LIB.omp_get_max_threads())
+print(list(runtime.prepare().names) == names, runtime.omp_threads() == mxnet.base._LIB.omp_get_max_threads())
 print(runtime.load_mxnet() is mxnet, mxnet.util.is_np_array())
 """
     assert run(code) == 'True True\nTrue True'
@@ -132,28 +135,20 @@ print(runtime.load_mxnet() is mxnet, mxnet.util.is_np_array())
 def test_no_warning_when_imported_first_nor_when_reloaded():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        importlib.reload(gluon_mgpu)  # prepare ran when pytest started, long before MXNet is loaded
+        importlib.reload(gluon_mgpu)  # `prepare` ran when pytest started, before MXNet was imported
     assert run('import gluon_mgpu, sys; print("mxnet" in sys.modules)', '-W', 'error') == 'False'
 
 
 # Missing names
 
-def test_numpy_bool():
-    assert run('import gluon_mgpu, numpy; print(numpy.bool is bool)') == 'True'
-
-
-def test_numpy_2_keeps_its_own_bool(tmp_path):
-    (tmp_path / 'numpy.py').write_text('__version__ = "2.0.0"\nbool = "its own"\n')
-    assert run('import gluon_mgpu, numpy; print(numpy.bool)', '-S', path=[str(tmp_path)]) == 'its own'
-
-
-def test_a_broken_numpy_does_not_stop_the_import(tmp_path):
-    (tmp_path / 'numpy.py').write_text('1 / 0\n')
+@pytest.mark.parametrize('source', ['1 / 0', '__version__ = "unknown"', '__version__ = "2.0.0"'])
+def test_a_broken_numpy_does_not_stop_the_import(source, tmp_path):
+    (tmp_path / 'numpy.py').write_text(source)
     assert run('import gluon_mgpu; print(gluon_mgpu.__version__)', '-S', path=[str(tmp_path)]) == gluon_mgpu.__version__
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason='distutils is part of Python before 3.12')
-def test_distutils_without_the_start_up_file_of_setuptools():
+def test_distutils_without_the_pth_file_of_setuptools():
     site = sysconfig.get_paths()['purelib']  # on the path, but with -S its .pth files are not read
     code = 'from distutils.version import LooseVersion; print("there")'
     assert run(f'import gluon_mgpu; {code}', '-S', path=[site]) == 'there'
@@ -178,23 +173,23 @@ print(inside, end - start > 256 << 20, heap() == [start, end])
 
 @linux
 @pytest.mark.parametrize(('user', 'expected'), [
-    ({}, "('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY') ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad') ()"),
+    ({}, "('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY') ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad') () ()"),
     ({'OMP_NUM_THREADS': '1', 'MALLOC_ARENA_MAX': '4', 'MALLOC_TOP_PAD_': '9'},
-     "('MXNET_CPU_TEMP_COPY',) ('mmap_max', 'trim_threshold') ()"),
+     "('MXNET_CPU_TEMP_COPY',) ('mmap_max', 'trim_threshold') () ()"),
 ])
-def test_prepare_returns_what_it_set(user, expected):
+def test_prepare_returns_its_settings(user, expected):
     assert run('from gluon_mgpu.mxnet_setup import runtime; print(*runtime.prepare())', '-S', **user) == expected
 
 
-def test_prepare_returns_what_came_too_late():
+def test_prepare_returns_the_settings_that_came_too_late():
     code = FAKE_MXNET + 'from gluon_mgpu.mxnet_setup import runtime; print(*runtime.prepare())'
     assert run(code, '-S', '-W', 'ignore', OMP_NUM_THREADS='1') == (
-        f"() () ('MXNET_CPU_TEMP_COPY={TEMP_COPY}', 'the memory allocator')")
+        f"() () ('MXNET_CPU_TEMP_COPY={TEMP_COPY}', 'the memory allocator') ()")
 
 
 @linux
 @pytest.mark.parametrize(('user', 'expected'), [
-    ({}, 'True True True'),  # a large block is in the heap, which grew in advance and does not shrink
+    ({}, 'True True True'),  # a large block is in the heap, which has grown in advance and does not shrink
     ({'MALLOC_MMAP_MAX_': '65536', 'MALLOC_TOP_PAD_': '131072'}, 'False False True'),
     ({'GLIBC_TUNABLES': 'glibc.malloc.mmap_max=65536:glibc.malloc.top_pad=131072'}, 'False False True'),
     ({'MALLOC_TRIM_THRESHOLD_': '131072', 'MALLOC_TOP_PAD_': '131072'}, 'True False False'),
@@ -237,10 +232,10 @@ def test_the_users_allocator_settings_have_priority(user, numbers, monkeypatch):
 def test_another_allocator_is_left_alone(monkeypatch):
     class Process:
         gnu_get_libc_version = None
-        malloc = ctypes.CDLL(None).calloc  # stands for the malloc of a library in LD_PRELOAD
+        malloc = ctypes.CDLL(None).calloc  # simulates the malloc of a library in LD_PRELOAD
 
         def mallopt(self, number, value):
-            pytest.fail('it means nothing to this allocator')
+            pytest.fail('mallopt does not set this allocator')
 
     real = ctypes.CDLL
     monkeypatch.setattr(ctypes, 'CDLL', lambda name: real(name) if name else Process())
@@ -304,7 +299,7 @@ def test_nothing_is_loaded_for_the_cpu_build(builds, loaded, monkeypatch):
     assert loaded == []
 
 
-def test_dependencies_stand_first():
+def test_dependencies_come_first():
     order = [Path(library).name.split('.so')[0] for library in installation.NVIDIA_LIBRARIES]
     for library, needs in {'libcublas': ['libcublasLt'], 'libcusolver': ['libcublas', 'libcusparse'],
                            'libcudnn': ['libcublas', 'libnvrtc'], 'libnccl': ['libcudart']}.items():
@@ -356,7 +351,7 @@ def test_a_network_that_is_not_hybridized_takes_at_most_twice_the_memory_of_mxne
 
 @pytest.mark.slow
 def test_imported_first_in_a_thread():
-    """NumPy's semantics hold in every thread, the main one included."""
+    """NumPy semantics are active in every thread, including the main one."""
     pytest.importorskip('mxnet')
     code = """
 import threading
@@ -383,7 +378,7 @@ print(len(results), len(set(results)), results[0])
 
 
 @pytest.mark.slow
-def test_training_in_a_thread_is_training():
+def test_training_in_a_thread_gives_the_same_losses():
     pytest.importorskip('mxnet')
     code = """
 import threading

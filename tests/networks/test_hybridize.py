@@ -100,12 +100,12 @@ def test_other_parameters_on_the_same_device(devices):
         assert abs(gradients[1] - gradients[0]).max() < 1e-6
         assert gradients[1].any()
         kept.append((params[0].grad, gradients[1]))
-    for gradient, as_it_was in kept:
-        assert (gradient.asnumpy() == as_it_was).all()
+    for gradient, expected in kept:
+        assert (gradient.asnumpy() == expected).all()
 
 
 @pytest.mark.parametrize('names', [{'np': np, 'npx': npx}, {'mnp': np, 'operators': npx}])
-def test_by_whatever_names_a_module_has_for_np_and_npx(devices, names):
+def test_np_and_npx_may_have_any_names_in_a_module(devices, names):
     x, ops = names
     namespace = dict(names)
     exec(f'def f(a, b):\n    return {ops}.relu({x}.dot(a, b)) + {x}.tanh(a)', namespace)
@@ -123,18 +123,18 @@ def test_float32_and_float64_in_turn(devices):
 @pytest.mark.parametrize('kind', ['function', 'block'])
 def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
     """Each shape has its own operator; those used longest ago are dropped."""
-    made, gone = [], []
+    created, deleted = [], []
 
     class Operator:
         def __init__(self, operator):
             self.operator = operator
-            made.append(self)
+            created.append(self)
 
         def __call__(self, *arrays):
             return self.operator(*arrays)
 
         def __del__(self):
-            gone.append(1)
+            deleted.append(1)
 
     cached_op = hybridize.cached_op
     monkeypatch.setattr(hybridize, 'cached_op', lambda *args: Operator(cached_op(*args)))
@@ -142,10 +142,10 @@ def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
     for n in range(2, 3 * MAX_OPERATORS):
         for rows in (n, 1):  # 1 is used every time, so its operator stays
             double(np.ones((rows, 2), ctx=devices[0])).wait_to_read()
-    assert len(made) == 3 * MAX_OPERATORS - 1
-    made.clear()
+    assert len(created) == 3 * MAX_OPERATORS - 1
+    created.clear()
     gc.collect()
-    assert len(gone) == 3 * MAX_OPERATORS - 1 - MAX_OPERATORS
+    assert len(deleted) == 3 * MAX_OPERATORS - 1 - MAX_OPERATORS
 
 
 def test_an_operator_dropped_before_its_backward_pass(devices):
@@ -163,7 +163,7 @@ def test_an_operator_dropped_before_its_backward_pass(devices):
 
 def test_no_operator_at_the_edge_takes_a_scratch_area(devices):
     """Graphs keep scratch areas of the engine's one ring; such an operator would take another at each call."""
-    graph = isolate(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
+    graph, _ = isolate(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
     operators = [node['op'] for node in json.loads(graph.tojson())['nodes']]
     assert operators == ['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']
 
@@ -194,7 +194,7 @@ def call_and_gradient(call, net, X, **record):
 
 
 @pytest.mark.parametrize('hybridize_itself', [False, True])
-def test_a_block_is_the_same_function_for_any_rows_recorded_or_not(devices, hybridize_itself):
+def test_a_block_gives_the_same_results_for_any_rows_recorded_or_not(devices, hybridize_itself):
     net = hybrid_net(devices)
     if hybridize_itself:
         net.hybridize()
@@ -209,7 +209,7 @@ def test_a_block_is_the_same_function_for_any_rows_recorded_or_not(devices, hybr
                 assert abs(by_blocks).max() > 0
 
 
-def test_shapes_that_are_not_known_yet_are_after_the_first_call(devices):
+def test_unknown_shapes_are_inferred_in_the_first_call(devices):
     net = hybrid_net(devices)
     out = hybridized(net)(np.ones((2, 4), ctx=devices[1]))
     assert out.shape == (2, 2) and out.ctx == devices[1]
@@ -267,9 +267,9 @@ def test_evaluation_after_training_sees_the_statistics_of_the_last_batch(devices
         with autograd.record():
             l = fast(X)
         l.backward()
-        at_once = fast(X)
+        immediately = fast(X)
         npx.waitall()
-        assert (at_once == fast(X)).all()
+        assert (immediately == fast(X)).all()
 
 
 def test_dropout_is_random_in_training_and_off_in_evaluation(devices):
@@ -310,7 +310,7 @@ def test_a_block_initialized_again_or_cast_is_traced_again(devices):
     assert (gradients[0] != gradients[1]).any()
 
 
-def test_gradients_go_where_the_parameter_has_them_now(devices):
+def test_gradients_are_written_to_the_current_arrays_of_a_parameter(devices):
     net, X = hybrid_net(devices), np.random.normal(size=(5, 4), ctx=devices[0])
     fast = hybridized(net)
     once = call_and_gradient(fast, net, X)[1]
@@ -325,7 +325,7 @@ def test_gradients_go_where_the_parameter_has_them_now(devices):
     assert abs(net[2].weight.grad(devices[0])).max() > 0
 
 
-def test_the_block_stays_as_it_is(devices):
+def test_the_block_itself_is_not_changed(devices):
     """After a call it can still be hybridized, cast, extended and copied."""
     net, X = hybrid_net(devices), np.random.normal(size=(5, 4), ctx=devices[0])
     fast = hybridized(net)
@@ -420,6 +420,6 @@ def test_two_outputs_are_an_error(devices):
         hybridized(Two())(np.ones(1, ctx=devices[0]))
 
 
-def test_keeps_name_and_docstring():
+def test_the_name_of_the_function_is_kept():
     assert dense.__name__ == 'dense'
     assert dense.__wrapped__ is not dense

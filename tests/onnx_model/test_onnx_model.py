@@ -12,7 +12,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast
 from gluon_mgpu.networks.resnet import Residual, resnet18
-from gluon_mgpu.onnx_model import file, operators
+from gluon_mgpu.onnx_model import conversion, file
 from gluon_mgpu.scratch import init_params, lenet
 
 nn = gluon.nn
@@ -20,7 +20,7 @@ mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='lower precision needs MXN
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -40,7 +40,7 @@ def missing(*names):
 
 
 def test_the_shapes_of_lenet_are_those_of_the_chapter():
-    assert list(operators.LENET.values()) == [param.shape for param in init_params()]
+    assert list(conversion.LENET.values()) == [param.shape for param in init_params()]
 
 
 def test_contents_of_the_file():
@@ -82,8 +82,8 @@ def test_an_attribute_named_block_is_an_attribute(wrap, capsys):
 
 @pytest.mark.slow
 @mxnet_1
-def test_the_parameters_of_lower_precision(capsys):
-    """The same model as of the same parameters in float32. It is compared in float32: no bfloat16 is computed."""
+def test_a_network_in_lower_precision(capsys):
+    """The model equals that of the same parameters in float32, and is checked in float32 on any processor."""
     net = resnet18(10)
     net.initialize()
     net(np.zeros((1, 1, 28, 28)))
@@ -128,14 +128,14 @@ def test_the_parameters_of_lower_precision(capsys):
     (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(axis=2)), 'only BatchNorm layers over axis 1 with a trained'),
     (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10, activation='relu')), 'only Dense layers'),
 ])
-def test_unsupported_networks_are_refused(net, words, tmp_path):
-    with pytest.raises(ValueError, match=words) as refused:
+def test_unsupported_networks_are_rejected(net, words, tmp_path):
+    with pytest.raises(ValueError, match=words) as error:
         to_onnx(net() if callable(net) and net is not lenet else net, 'a.onnx')
-    assert '\n' not in str(refused.value) and list(tmp_path.iterdir()) == []
+    assert '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
 
 
 @mxnet_1
-def test_unsupported_networks_in_lower_precision_are_refused():
+def test_unsupported_networks_in_lower_precision_are_rejected():
     net = block(Cast('float32'), nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10))
     with pytest.raises(ValueError, match=r'in lower precision, only resnet18\(num_classes, dtype\) can'):
         to_onnx(net, 'a.onnx')
@@ -150,7 +150,7 @@ def test_layers_without_bias_and_other_strides():
 
 
 def test_a_model_with_other_scores_is_not_written(tmp_path, monkeypatch):
-    """As if an operator computed something else in onnxruntime. The old file is kept."""
+    """Simulates an operator with another result in onnxruntime. The old file is kept."""
     params = to_mx(lenet_params(numpy.random.default_rng(0), 0.1))
     (tmp_path / 'a.onnx').write_text('old')
     for wrong, words in ((lambda X, params: lenet(X, params) * 1.001, r'1.0e-03 of the largest'),
@@ -170,7 +170,7 @@ def test_scores_that_are_all_zero_or_tiny(W4, b4, capsys):
     assert 'model: a.onnx, checked in onnxruntime: ' in capsys.readouterr().out
 
 
-def test_scores_that_overflow_are_refused(tmp_path):
+def test_scores_that_overflow_are_rejected(tmp_path):
     params = [array * 1e30 for array in to_mx(lenet_params(numpy.random.default_rng(0), 0.1))]
     with pytest.raises(ValueError, match='^no model is written because scores of random images are not finite'):
         to_onnx(params, 'a.onnx')
@@ -195,15 +195,10 @@ def test_a_module_that_cannot_be_imported(name, error, monkeypatch):
         file.check_path('a.onnx')
 
 
-def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_old_file(tmp_path, full_disk):
     params = to_mx(lenet_params(numpy.random.default_rng(0)))
     (tmp_path / 'a.onnx').write_text('old')
-
-    def full(descriptor):
-        raise OSError(28, 'No space left on device')
-
-    monkeypatch.setattr(os, 'fsync', full)
-    with pytest.raises(OSError, match='No space left'):
+    with full_disk(), pytest.raises(OSError, match='No space left'):
         to_onnx(params, 'a.onnx')
     assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
     assert (tmp_path / 'a.onnx').read_text() == 'old'
@@ -240,6 +235,6 @@ def test_paths(tmp_path, monkeypatch):
     file.check_path(tmp_path / 'runs/new/a.onnx', 'runs/new')
     with pytest.raises(ValueError, match='runs is not a writable folder'):
         file.check_path('runs/a.onnx', 'runs/new')
-    monkeypatch.setattr(os, 'access', lambda path, mode: False)  # root may write everywhere
+    monkeypatch.setattr(os, 'access', lambda path, mode: False)  # root can write everywhere
     with pytest.raises(ValueError, match=f'a.onnx cannot be written: {tmp_path} is not a writable folder'):
         file.check_path('a.onnx')

@@ -1,21 +1,16 @@
-"""Allreduce algorithms, compared with NumPy's sums, bytes counted by hand, and the bytes really copied."""
+"""Allreduce algorithms, compared with NumPy's sums, bytes counted by hand, and the bytes that are copied."""
 import numpy
 import oracle
 import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, by_name, kvstore, ring, star, tree
+from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, allreduce_algorithm, kvstore, ring, star, tree
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices
 DTYPES = ['float32', 'float64', 'float16', 'int32']
 
 every_algorithm = pytest.mark.parametrize('allreduce', ALGORITHMS.values(), ids=ALGORITHMS)
-
-
-@pytest.fixture
-def rng(seed):
-    return numpy.random.default_rng(seed)
 
 
 def on_devices(arrays, devices):
@@ -46,7 +41,7 @@ def test_every_device_gets_the_sum_in_place(allreduce, k, device_list, rng):
 
 @every_algorithm
 @pytest.mark.parametrize('k', [2, 3, 4, 5])
-def test_replicas_are_equal_to_the_bit(allreduce, k, device_list, rng):
+def test_replicas_are_exactly_equal(allreduce, k, device_list, rng):
     arrays = rng.normal(size=(k, 1003)).astype('float32')
     data = on_devices(arrays, device_list(k))
     allreduce(data)
@@ -127,7 +122,7 @@ def test_one_device_sends_nothing(allreduce, device_list):
 
 @pytest.mark.parametrize('allreduce', [star, ring, tree])
 @pytest.mark.parametrize('k', [2, 3, 5])
-def test_what_is_counted_is_what_is_copied(allreduce, k, device_list, monkeypatch):
+def test_counted_bytes_are_the_copied_bytes(allreduce, k, device_list, monkeypatch):
     devices = device_list(k)
     sent, received = dict.fromkeys(devices, 0), dict.fromkeys(devices, 0)
     copyto = np.ndarray.copyto
@@ -172,7 +167,7 @@ def test_traffic_counts_what_it_sends(devices):
 
 @pytest.mark.parametrize('name', ['ring', 'tree', 'kvstore'])
 @pytest.mark.parametrize('k', [2, 3])
-def test_training_is_that_of_the_star(name, k, device_list, rng):
+def test_training_equals_training_with_star(name, k, device_list, rng):
     """In float64; in some batches, a device gets no rows."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
     batches = [oracle.images(rng, n, dtype='float64') for n in (8, 7, 1, 2)]
@@ -197,13 +192,13 @@ def test_training_is_that_of_the_star(name, k, device_list, rng):
 
 
 def test_an_algorithm_by_its_name():
-    assert by_name('ring') is ring
-    assert by_name(scratch.allreduce) is scratch.allreduce
+    assert allreduce_algorithm('ring') is ring
+    assert allreduce_algorithm(scratch.allreduce) is scratch.allreduce
     with pytest.raises(ValueError, match="allreduce 'bogus': must be star, ring, tree, kvstore or a function of a "
                                          'list of arrays'):
-        by_name('bogus')
+        allreduce_algorithm('bogus')
 
 
-def test_train_checks_the_name_before_it_loads_anything(devices):
+def test_train_checks_the_name_before_it_loads_data(devices):
     with pytest.raises(ValueError, match="allreduce 'bogus'"):
         scratch.train(2, 4, 0.1, devices=devices, data=(None, None), allreduce='bogus')

@@ -7,11 +7,11 @@ import pytest
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
-from gluon_mgpu.parallel.split import split_and_load, split_batch
+from gluon_mgpu.parallel.split import split_and_load, split_batch, split_by
 
 
 def error_line(function, *args):
-    """Return the one line of the ValueError."""
+    """Return the message of the ValueError: one line."""
     with pytest.raises(ValueError) as error:
         function(*args)
     line, = str(error.value).splitlines()
@@ -28,7 +28,7 @@ def check_shards(shards, whole, devices):
 
 
 @pytest.mark.parametrize('k', [1, 2, 3, 4])
-def test_shards_are_the_batch(device_list, k):
+def test_shards_together_are_the_batch(device_list, k):
     devices = device_list(k)
     for rows in [*range(1, 14), 96, 255, 256]:
         X, y = np.random.normal(size=(rows, 2, 3)), np.array(numpy.random.randint(0, 10, rows))
@@ -45,6 +45,37 @@ def test_shards_are_the_batch(device_list, k):
 def test_sizes_by_hand(device_list, rows, k, expected):
     X_shards, y_shards = split_batch(np.zeros((rows, 2)), np.zeros(rows), device_list(k))
     assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards] == expected
+
+
+@pytest.mark.parametrize(('rows', 'shares', 'expected'), [
+    (8, [3, 1], [6, 2]), (256, [3, 1], [192, 64]), (7, [3, 1], [6, 1]), (10, [1, 2.5, 1.5], [2, 5, 3]),
+    (256, [1, 1000], [1, 255]), (2, [1, 1000], [1, 1]), (1, [1, 1000], [1]), (3, [5, 1, 1, 9], [1, 1, 1]),
+    (7, [1, 1, 1], [3, 2, 2]), (0, [3, 1], [])])
+def test_sizes_by_shares(device_list, rows, shares, expected):
+    """Each of the first devices gets a row, however small its share, so that shard i is on device i."""
+    X, devices = np.arange(2 * rows).reshape(rows, 2), device_list(len(shares))
+    X_shards, y_shards = split_batch(X, X, devices, shares)
+    assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards] == expected
+    if rows:
+        check_shards(X_shards, X, devices)
+
+
+def test_equal_shares_change_nothing(device_list):
+    for k in (1, 2, 3, 4):
+        for rows in range(1, 14):
+            sizes = [[len(shard) for shard in split_and_load(np.zeros(rows), device_list(k), shares)]
+                     for shares in (None, [7] * k, [0.1] * k)]
+            assert sizes[0] == sizes[1] == sizes[2]
+
+
+@pytest.mark.parametrize(('shares', 'message'), [
+    ([1, 2, 3], 'shares 1,2,3: must be one number for each of '), ([], 'shares : must be one number for'),
+    ('3', 'shares 3: must be one number for'), ([1, 0], 'share 0: must be a number above 0'),
+    ([1, -1], 'share -1: must'), ([1, float('nan')], 'share nan: must'),
+    ('3,x', "share 'x': must be a number above 0")])
+def test_invalid_shares(devices, shares, message):
+    assert error_line(split_by, shares, devices[:2]).startswith(message)
+    assert error_line(split_and_load, np.zeros(4), devices[:2], shares).startswith(message)
 
 
 def test_the_books_4_by_6_on_two(devices):
@@ -106,12 +137,12 @@ def test_splitting_does_not_wait(devices, array, no_waiting):
         one_array = split_and_load(X, devices)
     assert [len(s) for s in shards] == [len(s) for s in one_array]
     with no_waiting(), pytest.raises(AssertionError, match='waited'):
-        shards[0].asnumpy()  # the fixture sees a wait
+        shards[0].asnumpy()  # the fixture detects a wait
 
 
 @pytest.mark.parametrize('rows', [1, 2, 7])
 def test_one_array(device_list, rows):
-    """The shards are those of a batch."""
+    """The shards equal those of a batch."""
     data, devices = np.random.normal(size=(rows, 3)), device_list(3)
     shards = split_and_load(data, devices)
     check_shards(shards, data, devices)

@@ -1,4 +1,4 @@
-"""The Trainer with few calls gives the same parameters as gluon.Trainer, to the last bit, for any optimizer."""
+"""The package's Trainer gives exactly the same parameters as gluon.Trainer, for any optimizer."""
 import weakref
 from functools import partial
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer
 from gluon_mgpu.training.parameters import trainable
 
+OWN_UPDATE = {'update_on_kvstore': False}  # of gluon.Trainer, as this Trainer always does
 ROWS = (16, 5, 1)  # also fewer than devices
 
 
@@ -47,8 +48,9 @@ def values(net):
 
 
 def assert_same(net, other):
+    """Check that the parameters are exactly equal, on every device."""
     for mine, others in zip(values(net), values(other)):
-        for array in mine:  # on every device
+        for array in mine:
             assert array.tobytes() == others[0].tobytes()
 
 
@@ -57,6 +59,7 @@ def assert_same(net, other):
     ('sgd', {'learning_rate': 0.1}),
     ('sgd', {'learning_rate': 0.1, 'wd': 0.01, 'clip_gradient': 0.02}),
     ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}),
+    ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.01, 'clip_gradient': 0.02}),
     ('adam', {'learning_rate': 0.01})])
 def test_the_same_as_gluon_trainer(optimizer, settings, num_devices, device_list):
     devices = device_list(num_devices)
@@ -71,12 +74,14 @@ def test_the_same_as_gluon_trainer(optimizer, settings, num_devices, device_list
     assert any((a != b).any() for a, b in zip(before[0], values(nets[0])[0]))
 
 
-def test_learning_rates_per_parameter_and_a_schedule(devices):
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+def test_learning_rates_per_parameter_and_a_schedule(momentum, devices):
     nets = [network(devices), network(devices)]
     for net, kind in zip(nets, (Trainer, gluon.Trainer)):
         trainable(net)[0].lr_mult, trainable(net)[-1].wd_mult = 0.1, 0.0
         schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.1)
-        trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1, 'wd': 0.1, 'lr_scheduler': schedule})
+        trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1, 'wd': 0.1, 'momentum': momentum,
+                                               'lr_scheduler': schedule})
         rng = numpy.random.default_rng(1)
         for rows in ROWS:
             step(net, trainer, devices, rows, rng)
@@ -84,14 +89,14 @@ def test_learning_rates_per_parameter_and_a_schedule(devices):
 
 
 @pytest.mark.parametrize('as_one', [lambda net: net, hybridized])
-@pytest.mark.parametrize('change', ['one layer anew', 'all parameters anew', 'frozen before', 'frozen',
-                                    'frozen and trained again'])
+@pytest.mark.parametrize('change', ['one layer initialized again', 'all layers initialized again', 'frozen before',
+                                    'frozen', 'frozen and trained again'])
 def test_parameters_that_change_during_training(change, as_one, devices):
-    """Gradients that moved to other memory are put into one array again."""
+    """Gradients in new memory are combined into one array again."""
     nets = [network(devices), network(devices)]
     # Otherwise gluon.Trainer would continue with the values in its key-value store
     for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, update_on_kvstore=False))):
-        part = {'one layer anew': [net[2]], 'all parameters anew': [net]}.get(change, [])
+        part = {'one layer initialized again': [net[2]], 'all layers initialized again': [net]}.get(change, [])
         frozen = trainable(net)[:2] if 'frozen' in change else []
         if change == 'frozen before':
             for param in frozen:
@@ -126,6 +131,25 @@ def test_the_last_parameters_frozen(train_again, devices):
     assert_same(*nets)
 
 
+@pytest.mark.parametrize('kinds', [(Trainer, gluon.Trainer), (gluon.Trainer, Trainer)])
+def test_momentum_is_where_gluon_trainer_keeps_it(kinds, devices, tmp_path):
+    """So either Trainer continues with the states of the other."""
+    nets, path = [network(devices), network(devices)], str(tmp_path / 'states')
+    settings = {'learning_rate': 0.1, 'momentum': 0.9}
+    for net, in_turn in zip(nets, (kinds, [gluon.Trainer] * 2)):
+        rng = numpy.random.default_rng(1)
+        for number, kind in enumerate(in_turn):
+            trainer = kind(trainable(net), 'sgd', dict(settings), **({} if kind is Trainer else OWN_UPDATE))
+            if number:
+                trainer.load_states(path)
+            for rows in ROWS:
+                step(net, trainer, devices, rows, rng)
+            for updater, device in zip(trainer._updaters, devices):  # also those that were loaded
+                assert {state.context for state in updater.states.values()} == {device}
+            trainer.save_states(path)
+    assert_same(*nets)
+
+
 def test_all_parameters_frozen(devices):
     net = network(devices)
     for param in trainable(net):
@@ -147,15 +171,16 @@ def test_a_scaled_loss_that_overflows_changes_nothing(devices):
         assert any((a != b).any() for a, b in zip(before[0], values(net)[0])) is not overflow
 
 
-def test_few_calls(devices, monkeypatch):
+@pytest.mark.parametrize('momentum, operator', [(0.0, 'multi_sgd_update'), (0.9, 'multi_sgd_mom_update')])
+def test_a_step_takes_few_calls(momentum, operator, devices, monkeypatch):
     """One sum, and on each device one update of the 50 weights and one of the 50 biases."""
-    nn, sums, updates, update = gluon.nn, [], [], mx.nd.multi_sgd_update
+    nn, sums, updates, update = gluon.nn, [], [], getattr(mx.nd, operator)
     net = nn.HybridSequential()
     net.add(*(nn.Dense(8, in_units=8) for _ in range(50)))
     net.initialize(ctx=devices)
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': momentum})
     monkeypatch.setattr('gluon_mgpu.parallel.trainer.star', lambda data: (sums.append(data), star(data)))
-    monkeypatch.setattr(mx.nd, 'multi_sgd_update',
+    monkeypatch.setattr(mx.nd, operator,
                         lambda *args, **kwargs: (updates.append(kwargs['num_weights']), update(*args, **kwargs)))
     with autograd.record():
         ls = [net(np.ones((1, 8), ctx=device)).sum() for device in devices]
@@ -183,7 +208,7 @@ def test_memory_of_gradients_no_longer_used_is_freed(devices):
 
 
 def test_parameters_of_two_dtypes(devices):
-    """They cannot be in one array, so gluon.Trainer's own code updates them."""
+    """They do not fit in one array, so gluon.Trainer's own code updates them."""
     nn, nets = gluon.nn, []
     for kind in (Trainer, gluon.Trainer):
         net = nn.HybridSequential()

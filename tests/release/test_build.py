@@ -1,4 +1,4 @@
-"""Wheel and source archive: what is in them, and that the wheel's files alone can train, in another folder."""
+"""Contents of the wheel and the source archive; the wheel's files alone can train in another folder."""
 from __future__ import annotations
 
 import os
@@ -18,14 +18,14 @@ import gluon_mgpu
 
 REPO = Path(__file__).parents[2]
 NAME = f'gluon_mgpu-{gluon_mgpu.__version__}'
-# Caches, environments, what runs leave, and what only CI of the project reads
+# Caches, environments, results of runs, and files for the CI of this project
 UNWANTED = re.compile(
     r'__pycache__|\.pyc$|(^|/)(\.\w+_cache|\.hypothesis|\.venv[^/]*|\.git|\.ci|runs|build|dist|site)/')
 
 
 @pytest.fixture(scope='module')
 def built(tmp_path_factory):
-    """A folder with the wheel and the source archive, built as pip would: no fault, no warning."""
+    """A folder with the wheel and the source archive, built as by pip, without errors and warnings."""
     pytest.importorskip('hatchling')
     folder = tmp_path_factory.mktemp('dist')
     done = subprocess.run([sys.executable, '-W', 'error', '-m', 'hatchling', 'build', '-d', folder], cwd=REPO,
@@ -38,7 +38,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def installed(built, tmp_path_factory):
-    """The wheel's files in a folder of their own: all that installing them means."""
+    """A folder with the files of the wheel, as pip installs them."""
     folder = tmp_path_factory.mktemp('site')
     with zipfile.ZipFile(built / f'{NAME}-py3-none-any.whl') as wheel:
         wheel.extractall(folder)
@@ -53,21 +53,21 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed):
     assert found == sources | {f'{info}/{name}' for name in ('METADATA', 'RECORD', 'WHEEL', 'licenses/LICENSE')}
 
 
-def test_its_metadata(installed):
+def test_the_metadata_of_the_wheel(installed):
     metadata = Parser().parsestr((installed / f'{NAME}.dist-info/METADATA').read_text())
     assert metadata['Version'] == gluon_mgpu.__version__
     assert metadata['License-Expression'] == 'Apache-2.0'
-    assert metadata['Requires-Python'] == '<3.13,>=3.9'
+    assert metadata['Requires-Python'] == '>=3.9'
     assert {'cpu', 'cu112', 'mxnet2', 'test'} <= set(metadata.get_all('Provides-Extra'))
-    assert not any('mxnet' in r and 'extra' not in r for r in metadata.get_all('Requires-Dist'))  # a build is chosen
+    assert not any('mxnet' in r and 'extra' not in r for r in metadata.get_all('Requires-Dist'))  # the user chooses one
 
 
-def test_the_source_archive_holds_what_one_needs_to_go_on(built):
+def test_the_source_archive_holds_everything_needed_for_development(built):
     with tarfile.open(built / f'{NAME}.tar.gz') as archive:
         names = [name.partition('/')[2] for name in archive.getnames()]
     assert not [name for name in names if UNWANTED.search(name)]
     listed = subprocess.run(['git', 'ls-files'], cwd=REPO, text=True, capture_output=True, check=False)
-    if listed.returncode:  # in the archive itself
+    if listed.returncode:  # not in a checkout, but in an unpacked archive
         listed.stdout = 'LICENSE\nMakefile\npyproject.toml\nREADME.md\ntests/conftest.py\ntools/make_venv.sh\n'
     expected = {name for name in listed.stdout.splitlines() if not UNWANTED.search(name) and (REPO / name).exists()}
     assert expected <= set(names)
@@ -82,7 +82,7 @@ def run(installed, folder, *command):
 
 
 @pytest.mark.slow
-def test_it_trains_in_another_folder(installed, tmp_path):
+def test_the_wheel_trains_in_another_folder(installed, tmp_path):
     idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 32))
     done = run(installed, tmp_path, '-m', 'gluon_mgpu.scratch', '--devices', 'cpu:0,cpu:1', '--dataset', 'mnist',
                '--data-dir', 'data', '--num-epochs', 1, '--batch-size', 32, '--out-dir', 'run', '--quiet')
@@ -92,8 +92,8 @@ def test_it_trains_in_another_folder(installed, tmp_path):
     assert (tmp_path / 'run/accuracy.png').stat().st_size > 1000
 
 
-def test_what_it_advises_can_be_done_without_a_checkout(installed, tmp_path):
-    """No 'make', no '.[cpu]': there is neither where a wheel was installed."""
+def test_the_remedies_work_without_a_checkout(installed, tmp_path):
+    """They use neither make nor '.[cpu]', which exist only in a checkout."""
     code = ('import gluon_mgpu; print(gluon_mgpu.__file__)\n'
             'from gluon_mgpu.mxnet_setup import installation as i\n'
             'print(i._pip("cpu"), i._pip("cu112"), i.how_to_get_horovod(), sep="\\n")')
@@ -101,6 +101,6 @@ def test_what_it_advises_can_be_done_without_a_checkout(installed, tmp_path):
     assert done.returncode == 0, done.stderr
     where, cpu, cu112, horovod = done.stdout.splitlines()
     assert where == str(installed / 'gluon_mgpu/__init__.py')
-    assert cpu == 'pip install mxnet==1.9.1'
-    assert cu112.startswith('pip install mxnet-cu112==1.9.1 nvidia-cublas-cu11==')
+    assert cpu == 'pip install --no-deps mxnet==1.9.1'
+    assert cu112.startswith('pip install --no-deps mxnet-cu112==1.9.1 nvidia-cublas-cu11==')
     assert horovod == f"tools/install_horovod.sh {sys.prefix} in a checkout of this package's source builds it"

@@ -18,7 +18,7 @@ REPO = Path(__file__).parents[2]
 TOOL = REPO / 'tools' / 'gpu_report.py'
 PAGE = """# A page
 
-    echo not of the list
+    echo before the list
 
 ## The list
 
@@ -29,13 +29,13 @@ PAGE = """# A page
 
 ## Further
 
-    echo nor this
+    echo after the list
 """
 
 
 @pytest.fixture
 def report(tmp_path):
-    """A function that runs the tool in an empty folder, on a machine with a GPU if asked for."""
+    """A function that runs the tool in an empty folder, on a simulated machine with or without a GPU."""
     def run(*arguments, gpu=True):
         environment = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
         if gpu:
@@ -52,7 +52,7 @@ def report(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_commands_are_run_and_told_of(report, tmp_path):
+def test_all_commands_are_run_and_reported(report, tmp_path):
     done = report('--list', tmp_path / 'page.md', '--timeout', 2)
     assert (done.returncode, done.stderr) == (1, '')
     assert done.stdout.endswith('2 of 4 succeeded: their output is in gpu-report.txt; please send it back\n')
@@ -64,12 +64,12 @@ def test_all_commands_are_run_and_told_of(report, tmp_path):
     assert '\none\nstep 3\n--- exit status 0' in text
     assert '\nbroken\n--- exit status 7' in text
     assert f'\n{sys.prefix} {sys.prefix}\n' in text  # the commands' python is the one that runs the tool
-    assert 'not of the list' not in text and 'nor this' not in text
+    assert 'before the list' not in text and 'after the list' not in text
     assert text.endswith('\n2 of 4 succeeded\n')
 
 
 @pytest.mark.parametrize('arguments', [[], ['--check'], ['--out', 'other.txt']])
-def test_without_a_gpu_one_line_and_nothing_written(report, tmp_path, arguments):
+def test_without_a_gpu_it_prints_one_line_and_writes_nothing(report, tmp_path, arguments):
     done = report(*arguments, gpu=False)
     assert (done.returncode, done.stdout) == (2, '')
     assert done.stderr.startswith('gpu_report: no GPU to report on: ') and done.stderr.count('\n') == 1
@@ -90,6 +90,7 @@ def test_a_file_that_cannot_be_written(report, tmp_path):
 
 
 def real_list():
+    """Return the commands in docs/gpus.md."""
     sys.path.insert(0, str(TOOL.parent))
     try:
         import gpu_report
@@ -100,7 +101,7 @@ def real_list():
 
 @pytest.mark.parametrize('command', real_list())
 def test_the_real_commands_exist_and_know_their_flags(command, capsys, monkeypatch):
-    """Each is refused for its GPU, and for nothing else."""
+    """Without GPUs, the missing GPU is the only error of each command."""
     words = shlex.split(command)
     if '-m' not in words:
         assert (REPO / words[0]).exists()
@@ -119,7 +120,7 @@ def test_the_real_commands_exist_and_know_their_flags(command, capsys, monkeypat
     assert 'gpu(0) ' in err or "'gpu:all' names no device" in err, err
 
 
-def test_what_the_issue_asks_for_is_in_the_list():
+def test_the_list_covers_everything_that_needs_a_gpu():
     commands = '\n'.join(real_list())
     for word in ('doctor', 'pytest -q --all --devices gpu:0,gpu:1', 'benchmark', 'float16', 'horovod'):
         assert word in commands

@@ -1,4 +1,4 @@
-"""The source calls nothing by which a stranger's file could run code: SECURITY.md says so."""
+"""The package calls nothing that lets an untrusted file run code, as SECURITY.md promises."""
 from __future__ import annotations
 
 import ast
@@ -9,17 +9,17 @@ import pytest
 
 REPO = Path(__file__).parents[2]
 MODULES = {'pickle', 'cPickle', '_pickle', 'cloudpickle', 'dill', 'joblib', 'marshal', 'shelve'}
-# Of MXNet, what unpickles, loads a library, or parses files in C++ that is mended no more; of others, what unpickles
+# Functions of MXNet that unpickle, load a library, or parse files in unmaintained C++; others that unpickle
 CALLS = {'load_states', 'set_states', 'load_optimizer_states', 'load_parameters', 'load_params', 'load_dict', 'imports',
          'load_checkpoint', 'load_frombuffer', 'imread', 'imdecode', 'ImageIter', 'MXRecordIO', 'MXIndexedRecordIO',
          'read_pickle', 'allgather_object', 'broadcast_object', 'eval', 'exec'}
-LOADERS = {'nd', 'npx', 'np', 'mx', 'mxnet', 'library', 'torch'}  # whose load() is one of these, too
-# Between workers, which trust each other and their network, as SECURITY.md says
+LOADERS = {'nd', 'npx', 'np', 'mx', 'mxnet', 'library', 'torch'}  # modules with a load() of this kind
+# Used between workers, which trust each other and their network, as SECURITY.md says
 ALLOWED = {('gluon_mgpu/distributed/horovod_workers.py', 'allgather_object')}
 
 
 def dangerous(source: str) -> list[str]:
-    """The names of what a source imports or calls, of the above."""
+    """Return the names of all dangerous modules and functions that a source imports or calls."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -43,25 +43,25 @@ def dangerous(source: str) -> list[str]:
     ('mx.nd.load("f")', 'load'), ('npx.load("f")', 'load'), ('np.load("f")', 'load'), ('mx.library.load("f")', 'load'),
     ('net.load_parameters("f")', 'load_parameters'), ('gluon.SymbolBlock.imports("f", ["x"])', 'imports'),
     ('numpy.load(f, allow_pickle=True)', 'allow_pickle'), ('eval("1")', 'eval')])
-def test_it_would_be_found(source, name):
+def test_dangerous_calls_are_found(source, name):
     assert dangerous(source) == [name]
 
 
-def test_numpys_own_load_is_none_of_them():
+def test_other_functions_named_load_are_allowed():
     assert dangerous('numpy.load(f); checkpoint.load(f, net); glyphs.load(folder)') == []
 
 
-def test_the_package_calls_none():
+def test_the_package_makes_no_dangerous_calls():
     files = [*(REPO / 'gluon_mgpu').rglob('*.py')]
     assert len(files) > 50
     found = {(str(path.relative_to(REPO)), name) for path in files for name in dangerous(path.read_text())}
     assert found == ALLOWED
 
 
-def test_what_security_md_warns_of_is_looked_for():
-    """The names in code style in its section on MXNet's readers."""
+def test_functions_named_in_security_md_are_searched_for():
+    """They are in code style in its section on MXNet."""
     section = (REPO / 'SECURITY.md').read_text().partition('\n## MXNet is retired\n')[2].partition('\n## ')[0]
     named = {name.rpartition('.')[2] for name in re.findall(r'`([A-Za-z]+(?:\.[a-z_]+)+|load_parameters|set_states)`',
                                                             section)}
-    named -= {'image', 'recordio', 'so'}  # modules, of which the calls are looked for; libmxnet.so
+    named -= {'image', 'recordio', 'so'}  # modules, whose functions are searched for, and libmxnet.so
     assert named and named <= CALLS | {'load'}

@@ -8,7 +8,6 @@ import time
 
 import pytest
 from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
@@ -47,14 +46,6 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def figures(monkeypatch):
-    """Return a list of the figures that the test draws."""
-    drawn = []
-    monkeypatch.setattr('matplotlib.figure.Figure', lambda **options: drawn.append(Figure(**options)) or drawn[-1])
-    return drawn
-
-
-@pytest.fixture
 def step(devices):
     """Return a function that computes something on the first device."""
     w = np.ones((30, 30), ctx=devices[0])
@@ -75,7 +66,7 @@ def test_read_pairs_beginnings_and_ends_by_device_thread_and_name(write_trace):
         ('B', CPU0, 7, '_backward_relu', 6000), ('B', CPU0, 7, '_backward_relu', 6500),  # nested
         ('E', CPU0, 7, '_backward_relu', 7000), ('E', CPU0, 7, '_backward_relu', 8000),
         ('B', CPU0, 7, 'DeleteVariable', 0), ('E', CPU0, 7, 'DeleteVariable', 10),
-        ('B', CPU0, 7, 'unfinished', 100), ('E', CPU0, 7, 'never begun', 100),
+        ('B', CPU0, 7, 'unfinished', 100), ('E', CPU0, 7, 'never started', 100),
         ('B', OPERATOR, 7, 'Convolution', 100), ('E', OPERATOR, 7, 'Convolution', 200))
     assert read(path) == [Event('cpu(0)', 'forward', 0, 3, 'Convolution'),
                           Event('cpu(1)', 'forward', 1, 3, 'Convolution'),
@@ -168,13 +159,13 @@ def test_median_step_of_the_chapter_on_every_device(devices, tmp_path, figures, 
     timeline = Timeline(tmp_path, 'LeNet on ones', warm_up=2, steps=3)
     run = Run(2, callbacks=[timeline])
     scratch.train(len(devices), 16, 0.1, devices=devices, data=([batch] * 3, [batch]), run=run)
-    assert (len(run.history), timeline.num_steps) == (2, 3)
+    assert (len(run.history), len(timeline.traces)) == (2, 3)
     assert f'timeline: {tmp_path / "timeline.png"}' in capsys.readouterr().out.splitlines()
     events = read(timeline.trace)
     assert {e.device for e in events} >= set(map(str, devices))
     for device in map(str, devices):
         names = [e.name.partition('{')[0] for e in events if e.device == device]
-        assert names.count('_npi_subtract') == 1  # one step, no more and no less
+        assert names.count('_npi_subtract') == 1  # exactly one step
         assert {e.phase for e in events if e.device == device} >= set(COLORS) - {'allreduce', 'other'}
     assert 'allreduce' in {e.phase for e in events if e.device == str(devices[0])}
     assert all(e.start >= 0 and e.duration >= 0 for e in events)
@@ -187,7 +178,7 @@ def test_record_takes_any_step_any_number_of_times(step, devices, tmp_path):
     step()
     npx.waitall()
     first, second = (record(step, tmp_path / name) for name in ('1.json', '2.json'))
-    assert len(first) == len(second)  # the second has nothing of the first
+    assert len(first) == len(second)  # the second contains nothing of the first
     assert {e.device for e in second} == {str(devices[0])}
 
 
@@ -217,7 +208,7 @@ def train(run, num_batches, step=lambda: None):
 
 @pytest.fixture
 def profiles(monkeypatch, write_trace):
-    """Replace the profiler by one that notes its calls and returns traces of the given milliseconds."""
+    """Replace the profiler by one that records its calls and returns traces of the given milliseconds."""
     calls, milliseconds = [], []
 
     def stop(recording):
@@ -238,21 +229,21 @@ def test_the_median_step_is_kept(milliseconds, median, profiles, figures, folder
     profiles[1].extend(milliseconds)
     timeline = Timeline(folder, 'LeNet', warm_up=1, steps=len(milliseconds))
     train(Run(1, quiet=True, callbacks=[timeline]), 9)
-    assert timeline.num_steps == len(milliseconds)
+    assert len(timeline.traces) == len(milliseconds)
     assert [e.duration for e in read(timeline.trace)] == [median]
     assert profiles[0] == ['start', 'stop'] * len(milliseconds)
     which = f'the median of {len(milliseconds)} steps' if len(milliseconds) > 1 else 'one step'
     assert figures[0].axes[0].get_title() == f'LeNet: {which}'
 
 
-def test_no_step_extends_over_the_end_of_an_epoch(profiles, folder):
-    # Epochs of three batches. Recorded are the third, in 1 ms, the fourth, in 200 ms, the fifth, in 3 ms;
-    # the profile begun after the third, of 100 ms, is discarded
+def test_no_step_includes_the_end_of_an_epoch(profiles, folder):
+    # Epochs have three batches. The third (1 ms), fourth (200 ms) and fifth (3 ms) are recorded; the profile of 100 ms
+    # that was started after the third is discarded
     profiles[1].extend([1, 100, 200, 3])
     timeline = Timeline(folder, 'LeNet', warm_up=2, steps=3)
     train(Run(3, quiet=True, callbacks=[timeline]), 3)
     assert profiles[0] == ['start', 'stop'] * 4
-    assert timeline.num_steps == 3
+    assert len(timeline.traces) == 3
     assert [e.duration for e in read(timeline.trace)] == [3]
 
 
@@ -260,8 +251,8 @@ def test_epochs_of_one_batch_can_be_recorded(profiles, folder):
     profiles[1].extend(range(1, 9))
     timeline = Timeline(folder, 'LeNet', warm_up=0, steps=2)
     train(Run(3, quiet=True, callbacks=[timeline]), 1)
-    # Each profile begun after the epoch's batch is discarded, until both steps are there
-    assert (profiles[0], timeline.num_steps) == (['start', 'stop'] * 3, 2)
+    # Each profile that is started after the epoch's batch is discarded, until two steps are recorded
+    assert (profiles[0], len(timeline.traces)) == (['start', 'stop'] * 3, 2)
     assert [e.duration for e in read(timeline.trace)] == [1]
 
 
@@ -290,7 +281,7 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
     assert states == ['run', 'stop'] * (num_steps + 1)
     timeline.close()
     assert len(states) == 2 * (num_steps + 1)  # nothing more to stop
-    assert timeline.num_steps == num_steps
+    assert len(timeline.traces) == num_steps
     last_line = capsys.readouterr().out.splitlines()[-1]
     if num_steps:
         assert sorted(os.listdir(folder)) == ['timeline.png', 'trace.json']
@@ -299,7 +290,7 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
         assert os.listdir(folder) == []
         assert last_line == 'timeline: none, the run ended before 2 batches were done'
     npx.waitall()
-    # What was under way when the profiler stopped is in no later trace
+    # Work in progress when the profiler stopped is in no later trace
     products = [[e.name for e in events if 'dot' in e.name]
                 for events in (record(step, tmp_path / 'a.json'), read(tmp_path / 'warm-up.json'))]
     assert len(products[0]) == len(products[1]) > 0
@@ -309,18 +300,18 @@ def test_a_run_of_few_batches_leaves_no_trace(profiles, folder, capsys):
     profiles[1].append(1)
     timeline = Timeline(folder, 'LeNet', warm_up=4)
     train(Run(2, callbacks=[timeline]), 2)
-    assert (timeline.num_steps, profiles[0]) == (0, ['start', 'stop'])
+    assert (len(timeline.traces), profiles[0]) == (0, ['start', 'stop'])
     assert os.listdir(folder) == []
     assert capsys.readouterr().out.splitlines()[-1] == 'timeline: none, the run ended before 5 batches were done'
 
 
 @pytest.mark.parametrize(('flag', 'value', 'least'), [('warm_up', -1, 0), ('steps', 0, 1)])
-def test_a_timeline_of_no_steps_is_refused(flag, value, least, tmp_path):
+def test_a_timeline_of_no_steps_is_rejected(flag, value, least, tmp_path):
     with pytest.raises(ValueError, match=f'^{flag} {value}: must be an integer of at least {least}$'):
         Timeline(tmp_path, 'LeNet', **{flag: value})
 
 
-def test_more_cpu_contexts_than_the_profiler_can_record_are_refused(monkeypatch):
+def test_more_cpu_contexts_than_the_profiler_can_record_are_rejected(monkeypatch):
     monkeypatch.setattr('gluon_mgpu.timeline.record.num_cores', lambda: 2)
     check_profiler([mx.cpu(0), mx.cpu(1), mx.gpu(7)])
     with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond .*: with 2 cores, use cpu:0 to cpu:1$'):
@@ -328,7 +319,7 @@ def test_more_cpu_contexts_than_the_profiler_can_record_are_refused(monkeypatch)
 
 
 @pytest.mark.parametrize('fast', [True, False])
-def test_the_class_also_refuses_them_before_training(fast, folder, monkeypatch):
+def test_the_class_rejects_them_before_training(fast, folder, monkeypatch):
     """For chapters called from Python. MXNet would crash the process."""
     monkeypatch.setattr('gluon_mgpu.timeline.record.num_cores', lambda: 2)
     contexts = [mx.cpu(i) for i in range(3)]
@@ -343,7 +334,7 @@ def test_the_class_also_refuses_them_before_training(fast, folder, monkeypatch):
 
 @pytest.mark.parametrize('content', [b'', b'no trace', b'[]', b'{}', b'{"traceEvents": 1}',
                                      b'{"traceEvents": [{"a": 1}]}', b'\xff\xfe'])
-def test_other_files_are_refused(content, tmp_path):
+def test_other_files_are_rejected(content, tmp_path):
     path = tmp_path / 'x.json'
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r'^.*x\.json is not a Chrome trace'):
@@ -354,7 +345,7 @@ def test_other_files_are_refused(content, tmp_path):
     [('B', CPU0, 1, 5, 0), ('E', CPU0, 1, 5, 1)], [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', float('inf'))],
     [('B', CPU0, 1, 'a', float('nan')), ('E', CPU0, 1, 'a', 1)], [('B', CPU0, [], 'a', 0), ('E', CPU0, [], 'a', 1)],
     [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', 1), ('B', CPU0, 'x', 'a', 0), ('E', CPU0, 'x', 'a', 1)]])
-def test_a_broken_event_is_refused(rows, write_trace, capsys):
+def test_a_broken_event_is_rejected(rows, write_trace, capsys):
     path = write_trace(*rows)
     assert main([str(path)]) == 2
     line, = capsys.readouterr().err.splitlines()
@@ -363,13 +354,13 @@ def test_a_broken_event_is_refused(rows, write_trace, capsys):
     assert main([str(path)]) == 2
 
 
-def test_a_trace_without_devices_is_refused(write_trace):
+def test_a_trace_without_devices_is_rejected(write_trace):
     path = write_trace(('B', OPERATOR, 1, 'Convolution', 0), ('E', OPERATOR, 1, 'Convolution', 1))
     with pytest.raises(ValueError, match='has no event on a device'):
         read(path)
 
 
-def test_the_command_on_its_own(write_trace, tmp_path, capsys):
+def test_the_command(write_trace, tmp_path, capsys):
     path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
     assert main([str(path)]) == 0
     assert (tmp_path / 'trace.png').exists()

@@ -104,7 +104,7 @@ def test_evaluation_on_several_workers_stops_at_a_signal():
     assert drawn == [0, 1, 2, 3, 4, 0, 1]
 
 
-def test_refusals(devices):
+def test_invalid_arguments(devices):
     with pytest.raises(ValueError, match='0 rows: accuracy needs at least one'):
         evaluate_accuracy_gpus(lambda X: X, [], devices=[np.zeros(1).ctx])
     for net, why in ((lambda X: X, 'has no parameters'), (gluon.nn.Flatten(), 'has no parameters'),

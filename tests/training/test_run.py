@@ -1,4 +1,4 @@
-"""The timer, the sums, and the record of a run, with a clock and losses given by hand."""
+"""Timer, accumulator and history of a run, with a fake clock and losses given by hand."""
 import csv
 import io
 import sys
@@ -16,7 +16,7 @@ from gluon_mgpu.training.timer import Accumulator, Timer
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still; add to clock[0] to move it."""
+    """A fake clock: a list with the time in seconds, which the test changes."""
     now = [100.0]
     monkeypatch.setattr(module.time, 'perf_counter', lambda: now[0])
     return now
@@ -42,20 +42,20 @@ def test_accumulator():
     assert metric.data == [0, 0]
 
 
-NO_PARAMETERS = [[], []]  # of a network on two devices
+NO_PARAMETERS = [[], []]  # a network on two devices
 
 
 def feed(run, batches):
-    """One epoch in which each batch has the given losses: a list of shards, each a list of rows."""
+    """Run one epoch. `batches` are the losses: for each batch a list of shards, each a list of rows."""
     rows = [None] * len(batches)
     for _, shards in zip(run.batches(rows), batches):
         run.record_losses([np.array(shard) for shard in shards])
-    # zip asks for one batch more than there are, and so the epoch has ended
+    # zip requests one batch more than there are, which ends the epoch
 
 
 def test_history_by_hand(tmp_path, capsys, clock):
     run = Run(num_epochs=2, folder=tmp_path)
-    epochs = run.epochs(NO_PARAMETERS)
+    epochs = run.epochs(NO_PARAMETERS, lr=lambda step: 0.5 ** step)
     assert next(epochs) == 1
     for _, shards in zip(run.batches([None] * 2), [[[1.0, 2.0], [3.0]], [[6.0]]]):
         clock[0] += 0.25
@@ -63,7 +63,7 @@ def test_history_by_hand(tmp_path, capsys, clock):
     clock[0] += 10  # evaluation
     epoch = run.end_epoch(test_acc=0.25)
     # (1 + 2 + 3 + 6) / 4 rows; 4 rows in half a second
-    assert epoch == (1, 0.5, 3.0, 0.25, 8.0)
+    assert epoch == (1, 0.5, 3.0, 0.25, 8.0, 0.25)
     assert next(epochs) == 2
     for _ in run.batches([None]):
         clock[0] += 0.25
@@ -77,8 +77,10 @@ def test_history_by_hand(tmp_path, capsys, clock):
     with open(tmp_path / 'history.csv', newline='') as file:
         rows = list(csv.DictReader(file))
     assert rows == [
-        {'epoch': '1', 'seconds': '0.500', 'loss': '3.000000', 'test_acc': '0.2500', 'images_per_second': '8.0'},
-        {'epoch': '2', 'seconds': '0.250', 'loss': '1.000000', 'test_acc': '0.7500', 'images_per_second': '4.0'}]
+        {'epoch': '1', 'seconds': '0.500', 'loss': '3.000000', 'test_acc': '0.2500', 'images_per_second': '8.0',
+         'lr': '0.25'},
+        {'epoch': '2', 'seconds': '0.250', 'loss': '1.000000', 'test_acc': '0.7500', 'images_per_second': '4.0',
+         'lr': '0.125'}]
     out = capsys.readouterr().out.splitlines()
     assert out == ['epoch 1/2: loss 3.000, test acc 0.250, 0.5 s, 8 images/s',
                    'epoch 2/2: loss 1.000, test acc 0.750, 0.2 s, 4 images/s']
@@ -137,7 +139,7 @@ def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, ca
 
 
 class Recorder(Callback):
-    """Notes which of its methods are called, and how many batches and epochs there were then."""
+    """Callback that records its calls, with the numbers of batches and epochs at that time."""
 
     def __init__(self):
         self.calls = []
@@ -155,7 +157,7 @@ def test_callbacks():
     for _ in run.epochs(NO_PARAMETERS):
         feed(run, [[[1.0]], [[1.0]]])
         run.end_epoch(0.5)
-    run.close()  # once more: nothing happens
+    run.close()  # a second time: nothing happens
     assert callback.calls == [
         ('epoch_begin', 0, 0), ('batch_end', 1, 0), ('batch_end', 2, 0), ('epoch_trained', 2, 0), ('epoch_end', 2, 1),
         ('epoch_begin', 0, 1), ('batch_end', 1, 1), ('batch_end', 2, 1), ('epoch_trained', 2, 1), ('epoch_end', 2, 2),
@@ -176,7 +178,7 @@ def test_train_end_is_called_after_an_error():
     lambda: [[np.array([1.0]), np.array([numpy.inf])]],
     lambda: dense(numpy.inf)], ids=['second device', 'one device', 'block'])
 def test_a_parameter_that_is_not_finite_ends_the_run(net):
-    """relu(NaN) is 0, and so the loss may know nothing of it."""
+    """relu(NaN) is 0, so the loss may stay finite."""
     run = Run(num_epochs=2, quiet=True)
     with pytest.raises(DivergenceError, match=r'(parameter 1|weight) is no longer finite after epoch 1: use a '
                                               'smaller learning rate'):
@@ -219,7 +221,7 @@ def test_an_invalid_number_of_epochs(num_epochs):
 
 @pytest.mark.parametrize('seconds, most', [(0.001, 16), (0.05, 5), (0.2, 1), (2, 1)])
 def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most):
-    """How many batches are started without waiting for one."""
+    """`most` is the number of batches between two waits."""
     run = Run(num_epochs=1, quiet=True)
     started, read = [], []
 
@@ -254,7 +256,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(bad, batches_after):
 
 
 def test_a_run_cannot_be_used_again():
-    """It would train nothing, and the caller's network would be initialized anew for that."""
+    """It would train nothing, but initialize the caller's network again."""
     run = Run(num_epochs=1, quiet=True)
     run.check()
     for _ in run.epochs(NO_PARAMETERS):
@@ -282,12 +284,12 @@ def test_batches_that_can_be_read_only_once():
 
 def test_too_few_epochs_for_a_resumed_run():
     """It would have the parameters of epoch 2 and the accuracy of epoch 1."""
-    position = {'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'loss': 1.0, 'rows': 4,
+    state = {'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'loss': 1.0, 'rows': 4,
                 'seconds': 1.0}
     with pytest.raises(ValueError, match='num_epochs 1: the run was stopped in epoch 2 and needs at least 2'):
-        Run(1, quiet=True).restore(position)
-    Run(2, quiet=True).restore(position)
-    Run(1, quiet=True).restore({**position, 'num_batches': 0, 'rows': 0})
+        Run(1, quiet=True).restore(state)
+    Run(2, quiet=True).restore(state)
+    Run(1, quiet=True).restore({**state, 'num_batches': 0, 'rows': 0})
 
 
 @pytest.mark.parametrize('error', [BrokenPipeError(32, 'Broken pipe'), OSError(28, 'No space left on device'),

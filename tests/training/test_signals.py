@@ -1,4 +1,4 @@
-"""Signals are noted, and obeyed where training can stop."""
+"""Signals are recorded, and training stops at the next safe point."""
 import os
 import re
 import shutil
@@ -21,7 +21,7 @@ from gluon_mgpu.training.signals import StopSignals
 @pytest.mark.parametrize('seconds, status', [([0, 0.001], None), ([0, 0.001, 0.4], None), ([0, 0.6], 143),
                                              ([0, 0.001, 0.6], 143)])
 def test_copies_of_a_signal_count_once(seconds, status, monkeypatch):
-    """Launchers and wrappers deliver a signal twice; a person needs longer for a second one."""
+    """Launchers and wrappers may deliver a signal twice within milliseconds; a person is slower."""
     exits, times = [], iter(seconds)
     monkeypatch.setattr(module.os, '_exit', exits.append)
     monkeypatch.setattr(module, 'time', SimpleNamespace(monotonic=lambda: 100 + next(times)))
@@ -33,14 +33,14 @@ def test_copies_of_a_signal_count_once(seconds, status, monkeypatch):
 
 
 class RaisesSignal:
-    """Sends this process a signal when it is deleted."""
+    """Object that sends this process a signal when it is deleted."""
 
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_signal_within_a_del_ends_evaluation(devices):
-    """Python loses an exception that is raised there."""
+    """Python ignores exceptions raised in __del__."""
     used = []
 
     def batches():
@@ -83,7 +83,7 @@ def test_signals_in_another_thread_do_nothing():
 
 
 def train(folder, signals=None, every=None, before=(), callbacks=()):
-    """Three epochs of three batches. Returns the run, and how the program would end."""
+    """Train three epochs of three batches; return the run and the message about stopping, '' if it completed."""
     saver = CheckpointCallback(folder, every, how_to_resume='again')
     run = Run(3, quiet=True, folder=folder, callbacks=[*before, saver, *callbacks], workers=Workers(signals))
     try:
@@ -92,13 +92,13 @@ def train(folder, signals=None, every=None, before=(), callbacks=()):
                 run.record_losses([np.zeros(1)])
             run.end_epoch(0.5)
     except Stopped as stopped:
-        return run, str(saver.stopped(run, stopped.signum))
+        return run, str(saver.save_on_stop(run, stopped.signum))
     return run, ''
 
 
 @pytest.mark.parametrize('where', ['before', 'after'])
 def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
-    """The epoch is complete: it is in the history, and a resumed run does not train it again."""
+    """The epoch counts as complete: it is in the history, and a resumed run does not repeat it."""
     write = run_module.write_history
 
     def write_history(history, path):
@@ -117,7 +117,7 @@ def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
     assert len((tmp_path / 'history.csv').read_text().splitlines()) == 3
 
 
-def test_a_signal_in_the_last_epoch_s_record_is_too_late(tmp_path, monkeypatch):
+def test_a_signal_while_the_last_epoch_is_recorded_is_too_late(tmp_path, monkeypatch):
     write = run_module.write_history
     monkeypatch.setattr(run_module, 'write_history',
                         lambda *args: (len(args[0]) == 3 and signal.raise_signal(signal.SIGTERM), write(*args)))
@@ -127,8 +127,16 @@ def test_a_signal_in_the_last_epoch_s_record_is_too_late(tmp_path, monkeypatch):
     assert checkpoints(tmp_path)[0].name == 'checkpoint-00000009.safetensors'
 
 
+def test_the_message_of_a_stopped_run(tmp_path):
+    """It ends with the command that resumes the run, if there is one."""
+    for advice, end in (({}, ''), ({'how_to_resume': 'again'}, '; resume with: again')):
+        run = Run(2, quiet=True)
+        next(run.epochs([[np.zeros(1)]]))
+        assert str(CheckpointCallback(tmp_path, **advice).save_on_stop(run, 2)) == f'stopped after epoch 0{end}'
+
+
 class Vanish(Callback):
-    """Removes the folder after an epoch's training, and sends a signal after its evaluation."""
+    """Callback that removes the folder after an epoch's training, and sends a signal after its evaluation."""
 
     def __init__(self, folder, signals):
         self.folder, self.signals = folder, signals
@@ -145,10 +153,10 @@ def test_a_signal_when_the_folder_is_gone(tmp_path, capsys):
     folder, signals = tmp_path / 'run', SimpleNamespace(received=0)
     folder.mkdir()
     _, line = train(folder, signals=signals, before=[Vanish(folder, signals)])
-    assert line == (f'stopped after epoch 1; no checkpoint can be written in {folder} (No such file or directory), '
-                    'and there is no earlier one')
+    assert line == (f'stopped after epoch 1; cannot write a checkpoint to {folder} (No such file or directory); '
+                    'there is no earlier one')
     err = capsys.readouterr().err
-    assert not re.search(r'no checkpoint .*training continues', err), err
+    assert not re.search(r'cannot write a checkpoint .*training continues', err), err
 
 
 @pytest.mark.parametrize('every', [None, 2])
@@ -172,5 +180,5 @@ def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
     assert sorted(path.name for path in folder.iterdir()) == sorted(theirs)
     assert all(path.read_text() == 'of the second run' for path in folder.iterdir())
     err = capsys.readouterr().err
-    assert f'no checkpoint can be written in {folder} (it was replaced by another folder)' in err
+    assert f'cannot write a checkpoint to {folder} (it was replaced by another folder)' in err
     assert f'{folder}/history.csv cannot be written (it was replaced by another folder)' in err

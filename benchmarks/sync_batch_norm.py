@@ -1,0 +1,114 @@
+"""Synchronized batch norm: its cost, and its effect on the accuracy of ResNet-18.
+
+    python benchmarks/sync_batch_norm.py --dataset fashion-mnist --data-dir DIR
+    python benchmarks/sync_batch_norm.py --parts cost --dtype bfloat16 --rounds 9
+    python benchmarks/sync_batch_norm.py --parts accuracy --rows 12000 --epochs 3 --seeds 0 1 2
+
+cost: images/s on two devices with and without, in turns, on the same batch. accuracy: one device, two devices, and two
+devices synchronized, with the same rows in the same order. Prints Markdown tables. Run this on an otherwise idle
+machine.
+"""
+import argparse
+import contextlib
+import io
+import statistics
+import time
+
+from gluon_mgpu import concise
+from gluon_mgpu.data import load_data
+from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.precision import DTYPES, check_dtype
+from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.trainer import Trainer
+from gluon_mgpu.training.parameters import trainable
+from gluon_mgpu.training.run import Run
+
+
+def make_step(wrap, args):
+    """Return a function that queues one step of a new network on the devices."""
+    net = resnet18(10, args.dtype)
+    net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': args.lr})
+    net, loss = wrap(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
+    X = np.random.normal(size=(args.batch_size, 1, 28, 28))
+    y = np.random.randint(0, 10, args.batch_size).astype('int32')
+    return lambda: concise.train_batch(X, y, net, loss, trainer, args.devices)
+
+
+def print_cost(args):
+    """Time steps with and without synchronization in turns."""
+    steps = {'each device its own': make_step(hybridized, args), 'synchronized': make_step(SyncBatchNorm, args)}
+    speeds = {name: [] for name in steps}
+    for number in range(args.rounds + 1):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            for _ in range(args.steps):
+                step()
+            npx.waitall()
+            if number:  # the first round compiles
+                speeds[name].append(args.steps * args.batch_size / (time.perf_counter() - start))
+    ratios = [after / before for before, after in zip(*speeds.values())]
+    print(f'\n{args.dtype}, batch {args.batch_size}, {len(args.devices)} devices, medians of {args.rounds} rounds of '
+          f'{args.steps} steps\n\n| batch norm | images/s | from | to |\n|---|---|---|---|')
+    for name, found in speeds.items():
+        print(f'| {name} | {statistics.median(found):.0f} | {min(found):.0f} | {max(found):.0f} |')
+    print(f'\nSynchronized: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})',
+          flush=True)
+
+
+def history(devices, synchronized, seed, args):
+    """Return the epochs of a run."""
+    data = load_data(args.dataset, args.batch_size, args.data_dir, train_size=args.rows, seed=seed,
+                     log=lambda line: None)
+    run = Run(args.epochs, quiet=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        concise.train(len(devices), args.batch_size, args.lr, devices=devices, data=data, run=run, seed=seed,
+                      dtype=args.dtype, sync_batch_norm=synchronized)
+    return run.history
+
+
+def print_accuracy(args):
+    """Train on one device, on all, and on all synchronized, once for each seed."""
+    runs = {'one device': (args.devices[:1], False), f'{len(args.devices)} devices': (args.devices, False),
+            f'{len(args.devices)} devices, synchronized': (args.devices, True)}
+    print(f'\n{args.dtype}, {args.dataset}, {args.rows} rows, batch {args.batch_size}, learning rate {args.lr:g}: test '
+          f'accuracy after {args.epochs} epochs\n\n| devices | '
+          f'{" | ".join(f"seed {seed}" for seed in args.seeds)} | mean | last loss, mean |')
+    print('|---' * (len(args.seeds) + 3) + '|', flush=True)
+    for name, (devices, synchronized) in runs.items():
+        last = [history(devices, synchronized, seed, args)[-1] for seed in args.seeds]
+        found = [epoch.test_acc for epoch in last]
+        print(f'| {name} | {" | ".join(f"{acc:.4f}" for acc in found)} | {statistics.mean(found):.4f} | '
+              f'{statistics.mean(epoch.loss for epoch in last):.4f} |', flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {'cost': print_cost, 'accuracy': print_accuracy}
+    parser.add_argument('--parts', nargs='+', choices=parts, default=list(parts), help='(default: both)')
+    parser.add_argument('--devices', default='cpu:0,cpu:1', help='(default: %(default)s)')
+    parser.add_argument('--dtype', choices=DTYPES, default='float32', help='(default: %(default)s)')
+    parser.add_argument('--batch-size', type=int, default=256, help='(default: %(default)s)')
+    parser.add_argument('--rounds', type=int, default=5, help='rounds of cost (default: %(default)s)')
+    parser.add_argument('--steps', type=int, default=3, help='steps per round (default: %(default)s)')
+    parser.add_argument('--lr', type=float, default=0.1, help='(default: %(default)s)')
+    parser.add_argument('--rows', type=int, default=12000, help='training rows (default: %(default)s)')
+    parser.add_argument('--epochs', type=int, default=3, help='(default: %(default)s)')
+    parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2], help='(default: 0 1 2)')
+    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
+    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
+    args = parser.parse_args()
+    try:
+        args.devices = parse_devices(args.devices)
+        check_dtype(args.dtype, args.devices)
+    except ValueError as error:
+        parser.error(str(error))
+    for part in args.parts:
+        parts[part](args)
+
+
+if __name__ == '__main__':
+    main()

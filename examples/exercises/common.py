@@ -1,0 +1,40 @@
+"""Helpers of the exercises: flags, times of several programs in turn, and a part of a dataset."""
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from flags import read_flags
+
+from gluon_mgpu import Timer
+from gluon_mgpu.data import load_data
+from gluon_mgpu.mxnet_setup.compat import npx
+
+__all__ = ['median_seconds', 'part_of', 'read_flags']
+
+
+def median_seconds(*functions: Callable, rounds: int = 5, until_done: bool = True) -> list[float]:
+    """Return the median time of each function; they run in turn, after a warm-up.
+
+    The time includes the work that a function queues, unless `until_done` is False.
+    """
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(1 + rounds):
+        for function, of_function in zip(functions, times):
+            npx.waitall()
+            timer = Timer()
+            function()
+            if until_done:
+                npx.waitall()
+            of_function.append(timer.stop())
+    return [statistics.median(of_function[1:]) for of_function in times]
+
+
+def part_of(dataset: str, batch_size: int, train_size: int, test_size: int) -> tuple:
+    """Return the batches of the first training and test images of a dataset."""
+    train_iter, test_iter = load_data(dataset, batch_size, train_size=train_size)
+    return train_iter, list(islice(test_iter, max(test_size // batch_size, 1)))

@@ -1,0 +1,67 @@
+"""13.6, exercise 1: 16 devices: the same parameters as on one, and where the time of a step goes.
+
+    python examples/exercises/sixteen_devices.py
+    python -m gluon_mgpu.benchmark --network resnet18 --device-images-per-second 4200
+
+Prints, on CPU contexts (… are times):
+
+    LeNet, 5 steps of 256 rows
+      1 device: starting a step takes    … ms
+     16 devices: starting a step takes    … ms
+     16 replicas are equal to the last bit: True
+     parameters differ from those of one device by ~2e-09
+    ResNet-18, 2 steps of 32 rows
+      1 device: starting a step takes    … ms
+     16 devices: starting a step takes     … ms
+     16 replicas are equal to the last bit: True
+     parameters differ from those of one device by ~3e-01
+
+LeNet on 16 devices is LeNet on one, up to rounding. ResNet-18 is not: each device computes batch norm's statistics from
+its own 2 rows. In both, one Python thread starts the work of all devices, so the time to start a step grows with them.
+"""
+from __future__ import annotations
+
+from common import part_of, read_flags
+
+from gluon_mgpu import Timer
+from gluon_mgpu.benchmark.workloads import LeNet, ResNet18
+from gluon_mgpu.mxnet_setup.compat import npx
+from gluon_mgpu.training.parameters import copies, statistics
+
+
+def train(network, devices: list, batches: list) -> tuple[list, float]:
+    """Train on the batches; return each parameter's replicas as NumPy arrays, and the seconds to start a step."""
+    npx.random.seed(0)
+    workload, timer = network(devices), Timer()
+    for X, y in batches:
+        npx.waitall()  # then the queues are empty, and `train_batch` takes only Python's time
+        timer.start()
+        workload.train_batch(X, y)
+        timer.stop()
+    own = statistics(workload.net)  # batch norm's, which differ between devices
+    params = [[array.asnumpy() for array in arrays] for name, arrays in copies(workload.net).items() if name not in own]
+    return params, min(timer.times[1:])
+
+
+def compare(name: str, network, devices: list, steps: int, batch_size: int, dataset: str) -> None:
+    """Train on one device and on all; print the time to start a step, and how far the parameters differ."""
+    print(f'{name}, {steps} steps of {batch_size} rows')
+    batches = list(part_of(dataset, batch_size, steps * batch_size, batch_size)[0])
+    one, seconds = train(network, devices[:1], batches)
+    print(f'  1 device: starting a step takes {1e3 * seconds:.1f} ms')
+    several, seconds = train(network, devices, batches)
+    print(f' {len(devices)} devices: starting a step takes {1e3 * seconds:.1f} ms')
+    equal = all((array == arrays[0]).all() for arrays in several for array in arrays)
+    print(f' {len(devices)} replicas are equal to the last bit: {equal}')
+    difference = max(abs(arrays[0] - of_one).max() for arrays, (of_one,) in zip(several, one))
+    print(f' parameters differ from those of one device by {difference:.0e}')
+
+
+def main(argv: list | None = None) -> None:
+    args = read_flags(__doc__, argv, devices='cpu:0-15', at_least=2, rows=256, rows_of_resnet=32, dataset='auto')
+    compare('LeNet', LeNet, args.devices, 5, args.rows, args.dataset)
+    compare('ResNet-18', ResNet18, args.devices, 2, args.rows_of_resnet, args.dataset)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,62 @@
+"""13.3, exercise 2: small operators at the same time on one processor: which gain, which don't.
+
+    python examples/exercises/small_operators.py
+
+Prints, with two cores, in microseconds per operator (… are times):
+
+    y = tanh(x), x of       one core  both cores in each operator  two operators at a time
+                 16                …                            …                        …
+               1024                …                            …                        …
+              16384                …                            …                        …
+             262144              …                            …                        …
+
+A processor can compute a large operator on all cores at once. A small one may take less time than dividing it. Two
+operators at a time, one on each core, need no division. But Python dispatches one after another, so very small ones
+cannot gain: a core computes them faster than Python dispatches them.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from common import median_seconds, read_flags
+
+from gluon_mgpu.mxnet_setup.compat import np, npx
+
+SIZES = (16, 1024, 16384, 262144)
+
+
+def measure(devices: list, size: int, times: int, rounds: int) -> float:
+    """Return the median microseconds of an operator, one after another on each device."""
+    Xs = [np.ones(size, ctx=device) for device in devices]
+
+    def run():
+        for i in range(times):
+            npx.activation(Xs[i % len(Xs)], act_type='tanh')
+    return 1e6 * median_seconds(run, rounds=rounds)[0] / times
+
+
+def with_both_cores(args) -> list[float]:
+    """Return the microseconds of each size with two OpenMP threads, measured in another process."""
+    flags = ['--devices', 'cpu:0', '--times', str(args.times), '--rounds', str(args.rounds)]
+    done = subprocess.run([sys.executable, __file__, *flags], check=True, stdout=subprocess.PIPE,
+                          env={**os.environ, 'OMP_NUM_THREADS': '2'})
+    return json.loads(done.stdout)
+
+
+def main(argv: list | None = None) -> None:
+    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', times=400, rounds=5)
+    one = [measure(args.devices[:1], size, args.times, args.rounds) for size in SIZES]
+    if len(args.devices) == 1:
+        print(one)
+        return
+    print('y = tanh(x), x of       one core  both cores in each operator  two operators at a time')
+    for size, time, both in zip(SIZES, one, with_both_cores(args)):
+        two = measure(args.devices[:2], size, args.times, args.rounds)
+        print(f'{size:19}  {time:11.1f}  {both:27.1f}  {two:23.1f}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,92 @@
+"""13.6, exercise 3: training without `waitall`, and with a limited number of steps in flight.
+
+    python examples/exercises/steps_in_flight.py --out steps-in-flight.png
+
+Prints, on two CPU contexts (… are times):
+
+    LeNet, 60 steps of 256 rows
+    steps in flight  loop ends after  done after  more memory
+                  0               … s         … s        ~0 MB
+                  1               … s         … s        ~0 MB
+                  2               … s         … s        ~0 MB
+          unlimited               … s         … s       ~63 MB
+    the parameters are the same: True
+
+Without waiting, the loop ends long before the work is done, so a timer that stops there measures Python. All batches
+are in memory at once. With 0 steps in flight, each step ends before the next begins, and the devices idle while Python
+loads and splits the next batch. One or two steps in flight can hide this, with the memory of one or two more batches.
+"""
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+
+from common import part_of, read_flags
+
+from gluon_mgpu import Timer
+from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.mxnet_setup.compat import npx
+from gluon_mgpu.scratch import get_params, init_params, train_batch
+from gluon_mgpu.timeline.draw import draw
+from gluon_mgpu.timeline.record import record
+
+
+def memory(field: str) -> float:
+    """Return a field of this process's memory in MB, such as VmRSS, now, and VmHWM, the most so far."""
+    with open('/proc/self/status') as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(field)) / 1024
+
+
+def train(devices: list, device_params: list, batches, limit: int) -> None:
+    """Train with at most `limit` steps in flight beside the current one; unlimited if it is negative."""
+    in_flight: deque = deque()
+    for X, y in batches:
+        train_batch(X, y, device_params, devices, 0.1)
+        in_flight.append([params.flat[:1].copy() for params in device_params])  # ready when the step has ended
+        if len(in_flight) > limit >= 0:
+            for copy in in_flight.popleft():
+                copy.wait_to_read()
+
+
+def measure(devices: str, limit: int, args: dict) -> tuple:
+    """Return seconds, seconds, more memory in MB, and a digest of the parameters; draw a few steps."""
+    devices = parse_devices(devices)
+    npx.random.seed(0)
+    params = init_params()
+    device_params = [get_params(params, device) for device in devices]
+    train_iter, _ = part_of(args['dataset'], args['batch_size'], args['steps'] * args['batch_size'], 1)
+    train(devices, device_params, islice(train_iter, 5), 0)
+    before, timer = memory('VmRSS'), Timer()
+    train(devices, device_params, train_iter, limit)
+    ended = timer.stop()
+    npx.waitall()
+    done, more = timer.stop(), memory('VmHWM') - before
+    digest = hashlib.sha256(device_params[0].flat.asnumpy().tobytes()).hexdigest()
+    if args['out']:
+        events = record(lambda: train(devices, device_params, islice(train_iter, 6), limit), args['out'] + '.json')
+        draw(events, args['out'].replace('.png', f'-{limit if limit >= 0 else "unlimited"}.png'),
+             f'{limit if limit >= 0 else "any number of"} steps in flight')
+    return ended, done, more, digest
+
+
+def main(argv: list | None = None) -> None:
+    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', batch_size=256, steps=60, dataset='auto', out='')
+    devices = ','.join(f'{device.device_type}:{device.device_id}' for device in args.devices)
+    flags = {name: getattr(args, name) for name in ('batch_size', 'steps', 'dataset', 'out')}
+    print(f'LeNet, {args.steps} steps of {args.batch_size} rows')
+    print('steps in flight  loop ends after  done after  more memory')
+    digests = set()
+    for limit in (0, 1, 2, -1):
+        # Separate processes, because a process keeps its memory
+        with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as process:
+            ended, done, more, digest = process.submit(measure, devices, limit, flags).result()
+        digests.add(digest)
+        print(f'{limit if limit >= 0 else "unlimited":>15}  {ended:13.2f} s  {done:8.2f} s  {more:8.0f} MB', flush=True)
+    print(f'the parameters are the same: {len(digests) == 1}')
+
+
+if __name__ == '__main__':
+    main()

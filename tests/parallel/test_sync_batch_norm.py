@@ -1,0 +1,295 @@
+"""Synchronized batch norm: k devices equal one, Gluon's and PyTorch's batch norm, formulas in NumPy."""
+import idx_files
+import numpy
+import oracle
+import pytest
+from networks.test_precision import needs_bfloat16
+from slow import slow
+from test_scratch import Batches
+
+from gluon_mgpu import concise
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.distributed.workers import Workers
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.resnet import Residual, resnet18
+from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.trainer import Trainer
+from gluon_mgpu.training.parameters import by_name, statistics, trainable
+from gluon_mgpu.training.run import Run
+
+nn = gluon.nn
+SIZES = (64, 1, 5, 2, 32, 3, 7, 4, 33, 16)  # rows of ten batches; with 1 to 3 rows, devices may get none
+
+
+def sequential(*layers):
+    net = nn.HybridSequential()
+    net.add(*layers)
+    return net
+
+
+def small_net():
+    return sequential(nn.Conv2D(4, 3, strides=2), nn.BatchNorm(), nn.Activation('relu'),
+                      nn.Conv2D(6, 3), nn.BatchNorm(), nn.Activation('relu'), nn.Dense(10))
+
+
+class Tangled(HybridBlock):
+    """A convolution used twice, two batch norms of one array, and the input used at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2D(3, 3, padding=1, in_channels=3)
+        self.bn1, self.bn2, self.bn3, self.bn4 = (nn.BatchNorm() for _ in range(4))
+
+    def forward(self, X):
+        Y = self.bn1(self.conv(X))
+        Z = self.bn2(self.conv(Y))
+        return self.bn3(Z) * self.bn4(Z) + Y * X
+
+
+def train(make, devices, synchronized, sizes=SIZES, side=12):
+    """Train a new network in float64; return it."""
+    rng = numpy.random.default_rng(1)
+    net = make()
+    net.initialize(init=init.Xavier(), ctx=devices)
+    for device in devices:
+        net(np.zeros((1, 1, side, side), ctx=device))
+    net.cast('float64')
+    for param in net.collect_params().values():
+        if param.grad_req != 'null':
+            param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    fast, loss = (SyncBatchNorm if synchronized else hybridized)(net), gluon.loss.SoftmaxCrossEntropyLoss()
+    for n in sizes:
+        X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n).astype('int32')
+        concise.train_batch(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer, devices, 64)
+    npx.waitall()
+    return net
+
+
+def values(net, device):
+    return {name: param.data(device).asnumpy() for name, param in by_name(net).items()}
+
+
+def check_that_k_devices_equal_one(make, device_list, *ks, **options):
+    """Compare with Gluon's own batch norm on one device.
+
+    In float64, sums in another order differ by 1e-16 of the largest term. Ten steps through 17 batch norms, of which
+    each may divide by a small deviation, make that 1e-13. The tolerance leaves a factor of a thousand; relu, which may
+    take a number within rounding of 0 for positive or for negative, is not expected to do so in float64.
+    """
+    one = values(train(make, device_list(1), False, **options), device_list(1)[0])
+    for k in ks:
+        net = train(make, device_list(k), True, **options)
+        replicas = [values(net, device) for device in device_list(k)]
+        for name, expected in one.items():
+            assert numpy.isfinite(expected).all()
+            assert abs(replicas[0][name] - expected).max() < 1e-10, name
+            for replica in replicas[1:]:
+                assert (replica[name] == replicas[0][name]).all(), name
+
+
+@pytest.mark.parametrize('k', [slow(1), slow(2), 3, slow(4)])
+def test_k_devices_equal_one(device_list, k):
+    check_that_k_devices_equal_one(small_net, device_list, k)
+
+
+@pytest.mark.slow
+def test_resnet18_on_k_devices_equals_one(device_list):
+    sizes = (64, 1, 5, 2, 7) * 2  # for each new size, 18 pieces are compiled on each device
+    check_that_k_devices_equal_one(lambda: resnet18(10), device_list, 1, 2, 3, 4, sizes=sizes)
+
+
+@pytest.mark.parametrize('layers', [
+    lambda: [nn.BatchNorm()],
+    slow(lambda: [nn.Dense(5), nn.BatchNorm(momentum=0.5, epsilon=0.1), nn.BatchNorm(axis=-1)]),
+    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(axis=3)]),
+    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(scale=False, center=False), nn.Activation('relu')]),
+    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(use_global_stats=True), nn.BatchNorm()]),
+    slow(lambda: [Residual(3, use_1x1conv=True, strides=2)]),
+    lambda: [nn.Conv2D(3, 3), Tangled()],
+    slow(lambda: [nn.Conv2D(3, 3)]),
+], ids=['at the start', 'without pixels', 'last axis', 'without scale and shift', 'given statistics', 'residual',
+        'tangled', 'no batch norm'])
+def test_other_networks(device_list, layers):
+    check_that_k_devices_equal_one(lambda: sequential(*layers(), nn.Dense(10)), device_list, 2, sizes=(7, 1, 4))
+
+
+def test_without_it_k_devices_differ(device_list):
+    """So the tests above show something."""
+    one, two = (values(train(small_net, device_list(k), False, sizes=(7,)), device_list(1)[0]) for k in (1, 2))
+    assert max(abs(one[name] - two[name]).max() for name in one) > 1e-4
+
+
+def batch_norm(X, dY, gamma, beta, eps):
+    """The formulas in the module's docstring, with NumPy: y, dx, dgamma, dbeta."""
+    def mean(array):
+        return array.mean(axis=(0, 2, 3), keepdims=True)
+
+    gamma, beta = gamma.reshape(1, -1, 1, 1), beta.reshape(1, -1, 1, 1)
+    sigma = numpy.sqrt(mean((X - mean(X)) ** 2) + eps)
+    X_hat = (X - mean(X)) / sigma
+    dX = gamma / sigma * (dY - mean(dY) - X_hat * mean(dY * X_hat))
+    return gamma * X_hat + beta, dX, (dY * X_hat).sum(axis=(0, 2, 3)), dY.sum(axis=(0, 2, 3))
+
+
+def run_layer(X, dY, gamma, beta, devices, dtype, eps=1e-5):
+    """Run one synchronized batch norm forward and backward; return y, dx, dgamma, dbeta and the layer."""
+    layer = nn.BatchNorm(epsilon=eps, in_channels=X.shape[1])
+    layer.initialize(ctx=devices)
+    layer.cast(dtype)
+    layer.gamma.set_data(np.array(gamma, dtype=dtype))
+    layer.beta.set_data(np.array(beta, dtype=dtype))
+    X_shards, dY_shards = (split_and_load(array.astype(dtype), devices) for array in (X, dY))
+    for X_shard in X_shards:
+        X_shard.attach_grad()
+    with autograd.record():
+        Y_shards = SyncBatchNorm(layer).forward(X_shards)
+    autograd.backward(Y_shards, dY_shards)
+    return (*(numpy.concatenate([a.asnumpy() for a in arrays])
+              for arrays in (Y_shards, [X_shard.grad for X_shard in X_shards])),
+            *(sum(param.grad(device).asnumpy() for device in devices) for param in (layer.gamma, layer.beta)), layer)
+
+
+def random_layer(seed, mean=2.0):
+    rng = numpy.random.default_rng(seed)
+    X, dY = rng.normal(mean, 3, size=(7, 3, 4, 5)), rng.normal(size=(7, 3, 4, 5))
+    return X, dY, rng.normal(size=3), rng.normal(size=3)
+
+
+def test_formulas_on_uneven_shards(device_list, seed):
+    X, dY, gamma, beta = random_layer(seed)
+    *found, layer = run_layer(X, dY, gamma, beta, device_list(3), 'float64')
+    for array, expected in zip(found, batch_norm(X, dY, gamma, beta, 1e-5)):
+        numpy.testing.assert_allclose(array, expected, rtol=1e-10, atol=1e-12)  # other order of 140 float64 numbers
+    for device in device_list(3):
+        running_mean, running_var = (p.data(device).asnumpy() for p in (layer.running_mean, layer.running_var))
+        numpy.testing.assert_allclose(running_mean, 0.1 * X.mean(axis=(0, 2, 3)), rtol=1e-6)  # momentum is float32
+        numpy.testing.assert_allclose(running_var, 0.9 + 0.1 * X.var(axis=(0, 2, 3)), rtol=1e-6)
+
+
+def test_a_large_mean_does_not_spoil_the_variance(device_list, seed):
+    """Mean 10,000, standard deviation 3: mean of squares minus square of the mean would leave no right digit."""
+    X, dY, gamma, beta = random_layer(seed, mean=1e4)
+    X = X.astype('float32').astype('float64')  # the input that float32 can represent
+    *found, layer = run_layer(X, dY, gamma, beta, device_list(2), 'float32')
+    for array, expected in zip(found, batch_norm(X, dY, gamma, beta, 1e-5)):
+        # float32 represents numbers near 10,000 with an error of 1e-3, 3e-4 standard deviations
+        numpy.testing.assert_allclose(array, expected, rtol=1e-3, atol=1e-2)
+    for device in device_list(2):
+        found = layer.running_var.data(device).asnumpy()
+        numpy.testing.assert_allclose(found, 0.9 + 0.1 * X.var(axis=(0, 2, 3)), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_pytorch_on_one_device(device_list, seed):
+    torch = pytest.importorskip('torch')
+    X, dY, gamma, beta = random_layer(seed)
+    layer, X_torch = torch.nn.BatchNorm2d(3, dtype=torch.float64), torch.tensor(X, requires_grad=True)
+    layer.weight.data, layer.bias.data = torch.tensor(gamma), torch.tensor(beta)
+    Y = layer(X_torch)
+    Y.backward(torch.tensor(dY))
+    *found, ours = run_layer(X, dY, gamma, beta, device_list(3), 'float64')
+    expected = [Y.detach(), X_torch.grad, layer.weight.grad, layer.bias.grad]
+    for array, other in zip(found, expected):
+        numpy.testing.assert_allclose(array, other.numpy(), rtol=1e-10, atol=1e-12)
+    numpy.testing.assert_allclose(ours.running_mean.data(device_list(3)[2]).asnumpy(), layer.running_mean.numpy(),
+                                  rtol=1e-6)  # MXNet keeps the momentum in float32
+
+
+def test_evaluation_uses_the_running_statistics(devices):
+    net = train(small_net, devices, True, sizes=(5,))
+    X = np.array(numpy.random.default_rng(0).normal(size=(3, 1, 12, 12)), dtype='float64', ctx=devices[1])
+    assert abs(SyncBatchNorm(net)(X) - net(X)).asnumpy().max() < 1e-13  # rounding
+    with autograd.record(), pytest.raises(ValueError, match=r'call net.forward\(X_shards\)'):
+        SyncBatchNorm(net)(X)
+
+
+def test_it_does_not_wait(device_list, no_waiting):
+    devices = device_list(3)
+    net = small_net()
+    net.initialize(ctx=devices)
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    net, loss = SyncBatchNorm(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
+    rng = numpy.random.default_rng(0)
+    batches = [tuple(map(np.array, oracle.images(rng, n))) for n in (6, 2) * 2]
+    for X, y in batches[:2]:  # initialization and the Trainer block once
+        concise.train_batch(X, y, net, loss, trainer, devices)
+    with no_waiting():
+        for X, y in batches:
+            concise.train_batch(X, y, net, loss, trainer, devices)
+
+
+@pytest.mark.parametrize(('net', 'dtype'), [
+    (small_net, 'float32'),
+    pytest.param(lambda: None, 'float32', marks=pytest.mark.slow),
+    pytest.param(lambda: None, 'bfloat16', marks=[pytest.mark.slow, needs_bfloat16])])
+def test_train_learns(devices, net, dtype):
+    """Bright left half or bright right half, in batches of 16 and a last one of 1 row."""
+    rng = numpy.random.default_rng(0)
+    y = rng.integers(0, 2, 97).astype('int32')
+    X = 0.1 * rng.random((97, 1, 12, 12)).astype('float32')
+    X[y == 0, :, :, :6] += 0.9
+    X[y == 1, :, :, 6:] += 0.9
+    batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 97, 16))
+    run = Run(3, quiet=True)
+    concise.train(2, 16, 0.05, devices=devices, data=(batches, batches), run=run, net=net(), dtype=dtype,
+                  sync_batch_norm=True)
+    assert run.history[-1].loss < run.history[0].loss / 2
+
+
+def test_a_checkpoint_has_one_copy_of_the_statistics(device_list, tmp_path):
+    """So it can be loaded on any number of devices, without averaging."""
+    net = train(small_net, device_list(3), True, sizes=(7, 1))
+    assert len(statistics(net)) == 4
+    path, lines = tmp_path / 'checkpoint.safetensors', []
+    checkpoint.save(path, net)
+    other = train(small_net, device_list(2), True, sizes=(3,))
+    checkpoint.load(path, other, log=lines.append)
+    assert lines == []
+    expected = values(net, device_list(3)[0])
+    for device in device_list(2):
+        for name, value in values(other, device).items():
+            assert (value == expected[name]).all()
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_with_the_flag(tmp_path, capsys):
+    """On another number of devices, where the flag is kept. A run without the flag cannot be resumed with it."""
+    idx_files.write(tmp_path / 'data' / 'mnist', idx_files.dataset(16, 8))
+    first = ['--dataset', 'mnist', '--data-dir', str(tmp_path / 'data'), '--batch-size', '8', '--num-epochs', '1',
+             '--no-plot', '--out-dir']
+    assert concise.main([*first, str(tmp_path / 'with'), '--num-gpus', '2', '--sync-batch-norm']) == 0
+    assert concise.main(['--resume', str(tmp_path / 'with'), '--num-epochs', '2', '--num-gpus', '3']) == 0
+    assert 'differed between' not in capsys.readouterr().out  # the statistics of the two devices
+    assert '"sync_batch_norm": true' in (tmp_path / 'with' / 'config.json').read_text()
+    assert concise.main([*first, str(tmp_path / 'without')]) == 0
+    assert concise.main(['--resume', str(tmp_path / 'without'), '--sync-batch-norm']) == 2
+    assert '--sync-batch-norm' in capsys.readouterr().err
+
+
+def test_only_one_process(capsys, devices):
+    assert concise.main(['--horovod', '--sync-batch-norm']) == 2
+    line, = capsys.readouterr().err.splitlines()
+    assert "--sync-batch-norm: does not work with --horovod, because autograd does not record Horovod's sums" in line
+    workers = Workers()
+    workers.size = 2
+    with pytest.raises(ValueError, match='sync_batch_norm: works on the devices of one process only'):
+        concise.train(2, 4, 0.1, devices=devices, run=Run(1, quiet=True, workers=workers), sync_batch_norm=True)
+
+
+class DoubleScale(nn.BatchNorm):
+    """The scale is not a parameter, but computed."""
+
+    def hybrid_forward(self, F, x, gamma, *args, **kwargs):
+        return super().hybrid_forward(F, x, 2 * gamma, *args, **kwargs)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason="MXNet 2's BatchNorm has no hybrid_forward")
+def test_other_batch_norms_are_refused(devices):
+    net = sequential(DoubleScale(in_channels=3), nn.Dense(10))
+    net.initialize(ctx=devices)
+    with autograd.record(), pytest.raises(ValueError, match='only gluon.nn.BatchNorm can be synchronized') as error:
+        SyncBatchNorm(net).forward([np.zeros((2, 3, 4, 4), ctx=devices[0])])
+    assert len(str(error.value).splitlines()) == 1

@@ -1,0 +1,681 @@
+"""check_data_parallel: names each planted mistake, and finds none in steps that are right."""
+import re
+import textwrap
+import time
+import types
+from functools import partial
+from pathlib import Path
+
+import numpy
+import oracle
+import pytest
+from slow import slow
+
+import gluon_mgpu as d2l
+from gluon_mgpu import check_data_parallel, concise, scratch
+from gluon_mgpu.base.machine import processor_flags
+from gluon_mgpu.check import __main__ as command_line
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, zero_grad
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.precision import Cast, conv2d
+from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.trainer import Trainer
+from gluon_mgpu.training.parameters import trainable
+
+K, LR = 3, 0.1
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+@pytest.fixture
+def batches(seed):
+    """Batches of random rows with 6 numbers, of 4 classes."""
+    rng = numpy.random.default_rng(seed)
+    return [(rng.normal(size=(16, 6)).astype('float32'), rng.integers(0, 4, 16).astype('int32')) for _ in range(3)]
+
+
+@pytest.fixture
+def image_batches(seed):
+    rng = numpy.random.default_rng(seed)
+    return [(rng.normal(size=(64, 1, 28, 28)).astype('float32'), rng.integers(0, 10, 64).astype('int32'))]
+
+
+def some_slow(names, quick):
+    """Return the names for `parametrize`; only the quick ones run without --all."""
+    assert {*quick} <= {*names}
+    return [name if name in quick else slow(name) for name in names]
+
+
+# The scratch chapter's step, with mistakes
+
+def make_arrays(devices):
+    """Return the parameters of a small network on each device, as in D2L 13.5."""
+    params = [np.random.normal(scale=0.5, size=shape) for shape in ((6, 5), (5,), (5, 4), (4,))]
+    return [[copy_with_gradient(param, device) for param in params] for device in devices]
+
+
+def copy_with_gradient(param, device, grad_req='write'):
+    copy = param.copyto(device)
+    copy.attach_grad(grad_req)
+    return copy
+
+
+def network(X, params):
+    W1, b1, W2, b2 = params
+    return np.dot(np.tanh(np.dot(X, W1) + b1), W2) + b2
+
+
+def step_from_scratch(device_params, X, y, devices, mistake='', batch_size=None):
+    """Take the step of D2L 13.5.6, possibly with a mistake."""
+    k, rows = len(devices), len(X)
+    if mistake == 'drops the rows that remain':
+        X, y = X[:max(rows // k * k, 1)], y[:max(rows // k * k, 1)]
+    X_shards, y_shards = split_batch(X, y, devices)
+    if mistake == 'the first shard on all devices':
+        X_shards, y_shards = ([shards[0].as_in_ctx(device) for device in devices] for shards in (X_shards, y_shards))
+    with autograd.record():
+        ls = [LOSS(network(X_shard, params), y_shard)
+              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+        if mistake == 'a mean of means':
+            ls = [l.mean() / len(ls) * rows for l in ls]
+    for l in ls:
+        l.backward()
+    if mistake != 'a stale gradient':
+        for params in device_params[len(X_shards):]:
+            for param in params:
+                param.grad[:] = 0
+    for i in range(len(device_params[0])):
+        gradients = [params[i].grad for params in device_params]
+        if mistake == 'averages':
+            scratch.allreduce(gradients)
+            for gradient in gradients:
+                gradient /= k
+        elif mistake == 'does not sum the biases':
+            if i % 2 == 0:
+                scratch.allreduce(gradients)
+        elif mistake == 'sums into a new array':
+            total = sum(gradient.as_in_ctx(devices[0]) for gradient in gradients)
+            gradients = [total.as_in_ctx(device) for device in devices]
+        elif mistake == 'sums on the first device only':
+            for gradient in gradients[1:]:
+                gradients[0] += gradient.as_in_ctx(devices[0])
+        elif mistake == 'misses the last device':
+            scratch.allreduce(gradients[:max(k - 1, 1)])
+            gradients[0].copyto(gradients[-1])
+        elif mistake == 'counts the first device twice':
+            total = sum((gradient.as_in_ctx(devices[0]) for gradient in gradients), gradients[0] * (k > 1))
+            for gradient in gradients:
+                total.copyto(gradient)
+        else:
+            scratch.allreduce(gradients)
+    divisor = {'divides by the rows of a shard': len(X_shards[0]), 'divides twice': rows * k}.get(mistake, rows)
+    for params in device_params[:max(k - 1, 1)] if mistake == 'updates all but the last' else device_params:
+        scratch.sgd(params, LR, batch_size or divisor)
+
+
+MISTAKES_FROM_SCRATCH = {
+    'divides by the rows of a shard': 'the update is 3 times that of one device: 12 rows are divided by 4',
+    'divides twice': 'the update is 0.333 times that of one device: 12 rows are divided by 36',
+    'averages': 'the update is 0.333 times that of one device: 12 rows are divided by 36',
+    'a mean of means': 'batch 2, of 10 rows: each device has the same weight whatever its rows, a mean of means',
+    'a stale gradient': r'batch 4, of 2 rows: the gradient of the batch before is added, from cpu\(2\) without rows',
+    'sums into a new array': 'batch 1, of 12 rows: each device is updated with its own gradient only',
+    'sums on the first device only': r'the sum of the gradients does not reach cpu\(1\), cpu\(2\)',
+    'does not sum the biases': 'batch 1, of 12 rows, only in parameter 1, parameter 3: each device is updated with',
+    'misses the last device': r'batch 1, of 12 rows: the gradient of cpu\(2\) counts 0 times',
+    'counts the first device twice': r'batch 1, of 12 rows: the gradient of cpu\(0\) counts 2 times',
+    'the first shard on all devices': r'the gradient of cpu\(0\) counts 3 times, '
+                                      r'the gradient of cpu\(1\) counts 0 times, the gradient of cpu\(2\) counts 0',
+    'drops the rows that remain': 'batch 2, of 10 rows: row 10 counts 0 times',
+    'updates all but the last': r'batch 1, of 12 rows: the update leaves out cpu\(2\)\.',
+}
+
+
+@pytest.mark.parametrize('mistake', some_slow(MISTAKES_FROM_SCRATCH, quick=(
+    'averages', 'a mean of means', 'a stale gradient', 'sums into a new array', 'drops the rows that remain')))
+def test_mistakes_from_scratch(mistake, batches):
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices, mistake, batch_size=None)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert not report.ok
+    assert re.search(MISTAKES_FROM_SCRATCH[mistake], report.diagnosis[0])
+
+
+# The concise chapter's step, with mistakes
+
+def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', settings=(), kind=gluon.Trainer,
+                 **options):
+    """Return a network and a Trainer, as in D2L 13.6."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(5, activation='tanh'), *layers())
+    net.initialize(init=init.Normal(0.5), ctx=devices)
+    return net, kind(trainable(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
+
+
+def step_with_trainer(state, X, y, devices, mistake=''):
+    """Take the step of D2L 13.6.3, possibly with a mistake."""
+    net, trainer = state
+    k, rows = len(devices), len(X)
+    if mistake == 'drops the rows that remain':
+        X, y = X[:max(rows // k * k, 1)], y[:max(rows // k * k, 1)]
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        if mistake.startswith('means'):
+            ls = [l.mean() for l in ls]
+    for l in ls:
+        l.backward()
+    if mistake == 'skips stale gradients':
+        for param in trainable(net):
+            for device in devices[len(X_shards):]:
+                param.grad(device)[:] = 0
+    elif mistake != 'a stale gradient':
+        zero_grad(net, devices[len(X_shards):])
+    if mistake == 'clips each gradient':
+        for param in trainable(net):
+            for gradient in param.list_grad():
+                gradient[:] = np.clip(gradient, -0.1, 0.1)
+    divisor = {'means': 1, 'means of devices': len(ls), 'divides by the rows of a shard': len(X_shards[0]),
+               'steps by the number of devices': k * rows, 'steps by one more per device': rows + k}.get(mistake, rows)
+    trainer.step(divisor, ignore_stale_grad=mistake == 'skips stale gradients')
+
+
+MISTAKES_WITH_TRAINER = {
+    'no kvstore': 'batch 1, of 12 rows: each device is updated with its own gradient only',
+    'divides by the rows of a shard': 'the update is 3 times that of one device: 12 rows are divided by 4',
+    'means': 'the update is 3 times that of one device: 12 rows are divided by 4',
+    'means of devices': 'batch 2, of 10 rows: each device has the same weight whatever its rows, a mean of means',
+    'steps by the number of devices': 'the update is 0.333 times that of one device: 12 rows are divided by 36',
+    'steps by one more per device': 'the update is 0.867 times that of one device: 12 rows are divided by 13.8',
+    'a stale gradient': r'batch 4, of 2 rows: the gradient of the batch before is added, from cpu\(2\) without rows',
+    'skips stale gradients': r'batch 4, of 2 rows: the update leaves out cpu\(2\) without rows',
+    'drops the rows that remain': 'batch 2, of 10 rows: row 10 counts 0 times',
+    'clips each gradient': 'The reason cannot be told: the update is not a sum of contributions of the rows',
+}
+
+
+@pytest.mark.parametrize('mistake', some_slow(MISTAKES_WITH_TRAINER, quick=(
+    'no kvstore', 'means', 'skips stale gradients', 'clips each gradient')))
+def test_mistakes_with_a_trainer(mistake, batches):
+    options = {'no kvstore': {'kvstore': None}, 'skips stale gradients': {'update_on_kvstore': False}}.get(mistake, {})
+    report = check_data_parallel(partial(make_network, **options), partial(step_with_trainer, mistake=mistake), batches)
+    assert not report.ok
+    assert re.search(MISTAKES_WITH_TRAINER[mistake], report.diagnosis[0])
+
+
+# Steps that are right
+
+def small_lenet(devices):
+    params = [np.random.normal(scale=0.1, size=shape) for shape in oracle.LENET_SHAPES]
+    return [scratch.get_params(params, device) for device in devices]
+
+
+def step_of_lenet(state, X, y, devices):
+    scratch.train_batch(X, y, state, devices, 0.2)
+
+
+def momentum_from_scratch(state, X, y, devices):
+    """The optimizer's own arrays are in the state, which is an object."""
+    before = [[param.copy() for param in params] for params in state.device_params]
+    step_from_scratch(state.device_params, X, y, devices)
+    for params, old, velocities in zip(state.device_params, before, state.velocities):
+        for param, start, velocity in zip(params, old, velocities):
+            velocity[:] = 0.9 * velocity + param - start
+            param[:] = start + velocity
+
+
+def make_momentum(devices):
+    device_params = make_arrays(devices)
+    return types.SimpleNamespace(device_params=device_params, velocities=[
+        [np.zeros(param.shape, ctx=param.ctx) for param in params] for params in device_params])
+
+
+def accumulate(state, X, y, devices, parts=2):
+    """Add the gradients of parts of each shard before one update."""
+    device_params = state['params']
+    for params in device_params:
+        for param in params:
+            param.grad[:] = 0
+    for X_shard, y_shard, params in zip(*split_batch(X, y, devices), device_params):
+        for part in range(min(parts, len(X_shard))):
+            with autograd.record():
+                l = LOSS(network(X_shard[part::parts], params), y_shard[part::parts])
+            l.backward()
+    for arrays in zip(*device_params):
+        scratch.allreduce([array.grad for array in arrays])
+    for params in device_params:
+        scratch.sgd(params, LR, len(X))
+
+
+def make_accumulating(devices):
+    return {'params': [[copy_with_gradient(param, device, 'add') for param in params]
+                       for params, device in zip(make_arrays(devices), devices)]}
+
+
+def one_list_per_parameter(devices):
+    return [list(copies) for copies in zip(*make_arrays(devices))]
+
+
+def step_of_one_list_per_parameter(state, X, y, devices):
+    step_from_scratch([list(params) for params in zip(*state)], X, y, devices)
+
+
+def interleaved(state, X, y, devices):
+    """Split the rows in another order: 0, 3, 6, ... on the first device."""
+    order = numpy.concatenate([numpy.arange(len(X))[i::len(devices)] for i in range(len(devices))])
+    step_from_scratch(state, X[order], y[order], devices)
+
+
+def synchronized_batch_norm(state, X, y, devices):
+    """Normalize by mean and variance over the rows of all devices; one backward pass over all losses."""
+    X_shards, y_shards = split_batch(X, y, devices)
+
+    def mean(arrays):
+        return sum(array.sum(axis=0).as_in_ctx(devices[0]) for array in arrays) / len(X)
+
+    with autograd.record():
+        H = [np.dot(X_shard, params[0]) + params[1] for X_shard, params in zip(X_shards, state)]
+        center = mean(H)
+        H = [h - center.as_in_ctx(h.ctx) for h in H]
+        variance = mean([h ** 2 for h in H])
+        ls = [LOSS(np.dot(h / (variance.as_in_ctx(h.ctx) + 0.1) ** 0.5, params[2]) + params[3], y_shard)
+              for h, params, y_shard in zip(H, state, y_shards)]
+    autograd.backward(ls)
+    for params in state[len(X_shards):]:
+        for param in params:
+            param.grad[:] = 0
+    for arrays in zip(*state):
+        scratch.allreduce([array.grad for array in arrays])
+    for params in state:
+        scratch.sgd(params, LR, len(X))
+
+
+def same_arrays_twice(devices):
+    device_params = make_arrays(devices)
+    return device_params, [tuple(params) for params in device_params]
+
+
+def step_of_the_same_arrays(state, X, y, devices):
+    step_from_scratch(state[1], X, y, devices)
+
+
+def augmented(state, X, y, devices):
+    noise = [module.random.normal(size=X.shape) for module in (np, numpy)]
+    step_from_scratch(state, X + noise[0].astype(X.dtype) + np.array(noise[1], dtype=X.dtype), y, devices)
+
+
+def on_first_device(state, X, y, devices):
+    """Update on the first device alone, as in Minerva; the others get copies."""
+    step_from_scratch([state, *([copy_with_gradient(param, device) for param in state] for device in devices[1:])],
+                      X, y, devices)
+
+
+def concise_step(state, X, y, devices, **options):
+    net, loss, trainer = state
+    concise.train_batch(X, y, net, loss, trainer, devices, 12, **options)
+
+
+def make_concise(devices, **options):
+    net, trainer = make_network(devices, **options)
+    return hybridized(net), hybridized(LOSS), trainer
+
+
+def make_only_a_network(devices, kind):
+    """Return nothing but a network, hybridized or with batch norm over all devices."""
+    layers = [gluon.nn.BatchNorm(), gluon.nn.Dense(4)] if kind is SyncBatchNorm else [gluon.nn.Dense(4)]
+    return kind(make_network(devices, layers=lambda: layers)[0])
+
+
+def step_without_trainer(net, X, y, devices):
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        y_hats = net.forward(X_shards) if isinstance(net, SyncBatchNorm) else [net(X_shard) for X_shard in X_shards]
+        ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
+    autograd.backward(ls)
+    zero_grad(net, devices[len(X_shards):])
+    for param in trainable(net):
+        scratch.allreduce(param.list_grad())
+        scratch.sgd(param.list_data(), LR, len(X))
+
+
+def with_dropout_and_batch_norm():
+    return [gluon.nn.BatchNorm(), gluon.nn.Dropout(0.5), gluon.nn.Dense(4)]
+
+
+RIGHT = {
+    'from scratch': (make_arrays, step_from_scratch),
+    'momentum from scratch': (make_momentum, momentum_from_scratch),
+    'accumulated gradients': (make_accumulating, accumulate),
+    'one list per parameter': (one_list_per_parameter, step_of_one_list_per_parameter),
+    'interleaved rows': (make_arrays, interleaved),
+    'synchronized batch norm': (make_arrays, synchronized_batch_norm),
+    'random numbers': (make_arrays, augmented),
+    'the same arrays twice': (same_arrays_twice, step_of_the_same_arrays),
+    'one copy of the parameters': (lambda devices: make_arrays(devices)[0], on_first_device),
+    'with a Trainer': (make_network, step_with_trainer),
+    'weight decay and momentum': (partial(make_network, settings={'momentum': 0.9, 'wd': 0.01}), step_with_trainer),
+    'Adam': (partial(make_network, optimizer='adam'), step_with_trainer),
+    'the Trainer with few calls': (partial(make_network, kind=lambda *args: Trainer(*args)), step_with_trainer),
+    'layer normalization': (partial(make_network, layers=lambda: [gluon.nn.LayerNorm(), gluon.nn.Dense(4)]),
+                            step_with_trainer),
+    'only a hybridized network': (partial(make_only_a_network, kind=hybridized), step_without_trainer),
+    'SyncBatchNorm': (partial(make_only_a_network, kind=SyncBatchNorm), step_without_trainer),
+    'the concise chapter': (make_concise, concise_step),
+    'the concise chapter in parts': (make_concise, partial(concise_step, accumulate=2)),
+    'updates on the devices': (partial(make_concise, update_on_kvstore=False), concise_step),
+}
+
+
+@pytest.mark.parametrize('case', some_slow(RIGHT, quick=(
+    'from scratch', 'momentum from scratch', 'accumulated gradients', 'random numbers', 'Adam',
+    'the same arrays twice', 'the concise chapter')))
+def test_no_mistake_in_steps_that_are_right(case, batches):
+    report = check_data_parallel(*RIGHT[case], batches)
+    assert report.ok, report
+    assert 'float64' in report.title and not report.diagnosis
+    assert len(report.parameters) == (6 if case in ('layer normalization', 'SyncBatchNorm') else 4)
+    assert {(between, verdict) for _, _, between, verdict in report.parameters} == {(0, 'equal')}  # to the last bit
+
+
+@pytest.mark.slow
+def test_batch_norm_and_dropout_are_named_and_are_no_mistakes(batches):
+    report = check_data_parallel(partial(make_network, layers=with_dropout_and_batch_norm), step_with_trainer, batches)
+    assert report.ok, report
+    assert report.notes[:2] == ['dropout (2): each device draws its own random numbers; checked without dropout.',
+                                'batch norm (1): each device normalizes by its own rows; checked with fixed '
+                                'statistics.']
+    assert {row[3] for row in report.parameters} == {'batch norm'}
+
+
+def test_a_mistake_beside_batch_norm_and_dropout(batches):
+    report = check_data_parallel(partial(make_network, layers=with_dropout_and_batch_norm, kvstore=None),
+                                 step_with_trainer, batches)
+    assert 'each device is updated with its own gradient only' in report.diagnosis[0]
+
+
+# Whole networks
+
+@pytest.mark.slow
+def test_lenet_takes_a_few_seconds(image_batches):
+    start = time.process_time()
+    report = check_data_parallel(small_lenet, step_of_lenet, image_batches, check=True)
+    assert time.process_time() - start < 10  # 1 s
+    assert len(report.parameters) == 8
+
+
+def make_resnet(devices, dtype='float32'):
+    net = resnet18(10, dtype)
+    net.initialize(init=init.Xavier(), ctx=devices)
+    return hybridized(net), hybridized(LOSS), Trainer(trainable(net), 'sgd', {'learning_rate': LR})
+
+
+@pytest.mark.slow
+def test_resnet18(image_batches):
+    """In small: images of 8x8."""
+    report = check_data_parallel(make_resnet, concise_step, [(X[..., :8, :8], y) for X, y in image_batches], check=True)
+    assert report.notes[0].startswith('batch norm (1, 3.0.bn1, 3.0.bn2')
+    assert 'and 68 others' in str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif('avx512_bf16' not in processor_flags() or MXNET_MAJOR > 1, reason='no bfloat16 here')
+@pytest.mark.parametrize('kvstore, ok', [('device', True), (None, False)])
+def test_bfloat16(image_batches, kvstore, ok):
+    """The step cannot compute in float64, so larger differences are rounding."""
+    def make(devices):
+        nn, net = gluon.nn, gluon.nn.HybridSequential()
+        net.add(Cast('bfloat16'), conv2d(16, kernel_size=3, dtype='bfloat16'), nn.Activation('relu'), Cast('float32'),
+                nn.Dense(10))
+        net.initialize(init=init.Xavier(), ctx=devices)
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR}, kvstore=kvstore)
+        return hybridized(net), hybridized(LOSS), trainer
+    report = check_data_parallel(make, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
+    assert report.ok is ok, report
+    assert 'in its own dtype' in report.title
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['resnet18_v1', 'mobilenet0_25'])
+def test_the_model_zoo(name, seed):
+    """In small."""
+    def make(devices):
+        net = getattr(gluon.model_zoo.vision, name)(classes=10)
+        net.initialize(init=init.Xavier(), ctx=devices)
+        return net, gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.01, 'momentum': 0.9})
+    rng = numpy.random.default_rng(seed)
+    batch = rng.normal(size=(12, 3, 16, 16)).astype('float32'), rng.integers(0, 10, 12)
+    check_data_parallel(make, step_with_trainer, [batch], [mx.cpu(0), mx.cpu(1)], check=True)
+
+
+# The code cells of the book
+
+def books_get_params(params, device):
+    new_params = [p.copyto(device) for p in params]
+    for p in new_params:
+        p.attach_grad()
+    return new_params
+
+
+def books_allreduce(data):
+    for i in range(1, len(data)):
+        data[0][:] += data[i].copyto(data[0].ctx)
+    for i in range(1, len(data)):
+        data[0].copyto(data[i])
+
+
+def books_split_batch(X, y, devices):
+    assert X.shape[0] == y.shape[0]
+    return (gluon.utils.split_and_load(X, devices),
+            gluon.utils.split_and_load(y, devices))
+
+
+def books_train_batch(device_params, X, y, devices, lr=0.2):
+    X_shards, y_shards = books_split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(scratch.lenet.__wrapped__(X_shard, device_W), y_shard)
+              for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
+    for l in ls:
+        l.backward()
+    for i in range(len(device_params[0])):
+        books_allreduce([device_params[c][i].grad for c in range(len(devices))])
+    for param in device_params:
+        d2l.sgd(param, lr, X.shape[0])
+
+
+def books_concise_loop(state, X, y, devices, batch_size=12):
+    net, trainer = state
+    X_shards, y_shards = books_split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+    for l in ls:
+        l.backward()
+    trainer.step(batch_size)
+
+
+def books_network(devices):
+    """In small: with one residual block."""
+    net = gluon.nn.Sequential()
+    net.add(d2l.Residual(4, use_1x1conv=True, strides=2), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(10))
+    net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
+    return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+
+
+@pytest.mark.slow
+def test_the_books_scratch_chapter(image_batches):
+    """Right, but it divides the update of a short last batch by its own rows, and splits evenly only."""
+    def make(devices):
+        params = scratch.init_params()
+        return [books_get_params(params, device) for device in devices]
+    report = check_data_parallel(make, books_train_batch, image_batches, check=True)
+    *uneven, own_rows = report.notes
+    assert 'the last 96 weigh 2.7 times as much as others' in own_rows
+    assert len(uneven) == 3 and all('are not checked' in note for note in uneven)
+
+
+def test_the_books_concise_chapter(image_batches):
+    """It divides by the batch size, and batch norm is per device."""
+    report = check_data_parallel(books_network, books_concise_loop, [(X[..., :8, :8], y) for X, y in image_batches],
+                                 check=True)
+    *uneven, batch_norm = report.notes
+    assert batch_norm.startswith('batch norm (0.bn1, 0.bn2): each device normalizes by its own rows')
+    assert len(uneven) == 3
+
+
+# Steps that cannot do everything
+
+def test_a_step_that_computes_in_float32(batches):
+    def make(devices):
+        return [[copy_with_gradient(param.astype('float32'), device) for param in make_arrays(devices[:1])[0]]
+                for device in devices]
+
+    def train_batch(state, X, y, devices, mistake=''):
+        step_from_scratch(state, X.astype('float32'), y, devices, mistake)
+    report = check_data_parallel(make, train_batch, batches)
+    assert report.ok and 'in its own dtype' in report.title
+    assert 0 < max(row[1] for row in report.parameters) < 1e-4
+    report = check_data_parallel(make, partial(train_batch, mistake='misses the last device'), batches)
+    assert 'the gradient of cpu(2) counts 0 times' in report.diagnosis[0]
+
+
+def test_a_step_that_needs_an_even_split(batches):
+    """Gluon's split_and_load raises an error, so the mistake is not silent."""
+    def train_batch(state, X, y, devices):
+        gluon.utils.split_and_load(X, devices)
+        step_from_scratch(state, X, y, devices)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.ok and 'over batches of 12, 12 rows' in report.title
+    assert re.match('batches of 10 rows are not checked, because the step raises ValueError', report.notes[0])
+    assert len(report.notes) == 4
+
+
+@pytest.mark.slow
+def test_rows_that_influence_each_other(batches):
+    """Batch norm by hand cannot be switched off."""
+    def network_with_norm(X, params):
+        return network((X - X.mean(axis=0)) / (X.var(axis=0) + 1) ** 0.5, params)
+
+    def train_batch(state, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(network_with_norm(*pair), y) for *pair, y in zip(X_shards, state, y_shards)]
+        for l in ls:
+            l.backward()
+        for arrays in zip(*state):
+            scratch.allreduce([array.grad for array in arrays])
+        for params in state:
+            scratch.sgd(params, LR, len(X))
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert 'The reason cannot be told' in report.diagnosis[0] and 'rows may influence each other' in report.diagnosis[0]
+
+
+def test_the_note_on_the_rows_of_a_short_last_batch(batches):
+    by_rows = check_data_parallel(make_arrays, step_from_scratch, batches)
+    by_batch_size = check_data_parallel(make_arrays, partial(step_from_scratch, batch_size=12), batches)
+    assert by_rows.ok and by_batch_size.ok
+    assert len(by_rows.notes) == 1 and 'the update is divided by the rows of its own batch' in by_rows.notes[0]
+    assert not by_batch_size.notes
+
+
+@pytest.mark.slow
+def test_the_optimizers_state_on_a_device_without_rows(batches):
+    """With momentum, a device that skips a batch loses a part of its speed; with plain SGD, nothing."""
+    def train_batch(state, X, y, devices):
+        net, trainer = state
+        step_with_trainer(state, X, y, devices)
+        if isinstance(trainer.optimizer, mx.optimizer.Adam) and len(X) < len(devices):
+            net[0].bias.data(devices[-1])[:] += 1
+    report = check_data_parallel(partial(make_network, optimizer='adam'), train_batch, batches)
+    assert report.diagnosis[0].startswith('WRONG: the state of the optimizer differs')
+
+
+# The report, the page, bad input, the command line
+
+def code_of_the_page():
+    """Return the blocks of docs/check.md by the comments before them."""
+    page = (Path(__file__).parents[1] / 'docs' / 'check.md').read_text()
+    return {name: textwrap.dedent(block) for name, block in
+            re.findall(r'^<!-- (.*) -->\n\n((?:    .*\n|\n)+)', page, re.MULTILINE)}
+
+
+def test_the_page(image_batches):
+    """Its step is wrong, then less wrong, then right; the diagnoses are those on the page."""
+    blocks = code_of_the_page()
+    before, end = blocks['wrong'].split('    for i in range(2):\n')
+    codes = {'report': blocks['wrong'], 'next report': blocks['wrong'] + blocks['right'], 'right': ''.join(
+        [before, textwrap.indent(blocks['also right'].strip('\n'), '    '), '\n    for i in range(2):\n', end,
+         blocks['right']])}
+    for name, code in codes.items():
+        names = {}
+        exec(code, names)
+        report = check_data_parallel(names['make'], names['train_batch'], image_batches)
+        assert report.ok is (name == 'right'), report
+        if not report.ok:
+            printed, shown = (text.partition('WRONG')[2].partition('Note:')[0].split()
+                              for text in (str(report), blocks[name]))
+            assert printed == shown
+
+def test_check_raises_with_the_report(batches):
+    wrong = partial(step_from_scratch, mistake='averages')
+    with pytest.raises(AssertionError, match='the update is 0.333 times'):
+        check_data_parallel(make_arrays, wrong, batches, check=True)
+
+
+@pytest.mark.slow
+def test_the_same_report_again(batches):
+    wrong = partial(step_from_scratch, mistake='a stale gradient')
+    first, second = (str(check_data_parallel(make_arrays, wrong, batches)) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize('change, message', [
+    ({'devices': [mx.cpu(0)]}, 'the number of devices 1: must be an integer of at least 2'),
+    ({'batches': []}, 'batches have 0 rows: 3 devices need at least 12'),
+    ({'make': lambda devices: len}, 'make returned builtin_function_or_method without parameters: return the network'),
+    ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device: it must update those'),
+    ({'make': lambda devices: [np.ones(3)]}, 'make returned list without parameters'),
+    ({'make': lambda devices: [params[:4 - i] for i, params in enumerate(make_arrays(devices))]},
+     r'make puts 3 parameters on cpu\(1\), and 4 on a single device: every device needs its own copy of all'),
+])
+def test_bad_input_in_one_line(change, message, batches):
+    arguments = {'make': make_arrays, 'train_batch': step_from_scratch, 'batches': batches, **change}
+    with pytest.raises(ValueError, match=message) as error:
+        check_data_parallel(**arguments)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_error_of_the_step_itself(batches):
+    def train_batch(state, X, y, devices):
+        raise KeyError('a name')
+    with pytest.raises(KeyError, match='a name'):
+        check_data_parallel(make_arrays, train_batch, batches)
+
+
+def batches_of_six_numbers():
+    rng = numpy.random.default_rng(0)
+    return [(rng.normal(size=(16, 6)).astype('float32'), rng.integers(0, 4, 16))]
+
+
+def wrong_step(state, X, y, devices):
+    step_from_scratch(state, X, y, devices, 'averages')
+
+
+def test_command_line(capsys):
+    names = [f'test_check:{name}' for name in ('make_arrays', 'step_from_scratch', 'batches_of_six_numbers')]
+    assert command_line.main(names) == 0
+    assert '3 devices compared with one' in capsys.readouterr().out
+    names[1] = 'test_check:wrong_step'
+    assert command_line.main([*names, '--devices', 'cpu:0-1']) == 1
+    assert 'the update is 0.5 times' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_command_line_on_the_default_images(capsys):
+    assert command_line.main(['test_check:small_lenet', 'test_check:step_of_lenet']) == 0
+    assert 'over batches of 12, 10, 12, 2, 7 rows' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('name', ['test_check', 'test_check:nothing', 'no_such_module:make'])
+def test_a_name_that_cannot_be_loaded(name, capsys):
+    assert command_line.main([name, 'test_check:step_from_scratch']) == 2
+    assert re.fullmatch(rf"check: '{name}' cannot be loaded \(.*\): write MODULE:NAME, .*\n", capsys.readouterr().err)

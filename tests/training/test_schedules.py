@@ -1,0 +1,111 @@
+"""Learning rates that change from step to step."""
+from pathlib import Path
+
+import numpy
+import pytest
+
+from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
+from gluon_mgpu.parallel.trainer import Trainer
+from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.schedules import SCHEDULES, check_lr, schedule
+
+
+def rates(lr, num_steps, begin=0):
+    """Return the rates of the steps of a run that has already done `begin` of them."""
+    run, found = Run(1, quiet=True), []
+    run.num_steps = begin
+    for _ in run.epochs([[]], lr=lr):
+        for _ in run.batches([None] * (num_steps - begin)):
+            found.append(run.lr)
+            run.record_losses([np.zeros(1)])
+        run.end_epoch(0.5)
+    assert run.history[0].lr == found[-1]
+    return found
+
+
+def test_schedules_by_hand():
+    assert rates(schedule('constant', 0.5, 4), 4) == [0.5] * 4
+    assert rates(schedule('constant', 0.5, 8, warmup_steps=4), 8) == [0.125, 0.25, 0.375] + [0.5] * 5
+    assert rates(schedule('step', 1.0, 8), 8) == pytest.approx([1] * 4 + [0.1] * 2 + [0.01] * 2)
+    # (1 + cos(pi n / 4)) / 2 for n = 1, 2, 3
+    assert rates(schedule('cosine', 1.0, 3), 3) == pytest.approx([0.8535534, 0.5, 0.1464466])
+    assert rates(schedule('cosine', 1.0, 5, warmup_steps=2), 5) == pytest.approx([0.5, 1, 0.8535534, 0.5, 0.1464466])
+
+
+@pytest.mark.parametrize('name', SCHEDULES)
+@pytest.mark.parametrize('num_steps', [1, 2, 3, 1000])
+def test_every_rate_is_above_zero_and_at_most_the_given_one(name, num_steps):
+    for warmup_steps in {0, num_steps // 2, num_steps - 1}:
+        found = rates(schedule(name, 0.3, num_steps, warmup_steps), num_steps)
+        assert min(found) > 0 and max(found) <= 0.3
+
+
+@pytest.mark.parametrize('lr', [
+    0.5, lambda step: 1 / step, *(schedule(name, 0.5, 20, 3) for name in SCHEDULES),
+    mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=1.0),     # changes itself when it is called
+    mx.lr_scheduler.CosineScheduler(5, 0.5, final_lr=0.125)])  # answers differently after step 5
+def test_a_resumed_run_has_the_same_rates(lr):
+    """Also the second run with the same scheduler."""
+    whole = rates(lr, 20)
+    for begin in (0, 1, 4, 10, 19):
+        assert rates(lr, 20, begin) == whole[begin:]
+
+
+@pytest.mark.parametrize('name', SCHEDULES)
+def test_a_scheduler_means_the_same_as_in_gluon_trainer(name, devices):
+    """`trainer.set_learning_rate(run.lr)` before each step, or ``lr_scheduler`` in the Trainer: the same weights."""
+    results = []
+    for inside in (False, True):
+        net = gluon.nn.Dense(1, in_units=1)
+        net.initialize(init=mx.init.Constant(1), ctx=devices)
+        lr = schedule(name, 0.5, 8, 3)
+        settings = {'learning_rate': 0.5, 'lr_scheduler': lr} if inside else {}
+        trainer = (gluon.Trainer if inside else Trainer)(list(net.collect_params().values()), 'sgd',
+                                                         {**settings, 'momentum': 0.9})
+        run = Run(1, quiet=True)
+        for _ in run.epochs(net, trainer, lr=lr):
+            for _ in run.batches([None] * 8):
+                if not inside:
+                    trainer.set_learning_rate(run.lr)
+                with mx.autograd.record():
+                    ls = [net(np.ones((1, 1), ctx=device)) for device in devices]
+                for l in ls:
+                    l.backward()
+                trainer.step(2)
+                run.record_losses([l.reshape(-1) for l in ls])
+            run.end_epoch(0.5)
+        results.append(net.weight.data(devices[0]).item())
+    assert results[0] == results[1] != 1
+
+
+def test_a_rate_is_a_number_above_zero_or_a_function():
+    assert check_lr('0.5') == 0.5 and check_lr(max) is max
+    with pytest.raises(ValueError, match='lr -1: must be a number above 0'):
+        check_lr(-1)
+
+
+@pytest.mark.slow
+def test_the_loop_of_the_docs(devices, monkeypatch, capsys):
+    """As it stands in docs/larger-batches.md, on few rows."""
+    page = (Path(__file__).parents[2] / 'docs/larger-batches.md').read_text()
+    lines = [line[4:] for line in page.splitlines() if line.startswith('    ')]
+    code = '\n'.join(lines[lines.index('import gluon_mgpu as d2l'):])
+    assert code.count('\n') <= 25 and ', 10, 1024\n' in code
+
+    def rows(batch_size):
+        rng = numpy.random.default_rng(0)
+        images, labels = rng.integers(0, 255, (12, 28, 28), 'uint8'), rng.integers(0, 9, 12)
+        return [BatchIterator(images, labels, batch_size, 'random') for _ in range(2)]
+
+    monkeypatch.setattr('gluon_mgpu.data.load_data_fashion_mnist', rows)
+    monkeypatch.setattr('gluon_mgpu.try_all_gpus', lambda: devices, raising=False)
+    found = {}
+    exec(code.replace(', 10, 1024\n', ', 3, 10\n'), found)
+    assert found['trainer'].optimizer.num_update == 6  # two batches in each of three epochs
+    printed = capsys.readouterr().out.splitlines()[-3:]  # MXNet 2 prints a line of its own before
+    assert [line.split(':')[0] for line in printed] == ['epoch 1', 'epoch 2', 'epoch 3']
+
+
+def test_a_run_without_a_rate():
+    assert rates(None, 2) == [None, None]

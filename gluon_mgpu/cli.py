@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .base.machine import versions
-from .base.program import Parser, Stopped, number, run_program, show, text
+from .base.program import Parser, Stopped, integer_flag, number_flag, run_program, show, text
 from .checkpoints.callback import CheckpointCallback
 from .checkpoints.resume import ResumedRun, check_same_run, differences, find_resumed_run, record_resume
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
@@ -36,7 +36,8 @@ class Chapter:
     """A chapter as a program.
 
     `extra_flags` are flags of this chapter only, with the arguments of argparse's ``add_argument`` for each. `train`
-    and `check` get the values of these flags by name; `check` raises ValueError if they do not fit the devices.
+    and `check` get the values of these flags by name; `check` raises ValueError if they do not fit `devices`, or
+    `workers`.
     `forward` is the forward function, if `train` trains bare arrays instead of a Gluon block.
     """
 
@@ -90,9 +91,6 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
         if any(getattr(args, name, None) is not None for name in ('num_gpus', 'devices', 'allreduce', 'shares')):
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
                              '--num-gpus, --devices, --shares and --allreduce, and start one worker per device')
-        if getattr(args, 'sync_batch_norm', None):
-            raise ValueError('--sync-batch-norm: does not work with --horovod, because autograd does not record '
-                             "Horovod's sums; train on several devices of one process, or leave it out")
         from .distributed.horovod_workers import HorovodWorkers
         return HorovodWorkers(args.fp16_allreduce, signals, chapter.name)
     if args.fp16_allreduce:
@@ -159,7 +157,7 @@ def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, 
     if args.timeline:
         check_profiler(devices)
     if chapter.check:
-        chapter.check(devices=devices, **chapter.extra_arguments(args))
+        chapter.check(devices=devices, workers=workers, **chapter.extra_arguments(args))
     return devices, load_data(args.dataset, args.batch_size, data_dir=args.data_dir, train_size=args.train_size,
                               seed=args.seed, log=log, progress=not args.quiet and workers.rank == 0,
                               shard=workers.shard)
@@ -238,7 +236,7 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     parser = Parser(prog=f'python -m gluon_mgpu.{chapter.name}',
                     description=f'Train {chapter.network} on several devices and print its test accuracy.')
     where = parser.add_mutually_exclusive_group()
-    where.add_argument('--num-gpus', type=number(int, 1, MAX_DEVICES), metavar='N',
+    where.add_argument('--num-gpus', type=integer_flag(1, MAX_DEVICES), metavar='N',
                        help='number of devices: GPUs, or CPU contexts on a machine without GPUs '
                             '(default: 2, or 1 on a machine with one GPU)')
     where.add_argument('--devices', type=text, metavar='LIST',
@@ -250,29 +248,29 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     add('--horovod', action='store_true',
         help='train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device')
     add('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
-    add('--batch-size', type=number(int), default=chapter.batch_size, metavar='ROWS',
+    add('--batch-size', type=integer_flag(), default=chapter.batch_size, metavar='ROWS',
         help='images in a batch, over all devices (default: %(default)s)')
-    add('--lr', type=number(float), default=chapter.lr, metavar='RATE', help='learning rate (default: %(default)s)')
+    add('--lr', type=number_flag(), default=chapter.lr, metavar='RATE', help='learning rate (default: %(default)s)')
     add('--lr-schedule', choices=SCHEDULES, default='constant',
         help='cosine: the rate falls to 0; step: it is divided by 10 after half and three quarters of the epochs '
              '(default: %(default)s)')
-    add('--warmup-epochs', type=number(int, 0), default=0, metavar='N',
+    add('--warmup-epochs', type=integer_flag(0), default=0, metavar='N',
         help='raise the rate from 0 to --lr in the first N epochs (default: %(default)s)')
-    add('--accumulate', type=number(int), default=1, metavar='N',
+    add('--accumulate', type=integer_flag(), default=1, metavar='N',
         help='train each batch in N parts, which needs less memory (default: %(default)s)')
-    add('--num-epochs', type=number(int), default=10, metavar='N',
+    add('--num-epochs', type=integer_flag(), default=10, metavar='N',
         help='passes over the training images (default: %(default)s)')
     add('--dataset', choices=DATASETS, default='auto',
         help='auto: fashion-mnist if it is in --data-dir or can be downloaded, else glyphs, generated images '
              '(default: %(default)s)')
     add('--data-dir', type=text, metavar='DIR',
         help='folder with fashion-mnist/ and mnist/ (default: $GLUON_MGPU_DATA, else ~/.cache/gluon-mgpu)')
-    add('--train-size', type=number(int), metavar='N', help='use only the first N training images (default: all)')
-    add('--seed', type=number(int, 0, 2**31 - 1), default=0, metavar='N',
+    add('--train-size', type=integer_flag(), metavar='N', help='use only the first N training images (default: all)')
+    add('--seed', type=integer_flag(0, 2**31 - 1), default=0, metavar='N',
         help='seed of the initial parameters and the order of the images (default: %(default)s)')
     add('--out-dir', type=text, metavar='DIR',
         help=f'new folder for config.json, history.csv and accuracy.png (default: runs/{chapter.name}-DATE-TIME)')
-    add('--checkpoint-every', type=number(int), metavar='STEPS',
+    add('--checkpoint-every', type=integer_flag(), metavar='STEPS',
         help='write a checkpoint every STEPS batches (default: after every epoch)')
     add('--resume', type=text, metavar='auto|PATH',
         help='resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, or start '

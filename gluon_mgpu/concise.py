@@ -11,12 +11,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from .base.checks import at_least_0, integer
-from .base.program import number
+from .base.program import number_flag
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
+from .distributed.workers import Workers
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.hybridize import hybridized
 from .networks.precision import DTYPES, check_dtype
@@ -107,11 +109,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
                         'wd': at_least_0('weight_decay', weight_decay)}
     devices = devices_from(num_gpus) if devices is None else check_devices(devices)
     split_f = split_by(shares, devices)
-    check_dtype(dtype, devices)
     run = Run(num_epochs) if run is None else run  # Not in the book: progress, checkpoints, several machines
-    if sync_batch_norm and run.workers.size > 1:
-        raise ValueError('sync_batch_norm: works on the devices of one process only, because autograd does not record '
-                         "Horovod's sums; use several devices in one process")
+    check_flags(devices, run.workers, dtype, sync_batch_norm)
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size, net)
     run.check(train_iter, test_iter)
     npx.random.seed(seed)
@@ -134,6 +133,14 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     run.print_summary(devices)
 
 
+def check_flags(devices: list, workers: Workers, dtype: str, sync_batch_norm: bool, **others: Any) -> None:
+    """Raise ValueError if a device does not support `dtype`, or several workers would synchronize batch norm."""
+    check_dtype(dtype, devices)
+    if sync_batch_norm and workers.size > 1:
+        raise ValueError('synchronized batch norm works on the devices of one process only, because autograd does not '
+                         "record Horovod's sums; use several devices in one process, or train without it")
+
+
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from . import cli
@@ -141,15 +148,14 @@ def main(argv: list | None = None) -> int:
         '--dtype': {'choices': DTYPES, 'default': 'float32',
                     'help': 'precision of the convolutions: bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs '
                             '(default: %(default)s)'},
-        '--momentum': {'type': number(float, 0, 1), 'default': 0.0, 'metavar': 'M',
+        '--momentum': {'type': number_flag(at_least_0, 1), 'default': 0.0, 'metavar': 'M',
                        'help': 'share of the last step that is added to each step (default: %(default)s)'},
-        '--weight-decay': {'type': number(float, 0), 'default': 0.0, 'metavar': 'WD',
+        '--weight-decay': {'type': number_flag(at_least_0), 'default': 0.0, 'metavar': 'WD',
                            'help': 'share of the parameters that is added to their gradients (default: %(default)s)'},
-        '--sync-batch-norm': {'action': 'store_true', 'default': None,
+        '--sync-batch-norm': {'action': 'store_true',
                               'help': 'compute batch norm over the rows of all devices (default: each over its own)'}}
     # 256 and 0.1 are the book's settings for one GPU; it trains two with 512 and 0.2, to give each GPU 256 rows
-    return cli.run(cli.Chapter('concise', 'ResNet-18', train, 256, 0.1, extra_flags,
-                               lambda devices, dtype, **others: check_dtype(dtype, devices)), argv)
+    return cli.run(cli.Chapter('concise', 'ResNet-18', train, 256, 0.1, extra_flags, check_flags), argv)
 
 
 if __name__ == '__main__':

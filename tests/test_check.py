@@ -191,7 +191,7 @@ MISTAKES_WITH_TRAINER = {
     'a stale gradient': r'batch 4, of 2 rows: the gradient of the batch before is added, from cpu\(2\) without rows',
     'skips stale gradients': r'batch 4, of 2 rows: the update leaves out cpu\(2\) without rows',
     'drops the rows that remain': 'batch 2, of 10 rows: row 10 counts 0 times',
-    'clips each gradient': 'The reason cannot be told: the update is not a sum of contributions of the rows',
+    'clips each gradient': 'The reason cannot be told, because no weights of the rows explain the update',
 }
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import re
 import signal
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from .checks import at_least_0, integer, positive
+from .checks import integer, positive
 from .machine import folder_for_matplotlib
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is what shells use for Ctrl-C
@@ -59,15 +58,22 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f'{self.prog.rpartition(".")[2]}: {message}; --help shows all flags\n')
 
 
-def number(kind: type, minimum: int = 1, maximum: int | None = None) -> Callable:
-    """Return a type for argparse: an int in this range; a float above 0, or, if `minimum` is 0, below `maximum`."""
+def integer_flag(minimum: int = 1, maximum: int | None = None) -> Callable[[str], int]:
+    """Return a type for argparse: an integer from `minimum` to `maximum`."""
+    return _number_flag(int, integer, minimum, maximum)
+
+
+def number_flag(check: Callable = positive, *limits: float) -> Callable[[str], float]:
+    """Return a type for argparse: a float that `check` accepts, by default one above 0; see `base.checks`."""
+    return _number_flag(float, check, *limits)
+
+
+def _number_flag(kind: type, check: Callable, *limits) -> Callable:
     def convert(value: Any):
         with contextlib.suppress(ValueError):
             value = kind(value)
         try:
-            if kind is int:
-                return integer('', value, minimum, maximum)
-            return positive('', value) if minimum else at_least_0('', value, maximum or math.inf)
+            return check('', value, *limits)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).strip()) from None
     return convert

@@ -25,7 +25,7 @@ import json
 import sys
 
 from ..base.machine import versions
-from ..base.program import Parser, number, run_program, text
+from ..base.program import Parser, integer_flag, number_flag, run_program, text
 from ..checkpoints.run_folder import check_free, new_folder
 from ..cost_model.measure import gradient_sizes, measure_link
 from ..data import DATASETS, load_data
@@ -124,19 +124,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, or cpu:all without a GPU)")
     parser.add_argument('--network', choices=[*NETWORKS, 'both'], default='both', help='(default: %(default)s)')
-    parser.add_argument('--batch-size', type=number(int), metavar='ROWS',
+    parser.add_argument('--batch-size', type=integer_flag(), metavar='ROWS',
                         help='images in a batch: on all devices together with a fixed total, else on each device '
                              '(default: 256; ResNet-18 on CPU contexts: 64)')
-    parser.add_argument('--steps', type=number(int), metavar='N',
+    parser.add_argument('--steps', type=integer_flag(), metavar='N',
                         help='steps to measure per round, after the warm-up (default: LeNet 40, ResNet-18 5)')
-    parser.add_argument('--rounds', type=number(int), metavar='N', help='(default: 5)')
+    parser.add_argument('--rounds', type=integer_flag(), metavar='N', help='(default: 5)')
     parser.add_argument('--quick', action='store_true', help='a quarter of the steps and 2 rounds by default')
     parser.add_argument('--dispatch', action='store_true',
                         help='also measure how long Python needs to start a step on 1 to 16 CPU contexts')
-    parser.add_argument('--device-images-per-second', type=number(float), metavar='RATE',
+    parser.add_argument('--device-images-per-second', type=number_flag(), metavar='RATE',
                         help='also plot the expected speed on 1 to 16 devices of this speed, such as GPUs, with the '
                              'measured dispatch; needs --network and implies --dispatch')
-    parser.add_argument('--link-gigabytes-per-second', type=number(float), default=10.0, metavar='RATE',
+    parser.add_argument('--link-gigabytes-per-second', type=number_flag(), default=10.0, metavar='RATE',
                         help='speed of the link between those devices (default: %(default)s, PCIe 3.0 x16)')
     parser.add_argument('--dataset', choices=DATASETS, default='glyphs', help='(default: %(default)s)')
     parser.add_argument('--data-dir', type=text, metavar='DIR', help='folder that contains fashion-mnist/ and mnist/')

@@ -108,8 +108,9 @@ def diagnose(setup: Setup, batches: list) -> list[str]:
                for device in setup.devices]
     weights, before, parts = _weights(setup, found, len(devices))
     if weights is None:
-        return [f'WRONG {where}. The reason cannot be told: the update is not a sum of contributions of the rows. '
-                'Gradients may be clipped, rows may influence each other, or the optimizer is not SGD.']
+        return [f'WRONG {where}. The reason cannot be told, because no weights of the rows explain the update.',
+                'Gradients may be clipped, rows may influence each other, the optimizer is not SGD, or there are too '
+                'few parameters.']
     fault, remedy = _explain(weights, before, parts, devices)
     rows = ', '.join('-'.join(map(str, sorted({s.start + 1, s.stop}))) for s in parts)
     return [f'WRONG {where}: {fault}.', f'Do: {remedy}.', '', f'Weights of rows {rows} in each update, 1 if right'

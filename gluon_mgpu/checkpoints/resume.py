@@ -69,7 +69,7 @@ def _check_checkpoint(path: Path, metadata: dict, config: dict) -> None:
     if recorded_steps(metadata) is None or not isinstance(saved, dict):
         raise ValueError(f'{path} is not a checkpoint of a run: move it elsewhere')
     for name in ('chapter', *FIXED, *ROWS):
-        if (saved.get(name) or 0) != (config.get(name) or 0):  # None: a run before the flag existed
+        if saved.get(name) != config.get(name):
             raise ValueError(f'{path} is of another run ({name} {saved.get(name)}, not {config.get(name)}): move it '
                              'elsewhere, or name the folder that it is from')
 
@@ -84,8 +84,8 @@ def differences(before: dict, now: dict) -> dict[str, list]:
 def check_same_run(before: dict, now: dict) -> None:
     """Raise ValueError if the settings in `now`, possibly not all of them, would make it another run."""
     for name, flag in FIXED.items():
-        if name in now and (now[name] or 0) != (before.get(name) or 0):  # None: a flag that is not given
-            raise ValueError(f'{flag} {now[name]}: the run to resume has {before.get(name) or 0}; leave {flag} out, or '
+        if name in now and now[name] != before.get(name):
+            raise ValueError(f'{flag} {now[name]}: the run to resume has {before.get(name)}; leave {flag} out, or '
                              'start a new run')
     for name, rows in ROWS.items():
         if before.get(name) and now.get(name, before[name]) != before[name]:

@@ -16,7 +16,7 @@ import json
 import sys
 
 from ..base.machine import num_cores, processor, versions
-from ..base.program import Parser, number, run_program, text
+from ..base.program import Parser, integer_flag, run_program, text
 from ..checkpoints.run_folder import check_free, new_folder
 from ..devices import parse_devices
 from ..devices.gpus import num_mxnet_gpus
@@ -32,7 +32,7 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="two or more devices, such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, or cpu:0-3 "
                              'without a GPU)')
-    parser.add_argument('--rounds', type=number(int, 1), default=9, metavar='N',
+    parser.add_argument('--rounds', type=integer_flag(), default=9, metavar='N',
                         help='number of measurements for each median (default: %(default)s)')
     parser.add_argument('--out-dir', type=text, metavar='DIR',
                         help='new folder for costs.json, allreduce.png and bytes.png '

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from ..base.program import FAILED, Parser, number, run_program
+from ..base.program import FAILED, Parser, number_flag, run_program
 from . import TIMEOUT, examine
 from .screen import screen
 
@@ -18,7 +18,7 @@ def main(argv: list | None = None) -> int:
                     description='Check what this machine has for training, what is wrong with it, and what to do.',
                     epilog='Exit status: 0 if training can run, 1 if it cannot.')
     parser.add_argument('--json', action='store_true', help='print all facts as JSON, for a bug report')
-    parser.add_argument('--timeout', type=number(float), default=TIMEOUT, metavar='SECONDS',
+    parser.add_argument('--timeout', type=number_flag(), default=TIMEOUT, metavar='SECONDS',
                         help='limit of the self-test (default: %(default)s)')
     args = parser.parse_args(argv)
     report: dict[str, Any] = {}

@@ -4,7 +4,7 @@ import argparse
 import pytest
 
 from gluon_mgpu.base import checks, machine
-from gluon_mgpu.base.program import Parser, number, picture, run_program, text
+from gluon_mgpu.base.program import Parser, integer_flag, number_flag, picture, run_program, text
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
 
 
@@ -61,18 +61,19 @@ def test_an_engine_error_is_printed_once(capsys):
 
 def test_flags():
     parser = Parser(prog='python -m gluon_mgpu.base.program')
-    parser.add_argument('--n', type=number(int, 2, 5))
-    parser.add_argument('--x', type=number(float))
+    parser.add_argument('--n', type=integer_flag(2, 5))
+    parser.add_argument('--x', type=number_flag())
     parser.add_argument('--t', type=text)
     args = parser.parse_args(['--n', '3', '--x', '1e-3', '--t', ' '])
     assert (args.n, args.x, args.t) == (3, 0.001, ' ')
 
 
 @pytest.mark.parametrize(('convert', 'value', 'message'), [
-    (number(int, 2, 5), '6', '6: must be an integer from 2 to 5'),
-    (number(int), '0', '0: must be an integer of at least 1'), (number(int), '٣x', 'must be an integer of at least 1'),
-    (number(float), '-0.0', '-0.0: must be a number above 0'),
-    (number(float), '', "'': must be a number above 0"),
+    (integer_flag(2, 5), '6', '6: must be an integer from 2 to 5'),
+    (integer_flag(), '0', '0: must be an integer of at least 1'),
+    (integer_flag(), '٣x', 'must be an integer of at least 1'),
+    (number_flag(), '-0.0', '-0.0: must be a number above 0'),
+    (number_flag(), '', "'': must be a number above 0"),
     (text, '', "'': must not be empty; give a value or leave the flag out")])
 def test_invalid_flags(convert, value, message):
     with pytest.raises(argparse.ArgumentTypeError) as error:

@@ -269,13 +269,10 @@ def test_a_run_is_resumed_with_the_flag(tmp_path, capsys):
     assert '--sync-batch-norm' in capsys.readouterr().err
 
 
-def test_only_one_process(capsys, devices):
-    assert concise.main(['--horovod', '--sync-batch-norm']) == 2
-    line, = capsys.readouterr().err.splitlines()
-    assert "--sync-batch-norm: does not work with --horovod, because autograd does not record Horovod's sums" in line
+def test_only_one_process(devices):
     workers = Workers()
     workers.size = 2
-    with pytest.raises(ValueError, match='sync_batch_norm: works on the devices of one process only'):
+    with pytest.raises(ValueError, match='synchronized batch norm works on the devices of one process only'):
         concise.train(2, 4, 0.1, devices=devices, run=Run(1, quiet=True, workers=workers), sync_batch_norm=True)
 
 

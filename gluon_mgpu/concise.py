@@ -69,7 +69,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
                       else [net(X_part) for X_part in X_parts])
             ls_of_parts = [loss(y_hat, y_part) for y_hat, y_part in zip(y_hats, y_parts)]
         # In the book, l.backward() for each l. With synchronized batch norm, each depends on the rows of all devices
-        autograd.backward(ls_of_parts)
+        (net.backward if isinstance(net, SyncBatchNorm) else autograd.backward)(ls_of_parts)
         ls += ls_of_parts
     prepare_idle_devices(net, X_shards, devices)  # Those without rows; in the book, every device has rows
     trainer.step(batch_size)

@@ -332,7 +332,7 @@ def step_without_trainer(net, X, y, devices):
     with autograd.record():
         y_hats = net.forward(X_shards) if isinstance(net, SyncBatchNorm) else [net(X_shard) for X_shard in X_shards]
         ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
-    autograd.backward(ls)
+    (net.backward if isinstance(net, SyncBatchNorm) else autograd.backward)(ls)
     zero_grad(net, devices[len(X_shards):])
     for param in trainable(net):
         scratch.allreduce(param.list_grad())

@@ -14,8 +14,9 @@ mx = runtime.load_mxnet()  # first, because it reports missing software in one l
 
 import numpy  # noqa: E402
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402
+from mxnet.ndarray.ndarray import _new_alloc_handle  # noqa: E402
 
-__all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'assign', 'autograd', 'cached_op', 'children',
+__all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'as_input', 'assign', 'autograd', 'cached_op', 'children',
            'compute_capabilities', 'empty_with_view', 'gluon', 'graph_from_json', 'init', 'low_precision_type', 'mx',
            'np', 'npx', 'num_outputs', 'trace_block', 'zero_grad']
 
@@ -159,6 +160,14 @@ def _trace_mxnet2(block, args, symbols):
     return graph
 
 
+def as_input(array):
+    """Return an array as the start of a new graph for autograd; the memory of its `grad` is allocated when written."""
+    result = array.detach()
+    gradient = type(array)(_new_alloc_handle(array.shape, array.ctx, True, array.dtype))
+    autograd.mark_variables([result], [gradient])
+    return result
+
+
 def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
     """Return how many numbers a block returns per row of a batch of this shape, None if unknown.
 
@@ -182,15 +191,16 @@ def assign(array: np.ndarray, values: numpy.ndarray) -> None:
     array[:] = np.array(values, dtype=array.dtype, ctx=array.ctx)
 
 
-def cached_op(graph, names: list, params: list):
-    """Return an operator that runs a graph (a symbol with one output) with memory allocated once per device.
+def cached_op(graph, names: list, params: list | None):
+    """Return an operator that runs a graph (a symbol) with memory allocated once per device.
 
     The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
-    The arrays for `params` must be the same, with the same gradients, in each call on a device. Does not block.
+    The arrays for `params` must be the same, with the same gradients, in each call on a device. Does not block. If
+    `params` is None, all arrays may differ, and memory is allocated in each call.
     """
     inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]
-    operator = mx.nd.CachedOp(graph, [
+    operator = mx.nd.CachedOp(graph, [] if params is None else [
         ('static_alloc', True), ('static_shape', True),
         ('data_indices', [i for i, name in enumerate(inputs) if name not in params]),
         ('param_indices', [i for i, name in enumerate(inputs) if name in params])])

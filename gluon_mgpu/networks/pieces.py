@@ -1,19 +1,20 @@
-"""Cut the graph of a network into pieces at its batch norms; each piece runs as one operator.
+"""Cut the graph of a network at its batch norms. Each piece runs as one operator.
 
-    convolution | batch norm, relu, convolution | batch norm, relu, dense
+    piece: convolution | norm | piece: batch norm, relu, convolution | norm | piece: batch norm, relu, dense
 
-At each cut, `parallel.sync_batch_norm` combines the statistics of all devices.
+At each `Norm`, `parallel.sync_batch_norm` combines the statistics of all devices, with which the batch norm at the
+beginning of the next piece computes.
 """
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy
 
-from ..mxnet_setup.compat import autograd, gluon, graph_from_json, mx, trace_block
-from .hybridize import HybridizedBlock
+from ..mxnet_setup.compat import add, as_input, autograd, cached_op, gluon, graph_from_json, mx, trace_block
 
 TRUE = ('True', '1')  # in a graph of MXNet 1.9, of MXNet 2
 
@@ -21,14 +22,14 @@ TRUE = ('True', '1')  # in a graph of MXNet 1.9, of MXNet 2
 class Norm(NamedTuple):
     """A batch norm between two pieces.
 
-    The next piece begins with it: it computes ``scale * (X - mean) / sqrt(variance + eps) + shift``. `X` is the name of
-    the array before it, `arguments` are the names of scale, shift, mean and variance.
+    The next piece begins with it: it computes ``scale * (X - mean) / sqrt(variance + eps) + shift``. `X`, `gamma` and
+    `beta` are names of arrays, `arguments` those of scale, shift, mean and variance.
     """
 
     X: str
     arguments: list[str]
-    gamma: gluon.Parameter
-    beta: gluon.Parameter
+    gamma: str
+    beta: str
     running_mean: gluon.Parameter
     running_var: gluon.Parameter
     axis: int
@@ -37,46 +38,66 @@ class Norm(NamedTuple):
     fix_gamma: bool
 
 
-class Piece(HybridizedBlock):
-    """A part of a block, hybridized; `norm` is the batch norm after it, or None.
+class Piece:
+    """A part of a network without batch norms that combine rows.
 
-    Its inputs and outputs are not copied as in `hybridized`: with 18 pieces, the copies take longer than they save.
+    Its memory is allocated at each call and freed in the backward pass. Memory that is kept, as in `hybridized`, could
+    not be used by the other pieces.
+
+    Parameters
+    ----------
+    graph : symbol
+    outputs : list of str
+        Names of the graph's outputs.
+    params : set of str
+        The parameters that no other piece uses. The backward pass writes their gradients.
     """
 
-    def __init__(self, block: gluon.HybridBlock, graph: Any, outputs: list[str], norm: Norm | None):
-        params = {param.var().name for param in block.collect_params().values()}
-        self._inputs = [name for name in graph.list_inputs() if name not in params]
-        self._graph, self._outputs, self.norm = graph, outputs, norm
-        super().__init__(block)
+    def __init__(self, graph: Any, outputs: list[str], params: set[str]):
+        self._inputs = graph.list_inputs()
+        self._operator = cached_op(graph, self._inputs, None)
+        self._outputs, self._params = outputs, params
 
-    def run(self, arrays: dict[str, Any]) -> list:
+    def run(self, arrays: dict[str, Any]) -> Callable[[dict], None]:
         """Compute on one device: read the inputs in `arrays`, a dict by name, and store the outputs there.
 
-        Returns the results of the function `statistics` that `cut` got.
+        Returns the backward pass. It replaces the gradients of the outputs, in a dict by name, by those of the inputs.
         """
-        results = self(*(arrays[name] for name in self._inputs))
-        results = list(results) if isinstance(results, (list, tuple)) else [results]
-        arrays.update(zip(self._outputs, results))
-        return results[len(self._outputs):]
+        inputs = {name: arrays[name] if name in self._params else _detached(arrays[name]) for name in self._inputs}
+        results = self._operator(*inputs.values())
+        outputs = dict(zip(self._outputs, results if isinstance(results, (list, tuple)) else [results]))
+        arrays.update((name, as_input(array)) for name, array in outputs.items())
 
-    def _trace_graph(self, args) -> tuple:
-        return self._graph, self._inputs
+        def backward(gradients: dict[str, Any]) -> None:
+            autograd.backward(list(outputs.values()), [gradients.pop(name) for name in outputs])
+            for name, array in inputs.items():
+                if name not in self._params:
+                    accumulate(gradients, name, array.grad, arrays)
+
+        return backward
 
 
-def cut(block: gluon.HybridBlock, X: Any, statistics: Callable) -> tuple[list[Piece], str, str]:
+def accumulate(gradients: dict, name: str, gradient: Any, arrays: dict) -> None:
+    """Add a gradient to the one of the same name, if the array needs one."""
+    if arrays[name].grad is not None:
+        gradients[name] = add(gradients[name], gradient) if name in gradients else gradient
+
+
+def _detached(array: Any) -> Any:
+    return array.detach() if array.grad is None else as_input(array)
+
+
+def cut(block: gluon.HybridBlock, X: Any) -> tuple[list[Piece | Norm], str, str]:
     """Cut an initialized block at its batch norms, except those with ``use_global_stats``.
 
     Parameters
     ----------
     X : np.ndarray
         A batch on one device, to infer shapes.
-    statistics : callable
-        Maps the input of a batch norm (a symbol) and the `Norm` to a list of symbols, which the piece before it also
-        computes.
 
     Returns
     -------
-    pieces : list of Piece
+    parts : list of Piece and Norm
         In the order in which they run.
     data, result : str
         The names of the network's input and output.
@@ -94,7 +115,7 @@ def cut(block: gluon.HybridBlock, X: Any, statistics: Callable) -> tuple[list[Pi
         return f'array_{number}_{output}'
 
     operators: list[dict[int, dict]] = [{}]  # of each piece, by number
-    norms: list[Norm | None] = []
+    norms: list[Norm] = []
     for number, node in enumerate(content['nodes']):
         node['inputs'] = [name(*source) for source in node['inputs']]
         if _is_batch_norm(node):
@@ -103,16 +124,18 @@ def cut(block: gluon.HybridBlock, X: Any, statistics: Callable) -> tuple[list[Pi
         if node['op'] != 'null':
             operators[-1][number] = node
     result = name(*content['heads'][0])
-    pieces = []
-    for i, (own, norm) in enumerate(zip(operators, [*norms, None])):
-        later = [array for piece in operators[i + 1:] for node in piece.values() for array in node['inputs']]
-        outputs = [array for array in dict.fromkeys([*later, result]) if sources.get(array, (None,))[0] in own]
-        symbols = _symbols(own, [*outputs, *([norm.X] if norm else [])], sources, content['attrs'])
-        if norm:
-            symbols += statistics(symbols.pop(), norm)
-        graph = mx.sym.Group(symbols, type(symbols[0])) if len(symbols) > 1 else symbols[0]
-        pieces.append(Piece(block, graph, outputs, norm))
-    return pieces, data, result
+    used = [{array for node in piece.values() for array in node['inputs']} for piece in operators]
+    num_uses = Counter(name for names in used for name in names)
+    parts: list[Piece | Norm] = []
+    for i, own in enumerate(operators):
+        outputs = [array for array, (number, _) in sources.items() if number in own
+                   and (array == result or any(array in names for names in used[i + 1:]))]
+        if outputs:
+            symbols = _symbols(own, outputs, sources, content['attrs'])
+            parts.append(Piece(mx.sym.Group(symbols, type(symbols[0])), outputs,
+                               {name for name in params.keys() & used[i] if num_uses[name] == 1}))
+        parts += norms[i:i + 1]
+    return parts, data, result
 
 
 def _is_batch_norm(node: dict) -> bool:
@@ -129,8 +152,9 @@ def _replace(node: dict, number: int, params: dict) -> Norm:
     arguments = [f'{kind}_{number}' for kind in ('scale', 'shift', 'mean', 'variance')]
     node['inputs'] = [X, *arguments]
     node['attrs'] = {**node['attrs'], 'use_global_stats': 'True', 'fix_gamma': 'False'}
-    gamma, beta, running_mean, running_var = (params[name] for name in names)
-    return Norm(X, arguments, gamma, beta, running_mean, running_var, int(settings['axis']), float(settings['eps']),
+    gamma, beta, running_mean, running_var = names
+    return Norm(X, arguments, gamma, beta, params[running_mean], params[running_var], int(settings['axis']),
+                float(settings['eps']),
                 float(numpy.float32(settings['momentum'])),  # as precise as in MXNet's batch norm
                 settings['fix_gamma'] in TRUE)
 

@@ -18,20 +18,17 @@ all devices,
 
     dx = gamma / sqrt(v + eps) (dy - mean(dy) - x^ mean(dy x^))
 
-This formula is not in the code. The arrays m_i, v_i, m and v are copied between devices while autograd records, so that
-its backward pass copies their derivatives back, adds them, and continues on each device.
+On each device, autograd computes the first term, gamma / sqrt(v + eps) dy, and the sums of dy x^ and dy over its rows,
+which are the gradients of gamma and beta. `_synchronize` adds these sums over the devices, and the other two terms.
 """
 from __future__ import annotations
 
-from functools import reduce
-from operator import add
+from collections.abc import Callable
 from typing import Any
 
-import numpy
-
-from ..mxnet_setup.compat import autograd, mx, np
+from ..mxnet_setup.compat import add, as_input, autograd, np, npx
 from ..networks.hybridize import HybridizedBlock, unwrapped
-from ..networks.pieces import Norm, Piece, cut
+from ..networks.pieces import Norm, Piece, accumulate, cut
 
 
 class SyncBatchNorm(HybridizedBlock):
@@ -40,7 +37,7 @@ class SyncBatchNorm(HybridizedBlock):
         net = SyncBatchNorm(net)
         with autograd.record():
             ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(net.forward(X_shards), y_shards)]
-        autograd.backward(ls)     # not one after the other: each loss depends on the rows of all devices
+        net.backward(ls)          # not autograd.backward: each loss depends on the rows of all devices
         scores = net(X)           # after training, by the running statistics
 
     The network is cut at its batch norms. All devices compute a piece, then the statistics of its output are combined,
@@ -55,8 +52,10 @@ class SyncBatchNorm(HybridizedBlock):
 
     def __init__(self, net: Any):
         super().__init__(unwrapped(net))
-        self._pieces: list[Piece] = []
+        self._parts: list[Piece | Norm] = []
         self._data = self._result = ''
+        self._batch: list[dict] = []  # for each device, arrays by name
+        self._steps: list = []        # backward passes: of a piece, a list with one per device; of a norm, one for all
 
     def __call__(self, *args):
         if autograd.is_training():
@@ -68,68 +67,94 @@ class SyncBatchNorm(HybridizedBlock):
 
         `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network.
         """
-        if not self._pieces:
-            self._pieces, self._data, self._result = cut(self.block, X_shards[0], _local_statistics)
-        num_rows = sum(len(X) for X in X_shards)
-        shares = [len(X) / num_rows for X in X_shards]
-        arrays_on = {X.ctx: {self._data: X} for X in X_shards}
-        for piece in self._pieces:
-            local = [piece.run(arrays) for arrays in arrays_on.values()]
-            if piece.norm:
-                mean, variance = _global_statistics([m for m, _ in local], [v for _, v in local], shares)
-                _update_running_statistics(piece.norm, mean, variance)
-                for device, arrays in arrays_on.items():
-                    arguments = _arguments(piece.norm, mean.as_in_ctx(device), variance.as_in_ctx(device))
-                    arrays.update(zip(piece.norm.arguments, arguments))
-        return [arrays[self._result] for arrays in arrays_on.values()]
+        if self._steps and autograd.is_recording():
+            self._steps = []
+            raise ValueError('SyncBatchNorm: the batch before had no backward pass; call net.backward(ls) instead of '
+                             'autograd.backward(ls)')
+        if not self._parts:
+            self._parts, self._data, self._result = cut(self.block, X_shards[0])
+        params = {param.var().name: param for param in self.collect_params().values()}
+        arrays_on = [{self._data: X, **{name: param.data(X.ctx) for name, param in params.items()}} for X in X_shards]
+        steps = [_synchronize(part, arrays_on) if isinstance(part, Norm) else [part.run(arrays) for arrays in arrays_on]
+                 for part in self._parts]
+        if autograd.is_recording():
+            self._batch, self._steps = arrays_on, steps
+        y_hats = [arrays[self._result] for arrays in arrays_on]
+        for y_hat in y_hats:
+            y_hat.attach_grad()  # zeros, in case that no loss depends on it
+        return y_hats
+
+    def backward(self, ls: list, head_grads: list | None = None) -> None:
+        """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block."""
+        autograd.backward(ls, head_grads)
+        gradients_on = [{self._result: arrays[self._result].grad} for arrays in self._batch]
+        while self._steps:
+            step = self._steps.pop()
+            if isinstance(step, list):
+                for backward, gradients in zip(step, gradients_on):
+                    backward(gradients)
+            else:
+                step(gradients_on)
+        for arrays, gradients in zip(self._batch, gradients_on):  # of X and of parameters that several parts use
+            if gradients:
+                autograd.backward([arrays[name] for name in gradients], list(gradients.values()))
+        self._batch = []
 
 
-def _local_statistics(X: Any, norm: Norm) -> list:
-    """Return the symbols of m_i and v_i, each (c,), for a symbol X (n, c, ...), or with the channels at another axis.
+def _synchronize(norm: Norm, arrays_on: list[dict]) -> Callable[[list[dict]], None]:
+    """Give all devices the arguments for the batch norm that follows; return the backward pass."""
+    Xs = [arrays[norm.X] for arrays in arrays_on]
+    with autograd.pause(train_mode=True):
+        means, variances = zip(*(_local_statistics(norm, arrays) for arrays in arrays_on))
+        mean, variance = _global_statistics(means, variances, [X.size for X in Xs])
+        _update_running_statistics(norm, mean, variance)
+        for X, arrays in zip(Xs, arrays_on):
+            gamma = np.ones_like(arrays[norm.gamma]) if norm.fix_gamma else arrays[norm.gamma]
+            arrays.update(zip(norm.arguments, [as_input(gamma), as_input(arrays[norm.beta]), mean.as_in_ctx(X.ctx),
+                                               variance.as_in_ctx(X.ctx)]))
 
-    Matrix products with a vector 1 / (number of pixels) are ten times as fast as MXNet's `mean` over several axes.
-    """
-    sym, npx = mx.sym, mx.sym.npx
-    if numpy.dtype(norm.gamma.dtype) == 'float32':  # X possibly has a lower precision
-        X = sym.amp_cast(X.as_nd_ndarray(), dtype='float32').as_np_ndarray()
-    if norm.axis != 1:
-        X = sym.np.swapaxes(X, 1, norm.axis)
-    X = npx.reshape(X, (-2, -2, -1))                    # (n, c, h, w) -> (n, c, h w)
-    ones = sym.np.ones_like(X[0][0])
-    mean = sym.np.dot(X, ones / ones.sum()).mean(axis=0)
-    # v_i = mean of (x - m_i)^2. Its derivative by m_i is 0, so m_i is a constant here. MXNet would compute that 0
-    # with a slow sum if the subtraction repeated m_i itself
-    constant = sym.broadcast_like(npx.reshape(mean, (1, -1, 1)).as_nd_ndarray(), X.as_nd_ndarray())
-    deviation = sym.elemwise_sub(X.as_nd_ndarray(), sym.BlockGrad(constant)).as_np_ndarray()
-    return [mean, sym.np.dot(sym.np.square(deviation), ones / ones.sum()).mean(axis=0)]
+    def backward(gradients_on: list[dict]) -> None:
+        scale, num_pixels = arrays_on[0][norm.arguments[0]], sum(X.size for X in Xs) / mean.size
+        factor = -scale / np.sqrt(variance + norm.eps) / num_pixels
+        a, b = (factor * _sum([gradients[name] for gradients in gradients_on]) for name in norm.arguments[:2])
+        for X, arrays, gradients in zip(Xs, arrays_on, gradients_on):
+            if norm.X in gradients:  # it has the first term of dx. The others are a x^ + b, which is batch norm again
+                statistics = (arrays[name] for name in norm.arguments[2:])
+                rest = _batch_norm(norm, X, a.as_in_ctx(X.ctx), b.as_in_ctx(X.ctx), *statistics, use_global_stats=True)
+                gradients[norm.X] = add(gradients[norm.X], rest)
+            for name, argument in zip((norm.gamma, norm.beta), norm.arguments):
+                accumulate(gradients, name, gradients.pop(argument), arrays)
+
+    return backward
 
 
-def _global_statistics(means: list, variances: list, shares: list[float]) -> tuple:
+def _batch_norm(norm: Norm, X: Any, scale: Any, shift: Any, mean: Any, variance: Any, **options: bool) -> Any:
+    return npx.batch_norm(X, scale, shift, mean, variance, eps=norm.eps, axis=norm.axis, fix_gamma=False, **options)
+
+
+def _local_statistics(norm: Norm, arrays: dict) -> tuple:
+    """Return m_i and v_i, from MXNet's batch norm, whose result is not used. It is much faster than `mean`."""
+    gamma, beta = arrays[norm.gamma], arrays[norm.beta]
+    _, mean, inverse = _batch_norm(norm, arrays[norm.X], gamma, beta, np.zeros_like(beta), np.ones_like(beta),
+                                   output_mean_var=True)  # inverse: 1 / sqrt(v_i + eps)
+    return mean, 1 / np.square(inverse) - norm.eps
+
+
+def _global_statistics(means: tuple, variances: tuple, sizes: list[int]) -> tuple:
     """Return m and v on the first device. All devices get copies, so they have the same bits."""
-    hub = means[0].ctx
-    means, variances = ([array.as_in_ctx(hub) for array in arrays] for arrays in (means, variances))
-    mean = reduce(add, (w * m for w, m in zip(shares, means)))
-    variance = reduce(add, (w * (v + np.square(m - mean)) for w, m, v in zip(shares, means, variances)))
-    return mean, variance
+    shares = [size / sum(sizes) for size in sizes]
+    mean = _sum([w * m for w, m in zip(shares, means)])
+    return mean, _sum([w * (v + np.square(m - mean.as_in_ctx(m.ctx))) for w, m, v in zip(shares, means, variances)])
 
 
-def _arguments(norm: Norm, mean: Any, variance: Any) -> list:
-    """Return scale, shift, mean and variance, for MXNet's batch norm with given statistics.
-
-    That operator is fast, but treats mean and variance as constants. Their derivatives therefore take the way through
-    scale and shift, whose values are gamma and beta: sigma / sigma is 1 and mean - mean is 0.
-    """
-    gamma, beta = norm.gamma.data(mean.ctx), norm.beta.data(mean.ctx)
-    if norm.fix_gamma:
-        gamma = np.ones_like(gamma)
-    sigma = np.sqrt(variance + norm.eps)
-    scale = gamma * (sigma.detach() / sigma)
-    shift = beta + gamma * ((mean.detach() - mean) / sigma)
-    return [scale, shift, mean.detach(), variance.detach()]
+def _sum(arrays: list) -> Any:
+    """Return the sum on the first device."""
+    first, *others = arrays
+    return sum((array.as_in_ctx(first.ctx) for array in others), first)
 
 
 def _update_running_statistics(norm: Norm, mean: Any, variance: Any) -> None:
-    with autograd.pause():
-        for param, new in ((norm.running_mean, mean), (norm.running_var, variance)):
-            for running in param.list_data():
-                running[:] = norm.momentum * running + (1 - norm.momentum) * new.as_in_ctx(running.ctx)
+    for param, new in ((norm.running_mean, mean), (norm.running_var, variance)):
+        result = norm.momentum * param.data(mean.ctx) + (1 - norm.momentum) * new
+        for running in param.list_data():
+            result.copyto(running)

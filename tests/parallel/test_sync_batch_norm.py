@@ -110,8 +110,9 @@ def test_resnet18_on_k_devices_equals_one(device_list):
     slow(lambda: [Residual(3, use_1x1conv=True, strides=2)]),
     lambda: [nn.Conv2D(3, 3), Tangled()],
     slow(lambda: [nn.Conv2D(3, 3)]),
+    lambda: [nn.Conv2D(3, 3), *2 * [nn.BatchNorm(momentum=1)]],
 ], ids=['at the start', 'without pixels', 'last axis', 'without scale and shift', 'given statistics', 'residual',
-        'tangled', 'no batch norm'])
+        'tangled', 'no batch norm', 'used twice'])
 def test_other_networks(device_list, layers):
     check_that_k_devices_equal_one(lambda: sequential(*layers(), nn.Dense(10)), device_list, 2, sizes=(7, 1, 4))
 
@@ -145,8 +146,9 @@ def run_layer(X, dY, gamma, beta, devices, dtype, eps=1e-5):
     for X_shard in X_shards:
         X_shard.attach_grad()
     with autograd.record():
-        Y_shards = SyncBatchNorm(layer).forward(X_shards)
-    autograd.backward(Y_shards, dY_shards)
+        net = SyncBatchNorm(layer)
+        Y_shards = net.forward(X_shards)
+    net.backward(Y_shards, dY_shards)
     return (*(numpy.concatenate([a.asnumpy() for a in arrays])
               for arrays in (Y_shards, [X_shard.grad for X_shard in X_shards])),
             *(sum(param.grad(device).asnumpy() for device in devices) for param in (layer.gamma, layer.beta)), layer)
@@ -267,6 +269,35 @@ def test_a_run_is_resumed_with_the_flag(tmp_path, capsys):
     assert concise.main([*first, str(tmp_path / 'without')]) == 0
     assert concise.main(['--resume', str(tmp_path / 'without'), '--sync-batch-norm']) == 2
     assert '--sync-batch-norm' in capsys.readouterr().err
+
+
+def test_the_backward_pass_of_autograd_is_refused(device_list):
+    """It ends at the outputs of the network, and the Trainer would use the gradients of the batch before."""
+    net = small_net()
+    net.initialize(ctx=device_list(2))
+    X_shards, net = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
+    with autograd.record():
+        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
+    autograd.backward(ls)
+    with autograd.record(), pytest.raises(ValueError, match=r'call net.backward\(ls\)'):
+        net.forward(X_shards)
+
+
+def test_losses_need_not_depend_on_all_shards(device_list):
+    found = []
+    for factor in (1, 0):
+        net = small_net()
+        net.initialize(init=init.Constant(0.1), ctx=device_list(2))
+        X_shards = split_and_load(np.arange(4 * 144.0).reshape(4, 1, 12, 12) % 7, device_list(2))
+        synchronized = SyncBatchNorm(net)
+        with autograd.record():
+            first, second = synchronized.forward(X_shards)
+            ls = [(first ** 2).sum()] if factor else [(first ** 2).sum(), 0 * second.sum()]
+        synchronized.backward(ls)
+        found.append([grad.asnumpy() for param in trainable(net) for grad in param.list_grad()])
+    for expected, grad in zip(*found):
+        assert numpy.isfinite(grad).all()
+        numpy.testing.assert_array_equal(grad, expected)
 
 
 def test_only_one_process(devices):

@@ -115,15 +115,12 @@ class HybridizedBlock:
             self._statistics_may_change = False
 
     def _trace(self, args) -> tuple:
-        graph, names = self._trace_graph(args)
+        with autograd.pause():
+            graph, names = isolate(*trace_block(self.block, args))
         params = {p.var().name: p for p in self.block.collect_params().values()}
         used = [name for name in graph.list_inputs() if name in params]
         self._params = [params[name] for name in used]
         return graph, names, used
-
-    def _trace_graph(self, args) -> tuple:
-        with autograd.pause():
-            return isolate(*trace_block(self.block, args))
 
 
 class _OperatorCache:

@@ -39,18 +39,9 @@ class Norm(NamedTuple):
 
 
 class Piece:
-    """A part of a network without batch norms that combine rows.
+    """A part of a network; `params` are the parameters that no other part uses.
 
-    Its memory is allocated at each call and freed in the backward pass. Memory that is kept, as in `hybridized`, could
-    not be used by the other pieces.
-
-    Parameters
-    ----------
-    graph : symbol
-    outputs : list of str
-        Names of the graph's outputs.
-    params : set of str
-        The parameters that no other piece uses. The backward pass writes their gradients.
+    Each call allocates memory. If it were kept, as in `hybridized`, the other pieces could not use it.
     """
 
     def __init__(self, graph: Any, outputs: list[str], params: set[str]):
@@ -61,7 +52,8 @@ class Piece:
     def run(self, arrays: dict[str, Any]) -> Callable[[dict], None]:
         """Compute on one device: read the inputs in `arrays`, a dict by name, and store the outputs there.
 
-        Returns the backward pass. It replaces the gradients of the outputs, in a dict by name, by those of the inputs.
+        Returns the backward pass. It writes the gradients of `params`, and replaces the gradients of the outputs, in a
+        dict by name, by those of the other inputs.
         """
         inputs = {name: arrays[name] if name in self._params else _detached(arrays[name]) for name in self._inputs}
         results = self._operator(*inputs.values())

@@ -1,7 +1,6 @@
 """Facts about this process and its machine. Needs neither MXNet nor NumPy, and does not import MXNet."""
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import os
@@ -30,12 +29,12 @@ PROBE = 2**16  # bytes written to test a disk
 
 def look() -> dict[str, Any]:
     """Collect all facts that do not need MXNet, by topic."""
-    prepared = runtime.prepare()
+    prepared, found = runtime.prepare(), versions()
     return {
-        'gluon_mgpu': versions()['gluon_mgpu'],
-        'python': {'version': platform.python_version(), 'executable': sys.executable,
-                   'platform': f'{platform.system()} {platform.machine()}', 'release': platform.platform()},
-        'numpy': {**_numpy(), 'supplied': list(prepared.names)},
+        'gluon_mgpu': found['gluon_mgpu'],
+        'python': {'version': found['python'], 'executable': sys.executable,
+                   'platform': f'{platform.system()} {platform.machine()}', 'release': found['platform']},
+        'numpy': {'version': found['numpy'], 'supplied': list(prepared.names)},
         'packages_missing': [name for module, name in PACKAGES.items() if not _folder(module)],
         'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()}, 'folder': _folder('mxnet'),
                   'obstacle': obstacle(), 'imported_first': list(prepared.too_late)},
@@ -47,13 +46,6 @@ def look() -> dict[str, Any]:
         'data': _data(),
         'disks': {'cache': _disk(cache_dir), 'runs': _disk(lambda: Path.cwd() / 'runs')},
     }
-
-
-def _numpy() -> dict[str, Any]:
-    try:
-        return {'version': importlib.import_module('numpy').__version__}
-    except Exception as error:
-        return {'version': None, 'error': ' '.join(f'{type(error).__name__}: {error}'.split())}
 
 
 def _folder(module: str) -> str | None:

@@ -66,7 +66,7 @@ def _installation(facts: dict) -> Iterator[Finding]:
 
 def _environment(facts: dict) -> Iterator[Finding]:
     threads, too_late = facts['omp_threads'], facts['mxnet']['imported_first']
-    hangs = threads > 1 and not _mxnet_major(facts) >= 2 and not facts['self_test'].get('mxnet', {}).get('num_gpus')
+    hangs = threads > 1 and _mxnet_major(facts) < 2 and not facts['self_test'].get('mxnet', {}).get('num_gpus')
     if too_late:
         hang = f', and {threads} threads per context hang' if hangs else ''
         yield Finding('fault' if hangs else 'warning',

@@ -41,7 +41,7 @@ def _rows(report: dict) -> Iterator[tuple[str, str]]:
     python, numpy, cores = report['python'], report['numpy'], report['cores']
     yield 'python', f'{python["version"]}, {python["platform"]}, {python["executable"]}'
     supplied = f'; supplied for MXNet: {", ".join(numpy["supplied"])}' if numpy['supplied'] else ''
-    yield 'numpy', f'{numpy["version"]}{supplied}' if numpy['version'] else f'none ({numpy["error"]})'
+    yield 'numpy', f'{numpy["version"] or "none"}{supplied}'
     if report['packages_missing']:
         yield 'missing', ', '.join(report['packages_missing'])
     yield from _mxnet(report)

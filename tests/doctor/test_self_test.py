@@ -58,7 +58,7 @@ def test_a_wrong_step(wrong, monkeypatch):
 
 
 def test_speed(devices, monkeypatch):
-    for name, value in {'ROUNDS': 2, 'STEPS': 1, 'WARM_UP': 1, 'ROWS': {'cpu': 8, 'gpu': 8}}.items():
+    for name, value in {'ROUNDS': 2, 'STEPS': 1, 'ROWS': {'cpu': 8, 'gpu': 8}}.items():
         monkeypatch.setattr(self_test, name, value)
     found = self_test.speed()
     one, two = found['seconds']

@@ -59,8 +59,7 @@ class HorovodWorkers(Workers):
 
     def __init__(self, fp16: bool = False, signals: Any = None, program: str = 'gluon_mgpu'):
         check_horovod()
-        # By default the only worker
-        info = launchers.launch_info() or launchers.LaunchInfo(launcher='', rank=0, size=1, local_rank=0)
+        info = launchers.launch_info() or launchers.LaunchInfo()
         self.launcher, host = info.launcher, launchers.host()
         if info.size > 1 and HorovodWorkers._initialized:
             raise ValueError('Horovod can connect workers only once per process: reuse the first HorovodWorkers, or '

@@ -22,9 +22,8 @@ ROUNDS, STEPS = 7, 5
 
 def driver() -> dict[str, Any]:
     """Ask the NVIDIA driver for its GPUs."""
-    gpus, cuda_version, reason = ask_driver()
-    return {'gpus': [{**gpu._asdict(), 'builds': gpu.builds()} for gpu in gpus], 'cuda_version': cuda_version,
-            'reason': reason}
+    answer = ask_driver()
+    return {**answer._asdict(), 'gpus': [{**gpu._asdict(), 'builds': gpu.builds()} for gpu in answer.gpus]}
 
 
 def mxnet() -> dict[str, Any]:

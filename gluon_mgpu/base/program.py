@@ -24,16 +24,10 @@ OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'allo
 
 
 class JobError(Exception):
-    """Error that ends a program, or all workers of a job, with one line.
+    """Error that ends a program, or all workers of a job, with one line and the exit status `status`.
 
-    Attributes
-    ----------
-    status : int
-        Exit status.
-    on_all_ranks : bool
-        Every worker raises it at the same point, so they can end together.
-    reported : bool
-        Another worker prints the line.
+    If `on_all_ranks`, every worker raises it at the same point, so they can end together. If `reported`, another worker
+    prints the line.
     """
 
     def __init__(self, line: str, status: int = FAILED, on_all_ranks: bool = False, reported: bool = False):

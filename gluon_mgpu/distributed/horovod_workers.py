@@ -37,14 +37,8 @@ class HorovodWorkers(Workers):
     averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
     divided by the total batch size.
 
-    Parameters
-    ----------
-    fp16 : bool
-        Send gradients as float16.
-    signals
-        As for `Workers`.
-    program : str
-        Name of the program, for the message about a lost worker.
+    With `fp16`, gradients are sent as float16. `signals` is as for `Workers`. The message about a lost worker begins
+    with `program`.
 
     Attributes
     ----------

@@ -93,7 +93,6 @@ def _data() -> dict[str, Any]:
 def _disk(locate: Callable[[], Path]) -> dict[str, Any]:
     """Return the free bytes at a folder, which need not exist yet, and the error of writing a small file there."""
     folder: Path | None = None
-    free: int | None = None
     try:
         folder = locate()
         # A broken link exists for mkdir(), but not for Path.exists()
@@ -104,10 +103,9 @@ def _disk(locate: Callable[[], Path]) -> dict[str, Any]:
             file.write(bytes(PROBE))
             file.flush()
             os.fsync(file.fileno())
-        free, error = shutil.disk_usage(there).free, ''
-    except (OSError, DownloadError) as failure:
-        error = getattr(failure, 'strerror', None) or str(failure)
-    return {'folder': folder and str(folder), 'free': free, 'error': error}
+        return {'folder': str(folder), 'free': shutil.disk_usage(there).free, 'error': ''}
+    except (OSError, DownloadError) as error:
+        return {'folder': folder and str(folder), 'free': None, 'error': getattr(error, 'strerror', None) or str(error)}
 
 
 def without_home(report: dict[str, Any]) -> dict[str, Any]:

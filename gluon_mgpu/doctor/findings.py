@@ -41,13 +41,12 @@ def from_line(level: str, line: str) -> Finding:
 
 def _installation(facts: dict) -> Iterator[Finding]:
     mxnet, test, role = facts['mxnet'], facts['self_test'], _setting(facts, 'DMLC_ROLE')
-    if mxnet['obstacle']:
-        yield from_line('fault', mxnet['obstacle'])
-    elif test.get('mxnet', {}).get('error') and role in SERVERS:
+    error = test.get('mxnet', {}).get('error')
+    if error and role in SERVERS and not mxnet['obstacle']:
         yield Finding('fault', f'DMLC_ROLE={role} makes MXNet the {role} of a job when it is imported',
                       'unset DMLC_ROLE')
-    elif test.get('mxnet', {}).get('error'):
-        yield from_line('fault', test['mxnet']['error'])
+    elif error or mxnet['obstacle']:
+        yield from_line('fault', mxnet['obstacle'] or error)
     elif test['during'] == 'mxnet':
         wheels = ' '.join(f'{name}=={version}' for name, version in mxnet['builds'].items())
         reinstall = f'pip install --force-reinstall --no-deps {wheels}'

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..devices.gpus import dotted
+from ..mxnet_setup.installation import SERVERS
 from .child import STAGES
 
 LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes a third beside them
 SLOW = 1.2                  # speed-up of two devices: 1.0 if they take turns, 1.3 to 1.9 measured on two busy cores
-SERVERS = ('scheduler', 'server')  # values of DMLC_ROLE that make MXNet's import block
 REPORT = 'report it with the output of python -m gluon_mgpu.doctor --json'
 
 

@@ -29,12 +29,10 @@ def driver() -> dict[str, Any]:
 def mxnet() -> dict[str, Any]:
     """Import MXNet; raises MXNetImportError with the reason if that fails."""
     start = time.perf_counter()
-    from ..devices.gpus import num_mxnet_gpus, why_no_gpus
+    from ..devices.gpus import num_mxnet_gpus
     from ..mxnet_setup.compat import compute_capabilities, mx
     cuda = mx.runtime.Features().is_enabled('CUDA')
-    num_gpus = num_mxnet_gpus()
-    return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_gpus,
-            'why_no_gpus': '' if num_gpus else why_no_gpus(),
+    return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_mxnet_gpus(),
             'code_for': compute_capabilities() if cuda else None, 'seconds': time.perf_counter() - start}
 
 

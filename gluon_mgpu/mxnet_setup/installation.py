@@ -44,6 +44,7 @@ SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
 # Platforms (system, processor) with wheels of MXNet 1.9.1 on PyPI; only the first has one with CUDA.
 # The wheels need glibc: Alpine Linux with musl cannot run them.
 PLATFORMS = (('Linux', 'x86_64'), ('Linux', 'aarch64'), ('Darwin', 'x86_64'))
+SERVERS = ('scheduler', 'server')  # values of DMLC_ROLE that make MXNet's import block or fail
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
 
 
@@ -92,7 +93,7 @@ def explain(error: Exception) -> str:
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
         return f'The module {name}, which MXNet imports, is missing: pip install {package}'
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    if not library and os.environ.get('DMLC_ROLE') in ('scheduler', 'server'):  # of a job that does not exist
+    if not library and os.environ.get('DMLC_ROLE') in SERVERS:  # of a job that does not exist
         return f'MXNet cannot be imported with this DMLC_ROLE ({_line(error)}): unset DMLC_ROLE'
     if not library:
         return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'

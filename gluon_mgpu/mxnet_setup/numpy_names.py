@@ -38,7 +38,7 @@ NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> its value, as a fun
 
 def supply(numpy: ModuleType) -> list[str]:
     """Define the `NAMES` that this NumPy lacks; return those."""
-    # Those that NumPy 1.20 to 1.26 answers for without having them. It does so for bool, but with a warning
+    # NumPy 1.20 to 1.26 answers for the financial functions itself; also for bool, but with a warning
     answered = getattr(numpy, '__expired_functions__', ())
     missing = [name for name in NAMES if name not in vars(numpy) and name not in answered]
     for name in missing:

@@ -5,9 +5,12 @@ import sys
 import time
 
 import pytest
+from healthy import facts_with
 
 from gluon_mgpu import scratch
+from gluon_mgpu.devices.nvidia_driver import Driver
 from gluon_mgpu.doctor import child, facts, self_test
+from gluon_mgpu.doctor.screen import screen
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.parallel import allreduce
 
@@ -33,6 +36,15 @@ def step_of_nan(X, y, device_params, devices, lr):
 @pytest.fixture(autouse=True)
 def on_devices(devices, monkeypatch):
     monkeypatch.setattr(self_test, '_chosen', lambda: devices[:2])
+
+
+def test_the_screen_shows_why_the_driver_has_no_gpus(monkeypatch):
+    answer = Driver([], None, 'no NVIDIA driver: libcuda.so.1 cannot be loaded')
+    monkeypatch.setattr(self_test, 'ask_driver', lambda: answer)
+    monkeypatch.setattr('gluon_mgpu.devices.gpus.ask_driver', lambda: answer)
+    monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
+    facts = facts_with(self_test__driver=self_test.driver(), self_test__mxnet=self_test.mxnet())
+    assert f'gpus        none: {answer.reason}' in screen({'can_train': True, 'findings': [], **facts})
 
 
 def test_correct_results_are_accepted(devices):

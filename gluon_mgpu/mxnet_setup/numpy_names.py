@@ -15,8 +15,10 @@ def _moved(numpy: ModuleType) -> Callable:
     return moved
 
 
-NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> its value, as a function of NumPy
-    'bool': lambda numpy: bool,  # deprecated in 1.20, gone in 1.24, numpy.bool_ since 2.0
+NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> what it stood for, as a function of NumPy
+    # Gone since NumPy 1.24, and another type since 2.0
+    'bool': lambda numpy: bool,
+    # Gone since NumPy 2.0
     'NaN': lambda numpy: numpy.nan,
     'NAN': lambda numpy: numpy.nan,
     'Inf': lambda numpy: numpy.inf,
@@ -29,10 +31,11 @@ NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> its value, as a fun
     'product': lambda numpy: numpy.prod,
     'round_': lambda numpy: numpy.round,
     'msort': lambda numpy: lambda a: numpy.sort(a, axis=0),
-    'in1d': lambda numpy: lambda a, *args, **kwargs: numpy.isin(numpy.ravel(a), *args, **kwargs),  # gone in 2.4
-    'trapz': lambda numpy: numpy.trapezoid,                                                         # gone in 2.4
     'compat': lambda numpy: SimpleNamespace(basestring=str),
-    **dict.fromkeys(('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate'), _moved),
+    **dict.fromkeys(('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate'), _moved),  # since 1.20, they only raise
+    # Gone since NumPy 2.4
+    'in1d': lambda numpy: lambda a, *args, **kwargs: numpy.isin(numpy.ravel(a), *args, **kwargs),
+    'trapz': lambda numpy: numpy.trapezoid,
 }
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..base.files import write_atomically
-from . import checkpoint
-from .callback import checkpoints, newest, recorded_steps
+from .callback import checkpoints, find, recorded_steps
 from .run_folder import is_empty
 
 AUTO = 'auto'
@@ -30,28 +29,34 @@ class ResumedRun(NamedTuple):
     metadata: dict           # of the checkpoint: run state and configuration
 
 
-def find_resumed_run(resume: str, out_dir: str | None,
-                     log: Callable[[str], None] = lambda line: None) -> ResumedRun | None:
-    """Return the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
+def folder_to_resume(resume: str, out_dir: str | None) -> Path | None:
+    """Return the folder of the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
 
     `resume` is ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder. `out_dir` is
-    the value of ``--out-dir``. `log` gets a line for each damaged or renamed checkpoint.
+    the value of ``--out-dir``.
     """
     if resume == AUTO:
         if out_dir is None:
             raise ValueError('--resume auto: give --out-dir as well, the folder of the run')
-        path = folder = Path(out_dir)
-        if not folder.is_dir() or is_empty(folder):
-            return None
-    else:
-        path = Path(resume)
-        folder = path if path.is_dir() else path.parent
-        if not path.exists():
-            raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
-        if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
-            raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
+        folder = Path(out_dir)
+        return None if not folder.is_dir() or is_empty(folder) else folder
+    path = Path(resume)
+    if not path.exists():
+        raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
+    folder = path if path.is_dir() else path.parent
+    if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
+        raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
+    return folder
+
+
+def find_resumed_run(resume: str, folder: Path, log: Callable[[str], None]) -> ResumedRun:
+    """Return the run in `folder`, which `folder_to_resume` has found.
+
+    `log` gets a line for each damaged or renamed checkpoint.
+    """
+    path = folder if resume == AUTO else Path(resume)
     config = _read_config(folder)
-    found, metadata = newest(folder, log) if path.is_dir() else (path, checkpoint.read(path)[0]['metadata'])
+    found, metadata = find(path, log)
     if found:
         _check_checkpoint(found, metadata, config)
     elif resume != AUTO:

@@ -13,7 +13,7 @@ from typing import Any
 from .base.machine import versions
 from .base.program import Parser, Stopped, integer_flag, number_flag, run_program, show, text
 from .checkpoints.callback import CheckpointCallback
-from .checkpoints.resume import ResumedRun, check_same_run, differences, find_resumed_run, folder_to_resume, record_resume
+from .checkpoints.resume import ResumedRun, check_same_run, find_resumed_run, folder_to_resume, record_resume
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
 from .data import DATASETS, load_data
 from .devices import check_devices, devices_from, parse_devices
@@ -188,8 +188,7 @@ def _open_folder(args, resumed: ResumedRun | None, config: dict, stack: contextl
         out_dir = new_folder(args.out_dir, config['chapter'], content=config)
         stack.enter_context(lock_folder(out_dir))
         return out_dir, None
-    changed = differences(resumed.config, config)
-    record_resume(resumed, config, changed)
+    changed = record_resume(resumed, config)
     line = (f'resuming from {resumed.checkpoint}' if resumed.checkpoint else
             f'{resumed.folder} has no checkpoint yet: starting from the beginning')
     log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))

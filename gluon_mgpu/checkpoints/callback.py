@@ -33,15 +33,15 @@ def find(path: Path, log: Callable[[str], None]) -> tuple[Path | None, dict]:
     """
     if not path.is_dir():
         return path, checkpoint.read(path)[0]['metadata']
-    for path in checkpoints(path):
+    for file in checkpoints(path):
         try:
-            metadata = checkpoint.read(path)[0]['metadata']
+            metadata = checkpoint.read(file)[0]['metadata']
         except CheckpointError as error:
             log(f'{error}; trying the previous checkpoint')
             continue
-        if recorded_steps(metadata) in (None, steps_in_name(path)):  # None: not of a run, which `resume` reports
-            return path, metadata
-        log(f'{path} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
+        if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run, which `resume` reports
+            return file, metadata
+        log(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
     return None, {}
 
 

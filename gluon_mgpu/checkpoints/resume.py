@@ -79,13 +79,6 @@ def _check_checkpoint(path: Path, metadata: dict, config: dict) -> None:
                              'elsewhere, or name the folder that it is from')
 
 
-def differences(before: dict, now: dict) -> dict[str, list]:
-    """Return the settings that differ between two configurations of a run, as ``{name: [before, now]}``."""
-    check_same_run(before, now)
-    return {name: [before.get(name), now.get(name)] for name in {**before, **now}
-            if name not in FREE and before.get(name) != now.get(name)}
-
-
 def check_same_run(before: dict, now: dict) -> None:
     """Raise ValueError if the settings in `now`, possibly not all of them, would make it another run."""
     for name, flag in FIXED.items():
@@ -98,12 +91,20 @@ def check_same_run(before: dict, now: dict) -> None:
                              'with the same data as --data-dir, or start a new run')
 
 
-def record_resume(resumed: ResumedRun, now: dict, changed: dict[str, list]) -> None:
-    """Write the new configuration `now` of a resumed run into its ``config.json``, with a note of what has changed."""
+def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
+    """Write the new configuration `now` of a resumed run into its ``config.json``, with a note of what has changed.
+
+    Returns the settings that have changed, as ``{name: [before, now]}``. Raises ValueError if it would be another run.
+    """
+    before = resumed.config
+    check_same_run(before, now)
+    changed = {name: [before.get(name), now.get(name)] for name in {**before, **now}
+               if name not in FREE and before.get(name) != now.get(name)}
     note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
-    config = {**now, 'resumed': [*resumed.config.get('resumed', []), note]}
+    config = {**now, 'resumed': [*before.get('resumed', []), note]}
     write_atomically(resumed.folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
+    return changed
 
 
 def _read_config(folder: Path) -> dict:

@@ -13,7 +13,7 @@ from typing import Any
 from .base.machine import versions
 from .base.program import Parser, Stopped, integer_flag, number_flag, run_program, show, text
 from .checkpoints.callback import CheckpointCallback
-from .checkpoints.resume import ResumedRun, check_same_run, find_resumed_run, folder_to_resume, record_resume
+from .checkpoints.resume import ResumedRun, check_same_run, find_resumed_run, record_resume
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
 from .data import DATASETS, load_data
 from .devices import check_devices, devices_from, parse_devices
@@ -103,14 +103,9 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
 
 def _find_run(chapter: Chapter, parser, args, argv: list, stack: contextlib.ExitStack,
               log) -> tuple[argparse.Namespace, ResumedRun | None]:
-    """Return the flags and the run to resume, if any, whose folder stays locked until `stack` is closed.
-
-    Checks all paths, but writes nothing.
-    """
-    folder, resumed = folder_to_resume(args.resume, args.out_dir) if args.resume else None, None
-    if folder:
-        stack.enter_context(lock_folder(folder))
-        resumed = find_resumed_run(args.resume, folder, log)
+    """Return the flags and the run to resume, if any; lock its folder. Checks all paths, but writes nothing."""
+    resumed = find_resumed_run(args.resume, args.out_dir, stack, log) if args.resume else None
+    if resumed:
         args = _resumed_flags(chapter, parser, args, argv, resumed)
     else:
         check_free(args.out_dir)

@@ -4,12 +4,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from ..base.files import write_atomically
 from .callback import checkpoints, find, recorded_steps
-from .run_folder import is_empty
+from .run_folder import is_empty, lock_folder
 
 AUTO = 'auto'
 # Settings that a resumed run must keep, and their flags. Changes of other settings are recorded in its config.json
@@ -29,32 +30,28 @@ class ResumedRun(NamedTuple):
     metadata: dict           # of the checkpoint: run state and configuration
 
 
-def folder_to_resume(resume: str, out_dir: str | None) -> Path | None:
-    """Return the folder of the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
+def find_resumed_run(resume: str, out_dir: str | None, stack: ExitStack,
+                     log: Callable[[str], None]) -> ResumedRun | None:
+    """Return the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
 
     `resume` is ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder. `out_dir` is
-    the value of ``--out-dir``.
+    the value of ``--out-dir``. The folder stays locked until `stack` is closed. `log` gets a line for each damaged or
+    renamed checkpoint.
     """
     if resume == AUTO:
         if out_dir is None:
             raise ValueError('--resume auto: give --out-dir as well, the folder of the run')
-        folder = Path(out_dir)
-        return None if not folder.is_dir() or is_empty(folder) else folder
-    path = Path(resume)
-    if not path.exists():
-        raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
-    folder = path if path.is_dir() else path.parent
-    if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
-        raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
-    return folder
-
-
-def find_resumed_run(resume: str, folder: Path, log: Callable[[str], None]) -> ResumedRun:
-    """Return the run in `folder`, which `folder_to_resume` has found.
-
-    `log` gets a line for each damaged or renamed checkpoint.
-    """
-    path = folder if resume == AUTO else Path(resume)
+        path = folder = Path(out_dir)
+        if not folder.is_dir() or is_empty(folder):
+            return None
+    else:
+        path = Path(resume)
+        folder = path if path.is_dir() else path.parent
+        if not path.exists():
+            raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
+        if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
+            raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
+    stack.enter_context(lock_folder(folder))  # so that no other process writes there
     config = _read_config(folder)
     found, metadata = find(path, log)
     if found:

@@ -108,7 +108,7 @@ def test_invalid_arguments(devices):
     with pytest.raises(ValueError, match='0 rows: accuracy needs at least one'):
         evaluate_accuracy_gpus(lambda X: X, [], devices=[np.zeros(1).ctx])
     for net in (lambda X: X, gluon.nn.Flatten(), gluon.nn.Dense(2)):
-        for evaluate in (evaluate_accuracy_gpus, evaluate_accuracy_gpu):
-            with pytest.raises(ValueError, match='no initialized parameters, so its devices are unknown: pass devices='):
-                evaluate(net, batches(2))
+        for function in (evaluate_accuracy_gpus, evaluate_accuracy_gpu):
+            with pytest.raises(ValueError, match='has no initialized parameters, so its devices are unknown: pass dev'):
+                function(net, batches(2))
     assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5

@@ -13,7 +13,7 @@ from typing import Any
 from .base.machine import versions
 from .base.program import Parser, Stopped, integer_flag, number_flag, run_program, show, text
 from .checkpoints.callback import CheckpointCallback
-from .checkpoints.resume import ResumedRun, check_same_run, differences, find_resumed_run, record_resume
+from .checkpoints.resume import ResumedRun, check_same_run, find_resumed_run, record_resume
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
 from .data import DATASETS, load_data
 from .devices import check_devices, devices_from, parse_devices
@@ -72,7 +72,7 @@ def _run(chapter: Chapter, parser: argparse.ArgumentParser, argv: list) -> None:
         # First, because workers with different flags could call different collectives below and deadlock
         workers.check_equal({'chapter': chapter.name, **vars(args)})
         # on_rank_0 broadcasts the result. Here and in on_all_ranks, a failure on one rank fails on all
-        args, resumed = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv))
+        args, resumed = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv, stack, log))
         devices, data = workers.on_all_ranks(lambda: _devices_and_data(chapter, args, workers, log))
         config = _configuration(chapter, args, workers, devices, data)
         heading = f'{chapter.network} on {config["dataset"]}, {", ".join(config["devices"])}'
@@ -101,9 +101,10 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
     return contextlib.nullcontext(Workers(signals))
 
 
-def _find_run(chapter: Chapter, parser, args, argv: list) -> tuple[argparse.Namespace, ResumedRun | None]:
-    """Return the flags and the run to resume, if any. Checks all paths, but writes nothing."""
-    resumed = find_resumed_run(args.resume, args.out_dir) if args.resume else None
+def _find_run(chapter: Chapter, parser, args, argv: list, stack: contextlib.ExitStack,
+              log) -> tuple[argparse.Namespace, ResumedRun | None]:
+    """Return the flags and the run to resume, if any; lock its folder. Checks all paths, but writes nothing."""
+    resumed = find_resumed_run(args.resume, args.out_dir, stack, log) if args.resume else None
     if resumed:
         args = _resumed_flags(chapter, parser, args, argv, resumed)
     else:
@@ -177,18 +178,12 @@ def _configuration(chapter: Chapter, args, workers: Workers, devices: list, data
 
 def _open_folder(args, resumed: ResumedRun | None, config: dict, stack: contextlib.ExitStack,
                  log) -> tuple[Path, Path | None]:
-    """Create the run's folder, or take that of the run to resume; return it and the checkpoint to resume from.
-
-    The folder stays locked until `stack` is closed.
-    """
+    """Create the run's folder and lock it, or take that of the run to resume; return it and the checkpoint."""
     if resumed is None:
         out_dir = new_folder(args.out_dir, config['chapter'], content=config)
         stack.enter_context(lock_folder(out_dir))
         return out_dir, None
-    changed = differences(resumed.config, config)
-    stack.enter_context(lock_folder(resumed.folder))
-    resumed = find_resumed_run(args.resume, args.out_dir, log) or resumed  # again: now no other process can write there
-    record_resume(resumed, config, changed)
+    changed = record_resume(resumed, config)
     line = (f'resuming from {resumed.checkpoint}' if resumed.checkpoint else
             f'{resumed.folder} has no checkpoint yet: starting from the beginning')
     log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))

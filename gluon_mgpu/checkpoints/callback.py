@@ -26,20 +26,22 @@ def checkpoints(folder, above: int = -1) -> list[Path]:
     return sorted(found, key=steps_in_name, reverse=True)
 
 
-def newest(folder, log: Callable[[str], None]) -> tuple[Path | None, dict]:
-    """Return the newest complete checkpoint in a folder and its metadata (run state and configuration).
+def find(path: Path, log: Callable[[str], None]) -> tuple[Path | None, dict]:
+    """Return a checkpoint, by its path or the newest complete one in a folder, and its metadata.
 
-    Returns (None, {}) if there is none. Logs a line for each checkpoint that is damaged or was renamed.
+    Returns (None, {}) if the folder has none. Logs a line for each checkpoint there that is damaged or was renamed.
     """
-    for path in checkpoints(folder):
+    if not path.is_dir():
+        return path, checkpoint.read(path)[0]['metadata']
+    for file in checkpoints(path):
         try:
-            metadata = checkpoint.read(path)[0]['metadata']
+            metadata = checkpoint.read(file)[0]['metadata']
         except CheckpointError as error:
             log(f'{error}; trying the previous checkpoint')
             continue
-        if recorded_steps(metadata) in (None, steps_in_name(path)):  # None: not of a run, which `resume` reports
-            return path, metadata
-        log(f'{path} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
+        if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run, which `resume` reports
+            return file, metadata
+        log(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
     return None, {}
 
 

@@ -225,9 +225,8 @@ class Run:
             check_num_epochs(self.num_epochs, state)
             self.history = [Epoch(*epoch) for epoch in state['history']]
             self.num_steps, self._seconds = state['num_steps'], state['seconds']
-            self._losses = Losses(len(self.history) + 1, self.workers)
-            self._losses.num_batches, self._losses.total = state['num_batches'], state['loss']
-            self._losses.rows = state['rows']
+            self._losses = Losses(len(self.history) + 1, self.workers, state['loss'], state['rows'],
+                                  state['num_batches'])
         except (KeyError, TypeError) as error:
             raise ValueError(f'not a state returned by Run.state() ({error})') from None
 

@@ -142,7 +142,7 @@ class _OperatorCache:
         """Return the operator for a call with these arguments."""
         if not self._traced:
             graph, names, params = self._try_to_trace(args)
-            self._traced += [graph, [*names, *params], params]
+            self._traced[:] = graph, [*names, *params], params
         return self._operator(autograd.is_recording(), autograd.is_training(), *map(_signature, args))
 
     def _try_to_trace(self, args) -> tuple:

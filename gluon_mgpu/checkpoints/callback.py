@@ -133,7 +133,6 @@ class CheckpointCallback(Callback):
         self._wait_for_writer()
         if self._problem:
             run.warn(self._problem)
-            self._problem = ''
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
         """Write a last checkpoint, unless this step has one; return a `Stopped` that says how to resume."""

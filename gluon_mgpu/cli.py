@@ -198,13 +198,15 @@ def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path
     command = f'{workers.launcher} ... {command}' if workers.launcher else command
     workers.resume_hint = f'; resume with: {command}'  # if a worker is lost
     with signals:
-        saver = CheckpointCallback(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, command)
+        saver = CheckpointCallback(out_dir, args.checkpoint_every, config, resume=checkpoint,
+                                   require=args.require_checkpoint, how_to_resume=command)
         callbacks: list[Callback] = [saver]
         if workers.rank == 0 and not args.no_plot:
             callbacks.append(AccuracyCurve(out_dir / 'accuracy.png', heading))
         if workers.rank == 0 and args.timeline:
             callbacks.append(Timeline(out_dir, heading))
-        run = Run(args.num_epochs, args.quiet, out_dir if workers.rank == 0 else None, callbacks, workers)
+        run = Run(args.num_epochs, args.quiet, folder=out_dir if workers.rank == 0 else None, callbacks=callbacks,
+                  workers=workers)
         steps = len(data[0])  # per epoch
         lr = schedule(args.lr_schedule, args.lr, args.num_epochs * steps, args.warmup_epochs * steps)
         try:

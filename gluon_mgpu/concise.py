@@ -156,7 +156,8 @@ def main(argv: list | None = None) -> int:
         '--sync-batch-norm': {'action': 'store_true',
                               'help': 'compute batch norm over the rows of all devices (default: each over its own)'}}
     # 256 and 0.1 are the book's settings for one GPU; it trains two with 512 and 0.2, to give each GPU 256 rows
-    return cli.run(cli.Chapter('concise', 'ResNet-18', train, 256, 0.1, extra_flags, check_flags), argv)
+    return cli.run(cli.Chapter('concise', 'ResNet-18', train, batch_size=256, lr=0.1, extra_flags=extra_flags,
+                               check=check_flags), argv)
 
 
 if __name__ == '__main__':

@@ -242,10 +242,12 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
-    extra_flags = {'--allreduce': {'choices': list(ALGORITHMS),
-                                   'help': 'algorithm that sums the gradients (default: the one of the book, a star: '
-                                           'sum on the first device, then copy to the others)'}}
-    return cli.run(cli.Chapter('scratch', 'LeNet', train, 256, 0.2, extra_flags, forward=lenet), argv)
+    extra_flags = {'--allreduce': {
+        'choices': list(ALGORITHMS),
+        'help': 'algorithm that sums the gradients (default: the one of the book, a star: sum on the first device, '
+                'then copy to the others)'}}
+    return cli.run(cli.Chapter('scratch', 'LeNet', train, batch_size=256, lr=0.2, extra_flags=extra_flags,
+                               forward=lenet), argv)
 
 
 if __name__ == '__main__':

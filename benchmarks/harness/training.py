@@ -1,4 +1,6 @@
 """Training of a chapter for a measurement: `train` on some rows of a dataset, without its output."""
+from __future__ import annotations
+
 import argparse
 import itertools
 

@@ -128,7 +128,7 @@ def _row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
         replaced = [numpy.concatenate([a[:i], b[j:j + 1], a[i + 1:]]) for a, b in zip(last, first)]
         [right] = parameters(one, replaced) - parameters(one, last)
         changes = parameters(several, replaced) - parameters(several, last)
-        weights.append(changes @ right / (right @ right))
+        weights.append(changes @ right / (right @ right or 1))
         rest = changes - numpy.outer(weights[-1], right)
         if not numpy.linalg.norm(rest) < RESIDUAL[several.dtype] * numpy.linalg.norm(right):
             return None
@@ -145,7 +145,7 @@ def _explain(weights: numpy.ndarray, devices: list[str]) -> tuple[str, str]:
         return (f'the update leaves out {", ".join(left_out)}',
                 'update all devices, also one without rows, which ignore_stale_grad=True skips')
     if not _same(weights, first):
-        return (f'the update of {", ".join(alone) or "some devices"} lacks the gradients of the others',
+        return (f'the sum of the gradients does not reach {", ".join(alone) or "all devices"}',
                 'sum the gradients over the devices, and write the sum into their arrays: total.copyto(data[i]), not '
                 "data[i] = total; a Trainer needs kvstore='device', not None")
     counts = {f'row {i + 1}': weight for i, weight in enumerate(first)}

@@ -572,6 +572,25 @@ def test_rows_that_influence_each_other(batches):
     assert 'The reason cannot be told' in report.diagnosis[0] and 'rows may influence each other' in report.diagnosis[0]
 
 
+def test_a_single_number_as_parameter(batches):
+    """The weights are measured row by row, so they need no more numbers than rows."""
+    def make(devices):
+        return [copy_with_gradient(np.ones(1), device) for device in devices]
+
+    def train_batch(params, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [(w * X_shard[:, 0] - y_shard) ** 2 for w, X_shard, y_shard in zip(params, X_shards, y_shards)]
+        for l in ls:
+            l.backward()
+        scratch.allreduce([w.grad for w in params[:max(len(devices) - 1, 1)]])
+        params[0].grad.copyto(params[-1].grad)
+        scratch.sgd(params, LR, len(X))
+    report = check_data_parallel(make, train_batch, batches)
+    assert report.diagnosis[0] == ('WRONG in 1 of 1 parameters after batch 1, of 12 rows: the gradient of cpu(2) '
+                                   'counts 0 times.')
+
+
 def test_the_note_on_the_rows_of_a_short_last_batch(batches):
     by_rows = check_data_parallel(make_arrays, step_from_scratch, batches)
     by_batch_size = check_data_parallel(make_arrays, partial(step_from_scratch, batch_size=12), batches)

@@ -26,7 +26,7 @@ class Comparison(NamedTuple):
     """Training on one device and on several, until the first batch after which parameters differ."""
 
     batches: list  # those trained on
-    history: list  # values on one device, at the start and after each batch
+    before: list   # values on one device before the last batch
     rows: list     # (name, difference from one device, difference between devices) for each parameter
     wrong: list    # numbers of the parameters that differ
     skipped: list  # notes on batches that the step cannot take
@@ -35,11 +35,11 @@ class Comparison(NamedTuple):
 def compare(several: Training, batches: Iterable, start: list | None = None) -> Comparison:
     """Train on the batches on one device and on all, by default from the values of `make`, until parameters differ."""
     one, several = several.on_one_device(), replace(several)
-    history = [start or several.values()[0]]
+    right = start = start or several.values()[0]
     done: list = []
     skipped: list = []
     for training in (one, several):
-        training.assign(history[0])
+        training.assign(start)
     for X, y in batches:
         try:
             replicas = several.step(X, y)
@@ -50,20 +50,20 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
                            f'({str(error).strip().splitlines()[0][:100]})')
             continue
         done.append((X, y))
-        history.append(one.step(X, y)[0])
-        changes = _largest(history[-1], history[0])
+        before, right = right, one.step(X, y)[0]
+        changes = _largest(right, start)
         if not changes.max():
             raise ValueError('train_batch changes no parameter on one device: it must update those that make returns')
         # A parameter that hardly changes, such as a bias before batch norm, is measured against the others
         scales = numpy.maximum(changes, 0.01 * changes.max())
-        from_one, between = (numpy.max([_largest(replica, right) for replica in replicas], axis=0) / scales
-                             for right in (history[-1], replicas[0]))
+        from_one, between = (numpy.max([_largest(replica, values) for replica in replicas], axis=0) / scales
+                             for values in (right, replicas[0]))
         wrong = ~(numpy.maximum(from_one, between) <= LIMIT[several.dtype])
         if wrong.any():
             break
-        several.assign(history[-1])  # otherwise relu could turn a rounding error into a larger one
+        several.assign(right)  # otherwise relu could turn a rounding error into a larger one
     names = [name for name, _ in next(iter(one.params().values()))]
-    return Comparison(done, history, [*zip(names, from_one, between)], numpy.flatnonzero(wrong).tolist(), skipped)
+    return Comparison(done, before, [*zip(names, from_one, between)], numpy.flatnonzero(wrong).tolist(), skipped)
 
 
 def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[str]:
@@ -109,7 +109,7 @@ def _largest(arrays: Iterable, others: Iterable) -> numpy.ndarray:
 def _is_right_alone(several: Training, found: Comparison) -> bool:
     """Return whether the last batch is right in a new training that starts with it, from the same parameters."""
     try:
-        return not compare(several, found.batches[-1:], found.history[-2]).wrong
+        return not compare(several, found.batches[-1:], found.before).wrong
     except UserWarning:  # Gluon's Trainer refuses a gradient that was never written
         return True
 
@@ -118,7 +118,7 @@ def _row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
     """Return the weight of each row in the update of each device; None if no weights explain the updates."""
     def parameters(training: Training, batch: Sequence) -> numpy.ndarray:
         training = replace(training)
-        training.assign(found.history[-2])
+        training.assign(found.before)
         return numpy.stack([numpy.concatenate([values[i].ravel() for i in found.wrong])
                             for values in training.step(*batch)])
 

@@ -99,7 +99,7 @@ def prepare(several: Training, batch: tuple) -> Training:
     several = replace(several, shapes=tuple(param.shape for _, param in find(one.state, gluon.Parameter)))
     in_float64 = replace(several, dtype='float64')
     try:
-        in_float64.on_one_device().step(*batch)
+        in_float64.on_one_device().step(*batch)  # first, because errors of several devices are not all raised at once
         in_float64.step(*batch)
         return in_float64
     except Exception:  # the step cannot compute in float64, or not at all

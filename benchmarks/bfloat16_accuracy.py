@@ -6,18 +6,14 @@
 The last epoch uses a tenth of the learning rate. At the full rate, accuracy varies by several points from epoch to
 epoch in either precision.
 """
-import argparse
 import statistics
+
+from harness.training import flags_parser
 
 from gluon_mgpu import concise
 from gluon_mgpu.data import load_data
 from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.mxnet_setup.compat import gluon, init, mx
-from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import check_dtype
-from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
-from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 
 DTYPES = ('float32', 'bfloat16')
@@ -25,27 +21,18 @@ DTYPES = ('float32', 'bfloat16')
 
 def last_accuracy(dtype, number, args):
     """Return the test accuracy after the last epoch, with initial parameters from seed `number`."""
-    train_iter, test_iter = load_data(args.dataset, args.batch_size, args.data_dir, train_size=args.rows,
-                                      seed=number, log=lambda line: None)
-    mx.random.seed(number)
-    net = resnet18(10, dtype)
-    net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
-    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': args.lr})
-    net, loss = hybridized(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
-    run = Run(args.epochs, quiet=True)
-    for epoch in run.epochs(net):
-        if epoch == args.epochs:
-            trainer.set_learning_rate(args.lr / 10)
-        for X, y in run.batches(train_iter):
-            run.record_losses(concise.train_batch(X, y, net, loss, trainer, args.devices, args.batch_size))
-        done = run.end_epoch(evaluate_accuracy_gpus(net, test_iter))
-        print(f'seed {number}, {dtype}, epoch {epoch}: loss {done.loss:.3f}, test acc {done.test_acc:.4f}, '
-              f'{done.seconds:.0f} s', flush=True)
-    return done.test_acc
+    data = load_data(args.dataset, args.batch_size, args.data_dir, train_size=args.rows, seed=number,
+                     log=lambda line: None)
+    full_rate = (args.epochs - 1) * len(data[0])  # steps
+    print(f'seed {number}, {dtype}:', flush=True)
+    run = Run(args.epochs)
+    concise.train(len(args.devices), args.batch_size, lambda step: args.lr if step <= full_rate else args.lr / 10,
+                  devices=args.devices, data=data, run=run, seed=number, dtype=dtype)
+    return run.history[-1].test_acc
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_parser(__doc__)
     parser.add_argument('--devices', default='cpu:0,cpu:1', help='(default: %(default)s)')
     parser.add_argument('--epochs', type=int, default=2, help='(default: %(default)s)')
     parser.add_argument('--seeds', type=int, nargs='+', default=[0],
@@ -53,8 +40,6 @@ def main():
     parser.add_argument('--rows', type=int, help='training rows (default: all)')
     parser.add_argument('--batch-size', type=int, default=64, help='(default: %(default)s)')
     parser.add_argument('--lr', type=float, default=0.1, help='(default: %(default)s)')
-    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     args = parser.parse_args()
     try:
         args.devices = parse_devices(args.devices)

@@ -8,23 +8,14 @@ to the host and checked; a thread then writes the file and uses part of a core. 
 because the duration of an epoch varies by more than that. The share is of an epoch of 60,000 rows, extrapolated from
 fewer.
 """
-import argparse
-import contextlib
-import io
 import statistics
 import tempfile
 import time
 
-from gluon_mgpu import concise, scratch
-from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
-from gluon_mgpu.data import load_data
-from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.training.run import Run
+from harness.training import WORK, flags_parser, train_quietly
 
-WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
-    'scratch': (scratch.train, 60 * 256, 256, 0.2),
-    'concise': (concise.train, 4 * 256, 256, 0.1),
-}
+from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
+from gluon_mgpu.mxnet_setup.compat import mx
 
 
 class TimedCheckpointCallback(CheckpointCallback):
@@ -48,22 +39,16 @@ class TimedCheckpointCallback(CheckpointCallback):
 
 def cost(chapter, num_epochs, dataset, data_dir, folder):
     """Return medians: seconds per epoch of 60,000 rows, seconds waited, seconds of writing; and the file's MB."""
-    train, rows, batch_size, lr = WORK[chapter]
-    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, log=lambda line: None)
     saver = TimedCheckpointCallback(folder)
-    run = Run(num_epochs, quiet=True, callbacks=[saver])
-    with contextlib.redirect_stdout(io.StringIO()):
-        train(2, batch_size, lr, devices=[mx.cpu(0), mx.cpu(1)], data=(train_iter, [next(iter(test_iter))]), run=run)
-    epoch = statistics.median(e.seconds for e in run.history[1:]) * 60_000 / rows
+    run = train_quietly(chapter, [mx.cpu(0), mx.cpu(1)], num_epochs, dataset, data_dir, [saver])
+    epoch = statistics.median(e.seconds for e in run.history[1:]) * 60_000 / WORK[chapter][1]
     size = checkpoints(folder)[0].stat().st_size / 1e6
     return epoch, statistics.median(saver.waited), statistics.median(saver.writing), size
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_parser(__doc__)
     parser.add_argument('--epochs', type=int, default=8, help='epochs of each chapter (default: %(default)s)')
-    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     parser.add_argument('--out-dir', help='folder on the disk to test (default: the one for temporary files)')
     args = parser.parse_args()
     for chapter in WORK:

@@ -6,23 +6,16 @@
 Runs both chapters' `train` on two CPU contexts for 20 epochs, with a smaller last batch and an evaluation in each; then
 LeNet for 2 epochs on 1 to 16 CPU contexts. Each run has its own process. Linux only, because it reads /proc.
 """
-import argparse
-import contextlib
-import io
-import itertools
 import multiprocessing
 import resource
 from concurrent.futures import ProcessPoolExecutor
 
-from gluon_mgpu import concise, scratch
-from gluon_mgpu.data import load_data
-from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.training.run import Callback, Run
+from harness.training import flags_parser, train_quietly
 
-WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
-    'scratch': (scratch.train, 60_000, 256, 0.2),
-    'concise': (concise.train, 700, 256, 0.1),
-}
+from gluon_mgpu.mxnet_setup.compat import mx
+from gluon_mgpu.training.run import Callback
+
+ROWS = {'scratch': 60_000, 'concise': 700}  # in an epoch
 SHOWN = (1, 2, 5, 10, 20, 50, 100)
 
 
@@ -40,23 +33,17 @@ class Sizes(Callback):
 
 def sizes(chapter, num_devices, num_epochs, dataset, data_dir):
     """Return (MB of memory, MB of address space) after each epoch."""
-    train, rows, batch_size, lr = WORK[chapter]
-    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, log=lambda line: None)
-    test_batches = list(itertools.islice(test_iter, -(-rows // 6 // batch_size)))  # a sixth, as in Fashion-MNIST
-    callback = Sizes()
-    with contextlib.redirect_stdout(io.StringIO()):
-        train(num_devices, batch_size, lr, devices=[mx.cpu(i) for i in range(num_devices)],
-              data=(train_iter, test_batches), run=Run(num_epochs, quiet=True, callbacks=[callback]))
+    callback, rows = Sizes(), ROWS[chapter]
+    train_quietly(chapter, [mx.cpu(i) for i in range(num_devices)], num_epochs, dataset, data_dir, [callback], rows,
+                  num_test_batches=-(-rows // 6 // 256))  # a sixth, as in Fashion-MNIST
     return callback.sizes
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_parser(__doc__)
     parser.add_argument('--epochs', type=int, default=20, help='epochs on two devices (default: %(default)s)')
-    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     args = parser.parse_args()
-    cases = [(chapter, 2, args.epochs) for chapter in WORK] + [('scratch', k, 2) for k in (1, 2, 4, 8, 16)]
+    cases = [(chapter, 2, args.epochs) for chapter in ROWS] + [('scratch', k, 2) for k in (1, 2, 4, 8, 16)]
     for chapter, num_devices, num_epochs in cases:
         with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as process:
             after = process.submit(sizes, chapter, num_devices, num_epochs, args.dataset, args.data_dir).result()

@@ -8,11 +8,10 @@ cost: images/s on two devices with and without, in turns, on the same batch. acc
 devices synchronized, with the same rows in the same order. Prints Markdown tables. Run this on an otherwise idle
 machine.
 """
-import argparse
-import contextlib
-import io
 import statistics
 import time
+
+from harness.training import flags_parser
 
 from gluon_mgpu import concise
 from gluon_mgpu.data import load_data
@@ -64,9 +63,8 @@ def history(devices, synchronized, seed, args):
     data = load_data(args.dataset, args.batch_size, args.data_dir, train_size=args.rows, seed=seed,
                      log=lambda line: None)
     run = Run(args.epochs, quiet=True)
-    with contextlib.redirect_stdout(io.StringIO()):
-        concise.train(len(devices), args.batch_size, args.lr, devices=devices, data=data, run=run, seed=seed,
-                      dtype=args.dtype, sync_batch_norm=synchronized)
+    concise.train(len(devices), args.batch_size, args.lr, devices=devices, data=data, run=run, seed=seed,
+                  dtype=args.dtype, sync_batch_norm=synchronized)
     return run.history
 
 
@@ -86,7 +84,7 @@ def print_accuracy(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_parser(__doc__)
     parts = {'cost': print_cost, 'accuracy': print_accuracy}
     parser.add_argument('--parts', nargs='+', choices=parts, default=list(parts), help='(default: both)')
     parser.add_argument('--devices', default='cpu:0,cpu:1', help='(default: %(default)s)')
@@ -98,8 +96,6 @@ def main():
     parser.add_argument('--rows', type=int, default=12000, help='training rows (default: %(default)s)')
     parser.add_argument('--epochs', type=int, default=3, help='(default: %(default)s)')
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2], help='(default: 0 1 2)')
-    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     args = parser.parse_args()
     try:
         args.devices = parse_devices(args.devices)

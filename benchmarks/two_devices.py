@@ -6,43 +6,25 @@
 Each round trains a new network for two epochs on the first device and another for two epochs on both, and keeps the
 time of the second epoch. Loading the data is included, compilation is not. Run this on an otherwise idle machine.
 """
-import argparse
-import contextlib
-import io
 import multiprocessing
 import statistics
 from concurrent.futures import ProcessPoolExecutor
 
-from gluon_mgpu import concise, scratch
-from gluon_mgpu.data import load_data
-from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.training.run import Run
+from harness.training import WORK, flags_parser, train_quietly
 
-WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
-    'scratch': (scratch.train, 60 * 256, 256, 0.2),
-    'concise': (concise.train, 4 * 256, 256, 0.1),
-}
+from gluon_mgpu.devices import parse_devices
 
 
 def epoch_seconds(chapter, devices, dataset, data_dir):
     """Return the seconds of the second epoch on the devices, given as text."""
-    train, rows, batch_size, lr = WORK[chapter]
-    devices = parse_devices(devices)
-    train_iter, test_iter = load_data(dataset, batch_size, data_dir, train_size=rows, log=lambda line: None)
-    test_batches = [next(iter(test_iter))]  # one is enough, since accuracy is not measured
-    run = Run(num_epochs=2, quiet=True)
-    with contextlib.redirect_stdout(io.StringIO()):
-        train(len(devices), batch_size, lr, devices=devices, data=(train_iter, test_batches), run=run)
-    return run.history[1].seconds
+    return train_quietly(chapter, parse_devices(devices), 2, dataset, data_dir).history[1].seconds
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_parser(__doc__)
     parser.add_argument('--devices', default='cpu:0,cpu:1', help='two devices (default: %(default)s)')
     parser.add_argument('--work', nargs='+', choices=WORK, default=list(WORK), help='chapters (default: both)')
     parser.add_argument('--rounds', type=int, default=5, help='rounds of each chapter (default: %(default)s)')
-    parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
-    parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     args = parser.parse_args()
     try:
         devices = [f'{d.device_type}:{d.device_id}' for d in parse_devices(args.devices)]

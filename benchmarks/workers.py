@@ -10,7 +10,6 @@ network interface. For images/s compared with PyTorch: compare.py --only ours ou
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
@@ -133,8 +132,7 @@ def step(workers, network: str) -> dict:
     timing = Steps()
     run = Run(ROUNDS + 1, quiet=True, callbacks=[timing], workers=workers)
     first = [next(iter(test_iter))]  # one batch is enough, since accuracy is not measured
-    with contextlib.redirect_stdout(sys.stderr):
-        train(1, rows, lr, devices=[workers.device], data=(train_iter, first), run=run)
+    train(1, rows, lr, devices=[workers.device], data=(train_iter, first), run=run)
     return {'seconds': statistics.median(timing.seconds[1:]) / steps,
             'bytes': statistics.median(timing.sent[1:]) / steps}
 

@@ -1,4 +1,4 @@
-"""Command line of both chapters: flags, checks, the run's folder, training, export."""
+"""Command line of the chapters `scratch` and `concise`: flags, checks, the run's folder, training, export."""
 from __future__ import annotations
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Any
 from .base.machine import versions
 from .base.program import Parser, Stopped, integer_flag, number_flag, run_program, show, text
 from .checkpoints.callback import CheckpointCallback
-from .checkpoints.resume import ResumedRun, check_same_run, differences, find_resumed_run, record_resume
+from .checkpoints.resume import ResumedRun, check_same_run, find_resumed_run, record_resume
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
 from .data import DATASETS, load_data
 from .devices import check_devices, devices_from, parse_devices
@@ -33,7 +33,7 @@ from .training.signals import StopSignals
 
 @dataclass
 class Chapter:
-    """A chapter as a program.
+    """A chapter of the book as a program; `batch_size` and `lr` are its defaults.
 
     `extra_flags` are flags of this chapter only, with the arguments of argparse's ``add_argument`` for each. `train`
     and `check` get the values of these flags by name; `check` raises ValueError if they do not fit `devices`, or
@@ -71,8 +71,8 @@ def _run(chapter: Chapter, parser: argparse.ArgumentParser, argv: list) -> None:
 
         # First, because workers with different flags could call different collectives below and deadlock
         workers.check_equal({'chapter': chapter.name, **vars(args)})
-        # on_rank_0 broadcasts the result. Here and in on_all_ranks, a failure on one rank fails on all
-        args, resumed = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv))
+        # on_rank_0 broadcasts the result. It and on_all_ranks raise an error of one rank on all ranks
+        args, resumed = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv, stack, log))
         devices, data = workers.on_all_ranks(lambda: _devices_and_data(chapter, args, workers, log))
         config = _configuration(chapter, args, workers, devices, data)
         heading = f'{chapter.network} on {config["dataset"]}, {", ".join(config["devices"])}'
@@ -86,7 +86,7 @@ def _run(chapter: Chapter, parser: argparse.ArgumentParser, argv: list) -> None:
 
 
 def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManager[Workers]:
-    """Return the workers of the job, as a context manager: Horovod's, or this process alone."""
+    """Return a context manager for the workers of the job: those of Horovod, or this process alone."""
     if args.horovod:
         if any(getattr(args, name, None) is not None for name in ('num_gpus', 'devices', 'allreduce', 'shares')):
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
@@ -101,9 +101,10 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
     return contextlib.nullcontext(Workers(signals))
 
 
-def _find_run(chapter: Chapter, parser, args, argv: list) -> tuple[argparse.Namespace, ResumedRun | None]:
-    """Return the flags and the run to resume, if any. Checks all paths, but writes nothing."""
-    resumed = find_resumed_run(args.resume, args.out_dir) if args.resume else None
+def _find_run(chapter: Chapter, parser, args, argv: list, stack: contextlib.ExitStack,
+              log) -> tuple[argparse.Namespace, ResumedRun | None]:
+    """Return the flags and the run to resume, if any; lock its folder. Checks all paths, but writes nothing."""
+    resumed = find_resumed_run(args.resume, args.out_dir, stack, log) if args.resume else None
     if resumed:
         args = _resumed_flags(chapter, parser, args, argv, resumed)
     else:
@@ -123,7 +124,7 @@ def _resumed_flags(chapter: Chapter, parser, args, argv: list, resumed: ResumedR
     if before['chapter'] != chapter.name:
         raise ValueError(f'{resumed.folder} is a run of {before["chapter"]}: resume it with python -m '
                          f'gluon_mgpu.{before["chapter"]}')
-    # `devices` stands for num_gpus; a run may continue with Horovod or without it
+    # `devices` stands for num_gpus as well. A run may continue with Horovod or without it
     kept = {name: before.get(name) for name in vars(args) if name not in ('num_gpus', 'horovod', 'fp16_allreduce')}
     kept['out_dir'] = resumed.folder
     if args.num_gpus is not None or args.devices is not None or args.horovod:
@@ -131,10 +132,10 @@ def _resumed_flags(chapter: Chapter, parser, args, argv: list, resumed: ResumedR
     elif isinstance(kept['devices'], list):
         # Each name once, because workers may have devices of the same name; 'gpu(0)' -> 'gpu:0'
         kept['devices'] = ','.join(dict.fromkeys(map(str, kept['devices']))).replace('(', ':').replace(')', '')
-    # Parse and check them like flags, because someone may have edited config.json
+    # Parse and check them like flags, because someone may have edited config.json; argv comes last and wins
     args = parser.parse_args([*(f'--{name.replace("_", "-")}' + ('' if value is True else f'={value}')
                                 for name, value in kept.items() if value is not None and value is not False), *argv])
-    # Flags without a value fit any run. What 'auto' means is known, and checked, when the data is loaded
+    # None: a flag that was left out. What --dataset auto means is known when the data is loaded: see `_open_folder`
     check_same_run(before, {name: value for name, value in vars(args).items() if value not in (None, 'auto')})
     if resumed.checkpoint:
         check_num_epochs(args.num_epochs, resumed.metadata['run'])
@@ -148,10 +149,10 @@ def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, 
     elif args.devices is not None:
         devices = parse_devices(args.devices)
     else:
-        num_gpus = num_mxnet_gpus()
-        if not num_gpus:
+        available = num_mxnet_gpus()
+        if not available:
             log(f'{why_no_gpus()}: training on CPU contexts')
-        devices = devices_from(args.num_gpus or min(num_gpus, 2) or 2)
+        devices = devices_from(args.num_gpus or (min(available, 2) if available else 2))
     if args.shares:
         check_shares(args.shares, devices)
     if args.timeline:
@@ -164,31 +165,25 @@ def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, 
 
 
 def _configuration(chapter: Chapter, args, workers: Workers, devices: list, data: tuple) -> dict:
-    """Return the content of config.json: flags with defaults and 'auto' resolved, digests of the data, versions."""
+    """Return the content of config.json: all flags, with 'auto' resolved, digests of the data, versions."""
     train_iter, test_iter = data
     all_devices = [name for names in workers.allgather(list(map(str, devices))) for name in names]
     config = {'chapter': chapter.name, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
               'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
               'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
               **versions(), 'environment': settings()}
-    workers.check_equal({**config, 'platform': ''})  # machines may differ in it
+    workers.check_equal({**config, 'platform': ''})  # from `versions`; machines may differ in it
     return {**config, 'process': this_process()}
 
 
 def _open_folder(args, resumed: ResumedRun | None, config: dict, stack: contextlib.ExitStack,
                  log) -> tuple[Path, Path | None]:
-    """Create the run's folder, or take that of the run to resume; return it and the checkpoint to resume from.
-
-    The folder stays locked until `stack` is closed.
-    """
+    """Create the run's folder and lock it, or take that of the run to resume; return it and the checkpoint."""
     if resumed is None:
         out_dir = new_folder(args.out_dir, config['chapter'], content=config)
         stack.enter_context(lock_folder(out_dir))
         return out_dir, None
-    changed = differences(resumed.config, config)
-    stack.enter_context(lock_folder(resumed.folder))
-    resumed = find_resumed_run(args.resume, args.out_dir, log) or resumed  # again: now no other process can write there
-    record_resume(resumed, config, changed)
+    changed = record_resume(resumed, config)
     line = (f'resuming from {resumed.checkpoint}' if resumed.checkpoint else
             f'{resumed.folder} has no checkpoint yet: starting from the beginning')
     log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
@@ -203,14 +198,17 @@ def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path
     command = f'{workers.launcher} ... {command}' if workers.launcher else command
     workers.resume_hint = f'; resume with: {command}'  # if a worker is lost
     with signals:
-        saver = CheckpointCallback(out_dir, args.checkpoint_every, config, checkpoint, args.require_checkpoint, command)
+        saver = CheckpointCallback(out_dir, args.checkpoint_every, config, resume=checkpoint,
+                                   require=args.require_checkpoint, how_to_resume=command)
         callbacks: list[Callback] = [saver]
         if workers.rank == 0 and not args.no_plot:
             callbacks.append(AccuracyCurve(out_dir / 'accuracy.png', heading))
         if workers.rank == 0 and args.timeline:
             callbacks.append(Timeline(out_dir, heading))
-        run = Run(args.num_epochs, args.quiet, None if workers.rank else out_dir, callbacks, workers)
-        lr = schedule(args.lr_schedule, args.lr, *(num * len(data[0]) for num in (args.num_epochs, args.warmup_epochs)))
+        run = Run(args.num_epochs, args.quiet, folder=out_dir if workers.rank == 0 else None, callbacks=callbacks,
+                  workers=workers)
+        steps = len(data[0])  # per epoch
+        lr = schedule(args.lr_schedule, args.lr, args.num_epochs * steps, args.warmup_epochs * steps)
         try:
             chapter.train(config['num_gpus'], args.batch_size, lr, run=run, seed=args.seed, devices=devices,
                           data=data, accumulate=args.accumulate, shares=args.shares, **chapter.extra_arguments(args))
@@ -228,8 +226,8 @@ def _export(net, path: str, forward: Callable | None, out_dir: Path, log) -> Non
         onnx_file.write(net, path, forward, log)
     except OSError as error:
         command = shlex.join(['python', '-m', 'gluon_mgpu.export', str(out_dir), '--out', path])
-        raise ValueError(f'cannot write {path} ({error.strerror or error}); the run itself is complete, export it '
-                         f'with: {command}') from None
+        raise ValueError(f'cannot write {path} ({error.strerror or error}); the run is complete; export it with: '
+                         f'{command}') from None
 
 
 def _parser(chapter: Chapter) -> argparse.ArgumentParser:
@@ -244,7 +242,7 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
                             'context per core) (default: the first devices, as many as --num-gpus)')
     add = parser.add_argument
     add('--shares', type=text, metavar='LIST',
-        help="speeds of the devices if these differ: with '3,1', the first gets three quarters of the rows")
+        help="relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows")
     add('--horovod', action='store_true',
         help='train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device')
     add('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
@@ -252,8 +250,8 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
         help='images in a batch, over all devices (default: %(default)s)')
     add('--lr', type=number_flag(), default=chapter.lr, metavar='RATE', help='learning rate (default: %(default)s)')
     add('--lr-schedule', choices=SCHEDULES, default='constant',
-        help='cosine: the rate falls to 0; step: it is divided by 10 after half and three quarters of the epochs '
-             '(default: %(default)s)')
+        help='cosine: the rate falls to almost 0; step: it is divided by 10 after half and three quarters of the '
+             'epochs (default: %(default)s)')
     add('--warmup-epochs', type=integer_flag(0), default=0, metavar='N',
         help='raise the rate from 0 to --lr in the first N epochs (default: %(default)s)')
     add('--accumulate', type=integer_flag(), default=1, metavar='N',
@@ -264,14 +262,16 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
         help='auto: fashion-mnist if it is in --data-dir or can be downloaded, else glyphs, generated images '
              '(default: %(default)s)')
     add('--data-dir', type=text, metavar='DIR',
-        help='folder with fashion-mnist/ and mnist/ (default: $GLUON_MGPU_DATA, else ~/.cache/gluon-mgpu)')
+        help='folder with fashion-mnist/ and mnist/; nothing is downloaded into it '
+             '(default: $GLUON_MGPU_DATA, else ~/.cache/gluon-mgpu)')
     add('--train-size', type=integer_flag(), metavar='N', help='use only the first N training images (default: all)')
     add('--seed', type=integer_flag(0, 2**31 - 1), default=0, metavar='N',
         help='seed of the initial parameters and the order of the images (default: %(default)s)')
     add('--out-dir', type=text, metavar='DIR',
-        help=f'new folder for config.json, history.csv and accuracy.png (default: runs/{chapter.name}-DATE-TIME)')
+        help='new folder for config.json, history.csv, accuracy.png and checkpoints '
+             f'(default: runs/{chapter.name}-DATE-TIME)')
     add('--checkpoint-every', type=integer_flag(), metavar='STEPS',
-        help='write a checkpoint every STEPS batches (default: after every epoch)')
+        help='write a checkpoint every STEPS batches and at the end (default: after every epoch)')
     add('--resume', type=text, metavar='auto|PATH',
         help='resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, or start '
              'it; flags that are left out keep the values of the run')

@@ -39,8 +39,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
                 split_batch: Callable = split_batch) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row, one array per device that got rows, and per part. Raises ValueError if `X` and `y`
-    have different numbers of rows, or no rows.
+    Returns the loss of each row: for each part, one array for each device that got rows. Raises ValueError if `X` and
+    `y` have different numbers of rows, or no rows.
 
     Source: D2L 13.6.3, the body of ``train``. Here a batch may have fewer rows than there are devices.
 
@@ -83,7 +83,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
           shares: list | str | None = None) -> None:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. Here the program waits for the devices once per epoch, not after every batch.
+    Source: D2L 13.6.3, ``train``. The book waits for the devices after every batch; here, the program only reads the
+    losses of earlier batches until the epoch ends.
 
     Raises ValueError as `scratch.train` does, and if a device does not support `dtype`.
 
@@ -155,7 +156,8 @@ def main(argv: list | None = None) -> int:
         '--sync-batch-norm': {'action': 'store_true',
                               'help': 'compute batch norm over the rows of all devices (default: each over its own)'}}
     # 256 and 0.1 are the book's settings for one GPU; it trains two with 512 and 0.2, to give each GPU 256 rows
-    return cli.run(cli.Chapter('concise', 'ResNet-18', train, 256, 0.1, extra_flags, check_flags), argv)
+    return cli.run(cli.Chapter('concise', 'ResNet-18', train, batch_size=256, lr=0.1, extra_flags=extra_flags,
+                               check=check_flags), argv)
 
 
 if __name__ == '__main__':

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import scratch
 from .checkpoints import checkpoint
-from .checkpoints.callback import newest
+from .checkpoints.callback import find
 from .checkpoints.checkpoint import CheckpointError
 from .devices import parse_devices
 from .networks.hybridize import hybridized
@@ -45,11 +45,10 @@ def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
 
     Raises `CheckpointError` if there is no complete checkpoint, or if it is not from a chapter's run.
     """
-    path = Path(path)
-    found = newest(path, log)[0] if path.is_dir() else path
+    found, metadata = find(Path(path), log)
     if found is None:
         raise CheckpointError(f'{path}: has no complete checkpoint; name the folder of a run')
-    config = checkpoint.read(found)[0]['metadata'].get('config')
+    config = metadata.get('config')
     if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
         raise CheckpointError(f'{found}: must be from a run of scratch or concise')
     devices = config.get('devices')

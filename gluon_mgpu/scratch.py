@@ -82,12 +82,12 @@ def loss(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
 
     Source: D2L 13.5.3, where it is ``gluon.loss.SoftmaxCrossEntropyLoss()``.
     """
-    # Written out, as the rest of this chapter: l = -log softmax(y_hat)[y]
+    # Written out, like the rest of this chapter: l = -log softmax(y_hat)[y]
     return -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1)
 
 
 def get_params(params: list, device: Context) -> FlatParams:
-    """Copy a list of parameters, all of one dtype, to a device, and attach zero gradients; does not block.
+    """Copy a list of parameters, all of one dtype, to a device, and attach gradients, at first 0; does not block.
 
     Returns the list of the copies, each with its gradient in ``.grad``.
 
@@ -110,7 +110,7 @@ def allreduce(data: list) -> None:
         data[0].copyto(data[i])
 
 
-# D2L 13.5.5, split_batch: see parallel/split.py, because the concise chapter uses it as well
+# D2L 13.5.5, split_batch, is in parallel/split.py, because both chapters use it
 
 
 def sgd(params: list, lr: float, batch_size: int) -> None:
@@ -130,8 +130,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
                 split_batch: Callable = split_batch) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row, one array per device that got rows, and per part. Raises ValueError if `X` and `y`
-    have different numbers of rows, or no rows.
+    Returns the loss of each row: for each part, one array for each device that got rows. Raises ValueError if `X` and
+    `y` have different numbers of rows, or no rows.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
@@ -154,9 +154,11 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     """
     batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, minimum=1)
     X_shards, y_shards = split_batch(X, y, devices)
-    # Not in the book: [the one flat array] for FlatParams, otherwise params unchanged. The loops below then run once
-    flat_params, ls = [flattened(params) for params in device_params], []
-    # One part is the whole shard. With more, the gradients of all parts are added up
+    # Not in the book: the list of the one flat array for FlatParams, so that the loops below run once; other lists of
+    # parameters stay as they are
+    flat_params = [flattened(params) for params in device_params]
+    ls = []
+    # Not in the book: one part is the whole shard. With more, the gradients of all parts are added up
     for X_parts, y_parts in in_parts(X_shards, y_shards, accumulate, lambda i: [p.grad for p in flat_params[i]]):
         with autograd.record():  # The loss is calculated separately on each device
             ls_of_parts = [loss(lenet(X_part, params), y_part)
@@ -164,7 +166,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
         for l in ls_of_parts:  # Backpropagation is performed separately on each device
             l.backward()
         ls += ls_of_parts
-    for params in flat_params[len(X_shards):]:  # A device without rows adds nothing to the gradient
+    for params in flat_params[len(X_shards):]:  # A device without rows still has the gradient of the batch before
         for param in params:
             param.grad[:] = 0
     # Sum the gradients of all devices and give every device the sum
@@ -181,8 +183,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
           allreduce: Callable | str = allreduce, accumulate: int = 1, shares: list | str | None = None) -> None:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.5.6, ``train``. Here all devices compute the accuracy, and the program waits for the devices once
-    per epoch, not after every batch.
+    Source: D2L 13.5.6, ``train``. Here all devices compute the accuracy. The book waits for the devices after every
+    batch; here, the program only reads the losses of earlier batches until the epoch ends.
 
     Raises ValueError if an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError`
     means that the loss or a parameter is NaN or infinite.
@@ -192,9 +194,9 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     num_gpus : int
         Number of GPUs, or of CPU contexts if MXNet sees no GPU. Ignored if `devices` is given.
     batch_size : int
-        Rows in a batch, over all devices. It divides every update, also that of a smaller last batch.
+        Rows in a batch, over all devices. Every update is divided by it, including that of a smaller last batch.
     lr : float or mx.lr_scheduler.LRScheduler
-        The learning rate, or a function of the number of the update, from 1, as for ``gluon.Trainer``.
+        The learning rate, or a function that maps the number of the update (1 for the first) to it.
     num_epochs : int
         Ignored if `run` is given.
     devices : list of mx.Context, optional
@@ -209,7 +211,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     accumulate : int
         Number of parts in which each shard is trained, as in `train_batch`.
     shares : list or str, optional
-        Speeds of the devices if these differ, such as ``[3, 1]``; see `split_and_load`. The results stay the same.
+        Relative speeds of the devices, such as ``[3, 1]``; see `split_and_load`. The results stay the same.
     """
     lr, allreduce = check_lr(lr), allreduce_algorithm(allreduce)
     accumulate = integer('accumulate', accumulate, minimum=1)
@@ -240,10 +242,12 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
-    extra_flags = {'--allreduce': {'choices': list(ALGORITHMS), 'type': str,
-                                   'help': 'algorithm that sums the gradients (default: as in the book: sum on the '
-                                           'first device, then copy to the others)'}}
-    return cli.run(cli.Chapter('scratch', 'LeNet', train, 256, 0.2, extra_flags, forward=lenet), argv)
+    extra_flags = {'--allreduce': {
+        'choices': list(ALGORITHMS),
+        'help': 'algorithm that sums the gradients (default: the one of the book, a star: sum on the first device, '
+                'then copy to the others)'}}
+    return cli.run(cli.Chapter('scratch', 'LeNet', train, batch_size=256, lr=0.2, extra_flags=extra_flags,
+                               forward=lenet), argv)
 
 
 if __name__ == '__main__':

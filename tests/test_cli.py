@@ -24,6 +24,12 @@ def on_devices(devices):
     return devices_flag(devices)
 
 
+def history(folder):
+    """Return the rows of a run's history.csv."""
+    with open(folder / 'history.csv', newline='') as file:
+        return list(csv.DictReader(file))
+
+
 @pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
 def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
     out = tmp_path / 'run'
@@ -44,11 +50,10 @@ def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
         expected['dtype'] = 'float32'
     assert {name: config[name] for name in expected} == expected
     assert {'gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform', 'environment'} <= set(config)
-    with open(out / 'history.csv', newline='') as file:
-        history = list(csv.DictReader(file))
-    assert [row['epoch'] for row in history] == ['1', '2']
-    accuracy = round(20 * float(history[1]['test_acc'])) / 20  # of the 20 rows
-    assert (history[1]['test_acc'], lines[4][10:14]) == (f'{accuracy:.4f}', f'{accuracy:.2f}')
+    first, second = history(out)
+    assert (first['epoch'], second['epoch']) == ('1', '2')
+    accuracy = round(20 * float(second['test_acc'])) / 20  # of the 20 rows
+    assert (second['test_acc'], lines[4][10:14]) == (f'{accuracy:.4f}', f'{accuracy:.2f}')
     assert (out / 'accuracy.png').read_bytes()[:4] == b'\x89PNG'
 
 
@@ -57,8 +62,7 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path, on_devices):
     for name, seed in (('a', '1'), ('b', '1'), ('c', '2')):
         assert scratch.main([*SMALL, *on_devices, '--seed', seed, '--quiet', '--no-plot',
                              '--out-dir', str(tmp_path / name)]) == 0
-        with open(tmp_path / name / 'history.csv', newline='') as file:
-            losses[name] = [row['loss'] for row in csv.DictReader(file)]
+        losses[name] = [row['loss'] for row in history(tmp_path / name)]
     assert losses['a'] == losses['b'] != losses['c']
 
 
@@ -146,8 +150,7 @@ def test_a_schedule_and_parts(chapter, tmp_path, capsys, on_devices):
     flags = [*SMALL, *on_devices, '--train-size', '10', '--batch-size', '4', '--lr', '0.1', '--no-plot', *own]
     assert chapter.main([*flags, '--lr-schedule', 'step', '--warmup-epochs', '1', '--num-epochs', '4', '--accumulate',
                          '2', '--out-dir', str(out)]) == 0
-    with open(out / 'history.csv', newline='') as file:
-        assert [row['lr'] for row in csv.DictReader(file)] == ['0.1', '0.1', '0.01', '0.001']
+    assert [row['lr'] for row in history(out)] == ['0.1', '0.1', '0.01', '0.001']
     config = json.loads((out / 'config.json').read_text())
     expected = {'lr': 0.1, 'lr_schedule': 'step', 'warmup_epochs': 1, 'accumulate': 2}
     if chapter is concise:
@@ -208,8 +211,7 @@ def test_bfloat16(tmp_path, on_devices, devices):
     out = tmp_path / 'run'
     assert concise.main([*SMALL, *on_devices, '--dtype', 'bfloat16', '--no-plot', '--out-dir', str(out)]) == 0
     assert json.loads((out / 'config.json').read_text())['dtype'] == 'bfloat16'
-    with open(out / 'history.csv', newline='') as file:
-        losses = [float(row['loss']) for row in csv.DictReader(file)]
+    losses = [float(row['loss']) for row in history(out)]
     assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
 
 

@@ -27,7 +27,7 @@ import memory  # noqa: E402
 import sync_batch_norm  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import two_devices  # noqa: E402
-from harness import environments, lineup, process, results, rows  # noqa: E402
+from harness import environments, lineup, process, results, rows, training  # noqa: E402
 
 
 def lenet():
@@ -345,10 +345,9 @@ def few_rows(monkeypatch, tmp_path):
         return tuple(BatchIterator(rng.integers(0, 256, (n, 28, 28)).astype('uint8'), rng.integers(0, 10, n),
                                    batch_size, dataset) for n in (20, 40))
 
-    for module in (two_devices, memory, bfloat16_accuracy, sync_batch_norm):
+    for module in (training, bfloat16_accuracy, sync_batch_norm):
         monkeypatch.setattr(module, 'load_data', load_data)
-    for module in (two_devices, memory):
-        monkeypatch.setattr(module, 'WORK', {'scratch': (scratch.train, 20, 8, 0.1)})
+    monkeypatch.setitem(training.WORK, 'scratch', (scratch.train, 20, 8, 0.1))
 
 
 def test_two_devices_keeps_the_second_epoch_and_evaluates_one_batch(few_rows, monkeypatch):
@@ -359,10 +358,10 @@ def test_two_devices_keeps_the_second_epoch_and_evaluates_one_batch(few_rows, mo
         for seconds in (7.0, 3.0):
             run.history.append(Epoch(len(run.history) + 1, seconds, 1.0, 0.5, 20 / seconds))
 
-    monkeypatch.setitem(two_devices.WORK, 'scratch', (train, 20, 8, 0.1))
+    monkeypatch.setitem(training.WORK, 'scratch', (train, 20, 8, 0.1))
     assert two_devices.epoch_seconds('scratch', 'cpu:0,cpu:1', 'noise', None) == 3.0
     assert seen == [(2, 2, 1)]
-    monkeypatch.setitem(two_devices.WORK, 'scratch', (scratch.train, 20, 8, 0.1))
+    monkeypatch.setitem(training.WORK, 'scratch', (scratch.train, 20, 8, 0.1))
     assert 0 < two_devices.epoch_seconds('scratch', 'cpu:0', 'noise', None) < 60
 
 
@@ -392,9 +391,9 @@ def test_time_to_accuracy_by_hand(tmp_path, monkeypatch, capsys):
 def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monkeypatch, devices, capsys):
     rates, step = [], concise.train_batch
 
-    def train_batch(X, y, net, loss, trainer, devices, batch_size):
+    def train_batch(X, y, net, loss, trainer, *args):
         rates.append(trainer.learning_rate)
-        return step(X, y, net, loss, trainer, devices, batch_size)
+        return step(X, y, net, loss, trainer, *args)
 
     monkeypatch.setattr(concise, 'train_batch', train_batch)
     args = argparse.Namespace(dataset='noise', data_dir=None, devices=devices[:2], batch_size=16, rows=20, lr=0.1,
@@ -403,7 +402,7 @@ def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monk
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01])
     assert accuracy * 40 == pytest.approx(round(accuracy * 40))
     assert [line.split(':')[0] for line in capsys.readouterr().out.splitlines()] == [
-        'seed 0, float32, epoch 1', 'seed 0, float32, epoch 2']
+        'seed 0, float32', 'epoch 1/2', 'epoch 2/2', 'test acc']
 
 
 @pytest.mark.slow

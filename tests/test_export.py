@@ -182,7 +182,7 @@ def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
     monkeypatch.setattr(file, 'write_atomically', full)
     status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
     assert status == 2 and out[-1].startswith('test acc: ')
-    assert err == ['scratch: cannot write a.onnx (No space left on device); the run itself is complete, export it '
+    assert err == ['scratch: cannot write a.onnx (No space left on device); the run is complete; export it '
                    "with: python -m gluon_mgpu.export 'my run' --out a.onnx"]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)

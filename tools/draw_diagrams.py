@@ -81,6 +81,7 @@ def network(axes, x: float, y: float, width: float, layers: list) -> None:
             text = f'layer {i + 1}' if len(colors) == 1 else f'half of layer {i + 1}'
             box(axes, x + side * (part + 0.1), y + STEP * i, part, 0.36, text, color, 8)
 
+
 def partitions() -> Figure:
     """Return the diagram of the three ways to use two devices: by layers, by channels, by rows."""
     fig, axes = canvas(9, 5)

@@ -11,8 +11,8 @@ Prints, on four CPU contexts (… not measured yet):
           4    128     0.102     0.102     0.102     0.102
           4     32         …         …         …         …
 
-Devices do not change the result but for rounding, the batch does: compare the last line, which has the batch of the
-first. With k times the batch, a larger rate is needed.
+The number of devices changes only the rounding, but the batch changes the result: compare the last line, which has the
+batch of the first. With k times the batch, a larger rate is needed.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""13.3, exercise 2: small operators at the same time on one processor: which gain, which don't.
+"""13.3, exercise 2: small operators at the same time on one processor: which gain, and which do not.
 
     python examples/exercises/small_operators.py
 

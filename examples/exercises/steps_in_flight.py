@@ -35,7 +35,7 @@ from gluon_mgpu.timeline.record import record
 
 
 def memory(field: str) -> float:
-    """Return a field of this process's memory in MB, such as VmRSS, now, and VmHWM, the most so far."""
+    """Return a field of this process's memory in MB: VmRSS is the current use, VmHWM the maximum."""
     with open('/proc/self/status') as status:
         return next(int(line.split()[1]) for line in status if line.startswith(field)) / 1024
 
@@ -52,7 +52,9 @@ def train(devices: list, device_params: list, batches, limit: int) -> None:
 
 
 def measure(devices: str, limit: int, args: dict) -> tuple:
-    """Return seconds, seconds, more memory in MB, and a digest of the parameters; draw a few steps."""
+    """Return the seconds until the loop ended and until all was done, the memory added in MB, and a digest of the
+    parameters; draw a few steps.
+    """
     devices = parse_devices(devices)
     npx.random.seed(0)
     params = init_params()

@@ -68,7 +68,7 @@ def main(names: list[str]) -> None:
         nb = notebook((FOLDER / f'{name}.py').read_text(encoding='utf-8'))
         execute(nb)
         if leaks(nb):
-            raise ValueError(f'{name}: the outputs tell of this machine: {leaks(nb)}')
+            raise ValueError(f'{name}: the outputs contain details of this machine: {leaks(nb)}')
         nbformat.write(nb, FOLDER / f'{name}.ipynb')
         print(f'{name}.ipynb: {len(nb.cells)} cells')
 

@@ -11,7 +11,7 @@
 # %%
 import os
 
-import gluon_mgpu as d2l  # before MXNet, which it sets up so that CPU contexts run in parallel
+import gluon_mgpu as d2l  # before MXNet: it configures MXNet so that CPU contexts run in parallel
 from gluon_mgpu.data import load_data
 from mxnet import autograd, gluon, np, npx
 
@@ -219,12 +219,12 @@ print('test accuracy after each epoch, on two devices:', *(f'{a:.3f}' for a in a
 print(f'two devices are {seconds_on_one / seconds_on_two:.2f} times as fast as one')
 
 # %% [markdown]
-# * **Accuracy.** The same steps are taken in both runs, so the accuracies should be close. They are not exactly equal:
-#   sums in another order are rounded differently, and small differences grow over more than a thousand steps.
-# * **Speed.** 2 would be perfect; below 1, the second device costs more than it gains. Two devices help if each has an
-#   idle core or GPU, and enough work. A batch of 64 is 32 rows per device, which is little. Python takes much of the
-#   time to start each step, because this network is not hybridized. [The measured
-#   results](../../docs/results.md#two-devices-against-one) are of batches of 256 and the package's own `lenet`.
+# * **Accuracy.** Both runs take the same steps, so the accuracies are close. They are not equal: sums in another order
+#   are rounded differently, and small differences grow over more than a thousand steps.
+# * **Speed.** Two devices help if each has an idle core or GPU, and enough work. Here each has only 32 rows per step,
+#   and Python takes much of the time to start a step, because this network is not hybridized. So the second device may
+#   gain nothing. [With batches of 256 and the package's own
+#   `lenet`](../../docs/results.md#two-devices-against-one), two devices are almost twice as fast.
 #
 # ## Things to Try
 #

@@ -12,7 +12,7 @@
 import os
 from itertools import islice
 
-import gluon_mgpu as d2l  # before MXNet, which it sets up so that CPU contexts run in parallel
+import gluon_mgpu as d2l  # before MXNet: it configures MXNet so that CPU contexts run in parallel
 from gluon_mgpu.data import load_data
 from mxnet import autograd, gluon, init, np, npx
 from mxnet.gluon import nn
@@ -135,7 +135,8 @@ def train(num_gpus, batch_size, lr, num_epochs=3):
     return animator.Y[0], timer.avg()
 
 # %% [markdown]
-# One device. After so few steps the test accuracy can jump, because batch norm's running statistics are of few batches.
+# One device. After so few steps the test accuracy can jump, because batch norm's running statistics come from few
+# batches.
 
 # %%
 accuracy_on_one, seconds_on_one = train(num_gpus=1, batch_size=32, lr=0.1)
@@ -147,7 +148,7 @@ accuracy_on_one, seconds_on_one = train(num_gpus=1, batch_size=32, lr=0.1)
 accuracy_on_two, seconds_on_two = train(num_gpus=2, batch_size=32, lr=0.1)
 
 # %% [markdown]
-# The two runs in numbers:
+# Both runs in numbers, as in the chapter before:
 
 # %%
 print('test accuracy after each epoch, on one device: ', *(f'{a:.3f}' for a in accuracy_on_one))
@@ -155,10 +156,9 @@ print('test accuracy after each epoch, on two devices:', *(f'{a:.3f}' for a in a
 print(f'two devices are {seconds_on_one / seconds_on_two:.2f} times as fast as one')
 
 # %% [markdown]
-# * **Speed.** 2 would be perfect. ResNet-18 computes much for each gradient that it exchanges, so it gains more from a
-#   second device than LeNet, provided that each device has an idle core or GPU.
-# * **Accuracy.** The accuracies can differ more than those of LeNet. Batch norm computes mean and variance from the
-#   rows of its own device, here 16 instead of 32. So two devices are close to one device, not equal to it.
+# Two things differ from LeNet. ResNet-18 computes much for each gradient that it exchanges, so a second device gains
+# more. And batch norm computes mean and variance from the rows of its own device, here 16 instead of 32, so two devices
+# take other steps than one, and the accuracies differ more.
 #
 # ## Things to Try
 #

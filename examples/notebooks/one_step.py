@@ -7,7 +7,7 @@
 # [the next notebook](multiple_gpus.ipynb) writes them.
 
 # %%
-import gluon_mgpu as d2l  # before MXNet, which it sets up so that CPU contexts run in parallel
+import gluon_mgpu as d2l  # before MXNet: it configures MXNet so that CPU contexts run in parallel
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd, split_batch, train_batch
 from mxnet import autograd, np, npx
 
@@ -19,7 +19,7 @@ devices
 # %% [markdown]
 # ## The Batch
 #
-# Eight images. Image i has a bar at height i, and its label is i. So the label also tells which row it is.
+# Eight images. Image i has a bar at height i, and its label is i, so each label is also the number of its row.
 
 # %%
 X, y = np.zeros((8, 1, 28, 28)), np.arange(8)
@@ -131,9 +131,9 @@ train(allreduce)
 train(lambda data: None)
 
 # %% [markdown]
-# With allreduce, the difference stays zero and the loss on all rows falls. Without it, each replica learns its own four
-# rows only. The replicas drift apart, and the loss on all rows does not fall to zero, because half of the rows were
-# never seen.
+# With allreduce, the difference stays zero and the loss on all rows falls. Without it, each replica learns only its own
+# four rows. The replicas drift apart, and the loss on all rows first falls and then rises, because the other four rows
+# are never seen.
 #
 # ## Things to Try
 #

@@ -24,16 +24,10 @@ OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'allo
 
 
 class JobError(Exception):
-    """Error that ends a program, or all workers of a job, with one line.
+    """Error that ends a program, or all workers of a job, with one line and the exit status `status`.
 
-    Attributes
-    ----------
-    status : int
-        Exit status.
-    on_all_ranks : bool
-        Every worker raises it at the same point, so they can end together.
-    reported : bool
-        Another worker prints the line.
+    If `on_all_ranks`, every worker raises it at the same point, so they can end together. If `reported`, another worker
+    prints the line.
     """
 
     def __init__(self, line: str, status: int = FAILED, on_all_ranks: bool = False, reported: bool = False):
@@ -60,15 +54,11 @@ class Parser(argparse.ArgumentParser):
 
 def integer_flag(minimum: int = 1, maximum: int | None = None) -> Callable[[str], int]:
     """Return a type for argparse: an integer from `minimum` to `maximum`."""
-    return _number_flag(int, integer, minimum, maximum)
+    return number_flag(integer, minimum, maximum, kind=int)
 
 
-def number_flag(check: Callable = positive, *limits: float) -> Callable[[str], float]:
-    """Return a type for argparse: a float that `check` accepts, by default one above 0; see `base.checks`."""
-    return _number_flag(float, check, *limits)
-
-
-def _number_flag(kind: type, check: Callable, *limits) -> Callable:
+def number_flag(check: Callable = positive, *limits: float | None, kind: type = float) -> Callable[[str], Any]:
+    """Return a type for argparse: a number that `check` accepts, by default one above 0; see `base.checks`."""
     def convert(value: Any):
         with contextlib.suppress(ValueError):
             value = kind(value)

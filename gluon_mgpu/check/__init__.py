@@ -4,7 +4,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import islice
 
 import numpy
 
@@ -13,15 +13,15 @@ from ..devices import check_devices
 from ..distributed.workers import Workers
 from ..mxnet_setup.compat import mx
 from .diagnosis import compare, diagnose, divides_by_own_rows
-from .state import Setup, State
+from .training import BatchNorm, Dropout, Training, find, prepare
 
 MAX_LINES = 8
-NOTES = {'batch norm': 'each device normalizes by its own rows; checked with fixed statistics.',
-         'dropout': 'each device draws its own random numbers; checked without dropout.'}
+DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
+BATCH_NORM = 'batch norm ({}): each device normalizes by its own rows; checked with fixed statistics.'
 OWN_ROWS = ('the update is divided by the rows of its own batch. With 60,000 rows in batches of 256, the last 96 weigh '
             '2.7 times as much as others. Dividing by the batch size avoids that.')
-UNTOLD = ('Not checked: mistakes that one device makes as well, running statistics, and missing copies between '
-          'devices, which only GPUs report.')
+NOT_CHECKED = ('Not checked: mistakes that one device makes as well, running statistics, and missing copies between '
+               'devices, which only GPUs report.')
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Report:
             *(f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown),
             f'and {left_out} others\n' if left_out else '',
             *(self.diagnosis or ['The step is right: k devices compute what one does.']), '',
-            *(f'Note: {note}' for note in self.notes), UNTOLD]
+            *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
         return '\n'.join(textwrap.fill(line, 100, subsequent_indent='  ') for line in lines)
 
 
@@ -71,26 +71,27 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         All workers of a job, each with `devices`; all get the same report. For one device, `make` gets `Workers`.
     """
     devices = check_devices([mx.cpu(i) for i in range(3)] if devices is None else devices)
-    all_workers = workers or Workers()
-    k = integer('the number of devices', len(devices) * all_workers.size, 2)
+    job = workers or Workers()
+    k = integer('the number of devices', len(devices) * job.size, 2)
     batches = _cut(batches, k)
-    setup = _start(Setup(make if workers else lambda devices, _: make(devices), train_batch, devices, all_workers),
-                   batches[0])
-    layers = sorted({(kind, name) for kind, name, _ in State(setup, one=True).layers})
-    setup = replace(setup, off=('dropout',))
-    shown = found = compare(setup, batches)
-    if found.wrong and 'batch norm' in dict(layers):
-        setup = replace(setup, off=('dropout', 'batch norm'))
-        found = compare(setup, batches)
+    several = prepare(Training(make if workers else lambda devices, _: make(devices), train_batch, devices, job),
+                      batches[0])
+    dropout, batch_norm = (', '.join(name or 'the network' for name, _ in find(several.on_one_device().state, kind))
+                           for kind in (Dropout, BatchNorm))
+    found = shown = compare(several, batches)
+    if found.wrong and batch_norm:
+        several = replace(several, fixed_statistics=True)
+        found = compare(several, batches)
     ok = not found.wrong
     shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
-    names = {kind: ', '.join(name for of, name in layers if of == kind) for kind in setup.off}
-    report = Report(ok, f'{k} devices compared with one, in {setup.dtype or "its own dtype"}, over batches of '
+    notes = found.skipped + [DROPOUT.format(dropout)] * bool(dropout)
+    notes += [BATCH_NORM.format(batch_norm)] * several.fixed_statistics
+    notes += [OWN_ROWS] * divides_by_own_rows(several, *batches[0])
+    names = [f'{device}' + f' of worker {rank}' * (job.size > 1) for rank in range(job.size) for device in devices]
+    report = Report(ok, f'{k} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
                     f'{", ".join(str(len(y)) for _, y in found.batches)} rows',
                     [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
-                    [] if ok else diagnose(setup, batches),
-                    [*found.notes, *(f'{kind} ({names[kind]}): {NOTES[kind]}' for kind in names if names[kind]),
-                     *[OWN_ROWS] * divides_by_own_rows(setup, batches[0])])
+                    [] if ok else diagnose(several, batches, names), notes)
     if check and not ok:
         raise AssertionError(f'the training step is wrong\n{report}')
     return report
@@ -99,31 +100,10 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
 def _cut(batches: Iterable, k: int) -> list:
     """Return batches of these rows: even, uneven, even, with fewer rows than `k` devices, and a short last one."""
     sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
-    rows: tuple[list, list] = [], []  # the examples and the labels
-    for batch in batches:
-        for kept, array in zip(rows, batch):
-            kept.extend(array.asnumpy() if hasattr(array, 'asnumpy') else array)
-        if len(rows[1]) >= sum(sizes):
-            break
-    if len(rows[1]) < sizes[0]:
-        raise ValueError(f'batches have {len(rows[1])} rows: {k} devices need at least {sizes[0]}')
-    endless = zip(*map(cycle, rows))
-    return [tuple(map(numpy.array, zip(*islice(endless, n)))) for n in sizes]
-
-
-def _start(setup: Setup, batch: tuple, dtype: str | None = 'float64') -> Setup:
-    """Choose the dtype, and the shapes and values of the parameters at the start."""
-    first = State(setup, one=True)
-    if any(param._deferred_init for param in first.params):
-        first.step(*batch)
-        setup = replace(setup, shapes=tuple(param.shape for param in first.params))
-    try:
-        values = tuple(State(replace(setup, dtype=dtype), one=True).values()[0])
-        started = replace(setup, dtype=dtype, start=setup.workers.allgather(values)[0])
-        for one in (True, False):
-            State(started, one).step(*batch)
-        return started
-    except Exception:  # the step cannot compute in float64, or not at all
-        if dtype is None:
-            raise
-        return _start(setup, batch, None)
+    read = [[a.asnumpy() if hasattr(a, 'asnumpy') else a for a in batch] for batch in islice(batches, sum(sizes))]
+    rows = sum(len(y) for _, y in read)
+    if rows < sizes[0]:
+        raise ValueError(f'batches have {rows} rows: {k} devices need at least {sizes[0]}')
+    arrays = [numpy.concatenate(parts) for parts in zip(*read)]
+    repeated = [numpy.resize(array, (sum(sizes), *array.shape[1:])) for array in arrays]
+    return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))]

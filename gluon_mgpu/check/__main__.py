@@ -21,7 +21,7 @@ def main(argv: list | None = None) -> int:
                     description='Compare your training step on several devices with the same step on one.')
     parser.add_argument('make', metavar='MODULE:make', help='make(devices) returns networks, Trainers or arrays')
     parser.add_argument('train_batch', metavar='MODULE:train_batch', help='train_batch(state, X, y, devices)')
-    parser.add_argument('batches', metavar='MODULE:batches', nargs='?',
+    parser.add_argument('batches', metavar='MODULE:batches', nargs='?', default=f'{__package__}.__main__:random_images',
                         help='list of (X, y), or a function that returns it (default: random 28x28 images)')
     parser.add_argument('--devices', metavar='LIST', type=text, help="such as 'cpu:0-3' (default: cpu:0-2)")
     parser.add_argument('--horovod', action='store_true', help='check all workers of a job; make(devices, workers)')
@@ -29,8 +29,7 @@ def main(argv: list | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    make, train_batch = _load(args.make), _load(args.train_batch)
-    batches = _load(args.batches) if args.batches else random_images
+    make, train_batch, batches = map(_load, (args.make, args.train_batch, args.batches))
     batches = batches() if callable(batches) else batches
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
         devices = parse_devices(args.devices) if args.devices else [workers.device] if workers else None

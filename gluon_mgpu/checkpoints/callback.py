@@ -21,25 +21,27 @@ NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 
 def checkpoints(folder, above: int = -1) -> list[Path]:
-    """Return the checkpoints in a folder with more than `above` steps, newest first. Does not open them."""
+    """Return the checkpoints in a folder written after more than `above` steps, newest first. Does not open them."""
     found = [path for path in Path(folder).iterdir() if steps_in_name(path) > above]  # -1 for other files
     return sorted(found, key=steps_in_name, reverse=True)
 
 
-def newest(folder, log: Callable[[str], None]) -> tuple[Path | None, dict]:
-    """Return the newest complete checkpoint in a folder and its metadata (run state and configuration).
+def find(path: Path, log: Callable[[str], None]) -> tuple[Path | None, dict]:
+    """Return a checkpoint, by its path or the newest complete one in a folder, and its metadata.
 
-    Returns (None, {}) if there is none. Logs a line for each checkpoint that is damaged or was renamed.
+    Returns (None, {}) if the folder has none. Logs a line for each checkpoint there that is damaged or was renamed.
     """
-    for path in checkpoints(folder):
+    if not path.is_dir():
+        return path, checkpoint.read(path)[0]['metadata']
+    for file in checkpoints(path):
         try:
-            metadata = checkpoint.read(path)[0]['metadata']
+            metadata = checkpoint.read(file)[0]['metadata']
         except CheckpointError as error:
             log(f'{error}; trying the previous checkpoint')
             continue
-        if recorded_steps(metadata) in (None, steps_in_name(path)):  # None: not of a run, which `resume` reports
-            return path, metadata
-        log(f'{path} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
+        if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run, see `resume`
+            return file, metadata
+        log(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
     return None, {}
 
 
@@ -53,13 +55,13 @@ def recorded_steps(metadata: dict) -> int | None:
 class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
-    For each checkpoint, it waits for the devices, copies their state to the host, and writes the file in a background
+    For each checkpoint, it waits for the devices, copies their state to CPU memory, and writes the file in a background
     thread while training continues. If writing fails, it warns once per epoch and training continues, unless `require`
     is set.
 
     After a signal to any worker, such as Ctrl-C, all workers raise `Stopped` at the same point: after a batch (with
-    several workers, possibly a few batches later), or before, during or after an evaluation. After the last evaluation,
-    the signal is ignored. The caller then calls `save_on_stop`, which writes a last checkpoint.
+    several workers, possibly a few batches later), or before, during or after an evaluation. The caller then calls
+    `save_on_stop`, which writes a last checkpoint. A signal after the last evaluation is ignored: the run is complete.
 
     Parameters
     ----------
@@ -84,13 +86,14 @@ class CheckpointCallback(Callback):
         self.config = config or {}
         self.resume, self.require, self.how_to_resume = resume, require, how_to_resume
         self._same_folder = SameFolder(folder)
+        # Never shut down, because `save_on_stop` writes after `train_end`
         self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
         self._pending_write: Future | None = None
         self._problem = ''              # why the last checkpoint could not be written
         self._last: Path | None = None  # newest complete checkpoint
 
     def train_begin(self, run: Run) -> None:
-        """Remove unfinished files of a killed process, and load the checkpoint to resume from."""
+        """Remove the temporary files of a killed process, and load the checkpoint to resume from."""
         if run.workers.rank == 0:
             for name in ('checkpoint-', 'config.json', 'history.csv'):
                 for unfinished in self.folder.glob(f'{name}*.part'):
@@ -114,19 +117,19 @@ class CheckpointCallback(Callback):
         _raise_if_signaled(run.workers.exchange_signal())
 
     def epoch_end(self, run: Run) -> None:
-        """Write a checkpoint, unless they are written by steps; warn if one failed; stop after a signal."""
+        """Write a checkpoint if the run is complete or `every` is None; warn if one failed; stop after a signal."""
         complete = len(run.history) == run.num_epochs
         if complete or not self.every:
             self._save(run)
         if complete:
             self._wait_for_writer()
         self._report_problem(run)
-        signum = run.workers.exchange_signal()  # also when complete: the others wait for the file of rank 0
+        signum = run.workers.exchange_signal()  # if complete, too: the other workers wait here for the file of rank 0
         if not complete:  # otherwise the signal is too late
             _raise_if_signaled(signum)
 
     def train_end(self, run: Run) -> None:
-        """Wait for the background thread."""
+        """Wait for the background thread; warn if the last checkpoint could not be written."""
         self._wait_for_writer()
         if self._problem:
             run.warn(self._problem)
@@ -146,11 +149,11 @@ class CheckpointCallback(Callback):
         return Stopped(signum, f'stopped {where}; {advice}' if advice else f'stopped {where}')
 
     def _save(self, run: Run) -> None:
-        """Copy the state to the host and start writing it; waits for the devices and the previous checkpoint."""
+        """Copy the state to CPU memory and start writing it; waits for the devices and the previous checkpoint."""
         run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         for name, arrays in snapshot.arrays.items():
-            if not all(numpy.isfinite(array).all() for array in arrays):  # one per device
+            if not all(numpy.isfinite(array).all() for array in arrays):  # one, or one per device if they differ
                 name = name.partition('/')[2]  # without 'parameters/' or 'states/'
                 raise DivergenceError(f'{name} is no longer finite in epoch {len(run.history) + 1}, '
                                       f'batch {run.num_batches}: use a smaller learning rate')
@@ -169,14 +172,16 @@ class CheckpointCallback(Callback):
         checkpoint.write(path, snapshot, metadata)
         self._last = path
         self._same_folder.check()  # again, because writing takes time
-        # The new one is one of the KEPT. Files with more steps are damaged or renamed, and stay
-        for old in [other for other in checkpoints(self.folder) if steps_in_name(other) < steps][KEPT - 1:]:
-            old.unlink()
+        # Keep this one and the KEPT - 1 before it. Files with more steps, if any, are damaged or renamed, and stay
+        older = [other for other in checkpoints(self.folder) if steps_in_name(other) < steps]
+        for other in older[KEPT - 1:]:
+            other.unlink()
 
     def _wait_for_writer(self) -> None:
         if self._pending_write is None:
             return
-        write, self._pending_write, self._problem = self._pending_write, None, ''
+        write, self._pending_write = self._pending_write, None
+        self._problem = ''
         try:
             write.result()
         except OSError as error:

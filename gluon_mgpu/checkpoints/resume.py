@@ -4,13 +4,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from ..base.files import write_atomically
-from . import checkpoint
-from .callback import checkpoints, newest, recorded_steps
-from .run_folder import is_empty
+from .callback import checkpoints, find, recorded_steps
+from .run_folder import is_empty, lock_folder
 
 AUTO = 'auto'
 # Settings that a resumed run must keep, and their flags. Changes of other settings are recorded in its config.json
@@ -30,12 +30,13 @@ class ResumedRun(NamedTuple):
     metadata: dict           # of the checkpoint: run state and configuration
 
 
-def find_resumed_run(resume: str, out_dir: str | None,
-                     log: Callable[[str], None] = lambda line: None) -> ResumedRun | None:
+def find_resumed_run(resume: str, out_dir: str | None, stack: ExitStack,
+                     log: Callable[[str], None]) -> ResumedRun | None:
     """Return the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
 
     `resume` is ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder. `out_dir` is
-    the value of ``--out-dir``. `log` gets a line for each damaged or renamed checkpoint.
+    the value of ``--out-dir``. The folder stays locked until `stack` is closed. `log` gets a line for each damaged or
+    renamed checkpoint.
     """
     if resume == AUTO:
         if out_dir is None:
@@ -50,8 +51,9 @@ def find_resumed_run(resume: str, out_dir: str | None,
             raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
         if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
             raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
+    stack.enter_context(lock_folder(folder))  # so that no other process writes there
     config = _read_config(folder)
-    found, metadata = newest(folder, log) if path.is_dir() else (path, checkpoint.read(path)[0]['metadata'])
+    found, metadata = find(path, log)
     if found:
         _check_checkpoint(found, metadata, config)
     elif resume != AUTO:
@@ -74,13 +76,6 @@ def _check_checkpoint(path: Path, metadata: dict, config: dict) -> None:
                              'elsewhere, or name the folder that it is from')
 
 
-def differences(before: dict, now: dict) -> dict[str, list]:
-    """Return the settings that differ between two configurations of a run, as ``{name: [before, now]}``."""
-    check_same_run(before, now)
-    return {name: [before.get(name), now.get(name)] for name in {**before, **now}
-            if name not in FREE and before.get(name) != now.get(name)}
-
-
 def check_same_run(before: dict, now: dict) -> None:
     """Raise ValueError if the settings in `now`, possibly not all of them, would make it another run."""
     for name, flag in FIXED.items():
@@ -93,12 +88,20 @@ def check_same_run(before: dict, now: dict) -> None:
                              'with the same data as --data-dir, or start a new run')
 
 
-def record_resume(resumed: ResumedRun, now: dict, changed: dict[str, list]) -> None:
-    """Write the new configuration `now` of a resumed run into its ``config.json``, with a note of what has changed."""
+def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
+    """Write the new configuration `now` of a resumed run into its ``config.json``, with a note of what has changed.
+
+    Returns the settings that have changed, as ``{name: [before, now]}``. Raises ValueError if it would be another run.
+    """
+    before = resumed.config
+    check_same_run(before, now)
+    changed = {name: [before.get(name), now.get(name)] for name in {**before, **now}
+               if name not in FREE and before.get(name) != now.get(name)}
     note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
-    config = {**now, 'resumed': [*resumed.config.get('resumed', []), note]}
+    config = {**now, 'resumed': [*before.get('resumed', []), note]}
     write_atomically(resumed.folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
+    return changed
 
 
 def _read_config(folder: Path) -> dict:

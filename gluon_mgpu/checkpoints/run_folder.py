@@ -49,10 +49,10 @@ def new_folder(path: str | os.PathLike | None, program: str, record: str = 'conf
     if path is not None:
         return _claim(Path(path), record, text)
     default = f'runs/{program}-{time.strftime("%Y%m%d-%H%M%S")}'
-    for number in count(1):
+    names = (f'{default}-{number}' if number > 1 else default for number in count(1))
+    while True:
         with contextlib.suppress(FolderTakenError):
-            return _claim(Path(default + (f'-{number}' if number > 1 else '')), record, text)
-    raise AssertionError('count() never ends')
+            return _claim(Path(next(names)), record, text)
 
 
 def _claim(folder: Path, record: str, text: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import sys
 
 from ..base.machine import num_cores
-from ..base.program import Parser
+from ..base.program import Parser, run_program
 from ..mxnet_setup.installation import BUILDS, installed_builds
 from .gpus import dotted
 from .nvidia_driver import ask_driver
@@ -13,6 +13,10 @@ from .nvidia_driver import ask_driver
 def main(argv: list | None = None) -> int:
     """Print the devices of this machine; return the exit status."""
     Parser(prog='python -m gluon_mgpu.devices', description=__doc__).parse_args(argv)
+    return run_program('devices', _print)
+
+
+def _print() -> None:
     gpus, cuda_version, reason = ask_driver()
     if cuda_version:
         print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')
@@ -23,7 +27,6 @@ def main(argv: list | None = None) -> int:
         print(f'no GPU: {reason}')
     print(f'cpu:0-{num_cores() - 1}  (cpu:all) one CPU context per core')
     print(f'MXNet installed: {" and ".join(installed_builds()) or "none"}')
-    return 0
 
 
 if __name__ == '__main__':

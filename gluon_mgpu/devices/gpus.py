@@ -27,35 +27,31 @@ def why_no_gpus() -> str:
     return f"MXNet's CPU build cannot use {names}, install {' or '.join(gpus[0].builds()) or 'another build'}"
 
 
-def _gpus_without_code() -> dict[int, str]:
-    """Return the error message for each GPU that this MXNet has no code for, by number."""
+def _gpus_without_code() -> dict[int, Gpu]:
+    """Return the GPUs that this MXNet has no code for, by number."""
     from ..mxnet_setup.compat import compute_capabilities
     lowest, highest = compute_capabilities()
-    supported = [gpu for gpu in ask_driver().gpus if lowest <= gpu.capability <= highest]
-    others = [','.join(f'gpu:{gpu.index}' for gpu in supported)] if supported and num_mxnet_gpus() else []
-
-    def message(gpu: Gpu) -> str:
-        return (f'gpu({gpu.index}) is {gpu}, and this MXNet has code only for {dotted(lowest)} to {dotted(highest)}: '
-                f'use {" or ".join([*others, *gpu.builds(), CPU_CONTEXTS])}')
-
-    return {gpu.index: message(gpu) for gpu in ask_driver().gpus if gpu not in supported}
+    return {gpu.index: gpu for gpu in ask_driver().gpus if not lowest <= gpu.capability <= highest}
 
 
 def usable_gpus() -> list[int]:
     """Return the numbers of the GPUs that MXNet sees and has code for."""
-    numbers = range(num_mxnet_gpus())
-    without_code = _gpus_without_code() if numbers else {}
-    return [i for i in numbers if i not in without_code]
+    seen = num_mxnet_gpus()
+    return sorted({*range(seen)} - {*_gpus_without_code()}) if seen else []
 
 
 def check_gpus(numbers: list[int]) -> None:
     """Raise ValueError if one of these GPUs does not exist or MXNet has no code for it."""
     if not numbers:
         return
+    from ..mxnet_setup.compat import compute_capabilities
     seen, without_code = num_mxnet_gpus(), _gpus_without_code()
     for i in numbers:
         if i in without_code:  # first, because no driver or CUDA build would help
-            raise ValueError(without_code[i])
+            gpu, others = without_code[i], ','.join(f'gpu:{number}' for number in usable_gpus())
+            raise ValueError(f'gpu({i}) is {gpu}, and this MXNet has code only for '
+                             f'{" to ".join(map(dotted, compute_capabilities()))}: '
+                             f'use {" or ".join(filter(None, [others, *gpu.builds(), CPU_CONTEXTS]))}')
         if not seen:
             raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use {CPU_CONTEXTS}')
         if i >= seen:

@@ -59,10 +59,6 @@ class Driver(NamedTuple):
     reason: str                            # why there are no GPUs, in one line
 
 
-class _DriverError(Exception):
-    pass
-
-
 def ask_driver() -> Driver:
     """Return the GPUs that the NVIDIA driver reports. A missing or broken driver is no exception, but an answer.
 
@@ -79,20 +75,20 @@ def ask_driver() -> Driver:
         _call(cuda, 'cuInit', c_int(0))
         _call(cuda, 'cuDeviceGetCount', byref(count))
         gpus = [_describe(cuda, i) for i in range(count.value)]
-    except _DriverError as error:
+    except RuntimeError as error:
         return Driver([], version, f'{error}{hidden()}')
     return Driver(gpus, version, '' if gpus else f'the NVIDIA driver has no GPU{hidden()}')
 
 
 def _call(cuda: ctypes.CDLL, name: str, *args: object) -> None:
-    """Call a function of the driver, which a stub library may lack; all `args` are ctypes objects."""
+    """Call a function of the driver, which a stub library may lack; RuntimeError if it fails. `args` are of ctypes."""
     try:
         code = getattr(cuda, name)(*args)
     except AttributeError:
-        raise _DriverError(f'unusable NVIDIA driver, {LIBRARY} has no {name}') from None
+        raise RuntimeError(f'unusable NVIDIA driver, {LIBRARY} has no {name}') from None
     if code != 0:
         meaning = MEANINGS.get(code, 'see CUresult in the documentation of the CUDA driver API')
-        raise _DriverError(f'unusable NVIDIA driver, {name} failed with {code}, {meaning}')
+        raise RuntimeError(f'unusable NVIDIA driver, {name} failed with {code}, {meaning}')
 
 
 def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:

@@ -24,10 +24,11 @@ from .horovod_checks import check_horovod, check_own_gpus
 from .watch import Watchdog
 from .workers import Workers
 
-# Tensor names, used in turn: Horovod caches them, and two pending operations cannot share one
+# Horovod knows an operation by its name, and caches what it learns about it. So names are used in turn, but not for two
+# operations that are pending at the same time
 NUM_NAMES = 64
 MAX_NUMBERS = 64  # in one `allgather_async`, including the signal
-CONTROL = mx.cpu(1)  # for small control values, which on the device would queue behind the training
+CONTROL = mx.cpu(1)  # where losses and signals are added; on the training device they would wait for its queue
 
 
 class HorovodWorkers(Workers):
@@ -37,14 +38,8 @@ class HorovodWorkers(Workers):
     averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
     divided by the total batch size.
 
-    Parameters
-    ----------
-    fp16 : bool
-        Send gradients as float16.
-    signals
-        As for `Workers`.
-    program : str
-        Name of the program, for the message about a lost worker.
+    With `fp16`, gradients are sent as float16. `signals` is as for `Workers`. The message about a lost worker begins
+    with `program`.
 
     Attributes
     ----------
@@ -59,8 +54,7 @@ class HorovodWorkers(Workers):
 
     def __init__(self, fp16: bool = False, signals: Any = None, program: str = 'gluon_mgpu'):
         check_horovod()
-        # By default the only worker
-        info = launchers.launch_info() or launchers.LaunchInfo(launcher='', rank=0, size=1, local_rank=0)
+        info = launchers.launch_info() or launchers.LaunchInfo()
         self.launcher, host = info.launcher, launchers.host()
         if info.size > 1 and HorovodWorkers._initialized:
             raise ValueError('Horovod can connect workers only once per process: reuse the first HorovodWorkers, or '
@@ -73,11 +67,11 @@ class HorovodWorkers(Workers):
         self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         super().__init__(signals)
-        self._signum = 0  # the largest signal that any worker had received when values were last gathered
+        self._signum = 0  # the signal that all workers know of, 0 if none
         self._names = count()
-        gpus = self.allgather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
-        check_own_gpus(gpus, self.rank)
-        self.hosts = [host for host, _ in gpus]
+        places = self.allgather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
+        check_own_gpus(places, self.rank)
+        self.hosts = [host for host, _ in places]
         self._watchdog = Watchdog(self.rank, self.allgather, launchers.address(), f'{host}, process {os.getpid()}',
                                   program, lambda: self.resume_hint)
 
@@ -86,7 +80,7 @@ class HorovodWorkers(Workers):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or (isinstance(error, JobError) and error.on_all_ranks):
-            npx.waitall()  # wait for the queued allreduces; all workers have queued the same ones
+            npx.waitall()  # wait for the queued allreduces, which end because all workers have queued the same ones
             self.allgather(None)  # wait for the slowest worker
             self._watchdog.leave()
             self._hvd.shutdown()
@@ -95,7 +89,8 @@ class HorovodWorkers(Workers):
             return
         # Only this worker failed. The others would block in an allreduce with it, so make them exit
         self._watchdog.leave(failed=True)
-        timer = threading.Timer(3, os._exit, [1])  # by force, because shutdown may block on pending allreduces
+        # Exit by force after 3 s, because Horovod's shutdown at exit may block on pending allreduces
+        timer = threading.Timer(3, os._exit, [1])
         timer.daemon = True
         timer.start()
 
@@ -128,7 +123,7 @@ class HorovodWorkers(Workers):
                 net(np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device))  # infers unknown shapes
             params = net.collect_params().values()
             all_params = [p.data() for p in params]
-            # Not batch norm's running statistics: each worker keeps its own, possibly from a checkpoint
+            # Without batch norm's running statistics: each worker has its own, possibly from a checkpoint
             trainable = [p.data() for p in params if p.grad_req != 'null']
         else:
             all_params, trainable = net[0], flattened(net[0])
@@ -139,13 +134,13 @@ class HorovodWorkers(Workers):
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
         """See `Workers.allgather_async`."""
-        own = numpy.zeros((self.size, MAX_NUMBERS))  # a row per worker; the other rows are 0, so the sum has all rows
+        own = numpy.zeros((self.size, MAX_NUMBERS))  # each worker fills its own row, and the sum has the rows of all
         own[self.rank, :len(numbers) + 1] = self._received_signal(), *numbers
         rows_of_all = self._allreduce(np.array(own, dtype='float64', ctx=CONTROL), 'numbers')
 
         def wait() -> list:
             rows = rows_of_all.asnumpy()
-            self._signum = max(self._signum, int(rows[:, 0].max()))  # a later `allgather` may have set it already
+            self._signum = max(self._signum, int(rows[:, 0].max()))  # an `allgather` in between may have set it
             return rows[:, 1:].tolist()
         return wait
 
@@ -153,7 +148,7 @@ class HorovodWorkers(Workers):
         """See `Workers.allgather`."""
         gathered = [(value, self._received_signal())]
         if self.size > 1:
-            with CONTROL:
+            with CONTROL:  # allgather_object creates its arrays on the current context
                 gathered = self._hvd.allgather_object(gathered[0], name='gather')
         self._signum = max(self._signum, *(signum for _, signum in gathered))
         return [value for value, _ in gathered]
@@ -163,7 +158,7 @@ class HorovodWorkers(Workers):
         return self._signum
 
     def _allreduce(self, array: Any, kind: str, compression: Any = None) -> Any:
-        """Sum an array over all workers, in place; does not block."""
+        """Sum an array over all workers, in place, and return it; does not block."""
         sent, dtype = compression.compress(array) if compression else (array, None)
         self._hvd.allreduce_(sent, op=self._hvd.Sum, name=f'{kind}.{next(self._names) % NUM_NAMES}')
         if sent is not array:

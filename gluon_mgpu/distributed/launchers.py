@@ -29,12 +29,12 @@ DEFAULTS = {  # of Horovod's settings
 
 
 class LaunchInfo(NamedTuple):
-    """Rank and size of this process in its job, as its launcher has set them."""
+    """Rank and size of this process in its job, as its launcher has set them; by default the only worker."""
 
-    launcher: str
-    rank: int
-    size: int
-    local_rank: int
+    launcher: str = ''
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
 
 
 def launch_info() -> LaunchInfo | None:

@@ -5,9 +5,8 @@ import argparse
 import json
 import os
 import sys
-from typing import Any
 
-from ..base.program import FAILED, Parser, number_flag, run_program
+from ..base.program import JobError, Parser, number_flag, run_program
 from . import TIMEOUT, examine
 from .screen import screen
 
@@ -21,20 +20,20 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('--timeout', type=number_flag(), default=TIMEOUT, metavar='SECONDS',
                         help='limit of the self-test (default: %(default)s)')
     args = parser.parse_args(argv)
-    report: dict[str, Any] = {}
-    status = run_program('doctor', lambda: _run(args, report))
-    return status or (0 if report['can_train'] else FAILED)
+    return run_program('doctor', lambda: _run(args))
 
 
-def _run(args: argparse.Namespace, report: dict) -> None:
+def _run(args: argparse.Namespace) -> None:
     if sys.stderr.isatty():
         print('checking, and training for a few seconds ...', file=sys.stderr)
-    report.update(examine(args.timeout))
+    report = examine(args.timeout)
     colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ and os.environ.get('TERM') != 'dumb'
     try:
         print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report, colour)), flush=True)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again when it ends
+    if not report['can_train']:
+        raise JobError('')
 
 
 if __name__ == '__main__':

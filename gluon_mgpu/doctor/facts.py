@@ -1,7 +1,6 @@
 """Facts about this process and its machine. Needs neither MXNet nor NumPy, and does not import MXNet."""
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import os
@@ -30,12 +29,12 @@ PROBE = 2**16  # bytes written to test a disk
 
 def look() -> dict[str, Any]:
     """Collect all facts that do not need MXNet, by topic."""
-    prepared = runtime.prepare()
+    prepared, found = runtime.prepare(), versions()
     return {
-        'gluon_mgpu': versions()['gluon_mgpu'],
-        'python': {'version': platform.python_version(), 'executable': sys.executable,
-                   'platform': f'{platform.system()} {platform.machine()}', 'release': platform.platform()},
-        'numpy': {**_numpy(), 'supplied': list(prepared.names)},
+        'gluon_mgpu': found['gluon_mgpu'],
+        'python': {'version': found['python'], 'executable': sys.executable,
+                   'platform': f'{platform.system()} {platform.machine()}', 'release': found['platform']},
+        'numpy': {'version': found['numpy'], 'supplied': list(prepared.names)},
         'packages_missing': [name for module, name in PACKAGES.items() if not _folder(module)],
         'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()}, 'folder': _folder('mxnet'),
                   'obstacle': obstacle(), 'imported_first': list(prepared.too_late)},
@@ -47,13 +46,6 @@ def look() -> dict[str, Any]:
         'data': _data(),
         'disks': {'cache': _disk(cache_dir), 'runs': _disk(lambda: Path.cwd() / 'runs')},
     }
-
-
-def _numpy() -> dict[str, Any]:
-    try:
-        return {'version': importlib.import_module('numpy').__version__}
-    except Exception as error:
-        return {'version': None, 'error': ' '.join(f'{type(error).__name__}: {error}'.split())}
 
 
 def _folder(module: str) -> str | None:
@@ -101,7 +93,6 @@ def _data() -> dict[str, Any]:
 def _disk(locate: Callable[[], Path]) -> dict[str, Any]:
     """Return the free bytes at a folder, which need not exist yet, and the error of writing a small file there."""
     folder: Path | None = None
-    free: int | None = None
     try:
         folder = locate()
         # A broken link exists for mkdir(), but not for Path.exists()
@@ -112,10 +103,9 @@ def _disk(locate: Callable[[], Path]) -> dict[str, Any]:
             file.write(bytes(PROBE))
             file.flush()
             os.fsync(file.fileno())
-        free, error = shutil.disk_usage(there).free, ''
-    except (OSError, DownloadError) as failure:
-        error = getattr(failure, 'strerror', None) or str(failure)
-    return {'folder': folder and str(folder), 'free': free, 'error': error}
+        return {'folder': str(folder), 'free': shutil.disk_usage(there).free, 'error': ''}
+    except (OSError, DownloadError) as error:
+        return {'folder': folder and str(folder), 'free': None, 'error': getattr(error, 'strerror', None) or str(error)}
 
 
 def without_home(report: dict[str, Any]) -> dict[str, Any]:

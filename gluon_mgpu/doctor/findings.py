@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..devices.gpus import dotted
+from ..mxnet_setup.installation import SERVERS
 from .child import STAGES
 
 LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes a third beside them
 SLOW = 1.2                  # speed-up of two devices: 1.0 if they take turns, 1.3 to 1.9 measured on two busy cores
-SERVERS = ('scheduler', 'server')  # values of DMLC_ROLE that make MXNet's import block
 REPORT = 'report it with the output of python -m gluon_mgpu.doctor --json'
 
 
@@ -41,13 +41,12 @@ def from_line(level: str, line: str) -> Finding:
 
 def _installation(facts: dict) -> Iterator[Finding]:
     mxnet, test, role = facts['mxnet'], facts['self_test'], _setting(facts, 'DMLC_ROLE')
-    if mxnet['obstacle']:
-        yield from_line('fault', mxnet['obstacle'])
-    elif test.get('mxnet', {}).get('error') and role in SERVERS:
+    error = test.get('mxnet', {}).get('error')
+    if error and role in SERVERS and not mxnet['obstacle']:
         yield Finding('fault', f'DMLC_ROLE={role} makes MXNet the {role} of a job when it is imported',
                       'unset DMLC_ROLE')
-    elif test.get('mxnet', {}).get('error'):
-        yield from_line('fault', test['mxnet']['error'])
+    elif error or mxnet['obstacle']:
+        yield from_line('fault', mxnet['obstacle'] or error)
     elif test['during'] == 'mxnet':
         wheels = ' '.join(f'{name}=={version}' for name, version in mxnet['builds'].items())
         reinstall = f'pip install --force-reinstall --no-deps {wheels}'
@@ -66,7 +65,7 @@ def _installation(facts: dict) -> Iterator[Finding]:
 
 def _environment(facts: dict) -> Iterator[Finding]:
     threads, too_late = facts['omp_threads'], facts['mxnet']['imported_first']
-    hangs = threads > 1 and not _mxnet_major(facts) >= 2 and not facts['self_test'].get('mxnet', {}).get('num_gpus')
+    hangs = threads > 1 and _mxnet_major(facts) < 2 and not facts['self_test'].get('mxnet', {}).get('num_gpus')
     if too_late:
         hang = f', and {threads} threads per context hang' if hangs else ''
         yield Finding('fault' if hangs else 'warning',

@@ -41,7 +41,7 @@ def _rows(report: dict) -> Iterator[tuple[str, str]]:
     python, numpy, cores = report['python'], report['numpy'], report['cores']
     yield 'python', f'{python["version"]}, {python["platform"]}, {python["executable"]}'
     supplied = f'; supplied for MXNet: {", ".join(numpy["supplied"])}' if numpy['supplied'] else ''
-    yield 'numpy', f'{numpy["version"]}{supplied}' if numpy['version'] else f'none ({numpy["error"]})'
+    yield 'numpy', f'{numpy["version"] or "none"}{supplied}'
     if report['packages_missing']:
         yield 'missing', ', '.join(report['packages_missing'])
     yield from _mxnet(report)
@@ -74,11 +74,11 @@ def _mxnet(report: dict) -> Iterator[tuple[str, str]]:
 
 
 def _gpus(report: dict) -> Iterator[tuple[str, str]]:
-    driver, mxnet = report['self_test'].get('driver'), report['self_test'].get('mxnet', {})
+    driver = report['self_test'].get('driver')
     if driver is None:
         yield 'driver', 'did not answer'
         return
-    code = mxnet.get('code_for')
+    code = report['self_test'].get('mxnet', {}).get('code_for')
     if driver['cuda_version']:
         yield 'driver', f'NVIDIA, for CUDA up to {dotted(driver["cuda_version"])}'
     for gpu in driver['gpus']:
@@ -87,7 +87,7 @@ def _gpus(report: dict) -> Iterator[tuple[str, str]]:
         yield f'gpu:{gpu["index"]}', (f'{gpu["name"]}, {gpu["memory"] / 2**30:.1f} GiB, compute capability '
                                       f'{dotted(gpu["capability"])}{supported}; runs with {builds}')
     if not driver['gpus']:
-        yield 'gpus', f'none: {mxnet.get("why_no_gpus") or driver["reason"]}'
+        yield 'gpus', f'none: {driver["reason"]}'
         if report['can_train']:
             yield '', 'training uses CPU contexts: a CPU core acts as a device'
 

@@ -17,25 +17,22 @@ from ..devices.nvidia_driver import ask_driver
 # contexts, 5e-4 on GPUs that multiply in TF32. A lost row out of 255: 3e-2. A lost gradient: 0.6.
 TOLERANCE = 1e-2
 ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python
-ROUNDS, STEPS, WARM_UP = 7, 5, 3
+ROUNDS, STEPS = 7, 5
 
 
 def driver() -> dict[str, Any]:
     """Ask the NVIDIA driver for its GPUs."""
-    gpus, cuda_version, reason = ask_driver()
-    return {'gpus': [{**gpu._asdict(), 'builds': gpu.builds()} for gpu in gpus], 'cuda_version': cuda_version,
-            'reason': reason}
+    answer = ask_driver()
+    return {**answer._asdict(), 'gpus': [{**gpu._asdict(), 'builds': gpu.builds()} for gpu in answer.gpus]}
 
 
 def mxnet() -> dict[str, Any]:
     """Import MXNet; raises MXNetImportError with the reason if that fails."""
     start = time.perf_counter()
-    from ..devices.gpus import num_mxnet_gpus, why_no_gpus
+    from ..devices.gpus import num_mxnet_gpus
     from ..mxnet_setup.compat import compute_capabilities, mx
     cuda = mx.runtime.Features().is_enabled('CUDA')
-    num_gpus = num_mxnet_gpus()
-    return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_gpus,
-            'why_no_gpus': '' if num_gpus else why_no_gpus(),
+    return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_mxnet_gpus(),
             'code_for': compute_capabilities() if cuda else None, 'seconds': time.perf_counter() - start}
 
 
@@ -87,7 +84,7 @@ def step() -> dict[str, Any]:
 
 
 def speed() -> dict[str, Any]:
-    """Measure the median seconds per step of LeNet on the first device and on both, in turns."""
+    """Measure the median seconds per step of LeNet on the first device and on both, in turns, after a warm-up."""
     from .. import scratch
     from ..mxnet_setup.compat import npx
     chosen = _chosen()
@@ -95,24 +92,19 @@ def speed() -> dict[str, Any]:
         return {}
     rows = ROWS[chosen[0].device_type]
     X, y = _batch(rows)
-    initial, groups = scratch.init_params(), (chosen[:1], chosen)
-    replicas = [[scratch.get_params(initial, device) for device in group] for group in groups]
+    initial = scratch.init_params()
     load = os.getloadavg()[0] if hasattr(os, 'getloadavg') else None
 
-    def train(which: int, steps: int) -> float:
+    def train(group: list, replicas: list) -> float:
         start = time.perf_counter()
-        for _ in range(steps):
-            scratch.train_batch(X, y, replicas[which], groups[which], lr=0.1)
+        for _ in range(STEPS):
+            scratch.train_batch(X, y, replicas, group, lr=0.1)
         npx.waitall()
-        return (time.perf_counter() - start) / steps
+        return (time.perf_counter() - start) / STEPS
 
-    for which in (0, 1):
-        train(which, WARM_UP)
-    seconds: tuple[list, list] = ([], [])
-    for number in range(ROUNDS):
-        for which in ((0, 1), (1, 0))[number % 2]:
-            seconds[which].append(train(which, STEPS))
-    one, two = map(median, seconds)
+    groups = [(group, [scratch.get_params(initial, device) for device in group]) for group in (chosen[:1], chosen)]
+    seconds = [[train(*group) for group in groups] for _ in range(1 + ROUNDS)]
+    one, two = map(median, zip(*seconds[1:]))
     return {'rows': rows, 'seconds': [one, two], 'speed_up': one / two, 'load': load}
 
 

@@ -38,12 +38,10 @@ def repair() -> str:
         return f'{library} is already repaired'
     first, *others = ARM_LIBRARIES
     openblas, lapacke = SYSTEM_LIBRARIES
-    changes = ['--replace-needed', first, openblas, '--add-needed', lapacke]
-    for name in others:
-        changes += ['--remove-needed', name]
+    removals = (flag for name in others for flag in ('--remove-needed', name))
     new = library.with_name(f'{library.name}.{os.getpid()}')
     try:
-        _patchelf(*changes, '--output', new, library)
+        _patchelf('--replace-needed', first, openblas, '--add-needed', lapacke, *removals, '--output', new, library)
         shutil.copymode(library, new)
         new.replace(library)
     finally:

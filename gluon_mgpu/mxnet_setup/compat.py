@@ -13,12 +13,8 @@ from .installation import BUILDS
 mx = runtime.load_mxnet()  # first, because it reports missing software in one line
 
 import numpy  # noqa: E402
-from mxnet import autograd, gluon, init, np, npx  # noqa: E402
+from mxnet import autograd, gluon, init, np, npx  # noqa: E402, F401 (for other modules)
 from mxnet.ndarray.ndarray import _new_alloc_handle  # noqa: E402
-
-__all__ = ['MXNET_MAJOR', 'Context', 'HybridBlock', 'add', 'as_input', 'assign', 'autograd', 'cached_op', 'children',
-           'compute_capabilities', 'empty_with_view', 'gluon', 'graph_from_json', 'init', 'low_precision_type', 'mx',
-           'np', 'npx', 'num_outputs', 'trace_block', 'zero_grad']
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
 if TYPE_CHECKING:

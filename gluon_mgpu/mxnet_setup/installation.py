@@ -41,12 +41,10 @@ BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
 SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
 
-# Platforms (system, processor) with wheels of MXNet 1.9.1 on PyPI, by extra of this package.
+# Platforms (system, processor) with wheels of MXNet 1.9.1 on PyPI; only the first has one with CUDA.
 # The wheels need glibc: Alpine Linux with musl cannot run them.
-PLATFORMS = {
-    'cpu': (('Linux', 'x86_64'), ('Linux', 'aarch64'), ('Darwin', 'x86_64')),
-    'cu112': (('Linux', 'x86_64'),),
-}
+PLATFORMS = (('Linux', 'x86_64'), ('Linux', 'aarch64'), ('Darwin', 'x86_64'))
+SERVERS = ('scheduler', 'server')  # values of DMLC_ROLE that make MXNet's import block or fail
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
 
 
@@ -95,7 +93,7 @@ def explain(error: Exception) -> str:
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
         return f'The module {name}, which MXNet imports, is missing: pip install {package}'
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    if not library and os.environ.get('DMLC_ROLE') in ('scheduler', 'server'):  # of a job that does not exist
+    if not library and os.environ.get('DMLC_ROLE') in SERVERS:  # of a job that does not exist
         return f'MXNet cannot be imported with this DMLC_ROLE ({_line(error)}): unset DMLC_ROLE'
     if not library:
         return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'
@@ -126,14 +124,13 @@ def missing_on_arm64() -> str:
 
 def _install() -> str:
     """Return how to install MXNet on this machine."""
-    system, processor = platform.system(), platform.machine()
+    system, processor = here = platform.system(), platform.machine()
     musl = 'musl' in (sysconfig.get_config_var('HOST_GNU_TYPE') or '')
-    if musl or (system, processor) not in PLATFORMS['cpu']:
-        here = f'{system} on {processor}{" with musl" if musl else ""}'
+    if musl or here not in PLATFORMS:
         other = {'Windows': 'use Linux, such as WSL 2', 'Darwin': f'install the CPU wheel of {list(BUILDS)[1]}'}
-        return f'PyPI has no MXNet for {here}; {other.get(system, "use Linux with glibc on x86_64 or aarch64")}'
-    gpus = (system, processor) in PLATFORMS['cu112']
-    return _pip('cpu') + (f'; for NVIDIA GPUs {_pip("cu112")}' if gpus else '')
+        return (f'PyPI has no MXNet for {system} on {processor}{" with musl" if musl else ""}; '
+                f'{other.get(system, "use Linux with glibc on x86_64 or aarch64")}')
+    return _pip('cpu') + (f'; for NVIDIA GPUs {_pip("cu112")}' if here == PLATFORMS[0] else '')
 
 
 def _pip(extra: str) -> str:
@@ -159,8 +156,8 @@ def _pip(extra: str) -> str:
 
 def _has_numpy_2() -> bool:
     """Return whether this Python has NumPy 2 or newer, or can have no other."""
-    version = getattr(sys.modules.get('numpy'), '__version__', '1')
-    return sys.version_info >= (3, 13) or int(version.split('.')[0]) >= 2
+    numpy = sys.modules.get('numpy')
+    return sys.version_info >= (3, 13) or not getattr(numpy, '__version__', '1.').startswith('1.')
 
 
 def _pip_command() -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import types
-from collections import OrderedDict
 from collections.abc import Callable
 from operator import is_
 from typing import Any
@@ -131,21 +130,17 @@ class _OperatorCache:
     """
 
     def __init__(self, trace: Callable, name: str):
-        self._trace, self._name = trace, name
-        self._traced: tuple = ()
-        self._operators: OrderedDict[tuple, Callable] = OrderedDict()
+        traced: list = []  # the arguments of cached_op, after the first call
+        self._trace, self._name, self._traced = trace, name, traced
+        # The function does not refer to self, which would keep the memory of operators that are no longer used
+        self._operator = functools.lru_cache(MAX_OPERATORS)(lambda *key: cached_op(*traced))
 
     def get(self, args) -> Callable:
         """Return the operator for a call with these arguments."""
-        key = (autograd.is_recording(), autograd.is_training(), *map(_signature, args))
-        operator = self._operators.pop(key, None)
-        if operator is None:
-            graph, names, params = self._traced = self._traced or self._try_to_trace(args)
-            if len(self._operators) == MAX_OPERATORS:
-                self._operators.popitem(last=False)  # used longest ago; frees its memory for the next
-            operator = cached_op(graph, [*names, *params], params)
-        self._operators[key] = operator
-        return operator
+        if not self._traced:
+            graph, names, params = self._try_to_trace(args)
+            self._traced[:] = graph, [*names, *params], params
+        return self._operator(autograd.is_recording(), autograd.is_training(), *map(_signature, args))
 
     def _try_to_trace(self, args) -> tuple:
         try:

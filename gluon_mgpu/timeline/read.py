@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-PHASES = ('forward', 'backward', 'allreduce', 'update', 'other')
 LANE = re.compile(r'(cpu|gpu)(/\d+| pinned/| shared/)$')  # the profiler's processes that are devices
 BRACES = re.compile(r'\{[^}]*\}?|\]')                     # operator{name=...;...}: attributes, added by MXNet 2
 # Operators with these meanings only after backward has begun; before, they are part of the network or bring the batch
@@ -30,7 +29,7 @@ class Event(NamedTuple):
     """One piece of work on a device."""
 
     device: str  # 'cpu(0)', 'gpu(1)'; 'cpu pinned' if the owner of the memory is unknown
-    phase: str  # one of `PHASES`
+    phase: str  # 'forward', 'backward', 'allreduce', 'update' or 'other'
     start: float  # milliseconds from the first event of the trace
     duration: float  # milliseconds
     name: str  # of its operators

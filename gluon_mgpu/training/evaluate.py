@@ -90,8 +90,6 @@ def _read(started: list) -> tuple[float, int]:
 def _devices_of(net) -> list:
     try:
         return next(iter(net.collect_params().values())).list_ctx()
-    except (AttributeError, StopIteration):
-        problem = 'has no parameters'
-    except RuntimeError:
-        problem = 'is not initialized'
-    raise ValueError(f'{type(net).__name__} {problem}, so its devices are unknown: pass devices=[...]')
+    except (AttributeError, StopIteration, RuntimeError):
+        raise ValueError(f'{type(net).__name__} has no initialized parameters, so its devices are unknown: pass '
+                         'devices=[...]') from None

@@ -38,8 +38,8 @@ class Losses:
         Mean loss of the last batch read.
     """
 
-    def __init__(self, epoch: int, workers: Workers):
-        self.total, self.rows, self.num_batches, self.last = 0.0, 0, 0, math.nan
+    def __init__(self, epoch: int, workers: Workers, total: float = 0.0, rows: int = 0, num_batches: int = 0):
+        self.total, self.rows, self.num_batches, self.last = total, rows, num_batches, math.nan
         self._epoch, self._workers = epoch, workers
         self._unread: list[list] = []
         self._exchanges: deque[tuple[int, Callable]] = deque()  # (number of batches, function that returns the losses)

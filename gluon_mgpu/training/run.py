@@ -29,7 +29,7 @@ from .progress import Progress
 
 
 class Callback:
-    """Base class for callbacks; override the methods you need. Each gets the `Run` that calls it."""
+    """Base class for callbacks; override the methods you need. Each receives the `Run`."""
 
     def train_begin(self, run: Run) -> None:
         """Called once, before the first epoch. `run.net` and `run.trainer` are set."""
@@ -47,7 +47,7 @@ class Callback:
         """Called after evaluation. `run.history` includes the epoch."""
 
     def train_end(self, run: Run) -> None:
-        """Called once, when the run ends, also after an error or a signal."""
+        """Called once, when the run ends, including after an error or a signal."""
 
 
 class Run:
@@ -60,15 +60,15 @@ class Run:
     folder : path-like, optional
         An existing folder; ``history.csv`` is written there after every epoch.
     workers : Workers, optional
-        This process's handle to the group of processes that train together; by default it trains alone.
+        The group of processes that train together; by default, this process alone.
 
     Attributes
     ----------
     history : list of Epoch
         The completed epochs.
     num_batches, num_steps : int
-        Batches trained in the current epoch, or the last one until the next begins, and in all epochs. The devices may
-        still be computing the last ones.
+        Batches queued in the current epoch (between epochs, in the epoch before), and in all epochs. The devices may
+        still be computing some of them.
     lr : float or None
         Learning rate of the current batch, if `epochs` got one.
     """
@@ -80,16 +80,16 @@ class Run:
         self.callbacks = callbacks
         self.history: list[Epoch] = []
         self.num_batches = self.num_steps = 0
-        self.net: Any = []  # set by `epochs`; until then, no parameters
+        self.net: Any = []  # no parameters, until `epochs` sets it
         self.trainer: Any = None
         self._folder = None if folder is None else SameFolder(folder)
         self._quiet = quiet or self.workers.rank > 0
         self._progress = Progress(self._quiet)
-        self._losses, self._seconds = Losses(1, self.workers), 0.0  # of the current epoch
+        self._losses, self._seconds = Losses(1, self.workers), 0.0  # those of the current epoch
         self.lr: Any = None
-        self._lrs: Iterator = repeat(None)  # of the batches to come
+        self._lrs: Iterator = repeat(None)  # learning rates of the coming batches
         self._started = 0.0      # time at which the current epoch began
-        self._training = False   # True from the first batch of an epoch until its evaluation
+        self._training = False   # True while batches are trained; False in evaluation and between epochs
         self._seed: int | None = None
         self._closed = self._parameters_broadcast = False
 
@@ -106,16 +106,17 @@ class Run:
             For the callbacks.
         seed : int, optional
             Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
-            as an uninterrupted one. A run resumed within an epoch draws the first ones of this epoch again.
+            as an uninterrupted one. A run resumed within an epoch begins the random numbers of this epoch anew.
         lr : float or callable, optional
-            The learning rate, or a function of the number of the update, from 1, such as one of MXNet's schedulers. It
-            becomes `lr` of each batch, and is written into the history.
+            The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
+            MXNet's schedulers. It becomes `lr` of each batch, and is written into the history.
         """
         self.check()
         self.net, self.trainer, self._seed = net, trainer, seed
         self._call('train_begin')
+        # A copy, because schedulers have state and the caller may use this one again
         self._lrs = map(copy.deepcopy(lr), count(1)) if callable(lr) else repeat(lr)
-        for _ in range(self.num_steps):  # of a resumed run: MXNet's schedulers rely on a call for every step
+        for _ in range(self.num_steps):  # Steps before a resume: schedulers have state, and end_epoch records the last
             self.lr = next(self._lrs)
         try:
             for epoch in range(len(self.history) + 1, self.num_epochs + 1):
@@ -126,23 +127,23 @@ class Run:
             self.close()
 
     def check(self, *data: Iterable) -> None:
-        """Raise ValueError if this run has ended already, or if `data` can be read in one epoch only."""
+        """Raise ValueError if this run has ended already, or if `data` can be read only once."""
         if self._closed:
             raise ValueError(f'this Run ended after {len(self.history)} of {self.num_epochs} epochs: create a new Run')
         if self.num_epochs == 1:
             return
         for batches in data:
-            if isinstance(batches, Iterator) and not hasattr(batches, 'reset'):  # MXNet's DataIter has it
+            if isinstance(batches, Iterator) and not hasattr(batches, 'reset'):  # as MXNet's DataIter has
                 raise ValueError(f'a {type(batches).__name__} can be read only once, not in {self.num_epochs} epochs: '
                                  'pass batches that can be read again, such as a list or a DataLoader')
 
     def batches(self, train_iter: Iterable) -> Iterator:
         """Yield the batches (X, y) of one epoch, time them and show progress; then wait for the devices.
 
-        If the run was resumed within this epoch, the batches that were trained before are skipped. If `train_iter` has
-        an attribute ``epoch``, it is set to the index of the epoch, from 0; a `BatchIterator` derives its order from
-        it. With several workers, `train_iter` must yield this worker's shard of each batch. Raises DivergenceError if a
-        loss or, after the last batch, a parameter is NaN or infinite.
+        If the run was resumed within this epoch, the batches trained before are skipped. If `train_iter` has an
+        attribute ``epoch``, it is set to the index of the epoch, from 0, which determines the order of the rows of a
+        `BatchIterator`. With several workers, `train_iter` must yield this worker's shard of each batch. Raises
+        DivergenceError if a loss or, after the last batch, a parameter is NaN or infinite.
         """
         epoch, epoch_length = len(self.history) + 1, length_hint(train_iter)  # 0 if unknown
         self.num_batches = self._losses.num_batches  # above 0 if the run was resumed within this epoch
@@ -170,17 +171,17 @@ class Run:
         self.synchronize()
         self._training = False
         self._call('epoch_trained')
-        # The first name that any worker found
-        name = next(filter(None, self.workers.allgather(first_non_finite(self.net))), '')
-        if name:
+        names = [name for name in self.workers.allgather(first_non_finite(self.net)) if name]
+        if names:
             self.close()
-            raise DivergenceError(f'{name} is no longer finite after epoch {epoch}: use a smaller learning rate')
+            raise DivergenceError(f'{names[0]} is no longer finite after epoch {epoch}: use a smaller learning rate')
 
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued, one array (n,) for each device that got rows.
 
-        Usually this does not block, so that the devices always have work. Four times a second, and at least every 16
-        batches, it waits for the earlier batches and reads their losses; DivergenceError if one is NaN or infinite.
+        Usually this does not block, so that the devices always have work. About four times a second, and at least every
+        16 batches, it waits for the earlier batches and reads their losses. Raises DivergenceError if one is NaN or
+        infinite.
         """
         self._update_losses(self._losses.add, ls)
 
@@ -214,28 +215,27 @@ class Run:
         return epoch
 
     def state(self) -> dict:
-        """Return the progress of the run, JSON-serializable, for `restore`; within an epoch, `synchronize` first."""
+        """Return the progress of the run, JSON-serializable, for `restore`. In an epoch, call `synchronize` before."""
         return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
                 'num_batches': self._losses.num_batches, 'loss': self._losses.total, 'rows': self._losses.rows,
                 'seconds': self._seconds}
 
     def restore(self, state: dict) -> None:
-        """Continue from a `state`; for a callback's `train_begin`. ValueError if `Run.state` did not return it."""
+        """Continue from a `state`, in a callback's `train_begin`; ValueError if it is not one or needs more epochs."""
         try:
             check_num_epochs(self.num_epochs, state)
             self.history = [Epoch(*epoch) for epoch in state['history']]
             self.num_steps, self._seconds = state['num_steps'], state['seconds']
-            self._losses = Losses(len(self.history) + 1, self.workers)
-            self._losses.num_batches, self._losses.total = state['num_batches'], state['loss']
-            self._losses.rows = state['rows']
+            self._losses = Losses(len(self.history) + 1, self.workers, state['loss'], state['rows'],
+                                  state['num_batches'])
         except (KeyError, TypeError) as error:
             raise ValueError(f'not a state returned by Run.state() ({error})') from None
 
     def summary(self, devices: list) -> str:
         """Return the summary line, as in D2L's ``train``: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``."""
         seconds = sum(e.seconds for e in self.history) / len(self.history)
-        num_workers = f', {self.workers.size} workers' if self.workers.size > 1 else ''
-        return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}{num_workers}'
+        workers = f', {self.workers.size} workers' if self.workers.size > 1 else ''
+        return f'test acc: {self.history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}{workers}'
 
     def print_summary(self, devices: list) -> None:
         """Print the summary line, unless the run is quiet."""
@@ -248,7 +248,7 @@ class Run:
                 show(line)
 
     def warn(self, line: str) -> None:
-        """Print a line on stderr, also if the run is quiet; only rank 0 prints."""
+        """Print a line on stderr, even if the run is quiet; only rank 0 prints."""
         if self.workers.rank == 0 and sys.stderr is not None:
             with tqdm.external_write_mode(file=sys.stderr):
                 show(line, sys.stderr)

@@ -1,5 +1,8 @@
 """Tests of flags, and of how programs end: with an exit status and one line."""
 import argparse
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -57,6 +60,14 @@ def test_an_engine_error_is_printed_once(capsys):
     line, = capsys.readouterr().err.splitlines()
     assert line.startswith('program: MXNet failed (')
     npx.waitall()
+
+
+@pytest.mark.skipif(not os.path.exists('/dev/full'), reason='needs /dev/full')
+@pytest.mark.parametrize('module', ['gluon_mgpu', 'gluon_mgpu.devices', 'gluon_mgpu.mxnet_setup.arm64'])
+def test_output_that_cannot_be_written(module):
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run([sys.executable, '-m', module], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, f'{module.split(".")[-1]}: [Errno 28] No space left on device\n')
 
 
 def test_flags():

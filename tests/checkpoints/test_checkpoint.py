@@ -4,17 +4,16 @@ import json
 import os
 import re
 import warnings
-from pathlib import Path
 
 import numpy
 import pytest
 import safetensors
 import safetensors.numpy
+from docs_code import loop_on_few_rows
 from slow import slow
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
-from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
@@ -334,17 +333,8 @@ def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, f
 @pytest.mark.slow
 def test_the_loop_of_the_docs(tmp_path, monkeypatch):
     """The code in docs/checkpoints.md on few rows: interrupted after an epoch, it gives the same results."""
-    page = (Path(__file__).parents[2] / 'docs/checkpoints.md').read_text()
-    lines = [line[4:] for line in page.splitlines() if line.startswith('    ')]
-    code = '\n'.join(lines[lines.index('import os'):])
+    code = loop_on_few_rows('checkpoints.md', 'import os', 8, monkeypatch)
     assert code.count('\n') <= 27 and 'range(num_done, 10)' in code
-
-    def rows(batch_size):
-        rng = numpy.random.default_rng(0)
-        images, labels = rng.integers(0, 255, (8, 28, 28), 'uint8'), rng.integers(0, 9, 8)
-        return BatchIterator(images, labels, 8, 'random', True), None
-
-    monkeypatch.setattr('gluon_mgpu.data.load_data_fashion_mnist', rows)
     ends = []
     for name, epochs in (('whole', [2]), ('parts', [1, 2])):
         (tmp_path / name).mkdir()

@@ -3,8 +3,7 @@ import copy
 
 SELF_TEST = {
     'driver': {'gpus': [], 'cuda_version': None, 'reason': 'no NVIDIA driver'},
-    'mxnet': {'version': '1.9.1', 'cuda': False, 'num_gpus': 0,
-              'why_no_gpus': 'no NVIDIA driver', 'code_for': None, 'seconds': 1.2},
+    'mxnet': {'version': '1.9.1', 'cuda': False, 'num_gpus': 0, 'code_for': None, 'seconds': 1.2},
     'devices': {'devices': ['cpu(0)', 'cpu(1)']},
     'allreduce': {'right': True, 'wrong': []},
     'step': {'right': True, 'difference': 6e-6, 'tolerance': 1e-2, 'reference': ['cpu(0)']},

@@ -5,9 +5,12 @@ import sys
 import time
 
 import pytest
+from healthy import facts_with
 
 from gluon_mgpu import scratch
+from gluon_mgpu.devices.nvidia_driver import Driver
 from gluon_mgpu.doctor import child, facts, self_test
+from gluon_mgpu.doctor.screen import screen
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.parallel import allreduce
 
@@ -35,6 +38,15 @@ def on_devices(devices, monkeypatch):
     monkeypatch.setattr(self_test, '_chosen', lambda: devices[:2])
 
 
+def test_the_screen_shows_why_the_driver_has_no_gpus(monkeypatch):
+    answer = Driver([], None, 'no NVIDIA driver: libcuda.so.1 cannot be loaded')
+    monkeypatch.setattr(self_test, 'ask_driver', lambda: answer)
+    monkeypatch.setattr('gluon_mgpu.devices.gpus.ask_driver', lambda: answer)
+    monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
+    facts = facts_with(self_test__driver=self_test.driver(), self_test__mxnet=self_test.mxnet())
+    assert f'gpus        none: {answer.reason}' in screen({'can_train': True, 'findings': [], **facts})
+
+
 def test_correct_results_are_accepted(devices):
     assert self_test.allreduce() == {'right': True, 'wrong': []}
     found = self_test.step()
@@ -58,7 +70,7 @@ def test_a_wrong_step(wrong, monkeypatch):
 
 
 def test_speed(devices, monkeypatch):
-    for name, value in {'ROUNDS': 2, 'STEPS': 1, 'WARM_UP': 1, 'ROWS': {'cpu': 8, 'gpu': 8}}.items():
+    for name, value in {'ROUNDS': 2, 'STEPS': 1, 'ROWS': {'cpu': 8, 'gpu': 8}}.items():
         monkeypatch.setattr(self_test, name, value)
     found = self_test.speed()
     one, two = found['seconds']

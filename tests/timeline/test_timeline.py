@@ -14,7 +14,7 @@ from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.timeline import profiler
 from gluon_mgpu.timeline.__main__ import main
 from gluon_mgpu.timeline.draw import COLORS, busy_shares, draw
-from gluon_mgpu.timeline.read import PHASES, Event, classify, read
+from gluon_mgpu.timeline.read import Event, classify, read
 from gluon_mgpu.timeline.record import Timeline, check_profiler, record
 from gluon_mgpu.training.run import Run
 
@@ -115,13 +115,9 @@ def test_read_assigns_copies_to_pinned_memory_to_the_cpu_context_of_their_thread
 ])
 def test_phases(name, state, expected):
     phase, new_state = classify(name, state)
-    assert phase == expected
+    assert phase == expected and phase in COLORS
     named = name != 'SetValueOp' and phase in ('forward', 'backward')
     assert new_state == (phase if named else state)
-
-
-def test_each_phase_has_a_colour():
-    assert tuple(COLORS) == PHASES
 
 
 def test_busy_shares_by_hand():

@@ -1,10 +1,7 @@
 """Learning rates that change from step to step."""
-from pathlib import Path
-
-import numpy
 import pytest
+from docs_code import loop_on_few_rows
 
-from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 from gluon_mgpu.parallel.trainer import Trainer
 from gluon_mgpu.training.run import Run
@@ -88,17 +85,8 @@ def test_a_rate_is_a_number_above_zero_or_a_function():
 @pytest.mark.slow
 def test_the_loop_of_the_docs(devices, monkeypatch, capsys):
     """As it stands in docs/larger-batches.md, on few rows."""
-    page = (Path(__file__).parents[2] / 'docs/larger-batches.md').read_text()
-    lines = [line[4:] for line in page.splitlines() if line.startswith('    ')]
-    code = '\n'.join(lines[lines.index('import gluon_mgpu as d2l'):])
+    code = loop_on_few_rows('larger-batches.md', 'import gluon_mgpu as d2l', 12, monkeypatch)
     assert code.count('\n') <= 25 and ', 10, 1024\n' in code
-
-    def rows(batch_size):
-        rng = numpy.random.default_rng(0)
-        images, labels = rng.integers(0, 255, (12, 28, 28), 'uint8'), rng.integers(0, 9, 12)
-        return [BatchIterator(images, labels, batch_size, 'random') for _ in range(2)]
-
-    monkeypatch.setattr('gluon_mgpu.data.load_data_fashion_mnist', rows)
     monkeypatch.setattr('gluon_mgpu.try_all_gpus', lambda: devices, raising=False)
     found = {}
     exec(code.replace(', 10, 1024\n', ', 3, 10\n'), found)

@@ -1,0 +1,148 @@
+"""A user's training step, and the parameters in what it needs."""
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, cycle
+from typing import Any
+
+import numpy
+
+from ..distributed.workers import Workers
+from ..mxnet_setup.compat import assign, children, gluon, mx, np
+from ..networks.hybridize import unwrapped
+from ..parallel.flat import FlatParams
+from ..training.parameters import by_name, seed_all
+
+Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
+
+
+@dataclass
+class Training:
+    """The user's functions on some devices, always without dropout; ``replace(training)`` starts again."""
+
+    make: Callable
+    train_batch: Callable
+    devices: list
+    workers: Workers
+    dtype: str | None = None        # None: as `make` returns the parameters
+    shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
+    plain_sgd: bool = False         # instead of a Trainer's optimizer
+    fixed_statistics: bool = False  # of batch norm
+
+    def on_one_device(self) -> Training:
+        """Return the same training on the first device only."""
+        return replace(self, devices=self.devices[:1], workers=Workers())
+
+    @cached_property
+    def state(self) -> Any:
+        """The result of `make`, changed as above."""
+        _seed()
+        state = self.make(self.devices, self.workers)
+        for (_, param), shape in zip(find(state, gluon.Parameter), cycle(self.shapes)):
+            if param._deferred_init:
+                param.shape = shape
+                param._finish_deferred_init()  # before the cast, because not all initializers can fill float64
+        for _, value in find(state, object):
+            if isinstance(value, Dropout):
+                value._rate = 0
+            elif isinstance(value, BatchNorm) and self.fixed_statistics:
+                value._kwargs['use_global_stats'] = True
+            elif isinstance(value, gluon.Trainer) and self.plain_sgd:
+                value._init_optimizer('sgd', {'learning_rate': 0.1})
+            if self.dtype:
+                _cast(value, self.dtype)
+        return state
+
+    def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
+        """Take a step; return the values of the parameters on each device of all workers; blocks."""
+        state = self.state
+        _seed()
+        X, y = (np.array(a, dtype=(a.dtype.kind == 'f' and self.dtype) or a.dtype) for a in (X, y))
+        self.train_batch(state, X, y, self.devices)
+        return self.values()
+
+    def values(self) -> list:
+        """Return the values of the parameters on each device of all workers; blocks."""
+        values = [[array.asnumpy() for _, array in named] for named in self.params().values()]
+        return [*chain(*self.workers.allgather(values))]
+
+    def assign(self, values: Sequence) -> None:
+        """Set the parameters on each device to these values."""
+        for device, named in self.params().items():
+            if len(named) != len(values):
+                raise ValueError(f'make puts {len(named)} parameters on {device}, and {len(values)} on the first '
+                                 'device: every device needs its own copy of all')
+            for (_, array), value in zip(named, values):
+                assign(array, value)
+
+    def params(self) -> dict:
+        """Return [(name, array), ...] of the parameters on each device."""
+        on: dict = {}
+        for name, array in find(self.state, mx.nd.NDArray):
+            if array.grad is not None:
+                named = on.setdefault(array.ctx, [])
+                named.append((name or f'parameter {len(named)}', array))
+        if not on:
+            raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
+                             'Trainer or the arrays with gradients, also in lists, dicts or objects')
+        return on
+
+
+def prepare(several: Training, batch: tuple) -> Training:
+    """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it."""
+    one = several.on_one_device()
+    if any(param._deferred_init for _, param in find(one.state, gluon.Parameter)):
+        one.step(*batch)
+    several = replace(several, shapes=tuple(param.shape for _, param in find(one.state, gluon.Parameter)))
+    in_float64 = replace(several, dtype='float64')
+    try:
+        in_float64.on_one_device().step(*batch)  # first, because errors of several devices are not all raised at once
+        in_float64.step(*batch)
+        return in_float64
+    except Exception:  # the step cannot compute in float64, or not at all
+        return several
+
+
+def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) once for each value of a kind in networks, Trainers, lists, tuples, dicts and objects."""
+    value, seen = unwrapped(value), set() if seen is None else seen
+    if id(value) in seen or isinstance(value, (type, types.ModuleType)):
+        return
+    seen.add(id(value))
+    if isinstance(value, kind):
+        yield name, value
+    if isinstance(value, gluon.Block):
+        inside = [(f'{name}.{key}'.strip('.'), part) for key, part in {**by_name(value), **children(value)}.items()]
+    elif isinstance(value, gluon.Parameter):
+        inside = [(name, array) for array in value._data or ()]
+    elif isinstance(value, gluon.Trainer):
+        inside = [(param.name, param) for param in value._params]
+    else:
+        items = value if isinstance(value, (list, tuple, dict)) else getattr(value, '__dict__', {})
+        inside = [('', item) for item in (items.values() if isinstance(items, dict) else items)]
+    for name, part in inside:
+        yield from find(part, kind, name, seen)
+
+
+def _cast(value: Any, dtype: str) -> None:
+    """Change the dtype of parameters and arrays in place; gradients are written or added as before."""
+    if isinstance(value, (gluon.Block, gluon.Parameter)):
+        value.cast(dtype)  # a block's method also discards graphs traced before
+    elif isinstance(value, FlatParams):
+        FlatParams.__init__(value, [part.astype(dtype) for part in value], value.flat.ctx)
+    elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
+        copy = value.astype(dtype)
+        if value.grad is not None:
+            value.grad[:] = 1
+            value.backward()
+            copy.attach_grad('add' if value.grad.max() > 1 else 'write')  # MXNet has no function for this
+        value.handle, copy.handle = copy.handle, value.handle
+
+
+def _seed() -> None:
+    seed_all(0, 0)
+    random.seed(0)

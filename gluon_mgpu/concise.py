@@ -68,8 +68,9 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
             y_hats = (net.forward(X_parts) if isinstance(net, SyncBatchNorm)  # Not in the book
                       else [net(X_part) for X_part in X_parts])
             ls_of_parts = [loss(y_hat, y_part) for y_hat, y_part in zip(y_hats, y_parts)]
-        # In the book, l.backward() for each l. With synchronized batch norm, each depends on the rows of all devices
-        (net.backward if isinstance(net, SyncBatchNorm) else autograd.backward)(ls_of_parts)
+        # In the book, l.backward() for each l. With synchronized batch norm, each l depends on the rows of all devices
+        backward = net.backward if isinstance(net, SyncBatchNorm) else autograd.backward
+        backward(ls_of_parts)
         ls += ls_of_parts
     prepare_idle_devices(net, X_shards, devices)  # Those without rows; in the book, every device has rows
     trainer.step(batch_size)
@@ -138,8 +139,8 @@ def check_flags(devices: list, workers: Workers, dtype: str, sync_batch_norm: bo
     """Raise ValueError if a device does not support `dtype`, or several workers would synchronize batch norm."""
     check_dtype(dtype, devices)
     if sync_batch_norm and workers.size > 1:
-        raise ValueError('synchronized batch norm works on the devices of one process only, because autograd does not '
-                         "record Horovod's sums; use several devices in one process, or train without it")
+        raise ValueError('synchronized batch norm works on the devices of one process only, because Horovod would '
+                         'have to sum at every layer; use several devices in one process, or train without it')
 
 
 def main(argv: list | None = None) -> int:

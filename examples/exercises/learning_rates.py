@@ -2,14 +2,14 @@
 
     python examples/exercises/learning_rates.py --out learning-rates.png
 
-Prints, on four CPU contexts (… not measured yet):
+Prints, on four CPU contexts:
 
     LeNet, 6144 images, 4 epochs, batches of 32 rows per device: test accuracy
     devices  batch  rate 0.1  rate 0.2  rate 0.4  rate 0.8
           1     32     0.614     0.747     0.768     0.102
           2     64     0.102     0.469     0.724     0.698
           4    128     0.102     0.102     0.102     0.102
-          4     32         …         …         …         …
+          4     32     0.620     0.748     0.770     0.102
 
 The number of devices changes only the rounding, but the batch changes the result: compare the last line, which has the
 batch of the first. With k times the batch, a larger rate is needed.
@@ -46,7 +46,7 @@ def draw(lines: list, accuracies: list, path: str) -> None:
         for column, value in enumerate(line):
             axes.annotate(f'{value:.2f}', (column, row), ha='center', va='center', color='w' if value < 0.6 else 'k')
     axes.set(title='test accuracy of LeNet', xlabel='learning rate', xticks=range(len(RATES)), xticklabels=RATES,
-             yticks=range(len(lines)), yticklabels=[f'{k} devices,\nbatch {batch}' for k, batch in lines])
+             yticks=range(len(lines)), yticklabels=[f'{k} device{"s" * (k > 1)},\nbatch {batch}' for k, batch in lines])
     fig.savefig(path)
 
 

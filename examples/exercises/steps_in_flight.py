@@ -70,7 +70,7 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
     if args['out']:
         events = record(lambda: train(devices, device_params, islice(train_iter, 6), limit), args['out'] + '.json')
         draw(events, args['out'].replace('.png', f'-{limit if limit >= 0 else "unlimited"}.png'),
-             f'{limit if limit >= 0 else "any number of"} steps in flight')
+             f'steps in flight: {limit if limit >= 0 else "unlimited"}')
     return ended, done, more, digest
 
 

@@ -3,6 +3,7 @@ import re
 import textwrap
 import time
 import types
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -419,6 +420,19 @@ def test_resnet18(image_batches):
     report = check_data_parallel(make_resnet, concise_step, [(X[..., :8, :8], y) for X, y in image_batches], check=True)
     assert report.notes[0].startswith('batch norm (1, 3.0.bn1, 3.0.bn2')
     assert 'and 68 others' in str(report)
+
+
+def test_earlier_networks_are_freed(batches):
+    """A check makes many networks; in memory are those of the current comparison, on one device and on several."""
+    alive, numbers = weakref.WeakSet(), []
+
+    def make(devices):
+        net, trainer = make_network(devices)
+        alive.add(net)
+        numbers.append(len(alive))
+        return net, trainer
+    assert check_data_parallel(make, step_with_trainer, batches).ok
+    assert len(numbers) > 4 and max(numbers) <= 3
 
 
 def test_a_difference_above_rounding(batches):

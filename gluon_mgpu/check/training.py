@@ -1,6 +1,7 @@
 """A user's training step, and the parameters in what it needs."""
 from __future__ import annotations
 
+import gc
 import random
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ class Training:
     @cached_property
     def state(self) -> Any:
         """The result of `make`, changed as above."""
+        gc.collect()  # frees earlier networks, because Gluon's blocks are in reference cycles
         _seed()
         state = self.make(self.devices, self.workers)
         for (_, param), shape in zip(find(state, gluon.Parameter), cycle(self.shapes)):
@@ -102,7 +104,7 @@ def prepare(several: Training, batch: tuple) -> Training:
     try:
         in_float64.on_one_device().step(*batch)  # first, because errors of several devices are not all raised at once
         in_float64.step(*batch)
-        return in_float64
+        return replace(in_float64)  # without the state, to free its memory
     except Exception:  # the step cannot compute in float64, or not at all
         return several
 

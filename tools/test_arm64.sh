@@ -28,7 +28,7 @@ if [ "${1:-}" != in-root ]; then
   chmod a+r "$files" # mmdebstrap may use another user
   # Packages are unpacked but not configured, because emulated scripts take minutes
   mmdebstrap --architectures=arm64 --variant=extract \
-    --include=ca-certificates,coreutils,dash,bash,libc-bin,libgomp1,liblapacke,libopenblas0-pthread,libstdc++6,python3-venv \
+    --include=ca-certificates,coreutils,dash,bash,libc-bin,libgomp1,liblapacke,libopenblas0-pthread,libstdc++6,python3-venv,sed \
     --extract-hook="mkdir \"\$1/package\" && tar -C \"\$1/package\" -xf '$files'" \
     --extract-hook='cp /etc/ssl/certs/ca-certificates.crt "$1/etc/ssl/certs"' \
     --extract-hook='chroot "$1" bash /package/tools/test_arm64.sh in-root' bookworm /dev/null

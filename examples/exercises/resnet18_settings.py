@@ -3,14 +3,14 @@
     python examples/exercises/resnet18_settings.py
     python examples/exercises/resnet18_settings.py --devices gpu:all --train-size 60000 --test-size 10000
 
-Prints, on two CPU contexts (… not measured yet):
+Prints, on two CPU contexts:
 
     ResNet-18, 768 images: test accuracy on 512 after each epoch
     batch  rate
-       32  0.05   … … … …
-       32  0.20   … … … …
-      128  0.05   … … … …
-      128  0.20   … … … …
+       32  0.05   0.094 0.084 0.477 0.773
+       32  0.20   0.109 0.102 0.188 0.312
+      128  0.05   0.094 0.094 0.078 0.094
+      128  0.20   0.139 0.088 0.104 0.109
 """
 from __future__ import annotations
 

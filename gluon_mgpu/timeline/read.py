@@ -38,9 +38,14 @@ class Event(NamedTuple):
 def read(path) -> list[Event]:
     """Read the events of a trace, at least one, in the order of their start.
 
-    Raises ValueError if the file is not a trace of MXNet's profiler, or nothing ran on a device.
+    Raises ValueError if the file cannot be read or is not a trace of MXNet's profiler, or nothing ran on a device.
     """
-    return parse(Path(path).read_bytes(), path)
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f'{path}: cannot be read ({error.strerror}); give the trace.json that --timeline '
+                         'writes') from None
+    return parse(content, path)
 
 
 def parse(trace: str | bytes, path) -> list[Event]:

@@ -366,7 +366,7 @@ def test_the_command(write_trace, tmp_path, capsys):
     assert capsys.readouterr() == (f'picture: {picture}\n', '')
     assert picture.exists()
     assert main([str(tmp_path / 'missing.json')]) == 2
-    assert 'missing.json' in capsys.readouterr().err
+    assert 'missing.json: cannot be read (No such file or directory); give the trace.json' in capsys.readouterr().err
     path.write_text('{}')
     assert main([str(path)]) == 2
     assert capsys.readouterr().err.startswith(f'timeline: {path} is not a Chrome trace')

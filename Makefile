@@ -15,7 +15,7 @@ help:
 	@echo 'make test-mxnet2  run all tests on MXNet 2'
 	@echo 'make test-oldest  run all tests with the lowest versions in pyproject.toml (Python 3.9)'
 	@echo 'make test-cu112   run all tests on CPU contexts of the CUDA build; needs no GPU (downloads some GB)'
-	@echo 'make test-arm64   run some of the tests in an emulated ARM64 root (Debian, Ubuntu; up to 20 minutes)'
+	@echo 'make test-arm64   run some of the tests in an emulated ARM64 root (Debian, Ubuntu; about 7 minutes)'
 	@echo 'make test-wheel   build the wheel, install it in an empty environment, and train'
 	@echo 'make gpu-report   on a machine with GPUs: run the commands of docs/gpus.md, write gpu-report.txt'
 	@echo 'make horovod      build Horovod into .venv, for training on several machines (a few minutes)'

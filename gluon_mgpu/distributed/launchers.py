@@ -48,7 +48,7 @@ def launch_info() -> LaunchInfo | None:
 def rendezvous(info: LaunchInfo) -> None:
     """Set the variables that Horovod needs, and wait until all workers are there.
 
-    Except under `horovodrun`, Horovod is told that each worker is on its own machine, which works for all layouts.
+    Except under `horovodrun`, the variables place each worker on its own machine, which works for all layouts.
     Raises ValueError if a variable is missing or wrong, rank 0 cannot serve, or a worker does not come within 30 s.
     """
     for name, value in DEFAULTS.items():

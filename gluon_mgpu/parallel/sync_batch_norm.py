@@ -133,7 +133,10 @@ def _batch_norm(norm: Norm, X: Any, scale: Any, shift: Any, mean: Any, variance:
 
 
 def _local_statistics(norm: Norm, arrays: dict) -> tuple:
-    """Return m_i and v_i, from MXNet's batch norm, whose result is not used. It is much faster than `mean`."""
+    """Return m_i and v_i, from MXNet's batch norm, whose result is not used. It is much faster than `mean`.
+
+    The error of v_i is within rounding of v_i + eps, which is all that batch norm divides by.
+    """
     gamma, beta = arrays[norm.gamma], arrays[norm.beta]
     _, mean, inverse = _batch_norm(norm, arrays[norm.X], gamma, beta, np.zeros_like(beta), np.ones_like(beta),
                                    output_mean_var=True)  # inverse: 1 / sqrt(v_i + eps)

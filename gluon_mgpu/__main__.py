@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import sys
 
-from .base.program import Parser, run_program
+from .base.flags import Parser
+from .base.program import run_program
 
 PROGRAMS = {
     'scratch': 'train LeNet, implemented from scratch (D2L 13.5)',

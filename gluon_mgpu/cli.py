@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .base.flags import Parser, integer_flag, number_flag, text
 from .base.machine import versions
-from .base.program import Parser, Stopped, integer_flag, number_flag, run_program, show, text
+from .base.program import Stopped, run_program, show
 from .checkpoints.callback import CheckpointCallback
 from .checkpoints.resume import ResumedRun, check_same_run, find_resumed_run, record_resume
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process

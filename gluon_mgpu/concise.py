@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .base.checks import at_least_0, integer
-from .base.program import number_flag
+from .base.flags import number_flag
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from

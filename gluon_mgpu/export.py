@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .base.program import Parser, run_program, text
+from .base.flags import Parser, text
+from .base.program import run_program
 from .load_run import find_run, load_run
 from .mxnet_setup.compat import mx
 from .onnx_model import file

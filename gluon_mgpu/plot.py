@@ -14,7 +14,8 @@ from statistics import mean
 from typing import Any
 
 from .base.files import SameFolder
-from .base.program import Parser, picture, run_program
+from .base.flags import Parser, picture
+from .base.program import run_program
 from .training.run import Callback, Run
 
 

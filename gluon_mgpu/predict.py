@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy
 
-from .base.program import Parser, picture, run_program, text
+from .base.flags import Parser, picture, text
+from .base.program import run_program
 from .data import load_data
 from .data.image_file import read_image
 from .data.labels import NAMES

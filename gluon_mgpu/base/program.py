@@ -1,11 +1,10 @@
-"""Command-line programs: flags, printing, and ending with one line and an exit status.
+"""Command-line programs: printing, and ending with one line and an exit status.
 
     python -m gluon_mgpu.scratch --devices gpu:9
     scratch: gpu(9) does not exist (MXNet sees 2): use gpu:0 to gpu:1        and exit status 2
 """
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -13,10 +12,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import TextIO
 
-from .checks import integer, positive
 from .machine import folder_for_matplotlib
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is what shells use for Ctrl-C
@@ -41,45 +38,6 @@ class Stopped(JobError):  # noqa: N818, not an error
     def __init__(self, signum: int, line: str = ''):
         super().__init__(line, 128 + signum, on_all_ranks=True)
         self.signum = signum
-
-
-class Parser(argparse.ArgumentParser):
-    """An argparse parser that reports a wrong flag in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print `message` and exit with status 2."""
-        message = re.sub(r'^argument ([^:]*): (.*: must )', r'\1 \2', message)  # --lr 0: must ...
-        self.exit(BAD_INPUT, f'{self.prog.rpartition(".")[2]}: {message}; --help shows all flags\n')
-
-
-def integer_flag(minimum: int = 1, maximum: int | None = None) -> Callable[[str], int]:
-    """Return a type for argparse: an integer from `minimum` to `maximum`."""
-    return number_flag(integer, minimum, maximum, kind=int)
-
-
-def number_flag(check: Callable = positive, *limits: float | None, kind: type = float) -> Callable[[str], Any]:
-    """Return a type for argparse: a number that `check` accepts, by default one above 0; see `base.checks`."""
-    def convert(value: Any):
-        with contextlib.suppress(ValueError):
-            value = kind(value)
-        try:
-            return check('', value, *limits)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error).strip()) from None
-    return convert
-
-
-def text(value: str) -> str:
-    """Return `value`, for argparse; refuse '', which an unset shell variable gives."""
-    if not value:
-        raise argparse.ArgumentTypeError("'': must not be empty; give a value or leave the flag out")
-    return value
-
-
-def picture(value: str) -> Path:
-    """Return the path of a picture, for argparse; a name without a suffix gets .png."""
-    path = Path(text(value))
-    return path if path.suffix else path.with_name(f'{path.name}.png')
 
 
 def show(line: str, stream: TextIO | None = None) -> None:

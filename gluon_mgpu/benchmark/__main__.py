@@ -24,8 +24,9 @@ import argparse
 import json
 import sys
 
+from ..base.flags import Parser, integer_flag, number_flag, text
 from ..base.machine import versions
-from ..base.program import Parser, integer_flag, number_flag, run_program, text
+from ..base.program import run_program
 from ..checkpoints.run_folder import check_free, new_folder
 from ..cost_model.measure import gradient_sizes, measure_link
 from ..data import DATASETS, load_data

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy
 
-from ..base.program import JobError, Parser, run_program, text
+from ..base.flags import Parser, text
+from ..base.program import JobError, run_program
 from ..devices import parse_devices
 from ..distributed.horovod_workers import HorovodWorkers
 from . import check_data_parallel

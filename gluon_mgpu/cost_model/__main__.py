@@ -15,8 +15,9 @@ import argparse
 import json
 import sys
 
+from ..base.flags import Parser, integer_flag, text
 from ..base.machine import num_cores, processor, versions
-from ..base.program import Parser, integer_flag, run_program, text
+from ..base.program import run_program
 from ..checkpoints.run_folder import check_free, new_folder
 from ..devices import parse_devices
 from ..devices.gpus import num_mxnet_gpus

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import sys
 
+from ..base.flags import Parser
 from ..base.machine import num_cores
-from ..base.program import Parser, run_program
+from ..base.program import run_program
 from ..mxnet_setup.installation import BUILDS, installed_builds
 from .gpus import dotted
 from .nvidia_driver import ask_driver

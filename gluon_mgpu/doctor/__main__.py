@@ -6,7 +6,8 @@ import json
 import os
 import sys
 
-from ..base.program import JobError, Parser, number_flag, run_program
+from ..base.flags import Parser, number_flag
+from ..base.program import JobError, run_program
 from . import TIMEOUT, examine
 from .screen import screen
 

@@ -16,7 +16,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from ..base.program import Parser, run_program
+from ..base.flags import Parser
+from ..base.program import run_program
 from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obstacle
 
 

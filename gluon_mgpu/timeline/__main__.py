@@ -5,7 +5,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..base.program import Parser, picture, run_program
+from ..base.flags import Parser, picture
+from ..base.program import run_program
 from .draw import draw
 from .read import read
 

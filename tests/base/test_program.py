@@ -1,5 +1,4 @@
-"""Tests of flags, and of how programs end: with an exit status and one line."""
-import argparse
+"""Tests of how programs end: with an exit status and one line."""
 import os
 import subprocess
 import sys
@@ -7,7 +6,7 @@ import sys
 import pytest
 
 from gluon_mgpu.base import checks, machine
-from gluon_mgpu.base.program import Parser, integer_flag, number_flag, picture, run_program, text
+from gluon_mgpu.base.program import run_program
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
 
 
@@ -70,28 +69,6 @@ def test_output_that_cannot_be_written(module):
     assert (done.returncode, done.stderr) == (2, f'{module.split(".")[-1]}: [Errno 28] No space left on device\n')
 
 
-def test_flags():
-    parser = Parser(prog='python -m gluon_mgpu.base.program')
-    parser.add_argument('--n', type=integer_flag(2, 5))
-    parser.add_argument('--x', type=number_flag())
-    parser.add_argument('--t', type=text)
-    args = parser.parse_args(['--n', '3', '--x', '1e-3', '--t', ' '])
-    assert (args.n, args.x, args.t) == (3, 0.001, ' ')
-
-
-@pytest.mark.parametrize(('convert', 'value', 'message'), [
-    (integer_flag(2, 5), '6', '6: must be an integer from 2 to 5'),
-    (integer_flag(), '0', '0: must be an integer of at least 1'),
-    (integer_flag(), '٣x', 'must be an integer of at least 1'),
-    (number_flag(), '-0.0', '-0.0: must be a number above 0'),
-    (number_flag(), '', "'': must be a number above 0"),
-    (text, '', "'': must not be empty; give a value or leave the flag out")])
-def test_invalid_flags(convert, value, message):
-    with pytest.raises(argparse.ArgumentTypeError) as error:
-        convert(value)
-    assert message in str(error.value)
-
-
 @pytest.mark.parametrize('value', [1.0, '1', None, [1]])
 def test_invalid_integers(value):
     with pytest.raises(ValueError, match=r'rows .*: must be an integer of at least 0'):
@@ -119,8 +96,3 @@ def test_machine_facts_without_proc(monkeypatch):
     monkeypatch.setattr(machine.Path, 'read_text', missing)
     assert machine.processor_flags() == []
     assert isinstance(machine.processor(), str)
-
-
-def test_a_picture_without_suffix_gets_png():
-    """matplotlib adds the suffix as well, and programs print the name."""
-    assert [str(picture(name)) for name in ('pic', 'a.b/pic', 'pic.svg')] == ['pic.png', 'a.b/pic.png', 'pic.svg']

@@ -1,0 +1,33 @@
+"""Tests of the types of command-line flags."""
+import argparse
+
+import pytest
+
+from gluon_mgpu.base.flags import Parser, integer_flag, number_flag, picture, text
+
+
+def test_flags():
+    parser = Parser(prog='python -m gluon_mgpu.base.flags')
+    parser.add_argument('--n', type=integer_flag(2, 5))
+    parser.add_argument('--x', type=number_flag())
+    parser.add_argument('--t', type=text)
+    args = parser.parse_args(['--n', '3', '--x', '1e-3', '--t', ' '])
+    assert (args.n, args.x, args.t) == (3, 0.001, ' ')
+
+
+@pytest.mark.parametrize(('convert', 'value', 'message'), [
+    (integer_flag(2, 5), '6', '6: must be an integer from 2 to 5'),
+    (integer_flag(), '0', '0: must be an integer of at least 1'),
+    (integer_flag(), '٣x', 'must be an integer of at least 1'),
+    (number_flag(), '-0.0', '-0.0: must be a number above 0'),
+    (number_flag(), '', "'': must be a number above 0"),
+    (text, '', "'': must not be empty; give a value or leave the flag out")])
+def test_invalid_flags(convert, value, message):
+    with pytest.raises(argparse.ArgumentTypeError) as error:
+        convert(value)
+    assert message in str(error.value)
+
+
+def test_a_picture_without_suffix_gets_png():
+    """matplotlib adds the suffix as well, and programs print the name."""
+    assert [str(picture(name)) for name in ('pic', 'a.b/pic', 'pic.svg')] == ['pic.png', 'a.b/pic.png', 'pic.svg']

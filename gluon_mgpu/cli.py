@@ -37,7 +37,7 @@ class Chapter:
     """A chapter of the book as a program; `batch_size` and `lr` are its defaults.
 
     `extra_flags` are flags of this chapter only, with the arguments of argparse's ``add_argument`` for each. `train`
-    and `check` get the values of these flags by name; `check` raises ValueError if they do not fit `devices`, or
+    and `check` get the values of these flags by name; `check` raises ValueError if they do not fit `devices` or
     `workers`.
     `forward` is the forward function, if `train` trains bare arrays instead of a Gluon block.
     """
@@ -72,7 +72,7 @@ def _run(chapter: Chapter, parser: argparse.ArgumentParser, argv: list) -> None:
 
         # First, because workers with different flags could call different collectives below and deadlock
         workers.check_equal({'chapter': chapter.name, **vars(args)})
-        # on_rank_0 broadcasts the result. It and on_all_ranks raise an error of one rank on all ranks
+        # on_rank_0 broadcasts the result. If a rank fails, it and on_all_ranks raise the error on all ranks
         args, resumed = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv, stack, log))
         devices, data = workers.on_all_ranks(lambda: _devices_and_data(chapter, args, workers, log))
         config = _configuration(chapter, args, workers, devices, data)
@@ -97,6 +97,7 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
     if args.fp16_allreduce:
         raise ValueError('--fp16-allreduce: works only with --horovod')
     info = launch_info()
+    # mpirun and srun also start programs that do not belong together
     if info and info.launcher == 'horovodrun' and info.size > 1:
         raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
     return contextlib.nullcontext(Workers(signals))
@@ -104,7 +105,7 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
 
 def _find_run(chapter: Chapter, parser, args, argv: list, stack: contextlib.ExitStack,
               log) -> tuple[argparse.Namespace, ResumedRun | None]:
-    """Return the flags and the run to resume, if any; lock its folder. Checks all paths, but writes nothing."""
+    """Return the flags and the run to resume, if any; lock its folder. Checks what will be written, writes nothing."""
     resumed = find_resumed_run(args.resume, args.out_dir, stack, log) if args.resume else None
     if resumed:
         args = _resumed_flags(chapter, parser, args, argv, resumed)
@@ -125,18 +126,19 @@ def _resumed_flags(chapter: Chapter, parser, args, argv: list, resumed: ResumedR
     if before['chapter'] != chapter.name:
         raise ValueError(f'{resumed.folder} is a run of {before["chapter"]}: resume it with python -m '
                          f'gluon_mgpu.{before["chapter"]}')
-    # `devices` stands for num_gpus as well. A run may continue with Horovod or without it
+    # `devices` also determines num_gpus. A run may continue with Horovod or without it
     kept = {name: before.get(name) for name in vars(args) if name not in ('num_gpus', 'horovod', 'fp16_allreduce')}
     kept['out_dir'] = resumed.folder
     if args.num_gpus is not None or args.devices is not None or args.horovod:
-        del kept['devices'], kept['shares']
+        for name in ('devices', 'shares', *(['allreduce'] if args.horovod else [])):
+            kept.pop(name, None)
     elif isinstance(kept['devices'], list):
         # Each name once, because workers may have devices of the same name; 'gpu(0)' -> 'gpu:0'
         kept['devices'] = ','.join(dict.fromkeys(map(str, kept['devices']))).replace('(', ':').replace(')', '')
     # Parse and check them like flags, because someone may have edited config.json; argv comes last and wins
     args = parser.parse_args([*(f'--{name.replace("_", "-")}' + ('' if value is True else f'={value}')
                                 for name, value in kept.items() if value is not None and value is not False), *argv])
-    # None: a flag that was left out. What --dataset auto means is known when the data is loaded: see `_open_folder`
+    # None: a flag that was left out. 'auto' is resolved when the data is loaded; then `record_resume` checks it
     check_same_run(before, {name: value for name, value in vars(args).items() if value not in (None, 'auto')})
     if resumed.checkpoint:
         check_num_epochs(args.num_epochs, resumed.metadata['run'])
@@ -166,20 +168,20 @@ def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, 
 
 
 def _configuration(chapter: Chapter, args, workers: Workers, devices: list, data: tuple) -> dict:
-    """Return the content of config.json: all flags, with 'auto' resolved, digests of the data, versions."""
+    """Return the content of config.json: all flags, the dataset and devices in use, digests of the data, versions."""
     train_iter, test_iter = data
     all_devices = [name for names in workers.allgather(list(map(str, devices))) for name in names]
     config = {'chapter': chapter.name, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
               'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
               'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
               **versions(), 'environment': settings()}
-    workers.check_equal({**config, 'platform': ''})  # from `versions`; machines may differ in it
+    workers.check_equal({**config, 'platform': ''})  # from `versions`; machines may have different platforms
     return {**config, 'process': this_process()}
 
 
 def _open_folder(args, resumed: ResumedRun | None, config: dict, stack: contextlib.ExitStack,
                  log) -> tuple[Path, Path | None]:
-    """Create the run's folder and lock it, or take that of the run to resume; return it and the checkpoint."""
+    """Create and lock the run's folder, or use that of the run to resume; return it and the checkpoint, if any."""
     if resumed is None:
         out_dir = new_folder(args.out_dir, config['chapter'], content=config)
         stack.enter_context(lock_folder(out_dir))
@@ -194,14 +196,16 @@ def _open_folder(args, resumed: ResumedRun | None, config: dict, stack: contextl
 def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path | None, heading: str,
            workers: Workers, signals: StopSignals, devices: list, data: tuple) -> Any:
     """Call the chapter's `train` with a `Run` that writes to `out_dir`; return the trained network."""
-    horovod = ['--horovod'] if args.horovod else []
-    command = shlex.join(['python', '-m', f'gluon_mgpu.{chapter.name}', *horovod, '--resume', str(out_dir)])
-    command = f'{workers.launcher} ... {command}' if workers.launcher else command
-    workers.resume_hint = f'; resume with: {command}'  # if a worker is lost
+    horovod = [flag for flag in ('--horovod', '--fp16-allreduce') if getattr(args, flag[2:].replace('-', '_'))]
+    launcher = f'{workers.launcher} ... ' if workers.launcher else ''
+    command = launcher + shlex.join(['python', '-m', f'gluon_mgpu.{chapter.name}', *horovod])
+    folder = shlex.quote(str(out_dir))
+    # Printed if a worker is lost; `auto` because there may be no checkpoint yet
+    workers.resume_hint = f'; resume with: {command} --resume auto --out-dir {folder}'
     with signals:
-        saver = CheckpointCallback(out_dir, args.checkpoint_every, config, resume=checkpoint,
-                                   require=args.require_checkpoint, how_to_resume=command)
-        callbacks: list[Callback] = [saver]
+        checkpoints = CheckpointCallback(out_dir, args.checkpoint_every, config, resume=checkpoint,
+                                         require=args.require_checkpoint, resume_command=f'{command} --resume {folder}')
+        callbacks: list[Callback] = [checkpoints]
         if workers.rank == 0 and not args.no_plot:
             callbacks.append(AccuracyCurve(out_dir / 'accuracy.png', heading))
         if workers.rank == 0 and args.timeline:
@@ -211,10 +215,10 @@ def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path
         steps = len(data[0])  # per epoch
         lr = schedule(args.lr_schedule, args.lr, args.num_epochs * steps, args.warmup_epochs * steps)
         try:
-            chapter.train(config['num_gpus'], args.batch_size, lr, run=run, seed=args.seed, devices=devices,
+            chapter.train(len(devices), args.batch_size, lr, run=run, seed=args.seed, devices=devices,
                           data=data, accumulate=args.accumulate, shares=args.shares, **chapter.extra_arguments(args))
         except Stopped as stopped:
-            raise saver.save_on_stop(run, stopped.signum) from None
+            raise checkpoints.save_on_stop(run, stopped.signum) from None
         finally:
             run.close()
         if args.quiet and workers.rank == 0:
@@ -234,13 +238,13 @@ def _export(net, path: str, forward: Callable | None, out_dir: Path, log) -> Non
 def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     parser = Parser(prog=f'python -m gluon_mgpu.{chapter.name}',
                     description=f'Train {chapter.network} on several devices and print its test accuracy.')
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument('--num-gpus', type=integer_flag(1, MAX_DEVICES), metavar='N',
-                       help='number of devices: GPUs, or CPU contexts on a machine without GPUs '
-                            '(default: 2, or 1 on a machine with one GPU)')
-    where.add_argument('--devices', type=text, metavar='LIST',
-                       help="names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
-                            'context per core) (default: the first devices, as many as --num-gpus)')
+    add = parser.add_mutually_exclusive_group().add_argument
+    add('--num-gpus', type=integer_flag(1, MAX_DEVICES), metavar='N',
+        help='number of devices: GPUs, or CPU contexts on a machine without GPUs '
+             '(default: 2, or 1 on a machine with one GPU)')
+    add('--devices', type=text, metavar='LIST',
+        help="names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU context per "
+             'core) (default: the first devices, as many as --num-gpus)')
     add = parser.add_argument
     add('--shares', type=text, metavar='LIST',
         help="relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows")
@@ -263,8 +267,8 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
         help='auto: fashion-mnist if it is in --data-dir or can be downloaded, else glyphs, generated images '
              '(default: %(default)s)')
     add('--data-dir', type=text, metavar='DIR',
-        help='folder with fashion-mnist/ and mnist/; nothing is downloaded into it '
-             '(default: $GLUON_MGPU_DATA, else ~/.cache/gluon-mgpu)')
+        help='folder with fashion-mnist/ and mnist/; nothing is downloaded (default: $GLUON_MGPU_DATA; if that is '
+             'not set, ~/.cache/gluon-mgpu, into which they are downloaded)')
     add('--train-size', type=integer_flag(), metavar='N', help='use only the first N training images (default: all)')
     add('--seed', type=integer_flag(0, 2**31 - 1), default=0, metavar='N',
         help='seed of the initial parameters and the order of the images (default: %(default)s)')
@@ -275,7 +279,7 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
         help='write a checkpoint every STEPS batches and at the end (default: after every epoch)')
     add('--resume', type=text, metavar='auto|PATH',
         help='resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, or start '
-             'it; flags that are left out keep the values of the run')
+             'it; flags that are left out, except those of Horovod, keep the values of the run')
     add('--require-checkpoint', action='store_true',
         help='end the run if a checkpoint cannot be written (default: warn and continue)')
     add('--export', type=text, metavar='MODEL.onnx', help='write the trained network as an ONNX model')

@@ -84,8 +84,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
           shares: list | str | None = None) -> None:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. The book waits for the devices after every batch; here, the program only reads the
-    losses of earlier batches until the epoch ends.
+    Source: D2L 13.6.3, ``train``. The book waits for the devices after every batch; here, the program waits for
+    them only at the end of an epoch, and reads losses some batches later.
 
     Raises ValueError as `scratch.train` does, and if a device does not support `dtype`.
 

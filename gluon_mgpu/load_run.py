@@ -7,7 +7,7 @@ from typing import Any
 
 from . import scratch
 from .checkpoints import checkpoint
-from .checkpoints.callback import find
+from .checkpoints.callback import find_checkpoint
 from .checkpoints.checkpoint import CheckpointError
 from .devices import parse_devices
 from .networks.hybridize import hybridized
@@ -45,7 +45,7 @@ def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
 
     Raises `CheckpointError` if there is no complete checkpoint, or if it is not from a chapter's run.
     """
-    found, metadata = find(Path(path), log)
+    found, metadata = find_checkpoint(Path(path), log)
     if found is None:
         raise CheckpointError(f'{path}: has no complete checkpoint; name the folder of a run')
     config = metadata.get('config')

@@ -87,7 +87,7 @@ def loss(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def get_params(params: list, device: Context) -> FlatParams:
-    """Copy a list of parameters, all of one dtype, to a device, and attach gradients, at first 0; does not block.
+    """Copy a list of parameters, all of one dtype, to a device, and attach gradients, initially 0; does not block.
 
     Returns the list of the copies, each with its gradient in ``.grad``.
 
@@ -131,7 +131,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     """Train on one batch, split over the devices; does not block.
 
     Returns the loss of each row: for each part, one array for each device that got rows. Raises ValueError if `X` and
-    `y` have different numbers of rows, or no rows.
+    `y` have different numbers of rows, or if they have none and `batch_size` is not given.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
@@ -154,11 +154,10 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     """
     batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, minimum=1)
     X_shards, y_shards = split_batch(X, y, devices)
-    # Not in the book: the list of the one flat array for FlatParams, so that the loops below run once; other lists of
-    # parameters stay as they are
+    # Not in the book: a list of only the flat array for FlatParams, so that each loop below runs once per device
     flat_params = [flattened(params) for params in device_params]
     ls = []
-    # Not in the book: one part is the whole shard. With more, the gradients of all parts are added up
+    # Not in the book: with accumulate > 1, each shard is trained in parts, whose gradients are added up
     for X_parts, y_parts in in_parts(X_shards, y_shards, accumulate, lambda i: [p.grad for p in flat_params[i]]):
         with autograd.record():  # The loss is calculated separately on each device
             ls_of_parts = [loss(lenet(X_part, params), y_part)
@@ -166,7 +165,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
         for l in ls_of_parts:  # Backpropagation is performed separately on each device
             l.backward()
         ls += ls_of_parts
-    for params in flat_params[len(X_shards):]:  # A device without rows still has the gradient of the batch before
+    for params in flat_params[len(X_shards):]:  # A device without rows still has the gradient of the previous batch
         for param in params:
             param.grad[:] = 0
     # Sum the gradients of all devices and give every device the sum
@@ -184,7 +183,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.5.6, ``train``. Here all devices compute the accuracy. The book waits for the devices after every
-    batch; here, the program only reads the losses of earlier batches until the epoch ends.
+    batch; here, the program waits for them only at the end of an epoch, and reads losses some batches later.
 
     Raises ValueError if an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError`
     means that the loss or a parameter is NaN or infinite.
@@ -205,7 +204,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     run : Run, optional
         Drives and records the training: epochs, callbacks, workers; by default a new ``Run(num_epochs)``.
     seed : int
-        Determines the initial parameters and all other random numbers.
+        Seed of the initial parameters. `data` has its own seed for the order of the images.
     allreduce : callable or str
         Sums a list of arrays, one per device, in place; or a name in `parallel.allreduce.ALGORITHMS`.
     accumulate : int
@@ -244,8 +243,8 @@ def main(argv: list | None = None) -> int:
     from . import cli
     extra_flags = {'--allreduce': {
         'choices': list(ALGORITHMS),
-        'help': 'algorithm that sums the gradients (default: the one of the book, a star: sum on the first device, '
-                'then copy to the others)'}}
+        'help': 'algorithm that sums the gradients (default: star, as in the book: sum on the first device, then copy '
+                'to the others)'}}
     return cli.run(cli.Chapter('scratch', 'LeNet', train, batch_size=256, lr=0.2, extra_flags=extra_flags,
                                forward=lenet), argv)
 

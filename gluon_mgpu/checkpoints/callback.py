@@ -1,6 +1,7 @@
 """Checkpoint callback: write checkpoints during a run and keep the last two; find the newest in a folder."""
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,8 +17,8 @@ from ..training.run import Callback, Run
 from . import checkpoint
 from .checkpoint import CheckpointError, Snapshot
 
-KEPT = 2
-NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
+NUM_KEPT = 2
+FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 
 def checkpoints(folder, above: int = -1) -> list[Path]:
@@ -26,8 +27,8 @@ def checkpoints(folder, above: int = -1) -> list[Path]:
     return sorted(found, key=steps_in_name, reverse=True)
 
 
-def find(path: Path, log: Callable[[str], None]) -> tuple[Path | None, dict]:
-    """Return a checkpoint, by its path or the newest complete one in a folder, and its metadata.
+def find_checkpoint(path: Path, log: Callable[[str], None]) -> tuple[Path | None, dict]:
+    """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder `path`.
 
     Returns (None, {}) if the folder has none. Logs a line for each checkpoint there that is damaged or was renamed.
     """
@@ -39,7 +40,7 @@ def find(path: Path, log: Callable[[str], None]) -> tuple[Path | None, dict]:
         except CheckpointError as error:
             log(f'{error}; trying the previous checkpoint')
             continue
-        if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run, see `resume`
+        if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run; `resume.py` reports it
             return file, metadata
         log(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
     return None, {}
@@ -75,16 +76,16 @@ class CheckpointCallback(Callback):
         The checkpoint to resume from.
     require : bool
         End the run with `JobError` if a checkpoint cannot be written.
-    how_to_resume : str
+    resume_command : str
         Command that resumes the run, for the message of `save_on_stop`.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
-                 require: bool = False, how_to_resume: str = ''):
+                 require: bool = False, resume_command: str = ''):
         self.folder = Path(folder)
         self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
-        self.resume, self.require, self.how_to_resume = resume, require, how_to_resume
+        self.resume, self.require, self.resume_command = resume, require, resume_command
         self._same_folder = SameFolder(folder)
         # Never shut down, because `save_on_stop` writes after `train_end`
         self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
@@ -124,7 +125,7 @@ class CheckpointCallback(Callback):
         if complete:
             self._wait_for_writer()
         self._report_problem(run)
-        signum = run.workers.exchange_signal()  # if complete, too: the other workers wait here for the file of rank 0
+        signum = run.workers.exchange_signal()  # also if complete, so that all workers wait for the file of rank 0
         if not complete:  # otherwise the signal is too late
             _raise_if_signaled(signum)
 
@@ -142,21 +143,19 @@ class CheckpointCallback(Callback):
                 lambda: self._last and self._last.exists() and steps_in_name(self._last) == run.num_steps):
             self._save(run)
             self._wait_for_writer()
-        num_batches = run.state()['num_batches']
-        where = (f'in epoch {len(run.history) + 1} after {num_batches} batches' if num_batches
-                 else f'after epoch {len(run.history)}')
-        advice = self._problem or (f'resume with: {self.how_to_resume}' if self.how_to_resume else '')
-        return Stopped(signum, f'stopped {where}; {advice}' if advice else f'stopped {where}')
+        can_resume = self.resume_command and (self._last or not self._problem)
+        advice = f'resume with: {self.resume_command}' if can_resume else ''
+        return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self._problem, advice))))
 
     def _save(self, run: Run) -> None:
         """Copy the state to CPU memory and start writing it; waits for the devices and the previous checkpoint."""
         run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         for name, arrays in snapshot.arrays.items():
-            if not all(numpy.isfinite(array).all() for array in arrays):  # one, or one per device if they differ
+            # `arrays` is one copy for all devices, or one per device if they differ
+            if not all(numpy.isfinite(array).all() for array in arrays):
                 name = name.partition('/')[2]  # without 'parameters/' or 'states/'
-                raise DivergenceError(f'{name} is no longer finite in epoch {len(run.history) + 1}, '
-                                      f'batch {run.num_batches}: use a smaller learning rate')
+                raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
         self._wait_for_writer()
@@ -172,10 +171,11 @@ class CheckpointCallback(Callback):
         checkpoint.write(path, snapshot, metadata)
         self._last = path
         self._same_folder.check()  # again, because writing takes time
-        # Keep this one and the KEPT - 1 before it. Files with more steps, if any, are damaged or renamed, and stay
+        # Keep this file and those before it, NUM_KEPT in all. Files with more steps are damaged or renamed; leave them
         older = [other for other in checkpoints(self.folder) if steps_in_name(other) < steps]
-        for other in older[KEPT - 1:]:
-            other.unlink()
+        for other in older[NUM_KEPT - 1:]:
+            with contextlib.suppress(OSError):  # the next checkpoint tries again
+                other.unlink()
 
     def _wait_for_writer(self) -> None:
         if self._pending_write is None:
@@ -193,13 +193,21 @@ class CheckpointCallback(Callback):
         if problem and self.require:
             raise JobError(problem)
         if problem:
-            run.warn(f'{problem}; training continues')
+            run.warn(f'{problem}; the run continues')
 
 
 def steps_in_name(path: Path) -> int:
     """Return the number of steps in the name of a checkpoint; -1 for other files."""
-    found = NAME.fullmatch(path.name)
+    found = FILE_NAME.fullmatch(path.name)
     return int(found[1]) if found else -1
+
+
+def _place(run: Run) -> str:
+    """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
+    num_batches = run.state()['num_batches']
+    if num_batches:
+        return f'in epoch {len(run.history) + 1} after {num_batches} batches'
+    return f'after epoch {len(run.history)}'
 
 
 def _raise_if_signaled(signum: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..base.files import write_atomically
-from .callback import checkpoints, find, recorded_steps
+from .callback import checkpoints, find_checkpoint, recorded_steps
 from .run_folder import is_empty, lock_folder
 
 AUTO = 'auto'
@@ -53,7 +53,7 @@ def find_resumed_run(resume: str, out_dir: str | None, stack: ExitStack,
             raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
     stack.enter_context(lock_folder(folder))  # so that no other process writes there
     config = _read_config(folder)
-    found, metadata = find(path, log)
+    found, metadata = find_checkpoint(path, log)
     if found:
         _check_checkpoint(found, metadata, config)
     elif resume != AUTO:

@@ -24,11 +24,11 @@ from .horovod_checks import check_horovod, check_own_gpus
 from .watch import Watchdog
 from .workers import Workers
 
-# Horovod knows an operation by its name, and caches what it learns about it. So names are used in turn, but not for two
-# operations that are pending at the same time
+# Horovod identifies operations by their names and caches metadata for each name, so a few names are used in turn. Two
+# pending operations must not have the same name: far fewer than this number are pending at any time
 NUM_NAMES = 64
 MAX_NUMBERS = 64  # in one `allgather_async`, including the signal
-CONTROL = mx.cpu(1)  # where losses and signals are added; on the training device they would wait for its queue
+CONTROL = mx.cpu(1)  # for exchanging losses and signals; on the training device they would wait for its queue
 
 
 class HorovodWorkers(Workers):
@@ -57,8 +57,8 @@ class HorovodWorkers(Workers):
         info = launchers.launch_info() or launchers.LaunchInfo()
         self.launcher, host = info.launcher, launchers.host()
         if info.size > 1 and HorovodWorkers._initialized:
-            raise ValueError('Horovod can connect workers only once per process: reuse the first HorovodWorkers, or '
-                             'start the job again')
+            raise ValueError('Horovod can connect workers only once per process: use one HorovodWorkers for all '
+                             'training, or start the job again')
         launchers.rendezvous(info)
         self._hvd = hvd = importlib.import_module('horovod.mxnet')
         HorovodWorkers._initialized = True
@@ -87,7 +87,7 @@ class HorovodWorkers(Workers):
             if isinstance(error, JobError):
                 error.reported = self.rank != 0  # so that only rank 0 prints it
             return
-        # Only this worker failed. The others would block in an allreduce with it, so make them exit
+        # The other workers may not have failed. They would block in an allreduce with this one, so make them exit
         self._watchdog.leave(failed=True)
         # Exit by force after 3 s, because Horovod's shutdown at exit may block on pending allreduces
         timer = threading.Timer(3, os._exit, [1])
@@ -141,7 +141,7 @@ class HorovodWorkers(Workers):
         def wait() -> list:
             rows = rows_of_all.asnumpy()
             self._signum = max(self._signum, int(rows[:, 0].max()))  # an `allgather` in between may have set it
-            return rows[:, 1:].tolist()
+            return rows[:, 1:1 + len(numbers)].tolist()
         return wait
 
     def allgather(self, value: Any) -> list:

@@ -74,7 +74,7 @@ class Workers:
         return sum(correct for correct, _ in counted), sum(rows for _, rows in counted)
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
-        """Send a few numbers, as many on each worker, to all workers; does not block.
+        """Send at most 63 numbers, equally many on each worker, to all workers; does not block.
 
         The returned function blocks and returns the numbers of each worker, ordered by rank.
         """

@@ -3,7 +3,7 @@
     run = Run(num_epochs=10)
     for epoch in run.epochs(net):                      # 1, 2, ... 10
         for X, y in run.batches(train_iter):
-            run.record_losses(train_batch(X, y, ...))  # the losses of the batch, one array per device
+            run.record_losses(train_batch(X, y, ...))  # the losses of the batch, as arrays (n,)
         run.end_epoch(evaluate_accuracy_gpus(net, test_iter))
 """
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Callback:
         """Called after evaluation. `run.history` includes the epoch."""
 
     def train_end(self, run: Run) -> None:
-        """Called once, when the run ends, including after an error or a signal."""
+        """Called once, when the run ends, also after an error (even one before `train_begin`) or a signal."""
 
 
 class Run:
@@ -67,8 +67,8 @@ class Run:
     history : list of Epoch
         The completed epochs.
     num_batches, num_steps : int
-        Batches queued in the current epoch (between epochs, in the epoch before), and in all epochs. The devices may
-        still be computing some of them.
+        Batches queued in the current epoch (between epochs: in the last one), and batches queued in all epochs. The
+        devices may still be computing some of them.
     lr : float or None
         Learning rate of the current batch, if `epochs` got one.
     """
@@ -100,8 +100,8 @@ class Run:
         Parameters
         ----------
         net : gluon.Block or list of lists of np.ndarray
-            The network, or the parameters on each device. After each epoch they are checked for NaN, which the loss
-            may not show, because relu(NaN) is 0.
+            The network, or the parameters on each device. After each epoch they are checked for NaN and infinity,
+            which the loss may not show, because relu(NaN) is 0.
         trainer : gluon.Trainer, optional
             For the callbacks.
         seed : int, optional
@@ -116,7 +116,7 @@ class Run:
         self._call('train_begin')
         # A copy, because schedulers have state and the caller may use this one again
         self._lrs = map(copy.deepcopy(lr), count(1)) if callable(lr) else repeat(lr)
-        for _ in range(self.num_steps):  # Steps before a resume: schedulers have state, and end_epoch records the last
+        for _ in range(self.num_steps):  # those before a resume: schedulers have state, and end_epoch records a rate
             self.lr = next(self._lrs)
         try:
             for epoch in range(len(self.history) + 1, self.num_epochs + 1):
@@ -127,13 +127,13 @@ class Run:
             self.close()
 
     def check(self, *data: Iterable) -> None:
-        """Raise ValueError if this run has ended already, or if `data` can be read only once."""
+        """Raise ValueError if this run has ended, or if it has several epochs and `data` can be read only once."""
         if self._closed:
             raise ValueError(f'this Run ended after {len(self.history)} of {self.num_epochs} epochs: create a new Run')
         if self.num_epochs == 1:
             return
         for batches in data:
-            if isinstance(batches, Iterator) and not hasattr(batches, 'reset'):  # as MXNet's DataIter has
+            if isinstance(batches, Iterator):
                 raise ValueError(f'a {type(batches).__name__} can be read only once, not in {self.num_epochs} epochs: '
                                  'pass batches that can be read again, such as a list or a DataLoader')
 
@@ -173,11 +173,11 @@ class Run:
         self._call('epoch_trained')
         names = [name for name in self.workers.allgather(first_non_finite(self.net)) if name]
         if names:
-            self.close()
+            self.close()  # removes the progress bar before the error is printed
             raise DivergenceError(f'{names[0]} is no longer finite after epoch {epoch}: use a smaller learning rate')
 
     def record_losses(self, ls: list) -> None:
-        """Record the losses of the batch just queued, one array (n,) for each device that got rows.
+        """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
 
         Usually this does not block, so that the devices always have work. About four times a second, and at least every
         16 batches, it waits for the earlier batches and reads their losses. Raises DivergenceError if one is NaN or
@@ -186,7 +186,7 @@ class Run:
         self._update_losses(self._losses.add, ls)
 
     def synchronize(self) -> None:
-        """Wait for the devices and read the losses of all queued batches; does nothing during evaluation."""
+        """Wait for the devices and read the losses of all queued batches; only while an epoch is trained."""
         if not self._training:
             return
         wait()
@@ -196,6 +196,9 @@ class Run:
     def end_epoch(self, test_acc: float) -> Epoch:
         """Record the current epoch with its test accuracy, 0 to 1: print a line and write ``history.csv``."""
         losses, seconds = self._losses, self._seconds
+        if self._training:
+            raise ValueError('the batches of this epoch were not read to the end: to train only the first n of them, '
+                             'read run.batches(itertools.islice(train_iter, n))')
         if not losses.rows:
             raise ValueError('the epoch has no losses: call record_losses(ls) after each batch')
         epoch = Epoch(len(self.history) + 1, seconds, losses.total / losses.rows, test_acc, losses.rows / seconds,
@@ -208,20 +211,23 @@ class Run:
                 self._folder.check()
                 write_history(self.history, path)
             except OSError as error:  # such as a full disk, which must not end the training
-                self.warn(f'{path} cannot be written ({error.strerror}): training continues')
+                self.warn(f'{path} cannot be written ({error.strerror}); the run continues')
         self.print(f'epoch {epoch.epoch}/{self.num_epochs}: loss {epoch.loss:.3f}, test acc {test_acc:.3f}, '
                    f'{epoch.seconds:.1f} s, {epoch.images_per_second:,.0f} images/s')
         self._call('epoch_end')
         return epoch
 
     def state(self) -> dict:
-        """Return the progress of the run, JSON-serializable, for `restore`. In an epoch, call `synchronize` before."""
+        """Return the progress of the run, JSON-serializable, for `restore`; in an epoch, call `synchronize` first."""
         return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
                 'num_batches': self._losses.num_batches, 'loss': self._losses.total, 'rows': self._losses.rows,
                 'seconds': self._seconds}
 
     def restore(self, state: dict) -> None:
-        """Continue from a `state`, in a callback's `train_begin`; ValueError if it is not one or needs more epochs."""
+        """Continue from a `state`, in a callback's `train_begin`.
+
+        Raises ValueError if `state` is malformed, or later than the end of this run.
+        """
         try:
             check_num_epochs(self.num_epochs, state)
             self.history = [Epoch(*epoch) for epoch in state['history']]
@@ -265,17 +271,17 @@ class Run:
             getattr(callback, method)(self)
 
     def _update_losses(self, method: Callable, *args) -> None:
-        """Call a method of `Losses`, and advance the progress bar by the number of batches that it has counted."""
+        """Call a method of `Losses`, and advance the progress bar by the number of batches whose losses it read."""
         try:
             num_finished = method(*args)
         except DivergenceError:
-            self.close()
+            self.close()  # removes the progress bar before the error is printed
             raise
         images_per_second = self._losses.rows / (time.perf_counter() - self._started)
         self._progress.advance(num_finished, self._losses.last, images_per_second)
 
     def _prepare_worker(self, train_iter: Any, batch: tuple) -> None:
-        """Check that a batch is this worker's shard; before the first one, copy the parameters of rank 0 to all."""
+        """Check that a batch is this worker's shard; before the first, copy the parameters of rank 0 to all workers."""
         if getattr(train_iter, 'shard', None) != self.workers.shard:
             raise ValueError(f"rank {self.workers.rank}: train_iter does not yield this worker's shard; load the data "
                              'with shard=workers.shard')
@@ -285,7 +291,7 @@ class Run:
 
 
 def check_num_epochs(num_epochs: int, state: dict) -> None:
-    """Raise ValueError if a run of `num_epochs` would never complete the epoch in which `state` was taken."""
-    epoch = len(state['history']) + 1
-    if state['num_batches'] and epoch > num_epochs:
-        raise ValueError(f'num_epochs {num_epochs}: the run was stopped in epoch {epoch} and needs at least {epoch}')
+    """Raise ValueError if `state` is later than the end of a run of `num_epochs`."""
+    epoch = len(state['history']) + (state['num_batches'] > 0)
+    if epoch > num_epochs:
+        raise ValueError(f'num_epochs {num_epochs}: the run has reached epoch {epoch} and needs at least {epoch}')

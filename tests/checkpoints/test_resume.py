@@ -35,7 +35,7 @@ def data():
 @pytest.fixture
 def keep_all(monkeypatch):
     """Keep all checkpoints of a run, not only the last ones."""
-    monkeypatch.setattr(saver_module, 'KEPT', 1000)
+    monkeypatch.setattr(saver_module, 'NUM_KEPT', 1000)
 
 
 def train(chapter, devices, data, folder, every=1, resume=None, num_epochs=EPOCHS, lr=0.1, **options):
@@ -352,7 +352,7 @@ def test_fewer_epochs_than_the_run_has_started(program, tmp_path):
     checkpoints(program.out)[0].unlink()  # as if the run had been stopped in epoch 2
     assert checkpoints(program.out)[0].name == 'checkpoint-00000006.safetensors'
     line = error_of(program, '--resume', program.out, '--num-epochs', 1, '--export', tmp_path / 'a.onnx')
-    assert line == 'scratch: num_epochs 1: the run was stopped in epoch 2 and needs at least 2'
+    assert line == 'scratch: num_epochs 1: the run has reached epoch 2 and needs at least 2'
     assert not (tmp_path / 'a.onnx').exists()
 
 

@@ -206,7 +206,7 @@ def test_a_pending_signal_is_not_reset_by_an_older_result():
     of_all = workers.allgather_async([1.5])
     workers._signals.received = 15
     assert workers.allgather('a') == ['a'] and workers.pending_signal() == 15
-    assert of_all()[0][0] == 1.5 and workers.pending_signal() == 15
+    assert of_all() == [[1.5]] and workers.pending_signal() == 15
 
 
 def test_workers_that_share_a_gpu_are_rejected():

@@ -197,7 +197,8 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
         port = str(free.getsockname()[1])
     environment = {**os.environ, size: '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '127.0.0.1',
                    'HOROVOD_GLOO_RENDEZVOUS_PORT': port}
-    words = [str(word) for word in command('scratch', flags, tmp_path / 'run', '--num-epochs', 1000)]
+    words = [str(word) for word in command('scratch', flags, tmp_path / 'run', '--num-epochs', 1000,
+                                         '--fp16-allreduce')]
     started = [subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 env={**environment, rank: number, local_rank: number}) for number in '01']
     for heading in ('LeNet on mnist, ', 'epoch 1/1000: '):
@@ -206,7 +207,8 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
         process.terminate()
     first, second = (process.communicate(timeout=60)[0] for process in started)
     assert [process.returncode for process in started] == [143, 143], first + second
-    assert f'resume with: {launcher} ... python -m gluon_mgpu.scratch --horovod --resume ' in first.splitlines()[-1]
+    resume = f'resume with: {launcher} ... python -m gluon_mgpu.scratch --horovod --fp16-allreduce --resume '
+    assert resume in first.splitlines()[-1]
     assert second == ''
 
 

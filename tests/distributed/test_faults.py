@@ -66,6 +66,7 @@ def test_a_worker_fails_at_a_random_moment(job, command, uninterrupted, tmp_path
             assert left == []
         if fault != 'exception' or rank:
             assert f'worker {rank} of 2 (' in run.text and words in run.text, run.text
+            assert f'python -m gluon_mgpu.scratch --horovod --resume auto --out-dir {out}' in run.text, run.text
         with job(NUM_WORKERS, *command, out) as again:
             assert again.end() == 0, again.text
         assert outcome(out) == uninterrupted

@@ -20,7 +20,7 @@ def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_com
     done = run([*scratch_command, '--lr', '1e30', '--checkpoint-every', '1', '--resume', short_run])
     assert done.returncode == 2
     assert re.search(r'(the loss is (nan|inf|-inf) in epoch 2, batch \d|'
-                     r'parameter \d is no longer finite in epoch 2, batch \d).*use a smaller learning rate',
+                     r'parameter \d is no longer finite in epoch 2 after \d batches).*use a smaller learning rate',
                      done.stderr.splitlines()[-1]), done.stderr
     for path in checkpoints(short_run):
         for arrays in checkpoint.read(path)[1].values():
@@ -65,6 +65,17 @@ def test_a_parameter_that_is_nan_is_never_saved(at, every, devices, batches, tmp
         for arrays in checkpoint.read(path)[1].values():
             assert all(abs(array).max() < float('inf') for array in arrays)
     count('a parameter that is NaN: ended, not saved')
+
+
+def test_a_parameter_that_is_nan_after_an_evaluation(devices, batches, tmp_path):
+    class PoisonAtEnd(Callback):
+        def epoch_end(self, run):
+            run.net[-1][0][:] = float('nan')
+
+    train_iter = batches()
+    with pytest.raises(DivergenceError, match='parameter 0 is no longer finite after epoch 1: use a smaller'):
+        scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
+                      run=Run(2, quiet=True, callbacks=[PoisonAtEnd(), CheckpointCallback(tmp_path)]))
 
 
 @pytest.mark.parametrize('every', [1, None], ids=['every step', 'every epoch'])

@@ -30,8 +30,8 @@ def test_a_full_disk(scratch_command, uninterrupted, short_run, count):
     done = run([*scratch_command, *flags], preexec_fn=limit_file_size)
     assert done.returncode == 0, done.stderr
     assert re.search(rf'cannot write a checkpoint to {short_run} \(File too large\); the newest one is '
-                     'checkpoint-0*8.safetensors; training continues', done.stderr) and 'Traceback' not in done.stderr
-    assert done.stderr.count('training continues') == 1  # one warning for both epochs
+                     'checkpoint-0*8.safetensors; the run continues', done.stderr) and 'Traceback' not in done.stderr
+    assert done.stderr.count('the run continues') == 1  # one warning for both epochs
     assert 'epoch 3/3' in done.stdout and 'test acc: ' in done.stdout
     kept = short_run / 'checkpoint-00000008.safetensors'
     assert kept.read_bytes() == before[str(kept)] and [p.name for p in checkpoints(short_run)] == [kept.name]
@@ -88,7 +88,7 @@ def test_a_folder_that_vanishes(scratch_command, tmp_path, count):
         out_text, err = process.stdout.read(), process.stderr.read()
     assert process.returncode == 0, err
     assert 'Traceback' not in err and 'test acc: ' in out_text
-    assert 'No such file or directory): training continues' in err
+    assert 'No such file or directory); the run continues' in err
     assert f'{out}/accuracy.png cannot be written' in err
     count('a folder that vanishes: training continued')
 
@@ -125,7 +125,7 @@ def test_a_folder_that_becomes_read_only(scratch_command, write_protect, count):
         protect()
         out, err = process.stdout.read(), process.stderr.read()
     assert process.returncode == 0 and 'test acc: ' in out, err
-    assert re.search(r'\((Permission denied|Read-only file system)\).*training continues', err)
+    assert re.search(r'\((Permission denied|Read-only file system)\).*the run continues', err)
     assert 'Traceback' not in err
     checkpoint.read(checkpoints(folder)[0])
     count('a folder that becomes read-only: training continued')

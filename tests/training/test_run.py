@@ -1,6 +1,7 @@
 """Timer, accumulator and history of a run, with a fake clock and losses given by hand."""
 import csv
 import io
+import itertools
 import sys
 
 import numpy
@@ -205,6 +206,21 @@ def test_an_epoch_must_be_ended_and_have_losses():
         run.end_epoch(0.5)
 
 
+def test_an_epoch_that_is_left_early():
+    """Its time and its progress would be unknown; the message says how to train fewer batches."""
+    run, data = Run(1, quiet=True), [[np.ones(2)]] * 4
+    for ls in run.batches(data):
+        run.record_losses(ls)
+        if run.num_batches == 2:
+            break
+    with pytest.raises(ValueError, match=r'the batches of this epoch were not read to the end: .*itertools.islice'):
+        run.end_epoch(0.5)
+    run = Run(1, quiet=True)
+    for ls in run.batches(itertools.islice(data, 2)):
+        run.record_losses(ls)
+    assert run.end_epoch(0.5).epoch == 1 and run.num_batches == 2
+
+
 def test_a_batch_without_rows():
     run = Run(num_epochs=1, quiet=True)
     for _ in run.epochs(NO_PARAMETERS):
@@ -286,10 +302,13 @@ def test_too_few_epochs_for_a_resumed_run():
     """It would have the parameters of epoch 2 and the accuracy of epoch 1."""
     state = {'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'loss': 1.0, 'rows': 4,
                 'seconds': 1.0}
-    with pytest.raises(ValueError, match='num_epochs 1: the run was stopped in epoch 2 and needs at least 2'):
+    with pytest.raises(ValueError, match='num_epochs 1: the run has reached epoch 2 and needs at least 2'):
         Run(1, quiet=True).restore(state)
     Run(2, quiet=True).restore(state)
-    Run(1, quiet=True).restore({**state, 'num_batches': 0, 'rows': 0})
+    between_epochs = {**state, 'num_batches': 0, 'rows': 0}
+    Run(1, quiet=True).restore(between_epochs)
+    with pytest.raises(ValueError, match='num_epochs 1: the run has reached epoch 2 and needs at least 2'):
+        Run(1, quiet=True).restore({**between_epochs, 'history': 2 * state['history']})
 
 
 @pytest.mark.parametrize('error', [BrokenPipeError(32, 'Broken pipe'), OSError(28, 'No space left on device'),

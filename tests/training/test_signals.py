@@ -4,11 +4,13 @@ import re
 import shutil
 import signal
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gluon_mgpu.base.program import Stopped
+from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np
@@ -84,7 +86,7 @@ def test_signals_in_another_thread_do_nothing():
 
 def train(folder, signals=None, every=None, before=(), callbacks=()):
     """Train three epochs of three batches; return the run and the message about stopping, '' if it completed."""
-    saver = CheckpointCallback(folder, every, how_to_resume='again')
+    saver = CheckpointCallback(folder, every, resume_command='again')
     run = Run(3, quiet=True, folder=folder, callbacks=[*before, saver, *callbacks], workers=Workers(signals))
     try:
         for _ in run.epochs([[np.zeros(1)]]):
@@ -129,10 +131,49 @@ def test_a_signal_while_the_last_epoch_is_recorded_is_too_late(tmp_path, monkeyp
 
 def test_the_message_of_a_stopped_run(tmp_path):
     """It ends with the command that resumes the run, if there is one."""
-    for advice, end in (({}, ''), ({'how_to_resume': 'again'}, '; resume with: again')):
+    for advice, end in (({}, ''), ({'resume_command': 'again'}, '; resume with: again')):
         run = Run(2, quiet=True)
         next(run.epochs([[np.zeros(1)]]))
         assert str(CheckpointCallback(tmp_path, **advice).save_on_stop(run, 2)) == f'stopped after epoch 0{end}'
+
+
+def test_an_earlier_checkpoint_can_be_resumed_if_the_last_one_cannot_be_written(tmp_path, monkeypatch):
+    write = checkpoint.write
+
+    def full_disk(path, *args):
+        if path.name != 'checkpoint-00000003.safetensors':
+            raise OSError(28, 'No space left on device')
+        write(path, *args)
+
+    monkeypatch.setattr(checkpoint, 'write', full_disk)
+    signals = SimpleNamespace(received=0)
+    _, line = train(tmp_path, signals=signals, before=[SendSignal(signals, at=5)])
+    assert line == (f'stopped in epoch 2 after 2 batches; cannot write a checkpoint to {tmp_path} (No space left on '
+                    'device); the newest one is checkpoint-00000003.safetensors; resume with: again')
+
+
+def test_an_old_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch, capsys):
+    """The new one is complete; removing the old one is tried again later."""
+    def unlink(path):
+        raise PermissionError(13, 'Permission denied')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, 'unlink', unlink)
+        train(tmp_path)
+    assert len(checkpoints(tmp_path)) == 3 and capsys.readouterr().err == ''
+    train(tmp_path, every=1)
+    assert len(checkpoints(tmp_path)) == 2
+
+
+class SendSignal(Callback):
+    """Callback that sends a signal after `at` batches."""
+
+    def __init__(self, signals, at):
+        self.signals, self.at = signals, at
+
+    def batch_end(self, run):
+        if run.num_steps == self.at:
+            self.signals.received = signal.SIGTERM
 
 
 class Vanish(Callback):
@@ -149,14 +190,14 @@ class Vanish(Callback):
 
 
 def test_a_signal_when_the_folder_is_gone(tmp_path, capsys):
-    """No message says that training continues."""
+    """No message says that the run continues."""
     folder, signals = tmp_path / 'run', SimpleNamespace(received=0)
     folder.mkdir()
     _, line = train(folder, signals=signals, before=[Vanish(folder, signals)])
     assert line == (f'stopped after epoch 1; cannot write a checkpoint to {folder} (No such file or directory); '
                     'there is no earlier one')
     err = capsys.readouterr().err
-    assert not re.search(r'cannot write a checkpoint .*training continues', err), err
+    assert not re.search(r'cannot write a checkpoint .*the run continues', err), err
 
 
 @pytest.mark.parametrize('every', [None, 2])

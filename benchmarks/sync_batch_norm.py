@@ -30,7 +30,7 @@ def make_step(wrap, args):
     """Return a function that queues one step of a new network on the devices."""
     net = resnet18(10, args.dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': args.lr})
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': args.lr}, move_gradients=True)
     net, loss = wrap(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
     X = np.random.normal(size=(args.batch_size, 1, 28, 28))
     y = np.random.randint(0, 10, args.batch_size).astype('int32')

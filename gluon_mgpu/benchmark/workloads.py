@@ -69,7 +69,7 @@ class ResNet18(_Workload):
         net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
         self.devices, self.net = devices, hybridized(net)
         self.loss = hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
-        self.trainer = Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1})
+        self.trainer = Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
         self._allreduce, self._update = self.trainer.allreduce_grads, self.trainer.update
 
     def train_batch(self, X, y) -> list:

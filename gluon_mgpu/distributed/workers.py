@@ -52,9 +52,9 @@ class Workers:
         return algorithm
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
-        """Return a ``gluon.Trainer`` that sums the gradients over all workers."""
+        """Return a ``gluon.Trainer`` for a `hybridized` network that sums the gradients over all workers."""
         from ..parallel.trainer import Trainer
-        return Trainer(params, optimizer, optimizer_params)
+        return Trainer(params, optimizer, optimizer_params, move_gradients=True)
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
         """Copy the parameters of rank 0 to all workers, in place; blocks. `JobError` if the shapes differ.

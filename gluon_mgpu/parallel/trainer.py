@@ -23,19 +23,34 @@ MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
-    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. This one does not check that each gradient is new. The first
-    step moves the gradients of `params` into other memory. With sparse parameters or several dtypes, the calls are not
-    fewer. With another optimizer than SGD, ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer.
+    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. This one does not check that each gradient is new. With
+    sparse parameters or several dtypes, the calls are not fewer. With another optimizer than SGD, ``ignore_stale_grad``
+    or ``contrib.amp``, only the sums are fewer.
+
+    Parameters
+    ----------
+    params, optimizer, optimizer_params
+        As for ``gluon.Trainer``.
+    move_gradients : bool
+        Whether any step may move gradients into other memory; a `hybridized` network allows it. A network with
+        ``hybridize(static_shape=True)`` does not: it writes its gradients where they were in its first backward pass.
+        By default, they are moved only when the Trainer is created. For fewer calls, the parameters must have their
+        shapes by then.
     """
 
-    def __init__(self, params: list, optimizer: str, optimizer_params: dict):
+    def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None,
+                 move_gradients: bool = False):
         super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False)
+        self._move_gradients = move_gradients
         self._flat: list = []       # for each device: all gradients as one array
         self._gradients: list = []  # the parts of these arrays
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
+        arrays = [array for param in self._params for array in param._data or ()]
+        if arrays and all(param._data for param in self._params) and not any(array._fresh_grad for array in arrays):
+            self._flatten_gradients(move=True)  # there was no backward pass yet
 
     def _allreduce_grads(self) -> None:
-        if self._flatten_gradients():
+        if self._flatten_gradients(self._move_gradients):
             star(self._flat)  # the key-value store would keep buffers for gradients that are no longer used
         else:
             super()._allreduce_grads()
@@ -43,11 +58,11 @@ class Trainer(gluon.Trainer):
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
         if (type(sgd) is not mx.optimizer.SGD or sgd.multi_precision or ignore_stale_grad
-                or hasattr(self, '_amp_loss_scaler') or not self._flatten_gradients()):
+                or hasattr(self, '_amp_loss_scaler') or not self._flatten_gradients(self._move_gradients)):
             super()._update(ignore_stale_grad)
             return
         for number, groups in enumerate(self._groups):
-            sgd._set_current_context(number)
+            sgd._set_current_context(self._flat[number].ctx.device_id)  # as gluon.Trainer does
             for indices, *arrays in groups:
                 sgd._update_count(indices)
                 settings = {'num_weights': len(indices), 'lrs': sgd._get_lrs(indices), 'wds': sgd._get_wds(indices),
@@ -69,15 +84,17 @@ class Trainer(gluon.Trainer):
             updater.states_synced[i] = True
         return [updater.states[i] for i in indices]
 
-    def _flatten_gradients(self) -> bool:
-        """Move the gradients into one array per device, unless they are there; return False if that is impossible."""
+    def _flatten_gradients(self, move: bool) -> bool:
+        """Return whether all gradients of a device are in one array; if `move`, move them there if possible."""
         trained = [i for i, param in enumerate(self._params) if param.grad_req != 'null']
         params = [self._params[i] for i in trained]
         gradients = [gradient for param in params for gradient in param._grad or ()]
         if self._flat and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients)):
             return True
         weights = [weight for param in params for weight in param.list_data()]
-        if len({weight.dtype for weight in weights}) != 1 or any(param._grad_stype != 'default' for param in params):
+        if (not move or len({weight.dtype for weight in weights}) != 1
+                or any(param._grad_stype != 'default' for param in params)):
+            self._flat, self._gradients, self._groups = [], [], []
             return False
         self._flat = flatten_gradients(params)
         self._gradients = [gradient for param in params for gradient in param.list_grad()]

@@ -95,7 +95,7 @@ def test_parameters_that_change_during_training(change, as_one, devices):
     """Gradients in new memory are combined into one array again."""
     nets = [network(devices), network(devices)]
     # Otherwise gluon.Trainer would continue with the values in its key-value store
-    for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, update_on_kvstore=False))):
+    for net, kind in zip(nets, (partial(Trainer, move_gradients=True), partial(gluon.Trainer, **OWN_UPDATE))):
         part = {'one layer initialized again': [net[2]], 'all layers initialized again': [net]}.get(change, [])
         frozen = trainable(net)[:2] if 'frozen' in change else []
         if change == 'frozen before':
@@ -117,11 +117,12 @@ def test_parameters_that_change_during_training(change, as_one, devices):
     assert_same(*nets)
 
 
+@pytest.mark.parametrize('move_gradients', [False, True])
 @pytest.mark.parametrize('train_again', [False, True])
-def test_the_last_parameters_frozen(train_again, devices):
+def test_the_last_parameters_frozen(train_again, move_gradients, devices):
     """The gradients of the others stay where they are, so only the number of parameters shows the change."""
     nets = [network(devices), network(devices)]
-    for net, kind in zip(nets, (Trainer, gluon.Trainer)):
+    for net, kind in zip(nets, (partial(Trainer, move_gradients=move_gradients), gluon.Trainer)):
         trainer, rng = kind(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
         for grad_req in ('write', 'null', *['write'] * train_again):
             for param in trainable(net)[-2:]:
@@ -191,11 +192,44 @@ def test_a_step_takes_few_calls(momentum, operator, devices, monkeypatch):
     assert updates == [50, 50] * len(devices) and MAX_AT_ONCE >= 50
 
 
+@pytest.mark.parametrize('created', ['before the first pass', 'after a forward pass', 'after a backward pass'])
+def test_static_shapes(created, devices):
+    """Such a network writes its gradients where they were in its first backward pass, also if they have been moved."""
+    nets = [network(devices), network(devices)]
+    for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, **OWN_UPDATE))):
+        rng = numpy.random.default_rng(1)
+        net.hybridize(static_alloc=True, static_shape=True)
+        if created == 'after a forward pass':
+            for device in devices:
+                net(np.zeros((8 // len(devices), 1, 6, 6), ctx=device))
+        if created == 'after a backward pass':
+            step(net, SimpleNamespace(step=lambda rows: None), devices, 8, rng)
+        trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
+        for _ in range(4):
+            step(net, trainer, devices, 8, rng)
+        if kind is Trainer:
+            assert bool(trainer._flat) is (created != 'after a backward pass')
+    assert_same(*nets)
+
+
+def test_updates_are_counted_as_gluon_trainer_counts_them(devices, device_list):
+    """Also on devices that do not begin at 0, and in turns with its own way to update."""
+    devices = device_list(len(devices) + 1)[1:]
+    nets = [network(devices), network(devices)]
+    for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, **OWN_UPDATE))):
+        lr = mx.lr_scheduler.FactorScheduler(1, factor=0.5, base_lr=0.1)
+        trainer, rng = kind(trainable(net), 'sgd', {'lr_scheduler': lr}), numpy.random.default_rng(1)
+        for number in range(4):
+            only_fresh = SimpleNamespace(step=lambda rows: trainer.step(rows, ignore_stale_grad=True))
+            step(net, only_fresh if number % 2 else trainer, devices, 8, rng)
+    assert_same(*nets)
+
+
 def test_memory_of_gradients_no_longer_used_is_freed(devices):
     """Layers are frozen in turn, as in a GAN. MXNet's key-value store would never free its buffers."""
     net, keys, arrays, rng = network(devices), [], [], numpy.random.default_rng(1)
     params = trainable(net)
-    trainer = Trainer(params, 'sgd', {'learning_rate': 0.1})
+    trainer = Trainer(params, 'sgd', {'learning_rate': 0.1}, move_gradients=True)
     for number in range(4):
         for i, param in enumerate(params):
             param.grad_req = 'null' if number and i % 2 == number % 2 else 'write'

@@ -195,7 +195,7 @@ MISTAKES_WITH_TRAINER = {
     'a stale gradient': r'batch 4, of 2 rows: the gradient of the batch before is added, from cpu\(2\) without rows',
     'skips stale gradients': r'batch 4, of 2 rows: the update leaves out cpu\(2\)\.',
     'drops the rows that remain': 'batch 2, of 10 rows: row 10 counts 0 times',
-    'clips each gradient': 'The reason cannot be told, because no weights of the rows explain the update',
+    'clips each gradient': 'The cause is unknown: no weights of the rows explain the update',
 }
 
 
@@ -573,6 +573,18 @@ def test_a_step_that_needs_an_even_split(batches):
     assert len(report.notes) == 4
 
 
+def test_a_step_that_fails_after_updating_some_devices(batches):
+    """The batch is skipped; its half-made update is not a mistake of the next one."""
+    def train_batch(state, X, y, devices):
+        if len(X) < len(devices):
+            state[0][0][:] += 1
+            raise AssertionError
+        step_from_scratch(state, X, y, devices)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.ok
+    assert 'of 2 rows are not checked, because the step raises AssertionError (no message)' in report.notes[0]
+
+
 @pytest.mark.slow
 def test_rows_that_influence_each_other(batches):
     """Batch norm by hand cannot be switched off."""
@@ -590,7 +602,7 @@ def test_rows_that_influence_each_other(batches):
         for params in state:
             scratch.sgd(params, LR, len(X))
     report = check_data_parallel(make_arrays, train_batch, batches)
-    assert 'The reason cannot be told' in report.diagnosis[0] and 'rows may influence each other' in report.diagnosis[0]
+    assert 'The cause is unknown' in report.diagnosis[0] and 'rows may influence each other' in report.diagnosis[0]
 
 
 def test_a_single_number_as_parameter(batches):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: tools/test_arm64.sh
-# On x86-64 Debian or Ubuntu: make an ARM64 root with Debian 12 in a temporary folder, install this package in it, and run
-# some of the tests and one epoch of LeNet, emulated by QEMU.
+# usage: [DEBIAN=trixie] tools/test_arm64.sh
+# On x86-64 Debian or Ubuntu: make an ARM64 root with Debian 12, or the given release, in a temporary folder, install this
+# package in it, and run some of the tests and one epoch of LeNet, emulated by QEMU.
 set -euo pipefail
 
 if [ "${1:-}" != in-root ]; then
@@ -31,7 +31,7 @@ if [ "${1:-}" != in-root ]; then
     --include=ca-certificates,coreutils,dash,bash,libc-bin,libgomp1,liblapacke,libopenblas0-pthread,libstdc++6,python3-venv,sed \
     --extract-hook="mkdir \"\$1/package\" && tar -C \"\$1/package\" -xf '$files'" \
     --extract-hook='cp /etc/ssl/certs/ca-certificates.crt "$1/etc/ssl/certs"' \
-    --extract-hook='chroot "$1" bash /package/tools/test_arm64.sh in-root' bookworm /dev/null
+    --extract-hook='chroot "$1" bash /package/tools/test_arm64.sh in-root' "${DEBIAN:-bookworm}" /dev/null
   exit
 fi
 

@@ -35,7 +35,7 @@ def positive(name: str, value: float | str) -> float:
 def _number(name: str, value: float | str, is_valid: Callable[[float], bool], rule: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not is_valid(number):
         raise ValueError(f'{name} {value!r}: must be a number {rule}')

@@ -48,8 +48,10 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
         except Exception as error:
             if not done or several.workers.size > 1:
                 raise
+            [reason] = str(error).strip().splitlines()[:1] or ['no message']
             skipped.append(f'batches of {len(y)} rows are not checked, because the step raises {type(error).__name__} '
-                           f'({str(error).strip().splitlines()[0][:100]})')
+                           f'({reason[:100]})')
+            several.assign(right)  # the step may have updated some devices
             continue
         done.append((X, y))
         before, right = right, one.step(X, y)[0]
@@ -74,7 +76,7 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
     found = compare(several, batches)
     if not found.wrong:
         return ['WRONG: the state of the optimizer differs. With plain SGD instead, k devices equal one.',
-                'Do: update every device after every batch, also a device without rows.']
+                'Do: update every device after every batch, including devices without rows.']
     n = len(found.batches[-1][1])
     where = (f'WRONG in {len(found.wrong)} of {len(found.rows)} parameters after batch {len(found.batches)}, of {n} '
              f'row{"s" * (n > 1)}')
@@ -86,10 +88,10 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
                 'Without the batch before, from the same parameters, this does not happen.']
     weights = _row_weights(several, found)
     if weights is None or _same(weights, 1):
-        return [f'{where}. The reason cannot be told, because no weights of the rows explain the update. Gradients may '
+        return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may '
                 'be clipped, rows may influence each other, weight decay may differ, or the optimizer is not SGD.']
     fault, remedy = _explain(weights, devices)
-    return [f'{where}: {fault}.', f'Do: {remedy}.', '', 'Weights of the rows in each update, 1 if right:',
+    return [f'{where}: {fault}.', f'Do: {remedy}.', '', 'Weight of each row in the update of each device; 1 is right:',
             *(f'{device}: {", ".join(f"{weight:.3g}" for weight in row)}'
               for device, row in zip(devices, weights.round(3) + 0.0))]
 
@@ -112,7 +114,7 @@ def _is_right_alone(several: Training, found: Comparison) -> bool:
     """Return whether the last batch is right in a new training that starts with it, from the same parameters."""
     try:
         return not compare(several, found.batches[-1:], found.before).wrong
-    except UserWarning:  # Gluon's Trainer refuses a gradient that was never written
+    except UserWarning:  # from Gluon's Trainer, if a gradient was never written
         return True
 
 
@@ -145,7 +147,7 @@ def _explain(weights: numpy.ndarray, devices: list[str]) -> tuple[str, str]:
     alone = [device for device, row, shard in zip(devices, weights, shards) if _same(numpy.delete(row, shard), 0)]
     if left_out:
         return (f'the update leaves out {", ".join(left_out)}',
-                'update all devices, also one without rows, which ignore_stale_grad=True skips')
+                'update every device; ignore_stale_grad=True skips devices without rows')
     if not _same(weights, first):
         return (f'the sum of the gradients does not reach {", ".join(alone) or "all devices"}',
                 'sum the gradients over the devices, and write the sum into their arrays: total.copyto(data[i]), not '

@@ -19,8 +19,8 @@ from .shards import shard_rows
 class BatchIterator:
     """Iterator over the batches of a dataset; each ``for`` loop over it is one epoch.
 
-    Yields ``(X, y)``: float32 (b, 1, 28, 28) in [0, 1] and int32 (b,), new arrays on ``cpu(0)``. The last batch may be
-    smaller; no row is dropped. Never blocks, so that devices compute while the next batch is prepared.
+    Yields ``(X, y)``: float32 (b, 1, height, width) in [0, 1] and int32 (b,), new arrays on ``cpu(0)``. The last batch
+    may be smaller; no row is dropped. Never blocks, so that devices compute while the next batch is prepared.
 
     Source: D2L 23.7, ``load_data_fashion_mnist``, which returns a DataLoader. Here a batch is cut in one operation
     instead of row by row, and only the seed and the epoch determine the order.
@@ -28,7 +28,7 @@ class BatchIterator:
     Parameters
     ----------
     images, labels : numpy.ndarray
-        uint8 (n, 28, 28) and integers (n,).
+        uint8 (n, height, width) and integers (n,).
     dataset : str
         The name of the dataset, for logs and plots.
     shuffle : bool
@@ -51,14 +51,15 @@ class BatchIterator:
                  shuffle: bool = False, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> None:
         _check_arrays(images, labels)
         self.batch_size = integer('batch_size', batch_size, minimum=1)
-        self.dataset, self.shard = dataset, shard
+        rank, size = shard[0], integer('size', shard[1], minimum=1)
+        self.dataset, self.shard = dataset, (integer('rank', rank, 0, size - 1), size)
         self.epoch, self.num_rows = 0, len(images)
         self.num_classes = int(labels.max()) + 1 if len(labels) else 0
         self.digest = _digest(images, labels)
         self._shuffle, self._seed = shuffle, integer('seed', seed, minimum=0)
         self._kept = numpy.arange(self.num_rows)
-        if not shuffle and shard != (0, 1):  # the same rows in each epoch: drop those of other shards
-            self._kept = numpy.concatenate(list(self._shards(self._kept)))
+        if not shuffle and self.shard != (0, 1):  # the same rows in each epoch: drop those of other shards
+            self._kept = numpy.concatenate([self._kept[:0], *self._shards(self._kept)])
             images, labels = images[self._kept], labels[self._kept]
         self._images, self._labels = images, labels
 

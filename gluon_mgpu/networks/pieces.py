@@ -61,7 +61,10 @@ class Piece:
         arrays.update((name, as_input(array)) for name, array in outputs.items())
 
         def backward(gradients: dict[str, Any]) -> None:
-            autograd.backward(list(outputs.values()), [gradients.pop(name) for name in outputs])
+            heads = [gradients.pop(name) for name in outputs]
+            if all(array.grad is None for array in inputs.values()):  # all layers up to here are frozen
+                return
+            autograd.backward(list(outputs.values()), heads)
             for name, array in inputs.items():
                 if name not in self._params:
                     accumulate(gradients, name, array.grad, arrays)
@@ -131,19 +134,23 @@ def cut(block: gluon.HybridBlock, X: Any) -> tuple[list[Piece | Norm], str, str]
 
 
 def _is_batch_norm(node: dict) -> bool:
-    return 'batchnorm' in node['op'].lower().replace('_', '') and node['attrs'].get('use_global_stats') not in TRUE
+    return 'batchnorm' in node['op'].lower().replace('_', '') and _settings(node).get('use_global_stats') not in TRUE
+
+
+def _settings(node: dict) -> dict[str, str]:
+    return node.get('attrs', {})  # missing if all are defaults
 
 
 def _replace(node: dict, number: int, params: dict) -> Norm:
-    """Give a batch norm other arguments than its parameters and running statistics; return what it was."""
-    settings = {'axis': '1', 'eps': '1e-3', 'momentum': '0.9', 'fix_gamma': 'True', **node['attrs']}
+    """Let a batch norm compute with new variables, instead of its parameters and statistics; return it as a `Norm`."""
+    settings = {'axis': '1', 'eps': '1e-3', 'momentum': '0.9', 'fix_gamma': 'True', **_settings(node)}
     X, *names = node['inputs']
     if node['op'] not in ('BatchNorm', '_npx_batch_norm') or not all(name in params for name in names):
         raise ValueError(f"{node['name']} ({node['op']}): only gluon.nn.BatchNorm can be synchronized over devices; "
                          'use it instead, or train without sync_batch_norm')
     arguments = [f'{kind}_{number}' for kind in ('scale', 'shift', 'mean', 'variance')]
     node['inputs'] = [X, *arguments]
-    node['attrs'] = {**node['attrs'], 'use_global_stats': 'True', 'fix_gamma': 'False'}
+    node['attrs'] = {**_settings(node), 'use_global_stats': 'True', 'fix_gamma': 'False'}
     gamma, beta, running_mean, running_var = names
     return Norm(X, arguments, gamma, beta, params[running_mean], params[running_var], int(settings['axis']),
                 float(settings['eps']),

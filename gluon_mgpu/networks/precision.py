@@ -53,13 +53,16 @@ class LowPrecisionConv2D(gluon.nn.Conv2D):
         super().__init__(*args, **kwargs)
         self._dtype = dtype
 
-    def hybrid_forward(self, F, X, weight, bias):
+    def hybrid_forward(self, F, X, weight, bias=None):
         """Compute (n, c, h, w) -> (n, channels, ...)."""
-        return super().hybrid_forward(F, X, _cast(F, weight, self._dtype), _cast(F, bias, self._dtype))
+        bias = bias if bias is None else _cast(F, bias, self._dtype)
+        return super().hybrid_forward(F, X, _cast(F, weight, self._dtype), bias)
 
 
 def conv2d(*args, dtype: str = 'float32', **kwargs) -> gluon.nn.Conv2D:
-    """Return a ``gluon.nn.Conv2D`` that computes in `dtype`, one of `DTYPES`."""
+    """Return a ``gluon.nn.Conv2D`` that computes in `dtype`; ValueError if that is not one of `DTYPES`."""
+    if dtype not in DTYPES:
+        raise ValueError(f'dtype {dtype!r}: must be one of {", ".join(DTYPES)}')
     if dtype == 'float32':
         return gluon.nn.Conv2D(*args, **kwargs)
     return LowPrecisionConv2D(*args, dtype=dtype, **kwargs)

@@ -17,6 +17,7 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
+    symbolic.__kwdefaults__ = function.__kwdefaults__
     symbols = [[_variable(f'{i}_{j}') for j in range(len(arg))] if isinstance(arg, list) else _variable(f'{i}')
                for i, arg in enumerate(args)]
     return symbolic(*symbols), [symbol.name for symbol in flatten(symbols)]

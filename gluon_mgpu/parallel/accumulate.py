@@ -20,8 +20,8 @@ def in_parts(X_shards: list, y_shards: list, num_parts: int, gradients: Callable
         From `split_batch`: one array per device that got rows. They are cut into parts as evenly as possible, and into
         fewer than `num_parts` if a shard has fewer rows, so that every part has rows on the same devices.
     gradients : callable
-        Maps the number of a device to its gradients, which each backward pass overwrites (``grad_req='write'``). It is
-        called after the first part.
+        Maps the number of a device to its gradients. Each backward pass must overwrite all of them
+        (``grad_req='write'``, and every parameter is used). It is called after the first part.
 
     Yields
     ------

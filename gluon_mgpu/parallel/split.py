@@ -11,6 +11,8 @@ from functools import lru_cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 from ..base.checks import positive
 from ..data.shards import shard_rows
 from ..devices.lists import check_omp_threads
@@ -25,7 +27,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function requires that the devices
     divide the rows, or creates empty shards, on which layers fail. It also queues each slice as an operation; here
     slices are views. Raises ValueError if there are no devices, or several CPU contexts would hang
-    (`check_omp_threads`), or for invalid shares.
+    (`check_omp_threads`), or for invalid shares or another type of `data`.
 
     Parameters
     ----------
@@ -71,7 +73,7 @@ def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> t
 
     Raises ValueError unless there is one for each device and all are above 0.
     """
-    numbers = shares.split(',') if isinstance(shares, str) else shares
+    numbers: Any = shares.split(',') if isinstance(shares, str) else shares if hasattr(shares, '__len__') else [shares]
     if len(numbers) != len(devices):
         raise ValueError(f'shares {",".join(map(str, numbers))}: must be one number for each of {list(devices)}')
     return tuple(positive('share', number) for number in numbers)
@@ -87,10 +89,12 @@ def _rows(n: int, shares: tuple[float, ...]) -> list[slice]:
 
 
 def _from_numpy(array: Any) -> Any:
-    """Copy a NumPy array to ``cpu(0)``; return an MXNet array as it is."""
+    """Copy a NumPy array to ``cpu(0)``; return an array of ``mxnet.np`` as it is."""
     from ..mxnet_setup.compat import empty_with_view, mx
     if isinstance(array, mx.nd.NDArray):
-        return array
+        return array.as_np_ndarray()
+    if not isinstance(array, numpy.ndarray):
+        raise ValueError(f'cannot split a {type(array).__name__}: pass an array of mxnet.np or NumPy')
     copy, view = empty_with_view(array.shape, array.dtype)
     view[:] = array
     return copy

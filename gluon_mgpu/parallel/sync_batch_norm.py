@@ -10,11 +10,11 @@ and every device computes
 
     y = gamma (x - m) / sqrt(v + eps) + beta
 
-No difference of large numbers is taken: m_i is subtracted before squaring. Ordinary batch norm has m_i and v_i here.
+Large numbers do not cancel, because m_i is subtracted before squaring. Ordinary batch norm has m_i and v_i here.
 
 The backward pass needs sums over all devices, too. Each x contributes to m and v, and through these to every y on every
-device. With x^ = (x - m) / sqrt(v + eps), with dy for the derivative of the loss by y, and with means over the rows of
-all devices,
+device. With x^ = (x - m) / sqrt(v + eps), with dy for the derivative of the loss with respect to y, and with means over
+the rows of all devices,
 
     dx = gamma / sqrt(v + eps) (dy - mean(dy) - x^ mean(dy x^))
 
@@ -38,7 +38,7 @@ class SyncBatchNorm(HybridizedBlock):
         with autograd.record():
             ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(net.forward(X_shards), y_shards)]
         net.backward(ls)          # not autograd.backward: each loss depends on the rows of all devices
-        scores = net(X)           # after training, by the running statistics
+        scores = net(X)           # after training; uses the running statistics
 
     The network is cut at its batch norms. All devices compute a piece, then the statistics of its output are combined,
     then all compute the next piece. Running statistics are updated as by ``gluon.nn.BatchNorm`` on one device. They are
@@ -66,11 +66,15 @@ class SyncBatchNorm(HybridizedBlock):
         """Return the output for each shard of a batch, while autograd records; does not block after the first call.
 
         `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network.
+        Raises ValueError if autograd does not record in training mode, or if the previous batch had no `backward`.
         """
+        if not autograd.is_training() or not X_shards:
+            raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
+                             'without training, call net(X)')
         if self._steps and autograd.is_recording():
             self._steps = []
-            raise ValueError('SyncBatchNorm: the batch before had no backward pass; call net.backward(ls) instead of '
-                             'autograd.backward(ls)')
+            raise ValueError('SyncBatchNorm: the previous forward had no net.backward(ls), and is now discarded: call '
+                             'forward again, and net.backward(ls) instead of autograd.backward(ls)')
         if not self._parts:
             self._parts, self._data, self._result = cut(self.block, X_shards[0])
         params = {param.var().name: param for param in self.collect_params().values()}
@@ -81,7 +85,7 @@ class SyncBatchNorm(HybridizedBlock):
             self._batch, self._steps = arrays_on, steps
         y_hats = [arrays[self._result] for arrays in arrays_on]
         for y_hat in y_hats:
-            y_hat.attach_grad()  # zeros, in case that no loss depends on it
+            y_hat.attach_grad()  # zeros, in case no loss depends on it
         return y_hats
 
     def backward(self, ls: list, head_grads: list | None = None) -> None:

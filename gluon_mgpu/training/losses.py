@@ -49,8 +49,11 @@ class Losses:
     def add(self, ls: list) -> int:
         """Queue the losses of a batch, one array (n,) per device, and return how many batches were counted.
 
-        Blocks only when it is time to read the batches before this one.
+        Blocks only when it is time to read the batches before this one. Raises ValueError for arrays of other shapes.
         """
+        if any(l.ndim != 1 for l in ls):
+            raise ValueError('record_losses needs the loss of each row, arrays (n,), not arrays of shape '
+                             f'{", ".join(str(l.shape) for l in ls)}: do not take the mean or the sum')
         self._unread.append(ls)
         return self.read(self._batches_per_read) if len(self._unread) > self._batches_per_read else 0
 

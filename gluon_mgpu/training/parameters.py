@@ -74,15 +74,15 @@ def trainable(net: Any) -> list:
     """Return the parameters of a Gluon network that have gradients, as a Trainer should get them.
 
     The book passes all parameters. At its first step, a Trainer then copies batch norm's running statistics from the
-    first device to the others. With a hybridized network, whose statistics MXNet does not wait for, it occasionally
-    restores those from before the first batch.
+    first device to the others. It does not wait for those of a hybridized network, and occasionally restores the values
+    from before the first batch.
     """
-    return [param for param in net.collect_params().values() if param.grad_req != 'null']
+    return [param for param in _each_once(net) if param.grad_req != 'null']
 
 
 def gradients(net: Any, device: Any) -> list:
     """Return the gradients of a Gluon network on a device that a backward pass overwrites; does not wait."""
-    return [param.grad(device) for param in net.collect_params().values() if param.grad_req == 'write']
+    return [param.grad(device) for param in _each_once(net) if param.grad_req == 'write']
 
 
 def statistics(net: Any) -> list[str]:
@@ -113,6 +113,11 @@ def wait() -> None:
     """Wait until all devices are idle."""
     from ..mxnet_setup.compat import npx
     npx.waitall()
+
+
+def _each_once(net: Any) -> list:
+    """Return the parameters of a Gluon network. MXNet 2 lists one that several layers share once for each layer."""
+    return list({id(param): param for param in net.collect_params().values()}.values())
 
 
 def _registered(net: Any) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Learning rates that change from step to step, by MXNet's schedulers."""
+"""Learning-rate schedules, built from MXNet's schedulers."""
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..base.checks import positive
+from ..base.checks import integer, positive
 from ..mxnet_setup.compat import mx
 
 SCHEDULES = ('constant', 'cosine', 'step')
@@ -15,7 +15,9 @@ def check_lr(lr: float | Callable) -> float | Callable:
 
 
 def schedule(name: str, lr: float, num_steps: int, warmup_steps: int = 0) -> Callable[[int], float]:
-    """Return one of MXNet's schedulers: the learning rate of `num_steps` updates as a function of the number, from 1.
+    """Return an MXNet scheduler, which maps the number of an update, 1 to `num_steps`, to its learning rate.
+
+    Raises ValueError for an unknown name, or numbers of steps that are not possible.
 
     Parameters
     ----------
@@ -27,7 +29,10 @@ def schedule(name: str, lr: float, num_steps: int, warmup_steps: int = 0) -> Cal
     warmup_steps : int
         Number of updates in which the rate rises linearly to `lr`, counted in `num_steps`.
     """
-    settings = {'base_lr': lr, 'warmup_steps': warmup_steps}
+    if name not in SCHEDULES:
+        raise ValueError(f'schedule {name!r}: must be one of {", ".join(SCHEDULES)}')
+    num_steps = integer('num_steps', num_steps, minimum=1)
+    settings = {'base_lr': positive('lr', lr), 'warmup_steps': integer('warmup_steps', warmup_steps, 0, num_steps)}
     if name == 'cosine':  # 0 at update num_steps + 1, so that the last update still has an effect
         return mx.lr_scheduler.CosineScheduler(num_steps + 1, **settings)
     at = sorted({max(1, num_steps * quarters // 4) for quarters in (2, 3)})

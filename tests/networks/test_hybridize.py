@@ -420,6 +420,14 @@ def test_two_outputs_are_an_error(devices):
         hybridized(Two())(np.ones(1, ctx=devices[0]))
 
 
+def test_default_values():
+    @hybridized
+    def f(X, Y=2, *, scale=3.0):
+        return X * Y * scale
+
+    assert f(np.ones(1)).item() == 6
+
+
 def test_the_name_of_the_function_is_kept():
     assert dense.__name__ == 'dense'
     assert dense.__wrapped__ is not dense

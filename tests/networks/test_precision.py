@@ -92,6 +92,20 @@ def test_bfloat16_trains_as_float32_does():
         p.shape for p in float32_net.collect_params().values()}
 
 
+@needs_bfloat16
+def test_convolutions_without_bias():
+    conv = hybridized(gluon.nn.HybridSequential())
+    conv.block.add(precision.Cast('bfloat16'), precision.conv2d(2, kernel_size=1, use_bias=False, dtype='bfloat16'),
+                   precision.Cast('float32'))
+    conv.block.initialize(init=mx.init.One())
+    assert (conv(np.ones((1, 3, 2, 2))).asnumpy() == 3).all()
+
+
+def test_a_convolution_of_unknown_dtype():
+    with pytest.raises(ValueError, match="dtype 'fp16': must be one of float32, bfloat16, float16"):
+        precision.conv2d(2, kernel_size=1, dtype='fp16')
+
+
 def test_the_chapter_checks_the_dtype_before_it_trains(monkeypatch):
     monkeypatch.setattr(precision, 'processor_flags', lambda: [])
     with pytest.raises(ValueError, match='dtype bfloat16'):

@@ -6,7 +6,7 @@ import pytest
 
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.mxnet_setup.compat import autograd, np
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
 from gluon_mgpu.parallel.split import split_and_load, split_batch, split_by
 
 
@@ -70,7 +70,8 @@ def test_equal_shares_change_nothing(device_list):
 
 @pytest.mark.parametrize(('shares', 'message'), [
     ([1, 2, 3], 'shares 1,2,3: must be one number for each of '), ([], 'shares : must be one number for'),
-    ('3', 'shares 3: must be one number for'), ([1, 0], 'share 0: must be a number above 0'),
+    ('3', 'shares 3: must be one number for'), (3, 'shares 3: must be one number for'),
+    ([1, 0], 'share 0: must be a number above 0'),
     ([1, -1], 'share -1: must'), ([1, float('nan')], 'share nan: must'),
     ('3,x', "share 'x': must be a number above 0")])
 def test_invalid_shares(devices, shares, message):
@@ -115,6 +116,13 @@ def test_numpy_arrays_of_any_byte_order(devices, dtype):
 @pytest.mark.parametrize('dtype', ['complex64', 'O'])
 def test_dtypes_that_mxnet_lacks(devices, dtype):
     assert 'MXNet has no such arrays; convert it' in error_line(split_and_load, numpy.zeros(4, dtype), devices)
+
+
+def test_arrays_of_another_kind(devices):
+    shards = split_and_load(mx.nd.arange(4), devices)
+    assert [type(shard) for shard in shards] == [np.ndarray] * len(devices)
+    assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [0, 1, 2, 3]
+    assert error_line(split_and_load, [1, 2], devices) == 'cannot split a list: pass an array of mxnet.np or NumPy'
 
 
 def test_splitting_can_be_differentiated(devices):

@@ -11,6 +11,7 @@ from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.networks import pieces
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import Residual, resnet18
 from gluon_mgpu.parallel.split import split_and_load
@@ -279,8 +280,47 @@ def test_the_backward_pass_of_autograd_is_refused(device_list):
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     autograd.backward(ls)
-    with autograd.record(), pytest.raises(ValueError, match=r'call net.backward\(ls\)'):
+    with autograd.record(), pytest.raises(ValueError, match='the previous forward had no net.backward'):
         net.forward(X_shards)
+
+
+def test_forward_is_only_for_training(device_list):
+    net = small_net()
+    net.initialize(ctx=device_list(2))
+    X_shards, synchronized = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
+    for shards, recording in ((X_shards, autograd.pause()), ([], autograd.record())):
+        with recording, pytest.raises(ValueError, match=r'call it within autograd.record\(\); without training'):
+            synchronized.forward(shards)
+
+
+@pytest.mark.parametrize('num_frozen', [1, 3, 5])  # before the first batch norm, between two, before the last layer
+def test_frozen_layers(num_frozen, device_list):
+    found = []
+    for k, wrap in ((1, hybridized), (2, SyncBatchNorm)):
+        devices, net = device_list(k), small_net()
+        npx.random.seed(0)
+        net.initialize(init=init.Xavier(), ctx=devices)
+        for layer in list(net._children.values())[:num_frozen]:
+            layer.collect_params().setattr('grad_req', 'null')
+        X_shards, block = split_and_load(np.arange(4 * 144.0).reshape(4, 1, 12, 12) % 7, devices), wrap(net)
+        with autograd.record():
+            y_hats = block.forward(X_shards) if wrap is SyncBatchNorm else [block(X) for X in X_shards]
+            ls = [(y_hat ** 2).sum() for y_hat in y_hats]
+        (block if wrap is SyncBatchNorm else autograd).backward(ls)
+        found.append([sum(grad.asnumpy() for grad in param.list_grad()) for param in trainable(net)])
+    assert len(found[0]) == len(found[1]) > 0
+    largest = max(abs(grad).max() for grad in found[0])  # the gradient of a bias before a norm is only rounding
+    for expected, grad in zip(*found):
+        numpy.testing.assert_allclose(grad, expected, rtol=1e-3, atol=1e-4 * largest)
+
+
+def test_a_batch_norm_with_default_options():
+    """Its node in the graph has no attributes."""
+    node = {'op': 'BatchNorm', 'name': 'norm', 'inputs': ['X', 'gamma', 'beta', 'mean', 'variance']}
+    assert pieces._is_batch_norm(node)
+    norm = pieces._replace(node, 0, dict.fromkeys(node['inputs'][1:]))
+    assert (norm.axis, norm.eps, norm.fix_gamma) == (1, 1e-3, True)
+    assert node['attrs'] == {'use_global_stats': 'True', 'fix_gamma': 'False'} and not pieces._is_batch_norm(node)
 
 
 def test_losses_need_not_depend_on_all_shards(device_list):

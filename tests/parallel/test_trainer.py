@@ -220,7 +220,7 @@ def test_updates_are_counted_as_gluon_trainer_counts_them(devices, device_list):
         lr = mx.lr_scheduler.FactorScheduler(1, factor=0.5, base_lr=0.1)
         trainer, rng = kind(trainable(net), 'sgd', {'lr_scheduler': lr}), numpy.random.default_rng(1)
         for number in range(4):
-            only_fresh = SimpleNamespace(step=lambda rows: trainer.step(rows, ignore_stale_grad=True))
+            only_fresh = SimpleNamespace(step=partial(trainer.step, ignore_stale_grad=True))
             step(net, only_fresh if number % 2 else trainer, devices, 8, rng)
     assert_same(*nets)
 

@@ -2,6 +2,7 @@
 import csv
 import io
 import itertools
+import re
 import sys
 
 import numpy
@@ -206,6 +207,12 @@ def test_an_epoch_must_be_ended_and_have_losses():
         run.end_epoch(0.5)
 
 
+@pytest.mark.parametrize('shape', [(), (2, 1)])
+def test_losses_that_are_not_one_per_row(shape):
+    with pytest.raises(ValueError, match=rf'arrays \(n,\), not arrays of shape {re.escape(str(shape))}: do not take'):
+        Run(1, quiet=True).record_losses([np.ones(shape)])
+
+
 def test_an_epoch_that_is_left_early():
     """Its time and its progress would be unknown; the message says how to train fewer batches."""
     run, data = Run(1, quiet=True), [[np.ones(2)]] * 4
@@ -242,7 +249,7 @@ def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most
     started, read = [], []
 
     class Loss:
-        size = 2
+        size, ndim = 2, 1
 
         def wait_to_read(self):
             pass

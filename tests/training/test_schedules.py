@@ -76,6 +76,16 @@ def test_a_scheduler_means_the_same_as_in_gluon_trainer(name, devices):
     assert results[0] == results[1] != 1
 
 
+@pytest.mark.parametrize(('arguments', 'message'), [
+    (('cosin', 0.1, 10), "schedule 'cosin': must be one of constant, cosine, step"),
+    (('cosine', 0.1, 0), 'num_steps 0: must be an integer of at least 1'),
+    (('cosine', 0.1, 10, 11), 'warmup_steps 11: must be an integer from 0 to 10'),
+    (('step', -1, 10), 'lr -1: must be a number above 0')])
+def test_invalid_schedules(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(*arguments)
+
+
 def test_a_rate_is_a_number_above_zero_or_a_function():
     assert check_lr('0.5') == 0.5 and check_lr(max) is max
     with pytest.raises(ValueError, match='lr -1: must be a number above 0'):

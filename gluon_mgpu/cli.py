@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -72,7 +73,7 @@ def _run(chapter: Chapter, parser: argparse.ArgumentParser, argv: list) -> None:
 
         # First, because workers with different flags could call different collectives below and deadlock
         workers.check_equal({'chapter': chapter.name, **vars(args)})
-        # on_rank_0 broadcasts the result. If a rank fails, it and on_all_ranks raise the error on all ranks
+        # on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
         args, resumed = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv, stack, log))
         devices, data = workers.on_all_ranks(lambda: _devices_and_data(chapter, args, workers, log))
         config = _configuration(chapter, args, workers, devices, data)
@@ -97,7 +98,7 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
     if args.fp16_allreduce:
         raise ValueError('--fp16-allreduce: works only with --horovod')
     info = launch_info()
-    # mpirun and srun also start programs that do not belong together
+    # mpirun and srun are also used to start independent programs
     if info and info.launcher == 'horovodrun' and info.size > 1:
         raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
     return contextlib.nullcontext(Workers(signals))
@@ -105,7 +106,10 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
 
 def _find_run(chapter: Chapter, parser, args, argv: list, stack: contextlib.ExitStack,
               log) -> tuple[argparse.Namespace, ResumedRun | None]:
-    """Return the flags and the run to resume, if any; lock its folder. Checks what will be written, writes nothing."""
+    """Return the flags and the run to resume, if any, with its folder locked. Writes nothing.
+
+    Checks flags that depend on each other, and the paths that will be written.
+    """
     resumed = find_resumed_run(args.resume, args.out_dir, stack, log) if args.resume else None
     if resumed:
         args = _resumed_flags(chapter, parser, args, argv, resumed)
@@ -154,7 +158,7 @@ def _devices_and_data(chapter: Chapter, args, workers: Any, log) -> tuple[list, 
     else:
         available = num_mxnet_gpus()
         if not available:
-            log(f'{why_no_gpus()}: training on CPU contexts')
+            log(f'{why_no_gpus()}; training on CPU contexts')
         devices = devices_from(args.num_gpus or (min(available, 2) if available else 2))
     if args.shares:
         check_shares(args.shares, devices)
@@ -172,6 +176,7 @@ def _configuration(chapter: Chapter, args, workers: Workers, devices: list, data
     train_iter, test_iter = data
     all_devices = [name for names in workers.allgather(list(map(str, devices))) for name in names]
     config = {'chapter': chapter.name, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
+              'data_dir': args.data_dir and os.path.abspath(os.path.expanduser(args.data_dir)),
               'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
               'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
               **versions(), 'environment': settings()}
@@ -264,8 +269,7 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     add('--num-epochs', type=integer_flag(), default=10, metavar='N',
         help='passes over the training images (default: %(default)s)')
     add('--dataset', choices=DATASETS, default='auto',
-        help='auto: fashion-mnist if it is in --data-dir or can be downloaded, else glyphs, generated images '
-             '(default: %(default)s)')
+        help='auto: fashion-mnist, or glyphs, generated images, if it cannot be downloaded (default: %(default)s)')
     add('--data-dir', type=text, metavar='DIR',
         help='folder with fashion-mnist/ and mnist/; nothing is downloaded (default: $GLUON_MGPU_DATA; if that is '
              'not set, ~/.cache/gluon-mgpu, into which they are downloaded)')

@@ -39,8 +39,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
                 split_batch: Callable = split_batch) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row: for each part, one array for each device that got rows. Raises ValueError if `X` and
-    `y` have different numbers of rows, or no rows.
+    Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
+    ValueError if `X` and `y` have different numbers of rows, or if they have none and `batch_size` is not given.
 
     Source: D2L 13.6.3, the body of ``train``. Here a batch may have fewer rows than there are devices.
 
@@ -84,8 +84,9 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
           shares: list | str | None = None) -> None:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. The book waits for the devices after every batch; here, the program waits for
-    them only at the end of an epoch, and reads losses some batches later.
+    Source: D2L 13.6.3, ``train``. The book waits for the devices after every batch; here, the program reads
+    losses some batches later, so that the devices always have work, and waits for all batches only at the end of an
+    epoch.
 
     Raises ValueError as `scratch.train` does, and if a device does not support `dtype`.
 

@@ -40,7 +40,7 @@ def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu.export``; return the exit status."""
     parser = Parser(prog='python -m gluon_mgpu.export',
                     description='Write the network of a run as an ONNX model, for other programs.')
-    parser.add_argument('run', metavar='RUN', help='folder of a run, or one of its checkpoints')
+    parser.add_argument('run', type=text, metavar='RUN', help='folder of a run, or one of its checkpoints')
     parser.add_argument('--out', type=text, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
     args = parser.parse_args(argv)
     return run_program('export', lambda: _run(args))

@@ -1,7 +1,6 @@
 """Trained networks from the checkpoints of runs, for `predict` and `export`."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from .networks.precision import check_dtype
 from .networks.resnet import resnet18
 
 
-def trained_network(path, devices: list | None = None, log: Callable[[str], None] = print) -> tuple:
+def trained_network(path, devices: list | None = None) -> tuple:
     """Load the network that a run has trained; blocks.
 
     `path` is a checkpoint, or the folder of a run, for its newest complete checkpoint. `devices` are by default those
@@ -29,25 +28,25 @@ def trained_network(path, devices: list | None = None, log: Callable[[str], None
     config : dict
         Configuration of the run.
     """
-    found, config = find_run(path, log)
+    found, config = find_run(path)
     if devices is None:
         names = dict.fromkeys(config['devices'])  # workers may have devices of the same name
         devices = parse_devices(','.join(names).replace('(', ':').replace(')', ''))
     if config['chapter'] == 'scratch':
-        params_on = dict(zip(devices, load_run(found, config, devices, log)))
+        params_on = dict(zip(devices, load_run(found, config, devices)))
         return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
     check_dtype(config['dtype'], devices)
-    return hybridized(load_run(found, config, devices, log)), devices, config
+    return hybridized(load_run(found, config, devices)), devices, config
 
 
-def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
+def find_run(path) -> tuple[Path, dict]:
     """Return the checkpoint that `path` means, as for `trained_network`, and the configuration of its run.
 
     Raises `CheckpointError` if there is no complete checkpoint, or if it is not from a chapter's run.
     """
-    found, metadata = find_checkpoint(Path(path), log)
+    found, metadata = find_checkpoint(Path(path), print)
     if found is None:
-        raise CheckpointError(f'{path}: has no complete checkpoint; name the folder of a run')
+        raise CheckpointError(f'{path}: no complete checkpoint was found; name the folder of a run')
     config = metadata.get('config')
     if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
         raise CheckpointError(f'{found}: must be from a run of scratch or concise')
@@ -58,7 +57,7 @@ def find_run(path, log: Callable[[str], None] = print) -> tuple[Path, dict]:
     return found, config
 
 
-def load_run(found: Path, config: dict, devices: list, log: Callable[[str], None] = print) -> Any:
+def load_run(found: Path, config: dict, devices: list) -> Any:
     """Load the checkpoint that `find_run` has found; blocks.
 
     Returns LeNet's parameters as a list for each device, or ResNet-18 as a ``gluon.Block``.
@@ -68,5 +67,5 @@ def load_run(found: Path, config: dict, devices: list, log: Callable[[str], None
     else:
         net = resnet18(10, config['dtype'])
         net.initialize(ctx=devices)
-    checkpoint.load(found, net, log=log)
+    checkpoint.load(found, net, log=print)
     return net

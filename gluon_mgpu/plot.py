@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 from .base.files import SameFolder
-from .base.flags import Parser, picture
+from .base.flags import Parser, picture, text
 from .base.program import run_program
 from .training.run import Callback, Run
 
@@ -107,7 +107,7 @@ class AccuracyCurve(Callback):
 
 
 def accuracy_curve(history: list, path, title: str) -> None:
-    """Draw test accuracy and training loss over the epochs, a list of at least one `Epoch`, as PNG."""
+    """Draw test accuracy and training loss over the epochs, a list of at least one `Epoch`; write the picture."""
     epochs = [e.epoch for e in history]
     fig, (axes, loss_axes) = figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
     axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
@@ -121,7 +121,7 @@ def accuracy_curve(history: list, path, title: str) -> None:
 
 
 def compare_runs(folders: list, path) -> None:
-    """Draw the test accuracy of several runs over the epochs, as PNG; raise ValueError if a folder is not a run's."""
+    """Draw the test accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
     fig, (axes,) = figure((6.4, 3.6))
     datasets = set()
     for folder in folders:
@@ -158,17 +158,19 @@ def _read_run(folder: Path) -> tuple[str, str, tuple, tuple]:
         label = f'{config["chapter"]}, {", ".join(config["devices"])}: {mean(seconds):.1f} s per epoch'
         return str(config['dataset']), label, epochs, test_acc
     except KeyError as missing:
-        problem = f'{missing} is missing'
+        problem = f'config.json or history.csv lacks {missing}'
+    except FileNotFoundError as error:
+        problem = f'{Path(error.filename).name} is missing'
     except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
-        problem = str(error)
-    raise ValueError(f'{folder}: config.json or history.csv cannot be read ({problem}); name the folder of a run')
+        problem = f'config.json or history.csv cannot be read: {error}'
+    raise ValueError(f'{folder} is not the folder of a run ({problem})')
 
 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.plot``; return the exit status."""
     parser = Parser(prog='python -m gluon_mgpu.plot', description='Draw the test accuracy of several runs in one plot.')
-    parser.add_argument('folders', nargs='+', metavar='RUN', help='folder of a run')
-    parser.add_argument('--out', type=picture, default='accuracy.png', metavar='PNG', help='(default: %(default)s)')
+    parser.add_argument('folders', type=text, nargs='+', metavar='RUN', help='folder of a run')
+    parser.add_argument('--out', type=picture, default='accuracy.png', metavar='FILE', help='(default: %(default)s)')
     args = parser.parse_args(argv)
 
     def draw():

@@ -53,7 +53,7 @@ def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int 
 
 def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
          title: str) -> None:
-    """Draw the first images with predicted class names, wrong ones in red, and the confusion matrix, as PNG.
+    """Draw the first images with predicted class names, wrong ones in red, and the confusion matrix; write the picture.
 
     `images` is (n, 28, 28), `labels` and `predicted` are integers (n,), and `names` are those of the classes.
     """
@@ -97,27 +97,31 @@ def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu.predict``; return the exit status."""
     parser = Parser(prog='python -m gluon_mgpu.predict',
                     description='Evaluate a trained run on the test set, or classify image files.')
-    parser.add_argument('run', metavar='RUN', help='folder of a run, or one of its checkpoints')
-    parser.add_argument('images', metavar='IMAGE', nargs='*', help='image files, of any size')
+    parser.add_argument('run', type=text, metavar='RUN', help='folder of a run, or one of its checkpoints')
+    parser.add_argument('images', type=text, metavar='IMAGE', nargs='*', help='image files, of any size')
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="names of devices, such as 'cpu:0' (default: those of the run)")
     parser.add_argument('--data-dir', type=text, metavar='DIR',
                         help='folder with fashion-mnist/ and mnist/ (default: that of the run)')
-    parser.add_argument('--out', type=picture, metavar='PNG', help="(default: predictions.png in the run's folder)")
+    parser.add_argument('--out', type=picture, metavar='FILE', help="(default: predictions.png in the run's folder)")
     args = parser.parse_args(argv)
     return run_program('predict', lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> None:
+    if args.images and (args.out or args.data_dir):
+        raise ValueError('--out and --data-dir are for the test set: leave them out, or the image files')
     images = [read_image(path) for path in args.images]
     net, devices, config = trained_network(args.run, args.devices and parse_devices(args.devices))
-    names = NAMES[config['dataset']]
+    names = NAMES.get(config.get('dataset', ''), ())
+    if not names:
+        raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
     if images:
         for path, shares in zip(args.images, probabilities(net, numpy.stack(images), devices)):
             likeliest = numpy.argsort(-shares, kind='stable')[:NUM_CLASSES_SHOWN]
             print(f'{Path(path).name}: ' + ', '.join(f'{names[i]} {shares[i]:.0%}' for i in likeliest))
         return
-    _, test_iter = load_data(config['dataset'], 256, args.data_dir or config['data_dir'])
+    _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
     predicted = probabilities(net, test_images, devices).argmax(axis=1)
@@ -125,8 +129,8 @@ def _run(args: argparse.Namespace) -> None:
     out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
     share = (predicted == labels).mean()
     title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
+    print(f'test acc: {share:.4f}', flush=True)
     draw(test_images, labels, predicted, names, out, title)
-    print(f'test acc: {share:.4f}')
     print(f'picture: {out}')
 
 

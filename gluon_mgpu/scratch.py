@@ -130,8 +130,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
                 split_batch: Callable = split_batch) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row: for each part, one array for each device that got rows. Raises ValueError if `X` and
-    `y` have different numbers of rows, or if they have none and `batch_size` is not given.
+    Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
+    ValueError if `X` and `y` have different numbers of rows, or if they have none and `batch_size` is not given.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
@@ -183,7 +183,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.5.6, ``train``. Here all devices compute the accuracy. The book waits for the devices after every
-    batch; here, the program waits for them only at the end of an epoch, and reads losses some batches later.
+    batch; here, the program reads losses some batches later, so that the devices always have work, and waits for all
+    batches only at the end of an epoch.
 
     Raises ValueError if an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError`
     means that the loss or a parameter is NaN or infinite.
@@ -194,8 +195,9 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
         Number of GPUs, or of CPU contexts if MXNet sees no GPU. Ignored if `devices` is given.
     batch_size : int
         Rows in a batch, over all devices. Every update is divided by it, including that of a smaller last batch.
-    lr : float or mx.lr_scheduler.LRScheduler
-        The learning rate, or a function that maps the number of the update (1 for the first) to it.
+    lr : float or callable
+        The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
+        MXNet's schedulers.
     num_epochs : int
         Ignored if `run` is given.
     devices : list of mx.Context, optional

@@ -269,7 +269,7 @@ def test_out_of_memory(chapter, tmp_path):
 def test_timeline_of_too_few_batches(tmp_path, capsys, on_devices):
     flags = [*SMALL, *on_devices, '--num-epochs', '1', '--no-plot', '--timeline']
     assert scratch.main([*flags, '--out-dir', str(tmp_path / 'a')]) == 0
-    assert 'timeline: none, the run ended before 6 batches were done' in capsys.readouterr().out.splitlines()
+    assert 'no timeline: no step was recorded; it needs at least 6 batches' in capsys.readouterr().out.splitlines()
 
 
 def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
@@ -288,7 +288,7 @@ def test_the_number_of_devices(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cli, 'devices_from', lambda n: asked.append(n) or parse_devices('cpu:0'))
     for i, flags in enumerate([[], ['--num-gpus', '3']]):
         assert scratch.main([*SMALL, *flags, '--no-plot', '--out-dir', str(tmp_path / str(i))]) == 0
-        assert capsys.readouterr().out.startswith('there is none: training on CPU contexts\n')
+        assert capsys.readouterr().out.startswith('there is none; training on CPU contexts\n')
     monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 1)  # the default is 2, or 1 on a machine with one GPU
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '2')]) == 0
     monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 8)

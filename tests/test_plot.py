@@ -100,19 +100,19 @@ def test_compare_runs(tmp_path, figures, capsys):
 def test_a_folder_that_is_not_a_run(tmp_path, capsys):
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     err = capsys.readouterr().err
-    assert 'name the folder of a run' in err and len(err.splitlines()) == 1
+    assert 'is not the folder of a run' in err and len(err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize('name, content, words', [
     ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n', 'history.csv has no epochs'),
     ('history.csv', b'', 'history.csv has no epochs'),
-    ('history.csv', b'epoch\r\n1\r\n', "'seconds' is missing"),
+    ('history.csv', b'epoch\r\n1\r\n', "lacks 'seconds'"),
     ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n1\r\n', 'float() argument must be'),
     ('history.csv', b'epoch,seconds,test_acc\r\none,1,1\r\n', "invalid literal for int() with base 10: 'one'"),
     ('history.csv', b'epoch,seconds,test_acc\r\n1,x,1\r\n', "could not convert string to float: 'x'"),
     ('history.csv', b'"' + b'a' * 200_000, 'field larger than field limit'),
-    ('config.json', b'{}', "'chapter' is missing"), ('config.json', b'[]', 'list indices must be'),
+    ('config.json', b'{}', "lacks 'chapter'"), ('config.json', b'[]', 'list indices must be'),
     ('config.json', b'null', "'NoneType' object is not subscriptable"),
     ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": 5}', 'can only join an iterable'),
     ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": [1]}', 'expected str instance'),
@@ -122,7 +122,7 @@ def test_a_run_with_broken_files(name, content, words, tmp_path, capsys):
     (tmp_path / 'one' / name).write_bytes(content)
     assert plot.main([folder, '--out', str(tmp_path / 'a.png')]) == 2
     line, = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'plot: {folder}: config.json or history.csv cannot be read (') and words in line, line
+    assert line.startswith(f'plot: {folder} is not the folder of a run (') and words in line, line
     assert not (tmp_path / 'a.png').exists()
 
 

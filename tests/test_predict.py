@@ -216,6 +216,38 @@ def test_an_image_of_a_billion_pixels_is_rejected(side, tmp_path, monkeypatch):
         read_image(tmp_path / 'a.png')
 
 
+def test_invalid_command_lines(runs, tmp_path, capsys):
+    folder, accuracy = runs('scratch')
+    picture(0, (28, 28)).save(tmp_path / 'a.png')
+    for flags, line in (
+            ([folder, 'a.png', '--out', 'b.png'], '--out and --data-dir are for the test set: leave them out, or the'),
+            ([folder, 'a.png', '--data-dir', 'data'], '--out and --data-dir are for the test set'),
+            ([folder, '--out', 'missing/b.png'], 'missing/b.png: No such file or directory')):
+        assert predict.main([str(flag) for flag in flags]) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith(f'predict: {line}') and err.count('\n') == 1
+    assert out == f'test acc: {accuracy:.4f}\n'  # not lost
+    with pytest.raises(SystemExit):
+        predict.main([''])
+
+
+def test_a_run_with_a_relative_data_dir_from_another_folder(runs, tmp_path, capsys, monkeypatch):
+    folder, accuracy = runs('scratch')
+    (tmp_path / 'elsewhere').mkdir()
+    monkeypatch.chdir(tmp_path / 'elsewhere')
+    assert predict.main([str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(f'test acc: {accuracy:.4f}')
+
+
+@pytest.mark.parametrize('dataset', [{}, {'dataset': 'cifar'}])
+def test_a_run_on_an_unknown_dataset(dataset, devices, tmp_path, capsys):
+    config = {'chapter': 'scratch', 'devices': [str(devices[0])], **dataset}
+    params = scratch.get_params(scratch.init_params(), devices[0])
+    checkpoint.save(tmp_path / 'a.safetensors', [params], config=config)
+    assert predict.main([str(tmp_path / 'a.safetensors')]) == 2
+    assert re.search("its dataset, (None|'cifar'), must be one of .*fashion-mnist", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'scratch'}, {'chapter': 'scratch', 'devices': []},
                                     {'chapter': 'scratch', 'devices': [1]},
                                     {'chapter': 'concise', 'devices': ['cpu(0)']}])

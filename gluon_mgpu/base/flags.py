@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 from .checks import integer, positive
 from .program import BAD_INPUT
 
+PICTURES = '.png', '.pdf', '.svg', '.jpg'
+
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that reports a wrong flag in one line."""
@@ -52,4 +54,8 @@ def text(value: str) -> str:
 def picture(value: str) -> Path:
     """Return the path of a picture, for argparse; a name without a suffix gets .png."""
     path = Path(text(value))
+    if value.endswith('/') or path.name in ('', '..') or path.is_dir():
+        raise argparse.ArgumentTypeError(f'{value}: must be the name of a file, not of a folder')
+    if path.suffix.lower() not in ('', *PICTURES):
+        raise argparse.ArgumentTypeError(f'{value}: must end in {", ".join(PICTURES)}')
     return path if path.suffix else path.with_name(f'{path.name}.png')

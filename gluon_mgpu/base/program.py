@@ -91,7 +91,8 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     """Run a program by calling `work`, and return its exit status; print an error as one line on stderr.
 
     The status is 0, 2 after a ValueError or OSError, 1 after an error of MXNet's engine or a lack of memory, 130
-    after Ctrl-C, and that of a `JobError`. Other errors are bugs and keep their traceback.
+    after Ctrl-C, and that of a `JobError`. After the output's reader has closed it, as ``head`` does, the status is 1
+    and nothing is printed. Other errors are bugs and keep their traceback.
     """
     try:
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -105,6 +106,8 @@ def run_program(program: str, work: Callable[[], object]) -> int:
         return _end(program, 'interrupted', INTERRUPTED)
     except JobError as error:
         return _end(program, '' if error.reported else str(error), error.status)
+    except BrokenPipeError:  # the reader of the output has closed it
+        return _end(program, '', FAILED)
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         line = _engine_line(error)
         if line:
@@ -112,6 +115,8 @@ def run_program(program: str, work: Callable[[], object]) -> int:
             return _end(program, line, FAILED)
         if isinstance(error, RuntimeError):
             raise
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            return _end(program, f'{error.filename}: {error.strerror}', BAD_INPUT)
         return _end(program, str(error), BAD_INPUT)
     return 0
 

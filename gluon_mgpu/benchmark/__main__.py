@@ -53,11 +53,13 @@ def _run(args: argparse.Namespace) -> None:
     check_free(args.out_dir)
     if args.device_images_per_second and args.network == 'both':
         raise ValueError('--device-images-per-second is for one network: add --network lenet or --network resnet18')
+    if args.link_gigabytes_per_second and not args.device_images_per_second:
+        raise ValueError('--link-gigabytes-per-second: needs --device-images-per-second')
     dispatch = args.dispatch or args.device_images_per_second is not None
     if dispatch:
         check_devices([mx.cpu(i) for i in range(max(DISPATCH_COUNTS))])
     if not args.devices and not num_mxnet_gpus():
-        print(f'{why_no_gpus()}: measuring CPU contexts', flush=True)
+        print(f'{why_no_gpus()}; measuring CPU contexts', flush=True)
     devices = parse_devices(args.devices or ('gpu:all' if num_mxnet_gpus() else 'cpu:all'))
     on_cpus = any(device.device_type == 'cpu' for device in devices)
     networks = {name: NETWORKS[name] for name in NETWORKS if args.network in (name, 'both')}
@@ -107,7 +109,7 @@ def _expect(args, results: dict, devices: list, batch_sizes: dict, out_dir) -> l
             for r in results['results']]))
     if not args.device_images_per_second:
         return []
-    name, gigabytes = args.network, args.link_gigabytes_per_second
+    name, gigabytes = args.network, args.link_gigabytes_per_second or 10.0
     expected = [model(name, factor * batch_sizes[name], k, args.device_images_per_second, LATENCY, 1e-9 / gigabytes)
                 for factor in BATCHES for k in DISPATCH_COUNTS]
     heading = (f'{report.TITLES[name]} on devices that compute {args.device_images_per_second:,.0f} images/s each, '
@@ -137,8 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--device-images-per-second', type=number_flag(), metavar='RATE',
                         help='also plot the expected speed on 1 to 16 devices of this speed, such as GPUs, with the '
                              'measured dispatch; needs --network and implies --dispatch')
-    parser.add_argument('--link-gigabytes-per-second', type=number_flag(), default=10.0, metavar='RATE',
-                        help='speed of the link between those devices (default: %(default)s, PCIe 3.0 x16)')
+    parser.add_argument('--link-gigabytes-per-second', type=number_flag(), metavar='RATE',
+                        help='speed of the link between those devices (default: 10, PCIe 3.0 x16)')
     parser.add_argument('--dataset', choices=DATASETS, default='glyphs', help='(default: %(default)s)')
     parser.add_argument('--data-dir', type=text, metavar='DIR', help='folder that contains fashion-mnist/ and mnist/')
     parser.add_argument('--out-dir', type=text, metavar='DIR',

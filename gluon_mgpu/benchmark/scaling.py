@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import NamedTuple
 
-from ..base.checks import integer
 from ..data.batches import BatchIterator
 from ..mxnet_setup.compat import mx
 from .measure import Sample, measure
@@ -40,8 +39,9 @@ def plan(batch_sizes: dict[str, int], num_devices: int, num_rows: int) -> dict[t
     cases = {(network, mode, k): Case(network, k, rows * (k if mode == MODES[1] else 1))
              for network, rows in batch_sizes.items() for mode in MODES for k in device_counts(num_devices)}
     for case in cases.values():
-        integer(f'rows in a batch on {case.num_devices} devices:', case.rows, minimum=case.num_devices,
-                maximum=num_rows)
+        if not case.num_devices <= case.rows <= num_rows:
+            raise ValueError(f'a batch of {case.rows:,} rows on {case.num_devices} device(s): must have a row for each '
+                             f'device, and at most the {num_rows:,} rows of the dataset; change --batch-size')
     return cases
 
 

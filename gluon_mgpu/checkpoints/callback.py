@@ -15,7 +15,8 @@ from ..base.program import JobError, Stopped
 from ..training.losses import DivergenceError
 from ..training.run import Callback, Run
 from . import checkpoint
-from .checkpoint import CheckpointError, Snapshot
+from .checkpoint import CheckpointError
+from .file import DamagedError, Snapshot
 
 NUM_KEPT = 2
 FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
@@ -31,13 +32,14 @@ def find_checkpoint(path: Path, log: Callable[[str], None]) -> tuple[Path | None
     """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder `path`.
 
     Returns (None, {}) if the folder has none. Logs a line for each checkpoint there that is damaged or was renamed.
+    Raises CheckpointError for one that may be intact, but cannot be read: a run from an earlier one would replace it.
     """
     if not path.is_dir():
         return path, checkpoint.read(path)[0]['metadata']
     for file in checkpoints(path):
         try:
             metadata = checkpoint.read(file)[0]['metadata']
-        except CheckpointError as error:
+        except DamagedError as error:
             log(f'{error}; trying the previous checkpoint')
             continue
         if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run; `resume.py` reports it
@@ -90,7 +92,7 @@ class CheckpointCallback(Callback):
         # Never shut down, because `save_on_stop` writes after `train_end`
         self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
         self._pending_write: Future | None = None
-        self._problem = ''              # why the last checkpoint could not be written
+        self._problem = ''              # why the last checkpoint could not be written, until reported
         self._last: Path | None = None  # newest complete checkpoint
 
     def train_begin(self, run: Run) -> None:
@@ -118,7 +120,7 @@ class CheckpointCallback(Callback):
         _raise_if_signaled(run.workers.exchange_signal())
 
     def epoch_end(self, run: Run) -> None:
-        """Write a checkpoint if the run is complete or `every` is None; warn if one failed; stop after a signal."""
+        """Write a checkpoint if the run is complete or `every` is None; report a failed one; stop after a signal."""
         complete = len(run.history) == run.num_epochs
         if complete or not self.every:
             self._save(run)
@@ -143,8 +145,8 @@ class CheckpointCallback(Callback):
                 lambda: self._last and self._last.exists() and steps_in_name(self._last) == run.num_steps):
             self._save(run)
             self._wait_for_writer()
-        can_resume = self.resume_command and (self._last or not self._problem)
-        advice = f'resume with: {self.resume_command}' if can_resume else ''
+        # Workers above rank 0 know no checkpoint; their line is not printed
+        advice = f'resume with: {self.resume_command}' if self.resume_command and self._last else ''
         return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self._problem, advice))))
 
     def _save(self, run: Run) -> None:

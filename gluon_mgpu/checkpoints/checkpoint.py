@@ -83,7 +83,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         Gets one line if parameters that differed between the devices are loaded onto another number of devices: then
         each device gets their mean. On the same number, each device gets its own values.
     workers : Workers, optional
-        Rank 0 reads the file and sends its content to all workers, whose devices count together.
+        Rank 0 reads the file and sends its content to all workers, whose devices count together. An error in reading
+        it is a `JobError` on all.
     """
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))
@@ -127,7 +128,8 @@ def _check_fit(path, net, kept: dict[str, list]) -> None:
         raise CheckpointError(f'{path}: of another network, it {what}')
     for name, (shape, dtype) in expected.items():
         found = kept[name][0]
-        if len(found.shape) != len(shape) or any(n > 0 and n != m for n, m in zip(shape, found.shape)):
+        if shape is not None and (len(found.shape) != len(shape)
+                                  or any(n > 0 and n != m for n, m in zip(shape, found.shape))):
             raise CheckpointError(f'{path}: of another network, the shape of {name} is {found.shape} in the file and '
                                   f'{tuple(shape)} in the network')
         if found.dtype != dtype:
@@ -136,9 +138,9 @@ def _check_fit(path, net, kept: dict[str, list]) -> None:
 
 
 def _shapes(net) -> dict[str, tuple]:
-    """Return the shape, with 0 or -1 for unknown dimensions, and the dtype of each parameter."""
+    """Return the shape, None or with 0 or -1 for unknown dimensions, and the dtype of each parameter."""
     if hasattr(net, 'collect_params'):
-        return {name: (param.shape or (), numpy.dtype(param.dtype)) for name, param in by_name(net).items()}
+        return {name: (param.shape, numpy.dtype(param.dtype)) for name, param in by_name(net).items()}
     return {name: (arrays[0].shape, arrays[0].dtype) for name, arrays in copies(net).items()}
 
 

@@ -23,6 +23,10 @@ class CheckpointError(ValueError):
     """The file is not a checkpoint, is damaged, or belongs to another run, network or optimizer."""
 
 
+class DamagedError(CheckpointError):
+    """The file is not a complete checkpoint."""
+
+
 class Snapshot(NamedTuple):
     """The content of a checkpoint, copied to the host."""
 
@@ -50,11 +54,12 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """Read a checkpoint and verify its checksum; return its record and its arrays.
 
     The record has ``metadata`` and, if a trainer was saved, ``optimizer``. For each name, ``parameters/NAME`` or
-    ``states/NAME/NUMBER``, there is a list with one NumPy array, or with one per device.
+    ``states/NAME/NUMBER``, there is a list with one NumPy array, or with one per device. Raises DamagedError if the
+    file is not a complete checkpoint, CheckpointError if it cannot be read or has another version.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise CheckpointError(f'{path}: not a regular file')  # opening a FIFO would wait for a writer
+            raise DamagedError(f'{path}: not a regular file')  # opening a FIFO would wait for a writer
         with open(path, 'rb'):
             pass  # raises an OSError with the reason; safe_open always says that there is no such file
         record, tensors = _read_verified(path)
@@ -70,7 +75,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
         if not isinstance(record.get('metadata'), dict) or not isinstance(record.get('optimizer', {}), dict):
             raise ValueError('its record is incomplete')
     except ValueError as error:
-        raise CheckpointError(f'{path}: a damaged checkpoint ({error})') from None
+        raise DamagedError(f'{path}: a damaged checkpoint ({error})') from None
     return record, arrays
 
 
@@ -97,7 +102,7 @@ def _read_verified(path: str | os.PathLike) -> tuple[dict, dict[str, numpy.ndarr
         raise CheckpointError(f'{path}: version {version}, but this gluon_mgpu reads version {VERSION}; use the '
                               'gluon_mgpu that wrote it')
     if not intact:
-        raise CheckpointError(f'{path}: truncated or altered, or not a checkpoint of gluon_mgpu')
+        raise DamagedError(f'{path}: truncated or altered, or not a checkpoint of gluon_mgpu')
     del record['version']
     return record, tensors
 

@@ -79,7 +79,10 @@ def _rename_if_free(old: str, new: Path) -> None:
 
 @contextlib.contextmanager
 def lock_folder(folder: str | os.PathLike) -> Iterator[None]:
-    """Lock the folder of a run within the block or until the process ends; ValueError if another process holds it."""
+    """Lock the folder of a run within the block or until the process ends.
+
+    Raises ValueError if another process holds it. On network file systems, it may notice only those of this machine.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

@@ -101,7 +101,7 @@ def make(rng: numpy.random.Generator, fonts: tuple[str, ...], n: int) -> tuple[n
     pixels = numpy.stack([x, y, numpy.ones_like(x)])                                        # (3, 784)
     labels = rng.permutation(numpy.arange(n, dtype=numpy.int32) % len(LETTERS))
     images = numpy.empty((n, SIZE, SIZE), numpy.uint8)
-    for start in range(0, n, 1000):  # so many fit in the processor's cache
+    for start in range(0, n, 1000):  # 1,000 rows fit in the processor's cache
         rows = labels[start:start + 1000]
         cell = rng.integers(0, len(fonts), len(rows)) * len(LETTERS) + rows
         points = random_poses(rng, len(rows)) @ pixels + CELL / 2                           # (b, 2, 784)
@@ -125,7 +125,7 @@ def load(cache_dir: Path | None, seed: int = 0) -> tuple[tuple, tuple]:
     """Return (train_images, train_labels), (test_images, test_labels): uint8 (n, 28, 28) and int32 (n,) each.
 
     Generates the dataset (a few seconds) and stores it in `cache_dir` for the next call, also from two processes at
-    the same time. A damaged file there is replaced. None, or a folder that is not writable: nothing is stored.
+    the same time. A damaged file there is replaced. If `cache_dir` is None or not writable, nothing is stored.
     Another `seed` gives other images of the same kind.
     """
     path = Path(cache_dir) / f'glyphs-v{FORMAT}-seed{seed}.npz' if cache_dir else None
@@ -147,6 +147,8 @@ def _cached(path: Path) -> list | None:
     """Return the arrays in a cached file, or None if it is missing or damaged."""
     try:
         with path.open('rb') as stream, numpy.load(stream) as file:
-            return [file[name] for name in ARRAYS]
+            arrays = [file[name] for name in ARRAYS]
+        valid = all(images.shape == (*labels.shape, SIZE, SIZE) for images, labels in zip(arrays[::2], arrays[1::2]))
+        return arrays if valid else None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -13,7 +13,8 @@ from .nvidia_driver import ask_driver
 
 def main(argv: list | None = None) -> int:
     """Print the devices of this machine; return the exit status."""
-    Parser(prog='python -m gluon_mgpu.devices', description=__doc__).parse_args(argv)
+    Parser(prog='python -m gluon_mgpu.devices',
+           description='List the GPUs, the builds of MXNet that support them, and the CPU contexts.').parse_args(argv)
     return run_program('devices', _print)
 
 

@@ -63,7 +63,8 @@ class HorovodWorkers(Workers):
         self._hvd = hvd = importlib.import_module('horovod.mxnet')
         HorovodWorkers._initialized = True
         hvd.init()
-        self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), info.local_rank
+        self.rank, self.size = hvd.rank(), hvd.size()
+        self.local_rank = info.local_rank  # hvd.local_rank() is 0 except under horovodrun, see launchers.rendezvous
         self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         super().__init__(signals)

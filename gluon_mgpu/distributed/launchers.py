@@ -6,6 +6,7 @@ rank 0's machine and a port, and rank 0 serves there.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import platform
 import socket
@@ -13,6 +14,8 @@ import time
 import urllib.error
 import urllib.request
 from typing import NamedTuple
+
+from ..base.checks import integer
 
 ADDRESS, PORT = 'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT'
 PATIENCE = 30  # seconds to wait for the other workers
@@ -40,7 +43,9 @@ class LaunchInfo(NamedTuple):
 def launch_info() -> LaunchInfo | None:
     """Return the launcher, rank and size of this process; None if no launcher started it."""
     for launcher, names in VARIABLES.items():
-        if all(name in os.environ for name in names[:2]):
+        # `srun --mpi=pmi2` sets the variables of mpiexec as well, but not the local rank
+        pmi2 = launcher == 'mpiexec' and names[2] not in os.environ and 'SLURM_LOCALID' in os.environ
+        if all(name in os.environ for name in names[:2]) and not pmi2:
             return LaunchInfo(launcher, *map(_number, names))
     return None
 
@@ -49,7 +54,7 @@ def rendezvous(info: LaunchInfo) -> None:
     """Set the variables that Horovod needs, and wait until all workers are there.
 
     Except under `horovodrun`, the variables place each worker on its own machine, which works for all layouts.
-    Raises ValueError if a variable is missing or wrong, rank 0 cannot serve, or a worker does not come within 30 s.
+    Raises ValueError if a variable is missing or wrong, rank 0 cannot serve, or a worker does not connect within 30 s.
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -61,6 +66,7 @@ def rendezvous(info: LaunchInfo) -> None:
     if not 0 <= info.rank < info.size:
         raise ValueError(f'{info.launcher} gives this worker the number {info.rank}: must be from 0 to '
                          f'{info.size - 1}')
+    where = os.environ[ADDRESS], integer(PORT, _number(PORT), minimum=1, maximum=65535)
     rank, size = str(info.rank), str(info.size)
     values = {'HOROVOD_RANK': rank, 'HOROVOD_SIZE': size, 'HOROVOD_LOCAL_RANK': '0', 'HOROVOD_LOCAL_SIZE': '1',
               'HOROVOD_CROSS_RANK': rank, 'HOROVOD_CROSS_SIZE': size, 'HOROVOD_HOSTNAME': f'worker{rank}'}
@@ -68,7 +74,6 @@ def rendezvous(info: LaunchInfo) -> None:
         os.environ.update(values)
     os.environ.setdefault('HOROVOD_CONTROLLER', 'gloo')
     os.environ.setdefault('HOROVOD_CPU_OPERATIONS', 'gloo')
-    where = os.environ[ADDRESS], _number(PORT)
     os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(where))
     if info.rank == 0:
         _serve(where)
@@ -118,8 +123,8 @@ def _serve(where: tuple) -> None:
     try:
         server = RendezvousHTTPServer(where, RendezvousHandler, 0)
     except OSError as error:
-        raise ValueError(f'worker 0 cannot serve at {where[0]}:{where[1]} ({error.strerror}): set {ADDRESS} to an '
-                         f'address of its machine and {PORT} to a free port') from None
+        raise ValueError(f'worker 0 cannot listen on {where[0]}:{where[1]} ({error.strerror}): set {ADDRESS} to an '
+                         f'address of its machine and {PORT} to a free port there') from None
     in_thread(target=server.serve_forever)
 
 
@@ -137,8 +142,8 @@ def _meet(where: tuple, info: LaunchInfo) -> None:
                 direct.open(urllib.request.Request(f'{url}worker{rank}', data, method=method), timeout=5).close()
                 return
             except urllib.error.HTTPError:  # not there yet
-                problem = f'worker {rank} did not come to {url}'
-            except OSError:
+                problem = f'worker {rank} did not connect to {url}'
+            except (OSError, http.client.HTTPException):
                 problem = f'no answer from {url}'
             if time.monotonic() > deadline:
                 raise ValueError(f'{problem} in {PATIENCE} s: check that all {info.size} workers are running and '

@@ -1,7 +1,7 @@
 """Detection of lost workers: if one was killed or hangs, or its machine is gone, print its name and end the job.
 
 Horovod itself waits half a minute for a stopped worker and does not name it. Here, each worker keeps a connection to
-rank 0, and both ends send a byte twice a second.
+rank 0, and both ends send a byte about every half second.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..base.program import show
 
 BEAT = 0.5       # seconds between two bytes
 PATIENCE = 30.0  # seconds for all workers to connect
-SILENCE = '10'   # seconds without a byte until a worker is lost; the default of GLUON_MGPU_WORKER_TIMEOUT
+SILENCE = '10'   # seconds without a byte after which a worker counts as lost; the default of GLUON_MGPU_WORKER_TIMEOUT
 ALIVE, LEAVE, FAILED, END = b'.', b'l', b'f', b'e'
 
 
@@ -36,6 +36,8 @@ class Watchdog:
                  program: str = 'gluon_mgpu', resume_hint: Callable[[], str] = str):
         self.rank, self.program, self.resume_hint = rank, program, resume_hint
         self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
+        if self.silence < 4 * BEAT:
+            raise ValueError(f'GLUON_MGPU_WORKER_TIMEOUT {self.silence:g}: must be at least {4 * BEAT:g} seconds')
         listener = socket.create_server((address, 0)) if rank == 0 else None
         gathered = allgather((listener.getsockname() if listener else None, secrets.token_bytes(16), name))
         where, token, _ = gathered[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..devices.gpus import dotted
-from ..mxnet_setup.installation import SERVERS
+from ..mxnet_setup.installation import SERVERS, replacement
 from .child import STAGES
 
 LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes a third beside them
@@ -90,8 +90,12 @@ def _self_test(facts: dict) -> Iterator[Finding]:
     if test['ended'].startswith('could not'):
         yield Finding('warning', f'the self-test {test["ended"]}', 'run python -m gluon_mgpu.doctor in a shell')
     elif test['during'] not in ('', 'mxnet', 'horovod'):
-        yield Finding('fault', f'the self-test {test["ended"]} while {STAGES[test["during"]]}',
-                      'if nvidia-smi hangs as well, reboot' if test['during'] == 'driver' else REPORT)
+        remedy = 'if nvidia-smi hangs as well, reboot' if test['during'] == 'driver' else REPORT
+        if 'killed' in test['ended']:
+            remedy = f'on a slow or busy machine, use --timeout 300; otherwise {remedy}'
+        # Training can run if only the timing at the end takes too long
+        kind = 'warning' if 'killed' in test['ended'] and test['during'] == 'speed' else 'fault'
+        yield Finding(kind, f'the self-test {test["ended"]} while {STAGES[test["during"]]}', remedy)
     for stage in ('devices', 'allreduce', 'step', 'speed'):
         error = test.get(stage, {}).get('error', '')
         if error and not (facts['packages_missing'] and error.startswith('ModuleNotFoundError')):
@@ -134,7 +138,7 @@ def _gpus(facts: dict) -> Iterator[Finding]:
                           f'install {builds}, or use CPU contexts' if builds else 'use CPU contexts')
         elif mxnet.get('cuda') is False:
             yield Finding('warning', f'{name}, but the CPU build of MXNet is installed',
-                          f'install {builds}; docs/devices.md shows how')
+                          f'to use it, {replacement("cu112")}')
         elif mxnet.get('cuda') and gpu['index'] >= mxnet['num_gpus']:
             yield Finding('warning', f'{name}, but MXNet does not see it', 'update the NVIDIA driver')
 

@@ -121,7 +121,7 @@ def _data(report: dict) -> Iterator[tuple[str, str]]:
     yield 'data', '; '.join([*found, *([f'{missing}: {how}'] if missing else []), 'glyphs: built in'])
     disks = (('data', report['disks']['cache']), ('runs', report['disks']['runs']))
     yield 'disk', ', '.join(f'{disk["free"] / 2**30:.0f} GiB free for {use} in {disk["folder"]}' if not disk['error']
-                            else f'none for {use}' for use, disk in disks)
+                            else f'no place for {use}' for use, disk in disks)
 
 
 def _self_test(test: dict) -> list[str]:

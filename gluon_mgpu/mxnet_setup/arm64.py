@@ -75,7 +75,8 @@ def _patchelf(*arguments: str | Path) -> str:
 
 def main(argv: list | None = None) -> int:
     """Repair MXNet and print what was done; return the exit status."""
-    Parser(prog='python -m gluon_mgpu.mxnet_setup.arm64', description=__doc__).parse_args(argv)
+    Parser(prog='python -m gluon_mgpu.mxnet_setup.arm64',
+           description='Repair MXNet on ARM64 Linux, after pip has installed it.').parse_args(argv)
     return run_program('arm64', lambda: print(repair()))
 
 

@@ -93,9 +93,9 @@ def low_precision_type(name: str):
 def empty_with_view(shape: tuple, dtype) -> tuple:
     """Return a new array on ``cpu(0)`` and a NumPy view of its memory, to be filled before the array is used.
 
-    Unlike ``np.array(data)``, it does not wait for the work queued on ``cpu(0)``. Unlike with ``from_numpy``, MXNet
-    owns the memory: Python would free it on a thread of the engine, and a process that forks could hang. The view is
-    valid as long as the array exists. Raises ValueError if MXNet has no arrays of that dtype.
+    Unlike ``np.array(data)``, it does not wait for the work queued on ``cpu(0)``. MXNet owns the memory: with
+    ``from_numpy``, Python owns it and frees it on a thread of the engine, so a process that forks could hang. The view
+    is valid as long as the array exists. Raises ValueError if MXNet has no arrays of that dtype.
     """
     dtype = numpy.dtype(dtype).newbyteorder('=')
     try:

@@ -27,11 +27,12 @@ NVIDIA_LIBRARIES = (
     'cudnn/lib/libcudnn.so.8',
 )
 
+REVIVED = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
 # MXNet builds with CUDA: the lowest and the highest compute capability that their code runs on.
 # Code for 8.6 runs on 8.9 and code for 12.0 on 12.1, but not on a later major version.
 BUILDS = {
     'mxnet-cu112': ((5, 0), (8, 9)),
-    'the revived MXNet 2 (https://github.com/smolix/mxnet)': ((8, 0), (12, 1)),
+    REVIVED: ((8, 0), (12, 1)),
 }
 
 # Libraries in MXNet's CPU wheel; all others that it needs belong to the system
@@ -102,7 +103,7 @@ def explain(error: Exception) -> str:
                 'python -m gluon_mgpu.mxnet_setup.arm64')
     if library[1] in SYSTEM_LIBRARIES and platform.machine() == 'aarch64':
         return missing_on_arm64() or _line(error)
-    reinstall = f'pip uninstall -y {" ".join(installed_builds())}, then {_pip("cpu")}'
+    reinstall = replacement('cpu')
     if library[1] in BUNDLED:
         return f'The library {library[1]}, which comes with MXNet, is missing: {reinstall}'
     cuda = [os.path.basename(path) for path in NVIDIA_LIBRARIES]
@@ -122,12 +123,17 @@ def missing_on_arm64() -> str:
                         'libopenblas0-pthread liblapacke; on Fedora dnf install openblas-serial lapack')
 
 
+def replacement(extra: str) -> str:
+    """Return the commands that install a build of MXNet, ``'cpu'`` or ``'cu112'``, instead of the installed one."""
+    return f'pip uninstall -y {" ".join(installed_builds())}, then {_pip(extra)}'
+
+
 def _install() -> str:
     """Return how to install MXNet on this machine."""
     system, processor = here = platform.system(), platform.machine()
     musl = 'musl' in (sysconfig.get_config_var('HOST_GNU_TYPE') or '')
     if musl or here not in PLATFORMS:
-        other = {'Windows': 'use Linux, such as WSL 2', 'Darwin': f'install the CPU wheel of {list(BUILDS)[1]}'}
+        other = {'Windows': 'use Linux, such as WSL 2', 'Darwin': f'install the CPU wheel of {REVIVED}'}
         return (f'PyPI has no MXNet for {system} on {processor}{" with musl" if musl else ""}; '
                 f'{other.get(system, "use Linux with glibc on x86_64 or aarch64")}')
     return _pip('cpu') + (f'; for NVIDIA GPUs {_pip("cu112")}' if here == PLATFORMS[0] else '')

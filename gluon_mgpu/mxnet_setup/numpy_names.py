@@ -16,7 +16,7 @@ def _moved(numpy: ModuleType) -> Callable:
 
 
 NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> what it stood for, as a function of NumPy
-    # Gone since NumPy 1.24, and another type since 2.0
+    # Missing in NumPy 1.24 to 1.26. NumPy 2 has it again, as a type of its own, which stays
     'bool': lambda numpy: bool,
     # Gone since NumPy 2.0
     'NaN': lambda numpy: numpy.nan,

@@ -23,19 +23,19 @@ MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
-    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. This one does not check that each gradient is new. With
-    sparse parameters or several dtypes, the calls are not fewer. With another optimizer than SGD, ``ignore_stale_grad``
-    or ``contrib.amp``, only the sums are fewer.
+    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. This one does not check that each gradient is new, unless
+    ``ignore_stale_grad`` is given. With several dtypes, the calls are not fewer. With another optimizer than SGD,
+    ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer.
 
     Parameters
     ----------
     params, optimizer, optimizer_params
         As for ``gluon.Trainer``.
     move_gradients : bool
-        Whether any step may move gradients into other memory; a `hybridized` network allows it. A network with
-        ``hybridize(static_shape=True)`` does not: it writes its gradients where they were in its first backward pass.
-        By default, they are moved only when the Trainer is created. For fewer calls, the parameters must have their
-        shapes by then.
+        Any step may move gradients into other memory, which is safe for a `hybridized` network. It is not for one with
+        ``hybridize(static_shape=True)``, which writes its gradients where they were in its first backward pass. By
+        default, they are moved only when the Trainer is created: for fewer calls, the parameters must have their
+        shapes by then, and no gradients yet.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None,
@@ -45,9 +45,8 @@ class Trainer(gluon.Trainer):
         self._flat: list = []       # for each device: all gradients as one array
         self._gradients: list = []  # the parts of these arrays
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
-        arrays = [array for param in self._params for array in param._data or ()]
-        if arrays and all(param._data for param in self._params) and not any(array._fresh_grad for array in arrays):
-            self._flatten_gradients(move=True)  # there was no backward pass yet
+        if self._params and all(param._data and not _has_gradient(param) for param in self._params):
+            self._flatten_gradients(move=True)
 
     def _allreduce_grads(self) -> None:
         if self._flatten_gradients(self._move_gradients):
@@ -72,6 +71,8 @@ class Trainer(gluon.Trainer):
                     arrays.append(self._momenta(number, indices, arrays[0]))
                     update, settings['momentum'] = mx.nd.multi_sgd_mom_update, sgd.momentum
                 update(*(array for of_one in zip(*arrays) for array in of_one), out=arrays[0], **settings)
+                for weight in arrays[0]:
+                    weight._fresh_grad = False  # for ``ignore_stale_grad``
 
     def _momenta(self, number: int, indices: list[int], weights: list) -> list:
         """Return the momentum of parameters on a device, from where gluon.Trainer keeps it; create it if missing."""
@@ -92,8 +93,7 @@ class Trainer(gluon.Trainer):
         if self._flat and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients)):
             return True
         weights = [weight for param in params for weight in param.list_data()]
-        if (not move or len({weight.dtype for weight in weights}) != 1
-                or any(param._grad_stype != 'default' for param in params)):
+        if not move or len({weight.dtype for weight in weights}) != 1:
             self._flat, self._gradients, self._groups = [], [], []
             return False
         self._flat = flatten_gradients(params)
@@ -112,6 +112,12 @@ class Trainer(gluon.Trainer):
                 groups.append([])
             groups[-1].append(i)
         return groups
+
+
+def _has_gradient(param: gluon.Parameter) -> bool:
+    """Return whether a backward pass has written the gradient of an initialized parameter; waits."""
+    return (any(array._fresh_grad for array in param._data)
+            or any(gradient.asnumpy().any() for gradient in param._grad or ()))
 
 
 def prepare_idle_devices(net: Callable, X_shards: list, devices: list) -> None:

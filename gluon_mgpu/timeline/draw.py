@@ -20,7 +20,7 @@ def busy_shares(events: list[Event]) -> dict[str, float]:
 
 
 def draw(events: list[Event], path, title: str) -> None:
-    """Draw at least one event as PNG, with the share of time that each device is busy.
+    """Draw at least one event into a picture, with the share of time that each device is busy.
 
     Very short events are drawn a little longer to make them visible.
     """
@@ -37,7 +37,7 @@ def draw(events: list[Event], path, title: str) -> None:
     for lane, share in enumerate(shares.values()):
         axes.annotate(f'{share:.0%} busy', (1, lane), xycoords=axes.get_yaxis_transform(), xytext=(6, 0),
                       textcoords='offset points', va='center')
-    axes.set_title(title, wrap=True)  # can list many devices
+    axes.set_title(title.replace('$', r'\$'), wrap=True)  # not as a formula; can list many devices
     axes.set(xlabel='milliseconds from the first operation of the step', xlim=(0, whole * 1.002),
              ylim=(len(shares) - 0.4, -0.6), yticks=range(len(shares)), yticklabels=shares)
     fig.legend(loc='outside lower center', ncols=len(COLORS), frameon=False)

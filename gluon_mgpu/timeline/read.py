@@ -49,14 +49,14 @@ def read(path) -> list[Event]:
 
 
 def parse(trace: str | bytes, path) -> list[Event]:
-    """Do what `read` does with the content of a trace; `path` is its name in errors."""
+    """Parse the content of a trace, like `read`; `path` is its name in errors."""
     try:
         events = _events(json.loads(trace)['traceEvents'])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a Chrome trace of MXNet's profiler: "
                          'give the trace.json that --timeline writes') from None
     if not events:
-        raise ValueError(f'{path} has no event on a device: profile a step that computes')
+        raise ValueError(f'{path} contains no operation on a device: record a training step with --timeline')
     return events
 
 

@@ -78,14 +78,18 @@ class Timeline(Callback):
     def epoch_begin(self, run: Run) -> None:
         """Start the profiler if the next batch will be recorded."""
         if self._num_batches >= self.warm_up and len(self.traces) < self.steps:
-            self._recording = profiler.start()
+            try:
+                self._recording = profiler.start()
+            except OSError as error:  # it writes a temporary file
+                run.warn(f'no more steps are profiled ({error.strerror})')
+                self.steps = len(self.traces)
 
     def batch_end(self, run: Run) -> None:
         """Keep the trace of this batch, if it was profiled, and continue with the next; blocks while profiling."""
         self._num_batches += 1
         if self._recording:
             npx.waitall()
-            self.traces.append(self.close())
+            self.traces += filter(None, [self.close()])
         self.epoch_begin(run)
 
     def epoch_trained(self, run: Run) -> None:
@@ -96,7 +100,7 @@ class Timeline(Callback):
         """Write and draw the median step."""
         self.close()
         if not self.traces:
-            run.print(f'timeline: none, the run ended before {self.warm_up + 1} batches were done')
+            run.print(f'no timeline: no step was recorded; it needs at least {self.warm_up + 1} batches')
             return
         try:
             steps = [(parse(trace, self.trace), trace) for trace in self.traces]
@@ -109,6 +113,9 @@ class Timeline(Callback):
             run.warn(f'{self.trace} cannot be written: {getattr(error, "strerror", None) or error}')
 
     def close(self) -> str:
-        """Stop profiling and return the trace, '' if no step was being profiled. Can be called at any time."""
+        """Stop profiling; return the trace, '' if there is none or it was not written. Can be called at any time."""
         recording, self._recording = self._recording, None
-        return profiler.stop(recording) if recording else ''
+        try:
+            return profiler.stop(recording) if recording else ''
+        except OSError:  # such as a full disk
+            return ''

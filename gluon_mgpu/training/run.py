@@ -109,16 +109,17 @@ class Run:
             as an uninterrupted one. A run resumed within an epoch begins the random numbers of this epoch anew.
         lr : float or callable, optional
             The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
-            MXNet's schedulers. It becomes `lr` of each batch, and is written into the history.
+            MXNet's schedulers. `Run.lr` has the rate of each batch, the history that of the last batch of each epoch.
         """
         self.check()
         self.net, self.trainer, self._seed = net, trainer, seed
-        self._call('train_begin')
         # A copy, because schedulers have state and the caller may use this one again
         self._lrs = map(copy.deepcopy(lr), count(1)) if callable(lr) else repeat(lr)
-        for _ in range(self.num_steps):  # those before a resume: schedulers have state, and end_epoch records a rate
-            self.lr = next(self._lrs)
         try:
+            self._call('train_begin')
+            # After a resume, continue behind the steps before it; `end_epoch` needs the last rate if none are left
+            for _ in range(self.num_steps):
+                self.lr = next(self._lrs)
             for epoch in range(len(self.history) + 1, self.num_epochs + 1):
                 yield epoch
                 if len(self.history) != epoch:
@@ -197,8 +198,8 @@ class Run:
         """Record the current epoch with its test accuracy, 0 to 1: print a line and write ``history.csv``."""
         losses, seconds = self._losses, self._seconds
         if self._training:
-            raise ValueError('the batches of this epoch were not read to the end: to train only the first n of them, '
-                             'read run.batches(itertools.islice(train_iter, n))')
+            raise ValueError('the batches of this epoch were not read to the end: to train on fewer, pass shorter '
+                             'data, such as load_data(..., train_size=n)')
         if not losses.rows:
             raise ValueError('the epoch has no losses: call record_losses(ls) after each batch')
         epoch = Epoch(len(self.history) + 1, seconds, losses.total / losses.rows, test_acc, losses.rows / seconds,
@@ -224,7 +225,7 @@ class Run:
                 'seconds': self._seconds}
 
     def restore(self, state: dict) -> None:
-        """Continue from a `state`, in a callback's `train_begin`.
+        """Continue from a `state`; call this in a callback's `train_begin`.
 
         Raises ValueError if `state` is malformed, or later than the end of this run.
         """
@@ -294,4 +295,4 @@ def check_num_epochs(num_epochs: int, state: dict) -> None:
     """Raise ValueError if `state` is later than the end of a run of `num_epochs`."""
     epoch = len(state['history']) + (state['num_batches'] > 0)
     if epoch > num_epochs:
-        raise ValueError(f'num_epochs {num_epochs}: the run has reached epoch {epoch} and needs at least {epoch}')
+        raise ValueError(f'num_epochs {num_epochs}: must be at least {epoch}, the epoch that the run has reached')

@@ -18,13 +18,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAME = 0.5  # seconds in which further signals count as copies of the first: launchers and wrappers send several
 
 
+_active: list[StopSignals] = []
+
+
 class StopSignals:
     """Context manager that records the first SIGINT or SIGTERM and ends the process at the second.
 
     The second signal works even while MXNet waits for devices, which Python cannot interrupt; the exit status is then
     128 plus the signal's number. The handler raises no exception, because Python would lose one raised in a
-    ``__del__``: check `received` where training can stop. Does nothing outside the main thread, where Python receives
-    no signals, and for signals that the process was started to ignore.
+    ``__del__``: check `received` where training can stop. Does nothing in other threads than the main one, because
+    Python handles signals only there. Signals that the process was started to ignore stay ignored. Processes that are
+    forked meanwhile handle signals as before.
 
     The attribute ``received`` is the number of the first signal, 0 until it comes.
     """
@@ -42,19 +46,33 @@ class StopSignals:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._record)
+        _active.append(self)
         threading.Thread(target=_exit_at_second_signal, args=(read,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
         if not hasattr(self, '_write'):
             return
+        _active.remove(self)
+        self._restore()
+        os.close(self._write)  # ends the thread
+
+    def _restore(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_fd)
-        os.close(self._write)  # ends the thread
 
     def _record(self, number: int, frame: object) -> None:
         self.received = self.received or number
+
+
+def _restore_in_child() -> None:
+    """Undo `StopSignals` in a forked process; its signals would also count as those of its parent."""
+    while _active:
+        _active.pop()._restore()
+
+
+os.register_at_fork(after_in_child=_restore_in_child)
 
 
 def _exit_at_second_signal(pipe: int) -> None:

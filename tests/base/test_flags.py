@@ -28,6 +28,14 @@ def test_invalid_flags(convert, value, message):
     assert message in str(error.value)
 
 
+def test_pictures_that_cannot_be_written(tmp_path):
+    for value, message in (('.', 'must be the name of a file'), ('..', 'must be the name of a file'),
+                           ('a/', 'must be the name of a file'), (str(tmp_path), 'must be the name of a file'),
+                           ('a.v1', 'a.v1: must end in .png, .pdf, .svg, .jpg'), ('', 'must not be empty')):
+        with pytest.raises(argparse.ArgumentTypeError, match=message):
+            picture(value)
+
+
 def test_a_picture_without_suffix_gets_png():
     """matplotlib adds the suffix as well, and programs print the name."""
     assert [str(picture(name)) for name in ('pic', 'a.b/pic', 'pic.svg')] == ['pic.png', 'a.b/pic.png', 'pic.svg']

@@ -217,8 +217,9 @@ def test_the_picture(tmp_path, figures):
 
 
 @pytest.mark.parametrize(('flags', 'message'), [
-    (['--batch-size', '1'], 'rows in a batch on 2 devices: 1: must be an integer from 2 to 60000'),
-    (['--batch-size', '30001'], 'rows in a batch on 2 devices: 60002: must be an integer from 2 to 60000'),
+    (['--batch-size', '1'], 'a batch of 1 rows on 2 device(s): must have a row for each device, and at most'),
+    (['--link-gigabytes-per-second', '50'], '--link-gigabytes-per-second: needs --device-images-per-second'),
+    (['--batch-size', '30001'], 'a batch of 60,002 rows on 2 device(s): must'),
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
     (['--dataset', 'mnist', '--data-dir', 'nowhere'], 'missing'),
 ])

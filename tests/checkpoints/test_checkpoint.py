@@ -417,6 +417,23 @@ def test_missing_and_altered_files_and_other_versions_are_rejected(tmp_path):
         checkpoint.read(path)
 
 
+def test_a_parameter_of_unknown_shape(devices, tmp_path):
+    """Not even the number of its dimensions is known before the first batch."""
+    class Deferred(gluon.Block):
+        def __init__(self):
+            super().__init__()
+            self.w = gluon.Parameter('w', allow_deferred_init=True)
+
+    saved, loaded = Deferred(), Deferred()
+    for net in (saved, loaded):
+        net.w.initialize(ctx=devices)
+    saved.w.shape = (2, 3)
+    saved.w._finish_deferred_init()
+    checkpoint.save(tmp_path / 'a', saved)
+    checkpoint.load(tmp_path / 'a', loaded)
+    assert (loaded.w.data(devices[0]).asnumpy() == saved.w.data(devices[0]).asnumpy()).all()
+
+
 def test_a_fifo_is_rejected_without_waiting(tmp_path):
     os.mkfifo(tmp_path / 'a')
     with pytest.raises(CheckpointError, match='a: not a regular file'):

@@ -346,13 +346,28 @@ def test_other_data_under_the_same_name_is_rejected(name, which, program, tmp_pa
                     'with the same data as --data-dir, or start a new run')
 
 
+@pytest.mark.parametrize('newest', ['of another version', 'damaged'])
+def test_resume_auto_keeps_checkpoints_that_may_be_intact(newest, program):
+    """A run from the beginning, or from an earlier checkpoint, would replace them."""
+    program.start('--num-epochs', 1)
+    [path] = checkpoints(program.out)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] if newest == 'damaged' else content.replace(rb'\"version\":1', rb'\"version\":2'))
+    status, out, err = program('--out-dir', program.out, '--resume', 'auto')
+    if newest == 'damaged':
+        assert status == 0 and 'has no checkpoint yet: starting from the beginning' in out
+    else:
+        assert status == 2 and err.startswith(f'scratch: {path}: version 2, but this gluon_mgpu reads version 1')
+        assert path.read_bytes() != content and checkpoints(program.out) == [path]
+
+
 def test_fewer_epochs_than_the_run_has_started(program, tmp_path):
     """It would export the weights of epoch 2 with the accuracy of epoch 1."""
     program.start('--num-epochs', 2, '--checkpoint-every', 3)
     checkpoints(program.out)[0].unlink()  # as if the run had been stopped in epoch 2
     assert checkpoints(program.out)[0].name == 'checkpoint-00000006.safetensors'
     line = error_of(program, '--resume', program.out, '--num-epochs', 1, '--export', tmp_path / 'a.onnx')
-    assert line == 'scratch: num_epochs 1: the run has reached epoch 2 and needs at least 2'
+    assert line == 'scratch: num_epochs 1: must be at least 2, the epoch that the run has reached'
     assert not (tmp_path / 'a.onnx').exists()
 
 

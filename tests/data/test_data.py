@@ -342,7 +342,7 @@ def test_a_named_folder_lacks_files(data_dir, tmp_path, monkeypatch, asked, need
         monkeypatch.setenv('GLUON_MGPU_DATA', str(data_dir))
     message = error_of(asked, 32, data_dir=data_dir if place == 'argument' else None)
     assert message == (f'{folder}: {FILES[1]}, {FILES[2]} missing; put the four files of {needed} there, '
-                       'or unset --data-dir and GLUON_MGPU_DATA to download them')
+                       'or leave out --data-dir and unset GLUON_MGPU_DATA to download them')
 
 
 def test_a_missing_folder(tmp_path):

@@ -36,6 +36,30 @@ def test_place_reads_the_variables_of_each_launcher(monkeypatch, launcher):
     assert launch_info() == LaunchInfo(launcher, 3, 5, 1)
 
 
+def test_srun_with_the_variables_of_mpiexec(monkeypatch):
+    """``srun --mpi=pmi2`` sets both, but not mpiexec's local rank."""
+    for name, value in {'PMI_RANK': '3', 'PMI_SIZE': '4', 'SLURM_PROCID': '3', 'SLURM_NTASKS': '4',
+                        'SLURM_LOCALID': '1'}.items():
+        monkeypatch.setenv(name, value)
+    assert launchers.launch_info() == LaunchInfo('srun', 3, 4, 1)
+    monkeypatch.setenv('MPI_LOCALRANKID', '2')
+    assert launchers.launch_info() == LaunchInfo('mpiexec', 3, 4, 2)
+
+
+def test_a_port_that_does_not_exist(monkeypatch):
+    environ = {launchers.ADDRESS: '127.0.0.1', launchers.PORT: '99999'}
+    monkeypatch.setattr(launchers.os, 'environ', environ)
+    with pytest.raises(ValueError, match='HOROVOD_GLOO_RENDEZVOUS_PORT 99999: must be an integer from 1 to 65535'):
+        launchers.rendezvous(LaunchInfo('srun', 0, 2, 0))
+    assert 'HOROVOD_RANK' not in environ
+
+
+def test_a_timeout_shorter_than_the_signs_of_life(monkeypatch):
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '0.5')
+    with pytest.raises(ValueError, match='GLUON_MGPU_WORKER_TIMEOUT 0.5: must be at least 2 seconds'):
+        watch.Watchdog(0, lambda value: [value], '127.0.0.1', 'a')
+
+
 def test_horovodrun_within_srun(monkeypatch):
     monkeypatch.setenv('SLURM_PROCID', '0')
     monkeypatch.setenv('SLURM_NTASKS', '1')
@@ -51,9 +75,9 @@ def test_address_and_port_are_required(monkeypatch):
 
 @pytest.mark.parametrize('rank, served, words', [
     (1, False, 'no answer from http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are running'),
-    (1, True, 'worker 0 did not come to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
+    (1, True, 'worker 0 did not connect to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
      ' running'),
-    (0, True, 'worker 1 did not come to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
+    (0, True, 'worker 1 did not connect to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
      ' running'),
 ])
 def test_a_missing_worker(job, monkeypatch, rank, served, words):

@@ -212,6 +212,31 @@ def test_static_shapes(created, devices):
     assert_same(*nets)
 
 
+def test_a_second_trainer_of_a_network_that_has_trained(devices):
+    """The step of the first one has marked all gradients as used."""
+    nets = [network(devices), network(devices)]
+    for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, **OWN_UPDATE))):
+        rng = numpy.random.default_rng(1)
+        net.hybridize(static_alloc=True, static_shape=True)
+        for lr in (0.1, 0.2):
+            trainer = kind(trainable(net), 'sgd', {'learning_rate': lr})
+            for _ in range(2):
+                step(net, trainer, devices, 8, rng)
+    assert_same(*nets)
+
+
+def test_stale_gradients_are_ignored_after_other_steps(devices):
+    nets = [network(devices), network(devices)]
+    for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, **OWN_UPDATE))):
+        trainer, rng = kind(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
+        step(net, trainer, devices, 8, rng)
+        with autograd.record():  # not through the last layer
+            outputs = [net[0](np.ones((1, 1, 6, 6), ctx=device)).sum() for device in devices]
+        autograd.backward(outputs)
+        trainer.step(8, ignore_stale_grad=True)
+    assert_same(*nets)
+
+
 def test_updates_are_counted_as_gluon_trainer_counts_them(devices, device_list):
     """Also on devices that do not begin at 0, and in turns with its own way to update."""
     devices = device_list(len(devices) + 1)[1:]

@@ -284,12 +284,28 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
         assert last_line == f'timeline: {timeline.picture}'
     else:
         assert os.listdir(folder) == []
-        assert last_line == 'timeline: none, the run ended before 2 batches were done'
+        assert last_line == 'no timeline: no step was recorded; it needs at least 2 batches'
     npx.waitall()
     # Work in progress when the profiler stopped is in no later trace
     products = [[e.name for e in events if 'dot' in e.name]
                 for events in (record(step, tmp_path / 'a.json'), read(tmp_path / 'warm-up.json'))]
     assert len(products[0]) == len(products[1]) > 0
+
+
+@pytest.mark.parametrize('moment', ['start', 'stop'])
+def test_a_full_disk_does_not_end_the_run(moment, profiles, folder, capsys, monkeypatch):
+    """The profiler writes a temporary file."""
+    def fail(*_):
+        raise OSError(28, 'No space left on device')
+
+    profiles[1].append(1)
+    monkeypatch.setattr(profiler, moment, fail)
+    run = Run(1, callbacks=[Timeline(folder, 'LeNet', warm_up=1)])
+    train(run, 9)
+    assert len(run.history) == 1 and os.listdir(folder) == []
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1].startswith('no timeline: no step was recorded')
+    assert err.count('no more steps are profiled (No space left on device)') == (moment == 'start')
 
 
 def test_a_run_of_few_batches_leaves_no_trace(profiles, folder, capsys):
@@ -298,7 +314,7 @@ def test_a_run_of_few_batches_leaves_no_trace(profiles, folder, capsys):
     train(Run(2, callbacks=[timeline]), 2)
     assert (len(timeline.traces), profiles[0]) == (0, ['start', 'stop'])
     assert os.listdir(folder) == []
-    assert capsys.readouterr().out.splitlines()[-1] == 'timeline: none, the run ended before 5 batches were done'
+    assert capsys.readouterr().out.splitlines()[-1] == 'no timeline: no step was recorded; it needs at least 5 batches'
 
 
 @pytest.mark.parametrize(('flag', 'value', 'least'), [('warm_up', -1, 0), ('steps', 0, 1)])
@@ -352,7 +368,7 @@ def test_a_broken_event_is_rejected(rows, write_trace, capsys):
 
 def test_a_trace_without_devices_is_rejected(write_trace):
     path = write_trace(('B', OPERATOR, 1, 'Convolution', 0), ('E', OPERATOR, 1, 'Convolution', 1))
-    with pytest.raises(ValueError, match='has no event on a device'):
+    with pytest.raises(ValueError, match='contains no operation on a device'):
         read(path)
 
 
@@ -362,7 +378,7 @@ def test_the_command(write_trace, tmp_path, capsys):
     assert (tmp_path / 'trace.png').exists()
     picture = tmp_path / 'a.png'
     capsys.readouterr()
-    assert main([str(path), '--out', str(picture)]) == 0
+    assert main([str(path), '--out', str(picture), '--title', r'a $\foo{$']) == 0  # no formula
     assert capsys.readouterr() == (f'picture: {picture}\n', '')
     assert picture.exists()
     assert main([str(tmp_path / 'missing.json')]) == 2

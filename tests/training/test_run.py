@@ -220,7 +220,7 @@ def test_an_epoch_that_is_left_early():
         run.record_losses(ls)
         if run.num_batches == 2:
             break
-    with pytest.raises(ValueError, match=r'the batches of this epoch were not read to the end: .*itertools.islice'):
+    with pytest.raises(ValueError, match='not read to the end: to train on fewer, pass shorter data, such as'):
         run.end_epoch(0.5)
     run = Run(1, quiet=True)
     for ls in run.batches(itertools.islice(data, 2)):
@@ -309,12 +309,12 @@ def test_too_few_epochs_for_a_resumed_run():
     """It would have the parameters of epoch 2 and the accuracy of epoch 1."""
     state = {'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'loss': 1.0, 'rows': 4,
                 'seconds': 1.0}
-    with pytest.raises(ValueError, match='num_epochs 1: the run has reached epoch 2 and needs at least 2'):
+    with pytest.raises(ValueError, match='num_epochs 1: must be at least 2, the epoch that the run has reached'):
         Run(1, quiet=True).restore(state)
     Run(2, quiet=True).restore(state)
     between_epochs = {**state, 'num_batches': 0, 'rows': 0}
     Run(1, quiet=True).restore(between_epochs)
-    with pytest.raises(ValueError, match='num_epochs 1: the run has reached epoch 2 and needs at least 2'):
+    with pytest.raises(ValueError, match='num_epochs 1: must be at least 2, the epoch that the run has reached'):
         Run(1, quiet=True).restore({**between_epochs, 'history': 2 * state['history']})
 
 

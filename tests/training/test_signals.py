@@ -3,6 +3,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +71,25 @@ def test_a_signal_while_evaluation_waits_for_the_devices():
     with pytest.raises(Stopped):
         Workers(signals).allreduce_counts(counts())
     assert len(reads) == 1
+
+
+def test_a_forked_process_handles_signals_as_before():
+    """Otherwise it would survive SIGTERM, and its signal would count as that of the training process."""
+    code = (
+        'import os, signal, time\n'
+        'from gluon_mgpu.training.signals import StopSignals\n'
+        'with StopSignals() as signals:\n'
+        '    child = os.fork()\n'
+        '    if not child:\n'
+        '        time.sleep(60)\n'
+        '    time.sleep(0.2)\n'
+        '    os.kill(child, signal.SIGTERM)\n'
+        '    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM\n'
+        '    time.sleep(0.7)\n'
+        '    os.kill(os.getpid(), signal.SIGTERM)\n'  # the first of this process
+        '    time.sleep(0.2)\n'
+        '    assert signals.received == signal.SIGTERM\n')
+    assert subprocess.run([sys.executable, '-c', code], timeout=60).returncode == 0
 
 
 def test_signals_in_another_thread_do_nothing():

@@ -133,9 +133,10 @@ def _resumed_flags(chapter: Chapter, parser, args, argv: list, resumed: ResumedR
     # `devices` also determines num_gpus. A run may continue with Horovod or without it
     kept = {name: before.get(name) for name in vars(args) if name not in ('num_gpus', 'horovod', 'fp16_allreduce')}
     kept['out_dir'] = resumed.folder
+    if args.horovod:
+        kept.pop('allreduce', None)
     if args.num_gpus is not None or args.devices is not None or args.horovod:
-        for name in ('devices', 'shares', *(['allreduce'] if args.horovod else [])):
-            kept.pop(name, None)
+        del kept['devices'], kept['shares']
     elif isinstance(kept['devices'], list):
         # Each name once, because workers may have devices of the same name; 'gpu(0)' -> 'gpu:0'
         kept['devices'] = ','.join(dict.fromkeys(map(str, kept['devices']))).replace('(', ':').replace(')', '')
@@ -201,7 +202,7 @@ def _open_folder(args, resumed: ResumedRun | None, config: dict, stack: contextl
 def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path | None, heading: str,
            workers: Workers, signals: StopSignals, devices: list, data: tuple) -> Any:
     """Call the chapter's `train` with a `Run` that writes to `out_dir`; return the trained network."""
-    horovod = [flag for flag in ('--horovod', '--fp16-allreduce') if getattr(args, flag[2:].replace('-', '_'))]
+    horovod = ['--horovod'] * args.horovod + ['--fp16-allreduce'] * args.fp16_allreduce
     launcher = f'{workers.launcher} ... ' if workers.launcher else ''
     command = launcher + shlex.join(['python', '-m', f'gluon_mgpu.{chapter.name}', *horovod])
     folder = shlex.quote(str(out_dir))

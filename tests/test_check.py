@@ -360,7 +360,8 @@ RIGHT = {
     'with a Trainer': (make_network, step_with_trainer),
     'weight decay and momentum': (partial(make_network, settings={'momentum': 0.9, 'wd': 0.01}), step_with_trainer),
     'Adam': (partial(make_network, optimizer='adam'), step_with_trainer),
-    'the Trainer with few calls': (partial(make_network, kind=lambda *args: Trainer(*args)), step_with_trainer),
+    'the Trainer with few calls': (partial(make_network, kind=partial(Trainer, move_gradients=True)),
+                                   step_with_trainer),
     'layer normalization': (partial(make_network, layers=lambda: [gluon.nn.LayerNorm(), gluon.nn.Dense(4)]),
                             step_with_trainer),
     'only a hybridized network': (partial(make_only_a_network, kind=hybridized), step_without_trainer),
@@ -411,7 +412,7 @@ def test_lenet_takes_a_few_seconds(image_batches):
 def make_resnet(devices, dtype='float32'):
     net = resnet18(10, dtype)
     net.initialize(init=init.Xavier(), ctx=devices)
-    return hybridized(net), hybridized(LOSS), Trainer(trainable(net), 'sgd', {'learning_rate': LR})
+    return hybridized(net), hybridized(LOSS), Trainer(trainable(net), 'sgd', {'learning_rate': LR}, move_gradients=True)
 
 
 @pytest.mark.slow

@@ -41,6 +41,8 @@ from .picture import expected_curves, scaling_curves
 from .scaling import plan, scaling
 from .workloads import NETWORKS
 
+LINK = 10.0  # GB/s, the default of --link-gigabytes-per-second
+
 
 def main(argv: list | None = None) -> int:
     """Run the command line and return the exit status."""
@@ -109,7 +111,7 @@ def _expect(args, results: dict, devices: list, batch_sizes: dict, out_dir) -> l
             for r in results['results']]))
     if not args.device_images_per_second:
         return []
-    name, gigabytes = args.network, args.link_gigabytes_per_second or 10.0
+    name, gigabytes = args.network, args.link_gigabytes_per_second or LINK
     expected = [model(name, factor * batch_sizes[name], k, args.device_images_per_second, LATENCY, 1e-9 / gigabytes)
                 for factor in BATCHES for k in DISPATCH_COUNTS]
     heading = (f'{report.TITLES[name]} on devices that compute {args.device_images_per_second:,.0f} images/s each, '
@@ -140,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
                         help='also plot the expected speed on 1 to 16 devices of this speed, such as GPUs, with the '
                              'measured dispatch; needs --network and implies --dispatch')
     parser.add_argument('--link-gigabytes-per-second', type=number_flag(), metavar='RATE',
-                        help='speed of the link between those devices (default: 10, PCIe 3.0 x16)')
+                        help=f'speed of the link between those devices (default: {LINK}, PCIe 3.0 x16)')
     parser.add_argument('--dataset', choices=DATASETS, default='glyphs', help='(default: %(default)s)')
     parser.add_argument('--data-dir', type=text, metavar='DIR', help='folder that contains fashion-mnist/ and mnist/')
     parser.add_argument('--out-dir', type=text, metavar='DIR',

@@ -63,7 +63,7 @@ def measure(devices: list, rounds: int) -> dict:
     """
     alpha, beta = measure_link(devices[0], devices[1], rounds)
     print(f'alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/byte'
-        + (f' ({1e-9 / beta:.1f} GB/s)' if beta else '') + f' between {devices[0]} and {devices[1]}')
+          + (f' ({1e-9 / beta:.1f} GB/s)' if beta else '') + f' between {devices[0]} and {devices[1]}')
     sizes, measured = gradient_sizes(), []
     print(f'{"network":10} {"devices":>7} {"algorithm":9} {"measured ms":>11} {"model ms":>9} {"busiest MB":>10}')
     for network, size in sizes.items():
@@ -77,6 +77,6 @@ def measure(devices: list, rounds: int) -> dict:
                        'busiest_bytes': max(traffic.sent[d] + traffic.received[d] for d in devices[:k])}
                 measured.append(row)
                 print(f'{network:10} {k:7} {algorithm:9} {row["seconds"] * 1e3:11.3f} '
-                    f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')
+                      f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')
     return {'alpha': alpha, 'beta': beta, 'devices': [str(d) for d in devices],
             'gradient_bytes': {network: 4 * size for network, size in sizes.items()}, 'measured': measured}

@@ -91,10 +91,11 @@ def _self_test(facts: dict) -> Iterator[Finding]:
         yield Finding('warning', f'the self-test {test["ended"]}', 'run python -m gluon_mgpu.doctor in a shell')
     elif test['during'] not in ('', 'mxnet', 'horovod'):
         remedy = 'if nvidia-smi hangs as well, reboot' if test['during'] == 'driver' else REPORT
-        if 'killed' in test['ended']:
+        killed = 'killed' in test['ended']
+        if killed:
             remedy = f'on a slow or busy machine, use --timeout 300; otherwise {remedy}'
         # Training can run if only the timing at the end takes too long
-        kind = 'warning' if 'killed' in test['ended'] and test['during'] == 'speed' else 'fault'
+        kind = 'warning' if killed and test['during'] == 'speed' else 'fault'
         yield Finding(kind, f'the self-test {test["ended"]} while {STAGES[test["during"]]}', remedy)
     for stage in ('devices', 'allreduce', 'step', 'speed'):
         error = test.get(stage, {}).get('error', '')

@@ -13,8 +13,7 @@ DTYPES = ('float32', 'bfloat16', 'float16')
 
 def check_dtype(dtype: str, devices: list) -> None:
     """Raise ValueError if the devices cannot compute in `dtype`, one of `DTYPES`."""
-    if dtype not in DTYPES:
-        raise ValueError(f'dtype {dtype!r}: must be one of {", ".join(DTYPES)}')
+    _check_name(dtype)
     if dtype == 'float32':
         return
     if MXNET_MAJOR >= 2:
@@ -25,6 +24,11 @@ def check_dtype(dtype: str, devices: list) -> None:
             raise ValueError(f'dtype {dtype} on {device}: works on {kind.upper()}s only; use float32 or {other}')
     if dtype == 'bfloat16' and 'avx512_bf16' not in processor_flags():
         raise ValueError('dtype bfloat16: this CPU has no avx512_bf16 and would be slower with it; use float32')
+
+
+def _check_name(dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise ValueError(f'dtype {dtype!r}: must be one of {", ".join(DTYPES)}')
 
 
 def _cast(F, X, dtype):
@@ -61,8 +65,7 @@ class LowPrecisionConv2D(gluon.nn.Conv2D):
 
 def conv2d(*args, dtype: str = 'float32', **kwargs) -> gluon.nn.Conv2D:
     """Return a ``gluon.nn.Conv2D`` that computes in `dtype`; ValueError if that is not one of `DTYPES`."""
-    if dtype not in DTYPES:
-        raise ValueError(f'dtype {dtype!r}: must be one of {", ".join(DTYPES)}')
+    _check_name(dtype)
     if dtype == 'float32':
         return gluon.nn.Conv2D(*args, **kwargs)
     return LowPrecisionConv2D(*args, dtype=dtype, **kwargs)

@@ -51,7 +51,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not hasattr(self, '_write'):
+        if self not in _active:  # in another thread than the main one, or in a forked process
             return
         _active.remove(self)
         self._restore()

@@ -87,7 +87,7 @@ def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, devic
     """As when returning to the best epoch. The package's Trainer keeps the sum of all gradients in its KVStore."""
     name, settings = OPTIMIZERS[optimizer]
     loop = Loop(device_list(k))
-    loop.trainer = Trainer(trainable(loop.net), name, settings)
+    loop.trainer = Trainer(trainable(loop.net), name, settings, move_gradients=True)
     loop.train(2)
     checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
     ends = []

@@ -60,7 +60,7 @@ def train(make, devices, synchronized, sizes=SIZES, side=12):
     for param in net.collect_params().values():
         if param.grad_req != 'null':
             param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
     fast, loss = (SyncBatchNorm if synchronized else hybridized)(net), gluon.loss.SoftmaxCrossEntropyLoss()
     for n in sizes:
         X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n).astype('int32')
@@ -213,7 +213,7 @@ def test_it_does_not_wait(device_list, no_waiting):
     devices = device_list(3)
     net = small_net()
     net.initialize(ctx=devices)
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
     net, loss = SyncBatchNorm(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
     rng = numpy.random.default_rng(0)
     batches = [tuple(map(np.array, oracle.images(rng, n))) for n in (6, 2) * 2]

@@ -123,12 +123,11 @@ def accuracy_curve(history: list, path, title: str) -> None:
 def compare_runs(folders: list, path) -> None:
     """Draw the test accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
     fig, (axes,) = figure((6.4, 3.6))
-    datasets = set()
-    for folder in folders:
-        dataset, label, epochs, test_acc = _read_run(Path(folder))
-        datasets.add(dataset)
-        axes.plot(epochs, test_acc, 'o-', alpha=0.8, label=label)
-    axes.set(title=f'Test accuracy on {", ".join(sorted(datasets))}', xlabel='epoch',
+    datasets, names, seconds, epochs, test_accs = zip(*(_read_run(Path(folder)) for folder in folders))
+    for i, (folder, name) in enumerate(zip(folders, names)):
+        label = name if names.count(name) == 1 else f'{Path(folder).resolve().name}, {name}'
+        axes.plot(epochs[i], test_accs[i], 'o-', alpha=0.8, label=f'{label}: {mean(seconds[i]):.1f} s per epoch')
+    axes.set(title=f'Test accuracy on {", ".join(sorted({*datasets}))}', xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
     axes.legend(loc='lower right')
     fig.savefig(path)
@@ -146,17 +145,17 @@ def figure(size: tuple, **subplots) -> tuple:
     return fig, all_axes
 
 
-def _read_run(folder: Path) -> tuple[str, str, tuple, tuple]:
-    """Return the dataset of a run, a label for it, its epochs and its test accuracies."""
+def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
+    """Return the dataset of a run, its chapter and devices, and the seconds, number and test accuracy of each epoch."""
     try:
         config = json.loads((folder / 'config.json').read_text())
         with open(folder / 'history.csv', newline='') as file:
-            history = [(int(e['epoch']), float(e['seconds']), float(e['test_acc'])) for e in csv.DictReader(file)]
+            history = [(float(e['seconds']), int(e['epoch']), float(e['test_acc'])) for e in csv.DictReader(file)]
         if not history:
             raise ValueError('history.csv has no epochs')
-        epochs, seconds, test_acc = zip(*history)
-        label = f'{config["chapter"]}, {", ".join(config["devices"])}: {mean(seconds):.1f} s per epoch'
-        return str(config['dataset']), label, epochs, test_acc
+        seconds, epochs, test_accs = zip(*history)
+        name = f'{config["chapter"]}, {", ".join(config["devices"])}'
+        return str(config['dataset']), name, seconds, epochs, test_accs
     except KeyError as missing:
         problem = f'config.json or history.csv lacks {missing}'
     except FileNotFoundError as error:

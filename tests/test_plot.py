@@ -97,6 +97,14 @@ def test_compare_runs(tmp_path, figures, capsys):
                                                          'scratch, cpu(0), cpu(1): 2.5 s per epoch']
 
 
+def test_compare_runs_on_the_same_devices_by_their_folders(tmp_path, figures):
+    runs = [run_folder(tmp_path / name, ['cpu(0)'], [0.5]) for name in ('lr-0.1', 'lr-0.2')]
+    plot.compare_runs(runs, tmp_path / 'both.png')
+    axes, = figures[0].axes
+    assert [line.get_label() for line in axes.lines] == ['lr-0.1, scratch, cpu(0): 2.0 s per epoch',
+                                                         'lr-0.2, scratch, cpu(0): 2.0 s per epoch']
+
+
 def test_a_folder_that_is_not_a_run(tmp_path, capsys):
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     err = capsys.readouterr().err

@@ -39,11 +39,11 @@ class TimedCheckpointCallback(CheckpointCallback):
 
 def cost(chapter, num_epochs, dataset, data_dir, folder):
     """Return medians: seconds per epoch of 60,000 rows, seconds waited, seconds of writing; and the file's MB."""
-    saver = TimedCheckpointCallback(folder)
-    run = train_quietly(chapter, [mx.cpu(0), mx.cpu(1)], num_epochs, dataset, data_dir, [saver])
+    checkpointing = TimedCheckpointCallback(folder)
+    run = train_quietly(chapter, [mx.cpu(0), mx.cpu(1)], num_epochs, dataset, data_dir, [checkpointing])
     epoch = statistics.median(e.seconds for e in run.history[1:]) * 60_000 / WORK[chapter][1]
     size = checkpoints(folder)[0].stat().st_size / 1e6
-    return epoch, statistics.median(saver.waited), statistics.median(saver.writing), size
+    return epoch, statistics.median(checkpointing.waited), statistics.median(checkpointing.writing), size
 
 
 def main():

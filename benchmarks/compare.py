@@ -59,8 +59,8 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     parser.add_argument('--json', type=Path, metavar='FILE', help='write all numbers to this file')
     parser.add_argument('--png', type=Path, metavar='FILE', help='draw a bar chart')
     args = parser.parse_args(argv)
-    args.rounds = args.rounds or (2 if args.quick else 5)
-    args.epochs = args.epochs or (2 if args.quick else 3)
+    args.rounds = (2 if args.quick else 5) if args.rounds is None else args.rounds
+    args.epochs = (2 if args.quick else 3) if args.epochs is None else args.epochs
     args.work = args.work.split(',')
     unknown = [name for name in args.work if name not in WORKS]
     if unknown:
@@ -68,7 +68,7 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     for path in filter(None, (args.json, args.png)):
         if not path.absolute().parent.is_dir():
             parser.error(f'{path}: the folder {path.parent} does not exist')
-    if args.rounds < 1 or args.epochs < 2 or (args.batch_size or 1) < 1:
+    if args.rounds < 1 or args.epochs < 2 or (args.batch_size is not None and args.batch_size < 1):
         parser.error('--rounds and --batch-size must be at least 1, and --epochs at least 2: the first is not counted')
     return args
 

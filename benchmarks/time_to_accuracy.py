@@ -32,8 +32,8 @@ def read(folder):
     if shown['accumulate'] == 1:
         del shown['accumulate']
     label = ', '.join(f'{SETTINGS[name]}{value}' for name, value in shown.items() if value)
-    seconds, accuracies = zip(*history)
-    return label, config['seed'], list(zip(itertools.accumulate(seconds), accuracies))
+    points = zip(itertools.accumulate(seconds for seconds, _ in history), (accuracy for _, accuracy in history))
+    return label, config['seed'], list(points)
 
 
 def reached(points, accuracy):
@@ -47,7 +47,7 @@ def table(runs, accuracies):
              '|---|---|' + '---|' * (len(accuracies) + 1)]
     for label, seed, points in runs:
         found = [reached(points, accuracy) for accuracy in accuracies]
-        cells = ['never' if at is None else f'{at[0]} epochs, {at[1]:,.0f} s' for at in found]
+        cells = ['never' if at is None else f'{at[0]} epoch{"s" * (at[0] > 1)}, {at[1]:,.0f} s' for at in found]
         best = max(accuracy for _, accuracy in points)
         lines.append(f'| {label} | {seed} | {" | ".join(cells)} | {best:.4f} in {len(points)} epochs |')
     return lines
@@ -76,7 +76,7 @@ def main():
                         help='(default: %(default)s)')
     parser.add_argument('--out', default='time_to_accuracy.png', metavar='PNG', help='(default: %(default)s)')
     args = parser.parse_args()
-    runs = [read(folder) for folder in args.runs]
+    runs = [(label, seed, points) for label, seed, points in map(read, args.runs) if points]  # of at least one epoch
     print('\n'.join(table(runs, args.accuracies)))
     draw(runs, args.accuracies, args.out)
 

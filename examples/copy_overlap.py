@@ -67,7 +67,8 @@ def main(argv: list | None = None) -> None:
     X = np.random.uniform(size=(args.size, args.inner))
     W = np.random.uniform(size=(args.inner, args.size))
     print(f'{num_cores()} cores; {args.times} results of {args.size}x{args.size} per device')
-    for devices in (args.devices[:1], args.devices)[:len(args.devices)]:
+    for k in sorted({1, len(args.devices)}):
+        devices = args.devices[:k]
         Xs, Ws = ([array.copyto(device) for device in devices] for array in (X, W))
         compare(Xs, Ws, args.times)  # warm-up: allocates memory
         computing, copying, together, equal = compare(Xs, Ws, args.times)

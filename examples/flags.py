@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from gluon_mgpu.devices import parse_devices
 
@@ -20,7 +21,8 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     at_least : int
         Number of devices that the example needs.
     **defaults
-        Name and default of each other flag: an int of at least 1, a float, a str, or False.
+        Name and default of each other flag: an int of at least 1, a float, a str, or False. The folder of ``out`` is
+        created.
 
     Returns
     -------
@@ -42,8 +44,10 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     except ValueError as error:
         parser.error(str(error))
     if len(args.devices) < at_least:
-        parser.error(f'{args.devices} is one device: name {at_least} or more')
+        parser.error(f'--devices: {args.devices} are {len(args.devices)}, name {at_least} or more')
     for name, default in defaults.items():
         if type(default) is int and getattr(args, name) < 1:
-            parser.error(f'--{name.replace("_", "-")} {getattr(args, name)}: at least 1 expected')
+            parser.error(f'--{name.replace("_", "-")} {getattr(args, name)}: must be at least 1')
+    if getattr(args, 'out', ''):
+        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     return args

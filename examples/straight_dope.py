@@ -123,7 +123,7 @@ def main(argv: list | None = None) -> None:
     for device in args.devices:
         print(f'on {device}: first row of the weight {weight.data(device)[0, 0, 0].asnumpy().round(3)}, '
               f'of its gradient {weight.grad(device)[0, 0, 0].asnumpy().round(3)}')
-    for num_gpus in {1: None, k: None}:
+    for num_gpus in sorted({1, k}):
         run(num_gpus, 64 * num_gpus, args.lr, args.devices, load(args, 64 * num_gpus), args.epochs)
 
 

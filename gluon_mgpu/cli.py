@@ -262,7 +262,7 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     add('--lr', type=number_flag(), default=chapter.lr, metavar='RATE', help='learning rate (default: %(default)s)')
     add('--lr-schedule', choices=SCHEDULES, default='constant',
         help='cosine: the rate falls to almost 0; step: it is divided by 10 after half and three quarters of the '
-             'epochs (default: %(default)s)')
+             'steps (default: %(default)s)')
     add('--warmup-epochs', type=integer_flag(0), default=0, metavar='N',
         help='raise the rate from 0 to --lr in the first N epochs (default: %(default)s)')
     add('--accumulate', type=integer_flag(), default=1, metavar='N',

@@ -141,14 +141,15 @@ def test_unequal_devices__each_context_has_a_thread_of_its_own(example, devices)
 
 @pytest.mark.slow
 def test_learning_rates__picture(example, device_list, tmp_path):
-    example.main([*SMALL, '--num-epochs', '1', '--out', str(tmp_path / 'grid.png'), *devices_flag(device_list(4))])
-    assert (tmp_path / 'grid.png').read_bytes()[:4] == b'\x89PNG'
+    picture = tmp_path / 'new' / 'grid.png'
+    example.main([*SMALL, '--num-epochs', '1', '--out', str(picture), *devices_flag(device_list(4))])
+    assert picture.read_bytes()[:4] == b'\x89PNG'
 
 
 @pytest.mark.parametrize('argv, line', [
-    (['--devices', 'cpu:0'], 'name 2 or more'),
+    (['--devices', 'cpu:0'], 'are 1, name 2 or more'),
     (['--devices', 'tpu:0,cpu:0'], "'tpu:0' names no device"),
-    (['--width', '0'], '--width 0: at least 1 expected'),
+    (['--width', '0'], '--width 0: must be at least 1'),
 ])
 def test_network_partition__rejects_invalid_flags(example, argv, line, capsys):
     with pytest.raises(SystemExit) as end:
@@ -288,8 +289,8 @@ def test_one_step__replicas_drift_apart_without_allreduce(example, devices, tmp_
     assert without[0] == 0 < without[1] < without[6] < without[11]
     assert max(losses_with[11]) < 0.3 * min(losses_with[0])
     assert min(losses_without[11]) > 3 * max(losses_with[11])
-    example.draw(runs, tmp_path / 'new' / 'one_step.png')
-    assert (tmp_path / 'new' / 'one_step.png').read_bytes().startswith(b'\x89PNG')
+    example.draw(runs, tmp_path / 'one_step.png')
+    assert (tmp_path / 'one_step.png').read_bytes().startswith(b'\x89PNG')
 
 
 @pytest.mark.parametrize('flags, is_terminal, pauses', [([], True, 5), ([], False, 0), (['--no-pause'], True, 0)])
@@ -464,9 +465,11 @@ def test_one_device__equals_the_chapter(example, devices):
 
 
 @pytest.mark.parametrize('num_rows', [1, 3])
-def test_one_device__few_rows(example, num_rows):
+def test_one_device__few_rows(example, device_list, num_rows):
     """Fewer rows than batches, and fewer than devices."""
-    assert len(example.losses(lambda *args, **rest: scratch.train(2, *args, **rest), num_rows)) == 2
+    devices = device_list(2)
+    losses = example.losses(lambda *args, **rest: scratch.train(2, *args, devices=devices, **rest), num_rows)
+    assert len(losses) == 2
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import numpy
 import onnxruntime
 import pytest
 from devices_flag import devices_flag
+from history_csv import history
 from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
@@ -134,9 +135,8 @@ def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
     assert export.main([str(checkpoints('run')[0]), '--out', 'b.onnx']) == 0
     contents = [Path(name).read_bytes() for name in ('run/a.onnx', 'run/model.onnx', 'b.onnx')]
     assert contents[0] == contents[1] == contents[2]
-    history = Path('run/history.csv').read_text().splitlines()
     if module is scratch:  # ResNet-18's accuracy is from several devices, each with its own statistics
-        assert num_correct('run/a.onnx', 'mnist', 'data') == round(50 * float(history[-1].split(',')[3]))
+        assert num_correct('run/a.onnx', 'mnist', 'data') == round(50 * float(history('run')[-1]['test_acc']))
     found, config = find_run('run')
     loaded = load_run(found, config, devices)
     X, _ = images(numpy.random.default_rng(1), 64)
@@ -150,8 +150,7 @@ def test_resnet18_on_one_device_has_the_accuracy_of_the_run(chapter, devices):
     status, _, err = chapter(concise, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx',
                              *devices_flag(devices[:1]))
     assert (status, err) == (0, [])
-    history = Path('run/history.csv').read_text().splitlines()
-    assert num_correct('a.onnx', 'mnist', 'data') == round(50 * float(history[-1].split(',')[3]))
+    assert num_correct('a.onnx', 'mnist', 'data') == round(50 * float(history('run')[-1]['test_acc']))
 
 
 def test_a_resumed_run(chapter):
@@ -225,8 +224,7 @@ def test_the_accuracy_on_fashion_mnist(module, tmp_path, devices, long):
         found = run_model(model, X.asnumpy())
         assert_equal(found, net(X.as_in_ctx(device)).asnumpy())
         count_right += (found.argmax(axis=1) == y.asnumpy()).sum()
-    history = (out / 'history.csv').read_text().splitlines()
-    assert count_right == round(10000 * float(history[-1].split(',')[3]))
+    assert count_right == round(10000 * float(history(out)[-1]['test_acc']))
 
 
 def programs():
@@ -243,7 +241,7 @@ def test_the_programs_of_the_documentation_are_found():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', programs())
-def test_the_programs_of_the_documentation(name, net, lenet_arrays, tmp_path, monkeypatch, devices):
+def test_the_programs_of_the_documentation(name, net, lenet_arrays, tmp_path, devices):
     """They print the classes of three black images. Those in PyTorch are compared on other images as well."""
     model, library = name.split(', ')
     if importlib.util.find_spec(library) is None:

@@ -6,6 +6,7 @@ import idx_files
 import numpy
 import pytest
 from devices_flag import devices_flag
+from history_csv import history
 from PIL import Image
 from slow import slow
 
@@ -35,9 +36,8 @@ def runs(trained, tmp_path, devices, monkeypatch, capsys):
             assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
                                 '--no-plot', *devices_flag(devices), '--out-dir', str(trained / chapter)]) == 0
         shutil.copytree(trained / chapter, tmp_path / chapter)
-        line = (tmp_path / chapter / 'history.csv').read_text().splitlines()[-1]
         capsys.readouterr()
-        return tmp_path / chapter, float(line.split(',')[3])
+        return tmp_path / chapter, float(history(tmp_path / chapter)[-1]['test_acc'])
 
     return run
 
@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_skipped(runs, capsys):
     assert f'{newest}: truncated or altered' in capsys.readouterr().out
 
 
-def test_image_files(runs, tmp_path, capsys):
+def test_image_files(runs, capsys):
     folder, _ = runs('scratch')
     rng = numpy.random.default_rng(0)
     Image.fromarray(rng.integers(0, 255, (28, 28), 'uint8')).save('grey.png')
@@ -126,10 +126,7 @@ def test_confusion_by_hand():
     assert found.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 1]]
 
 
-def test_the_picture_marks_wrong_predictions(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-    figures = []
-    monkeypatch.setattr(Figure, 'savefig', lambda self, path: figures.append(self))
+def test_the_picture_marks_wrong_predictions(tmp_path, figures):
     images, labels = numpy.zeros((3, 28, 28)), numpy.array([0, 1, 1])
     predict.draw(images, labels, numpy.array([0, 1, 0]), ('cat', 'dog'), tmp_path / 'a.png', 'two of three')
     left, right = figures[0].subfigs

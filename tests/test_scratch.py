@@ -150,8 +150,8 @@ def test_a_batch_in_parts_equals_the_whole(device_list, rng, k, parts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('k', [2, 3, 4])
-def test_k_devices_equal_one_in_float32(device_list, seed, k):
-    rng = numpy.random.default_rng(seed + 1)  # 0 has a tie, see below, on MXNet 2: 8e-10 in the second convolution
+def test_k_devices_equal_one_in_float32(device_list, k):
+    rng = numpy.random.default_rng(1)  # a seed without a tie, see below; 0 has one on MXNet 2
     params = oracle.to_mx(oracle.lenet_params(rng))
     batches = [oracle.images(rng, n) for n in BATCHES]
     one, = train_on(device_list(1), params, batches)
@@ -169,7 +169,7 @@ def test_train_batch_divides_by_the_rows_in_the_batch(devices, rng):
     X, y = oracle.images(rng, 1, dtype='float64')
     once = train_on(devices, params, [(X, y)])
     four_times = train_on(devices, params, [(X.repeat(4, axis=0), y.repeat(4))])
-    assert largest_difference(once[0], four_times[0]) < 1e-14
+    assert largest_difference(once[0], four_times[0]) < 1e-14  # float64: sums of four equal numbers
     assert largest_difference(once[0], [p.asnumpy() for p in params]) > 1e-3
 
 

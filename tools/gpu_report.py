@@ -53,7 +53,10 @@ def run(command: str, timeout: float) -> tuple[str, str, float]:
             os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            output, _ = process.communicate()
+            try:
+                output, _ = process.communicate(timeout=1)
+            except subprocess.TimeoutExpired as still_open:  # a process outside the group has the pipe
+                output = still_open.output or b''
             ended = f'killed after {timeout:g} s'
     lines = [line.rstrip().rpartition('\r')[2] for line in output.decode(errors='replace').split('\n')]
     return '\n'.join(lines).strip(), ended, time.monotonic() - began

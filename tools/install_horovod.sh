@@ -6,7 +6,9 @@ set -euo pipefail
 venv=$1
 horovod=horovod==0.28.1
 
-if "$venv/bin/python" -c 'import gluon_mgpu, horovod.mxnet' 2>/dev/null && grep -q gluon_mgpu "$venv/bin/horovodrun"; then
+cuda_build=$(compgen -G "$venv/lib/python3*/site-packages/mxnet_cu*" || true)
+works="import gluon_mgpu, horovod.mxnet as hvd; assert hvd.nccl_built() or not '${cuda_build:+yes}'"
+if "$venv/bin/python" -c "$works" 2>/dev/null && grep -q gluon_mgpu "$venv/bin/horovodrun"; then
   exit 0
 fi
 for tool in "a C++ compiler:${CXX:-c++}:g++" "cmake 3.13 or newer:cmake:cmake" "make:make:make"; do
@@ -20,7 +22,7 @@ done
 # Build exactly these parts, whatever else is on the machine
 export HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO
 export HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1
-if compgen -G "$venv/lib/python3*/site-packages/mxnet_cu*" >/dev/null; then
+if [ -n "$cuda_build" ]; then
   export HOROVOD_GPU_OPERATIONS=NCCL
 fi
 # Let the Pythons that the build starts import MXNet
@@ -54,4 +56,4 @@ if ! build; then
 fi
 # The launcher also imports MXNet, to see what Horovod was built with
 sed -i '0,/^from horovod/s//import gluon_mgpu  # supplies the names that MXNet misses in NumPy\n&/' "$venv/bin/horovodrun"
-"$venv/bin/python" -c 'import gluon_mgpu, horovod.mxnet'
+"$venv/bin/python" -c "$works"

@@ -18,7 +18,9 @@ wheel=$(ls "$out"/dist/gluon_mgpu-*.whl)
 mkdir "$out/elsewhere"
 cd "$out/elsewhere"
 run() { env -u PYTHONPATH XDG_CACHE_HOME="$out/cache" "$out/empty/bin/python" -m "$@"; }
-if run pip check | grep -Ev '^(mxnet |No broken)'; then # mxnet's metadata demands NumPy 1
+problems=$(run pip check | grep -Ev '^(mxnet |No broken)' || true) # mxnet's metadata demands NumPy 1
+if [ -n "$problems" ]; then
+  echo "$problems" >&2
   exit 1
 fi
 run gluon_mgpu

@@ -142,9 +142,13 @@ def _family(pid: int) -> set[int]:
 
 
 def _end(process) -> None:
-    """Kill the rest of the process group, such as the workers of a crashed program."""
+    """Kill the process and what is left of its family, such as the workers of a crashed program."""
+    children = _family(process.pid) - {process.pid}
     with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
         os.killpg(process.pid, signal.SIGKILL)
+    for child in children:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it was in the group
+            os.kill(child, signal.SIGKILL)
     process.wait()
 
 

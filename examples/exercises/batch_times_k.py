@@ -22,11 +22,13 @@ rate makes up for part of it, unless the steps become too large.
 from __future__ import annotations
 
 import contextlib
+import math
 from statistics import median
 
 from common import part_of, read_flags
 
 from gluon_mgpu import scratch
+from gluon_mgpu.training.losses import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.schedules import schedule
 
@@ -47,12 +49,14 @@ class StopAt(Callback):
 
 
 def train_to(accuracy: float, devices: list, lr, args) -> tuple[int, float, float]:
-    """Train until the accuracy is reached; return the epochs, the accuracy, and the median seconds of an epoch."""
+    """Train to an accuracy, unless training diverges; return the epochs, the accuracy and the seconds per epoch."""
     batch_size = args.batch_size * len(devices)
     run = Run(args.num_epochs, quiet=True, callbacks=[StopAt(accuracy)])
     data = part_of(args.dataset, batch_size, args.train_size, args.test_size)
-    with contextlib.suppress(Reached):
+    with contextlib.suppress(Reached, DivergenceError):
         scratch.train(len(devices), batch_size, lr, devices=devices, data=data, run=run)
+    if not run.history:  # diverged in the first epoch
+        return 0, math.nan, math.nan
     return len(run.history), run.history[-1].test_acc, median(e.seconds for e in run.history)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gluon_mgpu import Timer
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import npx
 
-__all__ = ['median_seconds', 'part_of', 'read_flags']
+__all__ = ['available', 'median_seconds', 'part_of', 'read_flags']
 
 
 def median_seconds(*functions: Callable, rounds: int = 5, until_done: bool = True) -> list[float]:
@@ -35,6 +36,19 @@ def median_seconds(*functions: Callable, rounds: int = 5, until_done: bool = Tru
 
 
 def part_of(dataset: str, batch_size: int, train_size: int, test_size: int) -> tuple:
-    """Return the batches of the first training and test images of a dataset."""
-    train_iter, test_iter = load_data(dataset, batch_size, train_size=train_size)
-    return train_iter, list(islice(test_iter, max(test_size // batch_size, 1)))
+    """Return the batches of the first training and test images of a dataset; exit with status 2 if it has fewer."""
+    try:
+        train_iter, test_iter = load_data(available(dataset), batch_size, train_size=train_size)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+    batches = list(islice(test_iter, -(-test_size // batch_size)))  # rounded up
+    X, y = batches[-1]
+    rows_of_last = test_size - batch_size * (len(batches) - 1)
+    return train_iter, [*batches[:-1], (X[:rows_of_last], y[:rows_of_last])]
+
+
+@cache
+def available(dataset: str) -> str:
+    """Return the dataset to use: for 'auto', the one that `load_data` finds, once."""
+    return load_data(dataset, 1)[0].dataset

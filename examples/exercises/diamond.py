@@ -22,6 +22,8 @@ ready: the branches at the same time, the sum after both. The copy to the second
 """
 from __future__ import annotations
 
+from functools import partial
+
 import numpy
 from common import median_seconds, read_flags
 
@@ -50,9 +52,7 @@ def main(argv: list | None = None) -> None:
     first, second = devices = args.devices[:2]
     A, W_left, W_right = (np.random.normal(scale=args.size**-0.5, size=(args.size, args.size), ctx=first)
                           for _ in range(3))
-    on_one = lambda: diamonds(A, W_left, W_right, args.num, args.times)  # noqa: E731
-    W_second = W_right.copyto(second)
-    on_two = lambda: diamonds(A, W_left, W_second, args.num, args.times)  # noqa: E731
+    on_one, on_two = (partial(diamonds, A, W_left, W, args.num, args.times) for W in (W_right, W_right.copyto(second)))
     one, two = median_seconds(on_one, on_two, rounds=args.rounds)
     print(f'{args.num} diamonds with branches of {args.times} products of {args.size}x{args.size}')
     print(f'on {first}:            {1e3 * one:.0f} ms')

@@ -1,6 +1,7 @@
 """13.2, exercise 1: when Python's dispatch hides behind the computation.
 
     python examples/exercises/dispatch_cost.py
+    python examples/exercises/dispatch_cost.py --devices gpu:0 --large 10000    # must take longer than all dispatches
 
 Prints, on a CPU context (… are times), per product of an n x n matrix with itself, in microseconds:
 
@@ -17,6 +18,8 @@ sets the pace: t1 + n t2 + t3. This requires n t2 > (n - 1) t1. Otherwise the de
 n t1 + t2 + t3.
 """
 from __future__ import annotations
+
+from statistics import median
 
 from common import median_seconds, read_flags
 
@@ -57,8 +60,8 @@ def main(argv: list | None = None) -> None:
     print('   n  t1: dispatch  t2: compute  waiting for each  asynchronously  max(t1, t2)')
     for n in SIZES:
         X = np.ones((n, n), ctx=device)
-        t1, t2 = map(sorted, zip(*(pure_times(X, large, times) for _ in range(1 + args.rounds))))
-        t1, t2 = t1[args.rounds // 2], t2[args.rounds // 2]
+        measured = [pure_times(X, large, times) for _ in range(1 + args.rounds)]
+        t1, t2 = map(median, zip(*measured[1:]))  # the first is a warm-up
         each, once = median_seconds(lambda X=X: wait_for_each(X, times), lambda X=X: wait_once(X, times),
                                     rounds=args.rounds)
         us = [f'{1e6 * seconds / times:.0f}' for seconds in (t1, t2, each, once, max(t1, t2))]

@@ -18,12 +18,13 @@ machine is.
 from __future__ import annotations
 
 import tempfile
+from itertools import accumulate
 from pathlib import Path
 
 from common import median_seconds, read_flags
 
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.timeline.record import record
+from gluon_mgpu.timeline.record import check_profiler, record
 
 
 def in_a_row(X) -> None:
@@ -44,11 +45,15 @@ def at_the_same_time(function) -> int:
     with tempfile.TemporaryDirectory() as folder:
         events = record(function, Path(folder) / 'trace.json')
     starts_and_ends = sorted([(e.start, 1) for e in events] + [(e.start + e.duration, -1) for e in events])
-    return max(sum(change for _, change in starts_and_ends[:i + 1]) for i in range(len(starts_and_ends)))
+    return max(accumulate(change for _, change in starts_and_ends))
 
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2, size=1000, rounds=9)
+    try:
+        check_profiler(args.devices[:2])
+    except ValueError as error:
+        args.refuse(str(error))
     Xs = [np.eye(args.size, ctx=device) for device in args.devices[:2]]
     functions = {f'one after another on {args.devices[0]}': lambda: in_a_row(Xs[0]),
                  f'independent on {args.devices[0]}': lambda: independent(Xs[:1]),

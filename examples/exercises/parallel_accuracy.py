@@ -5,14 +5,14 @@
 
 Prints, on four CPU contexts (… are times):
 
-    LeNet, 9984 test images, batches of 256
-    NumPy counts                  1036 correct
+    LeNet, 10000 test images, batches of 256
+    NumPy counts                  1038 correct
     devices                     shares  correct   seconds  times as fast
-    1                                1    1036         …           1.00
-    2                              1,1    1036         …           2.00
-    2                              3,1    1036         …           1.33
-    4                          1,1,1,1    1036         …           2.00
-    4                         9,4,2,1    1036         …           1.50
+    1                                1    1038         …           1.00
+    2                              1,1    1038         …           2.00
+    2                              3,1    1038         …           1.33
+    4                          1,1,1,1    1038         …           2.00
+    4                         9,4,2,1    1038         …           1.50
 
 Each device counts the correct rows of its shard, and the host adds the counts, which are whole numbers. The mean of the
 devices' accuracies would be wrong whenever shards differ in size.

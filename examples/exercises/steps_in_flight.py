@@ -1,6 +1,6 @@
 """13.6, exercise 3: training without `waitall`, and with a limited number of steps in flight.
 
-    python examples/exercises/steps_in_flight.py --out steps-in-flight.png
+    python examples/exercises/steps_in_flight.py --out steps-in-flight.png    # one picture for each line; Linux only
 
 Prints, on two CPU contexts (… are times):
 
@@ -20,18 +20,20 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import tempfile
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
+from pathlib import Path
 
-from common import part_of, read_flags
+from common import available, part_of, read_flags
 
 from gluon_mgpu import Timer
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.mxnet_setup.compat import npx
 from gluon_mgpu.scratch import get_params, init_params, train_batch
 from gluon_mgpu.timeline.draw import draw
-from gluon_mgpu.timeline.record import record
+from gluon_mgpu.timeline.record import check_profiler, record
 
 
 def memory(field: str) -> float:
@@ -68,14 +70,21 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
     done, more = timer.stop(), memory('VmHWM') - before
     digest = hashlib.sha256(device_params[0].flat.asnumpy().tobytes()).hexdigest()
     if args['out']:
-        events = record(lambda: train(devices, device_params, islice(train_iter, 6), limit), args['out'] + '.json')
-        draw(events, args['out'].replace('.png', f'-{limit if limit >= 0 else "unlimited"}.png'),
-             f'steps in flight: {limit if limit >= 0 else "unlimited"}')
+        out, name = Path(args['out']), limit if limit >= 0 else 'unlimited'
+        with tempfile.TemporaryDirectory() as folder:
+            events = record(lambda: train(devices, device_params, islice(train_iter, 6), limit), f'{folder}/trace.json')
+        draw(events, out.with_name(f'{out.stem}-{name}{out.suffix or ".png"}'), f'steps in flight: {name}')
     return ended, done, more, digest
 
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', batch_size=256, steps=60, dataset='auto', out='')
+    if args.out:
+        try:
+            check_profiler(args.devices)
+        except ValueError as error:
+            args.refuse(str(error))
+    args.dataset = available(args.dataset)
     devices = ','.join(f'{device.device_type}:{device.device_id}' for device in args.devices)
     flags = {name: getattr(args, name) for name in ('batch_size', 'steps', 'dataset', 'out')}
     print(f'LeNet, {args.steps} steps of {args.batch_size} rows')

@@ -1,9 +1,9 @@
 """13.6, exercise 2: devices of unequal speed, and the best share of the rows for each.
 
-    python examples/exercises/unequal_devices.py
+    python examples/exercises/unequal_devices.py    # CPU contexts on Linux only
 
-Prints, with two CPU contexts on two cores, the second shared with another busy process (… are
-images/s, or depend on them):
+Prints, with two CPU contexts on two cores, the second shared with another busy process (… are images/s, or depend on
+them):
 
     LeNet, batches of 256, cpu(1) with a busy neighbour on its core
     images/s of each device alone:     …,     …
@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from common import median_seconds, part_of, read_flags
@@ -62,12 +63,14 @@ def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2, batch_size=256, steps=16, rounds=3,
                       dataset='auto')
     devices = args.devices[:2]
+    if any(device.device_type != 'cpu' for device in devices):
+        args.refuse(f'--devices: {devices} must be CPU contexts, because the second shares its core')
     batches, params = list(part_of(args.dataset, args.batch_size, args.steps * args.batch_size, 1)[0]), init_params()
     cores = sorted(os.sched_getaffinity(0))
     for device, core in zip(devices, (cores[0], cores[-1])):
         os.sched_setaffinity(thread_of(device), {core})
-    neighbour = subprocess.Popen([sys.executable, '-c', 'while True: pass'])
-    try:
+    with subprocess.Popen([sys.executable, '-c', 'while True: pass']) as neighbour, ExitStack() as at_end:
+        at_end.callback(neighbour.kill)
         os.sched_setaffinity(neighbour.pid, {cores[-1]})
         print(f'LeNet, batches of {args.batch_size}, {devices[1]} with a busy neighbour on its core')
         rates = [speed([device], None, batches, params, args.rounds) for device in devices]
@@ -79,8 +82,6 @@ def main(argv: list | None = None) -> None:
         best = f'{rates[0] / rates[1]:.2f},1.00'
         print(f'{best:12}  {speed(devices, best, batches, params, args.rounds):8.0f}  in proportion to the speeds; '
               f'their sum is {sum(rates):.0f}')
-    finally:
-        neighbour.kill()
 
 
 if __name__ == '__main__':

@@ -20,7 +20,8 @@ from mxnet.gluon import nn
 npx.set_np()
 npx.random.seed(0)
 
-# Number of training images, and the largest number of test images. Fashion-MNIST has 60,000 and 10,000.
+# Number of training images, and the largest number of test images. Fashion-MNIST has 60,000 and 10,000. Use a multiple
+# of 32, the batch size below: a Trainer needs rows on every device.
 num_rows = int(os.environ.get('GLUON_MGPU_ROWS', 2048))
 
 # %% [markdown]

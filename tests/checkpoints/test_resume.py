@@ -1,5 +1,4 @@
 """A run resumed from a checkpoint gives exactly the same results as an uninterrupted one."""
-import csv
 import json
 import re
 import shutil
@@ -8,10 +7,11 @@ import idx_files
 import numpy
 import pytest
 from devices_flag import devices_flag
+from history_csv import history
 from slow import slow
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.checkpoints import callback as saver_module, checkpoint
+from gluon_mgpu.checkpoints import callback, checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
 from gluon_mgpu.checkpoints.resume import check_same_run
 from gluon_mgpu.data.batches import BatchIterator
@@ -35,14 +35,14 @@ def data():
 @pytest.fixture
 def keep_all(monkeypatch):
     """Keep all checkpoints of a run, not only the last ones."""
-    monkeypatch.setattr(saver_module, 'NUM_KEPT', 1000)
+    monkeypatch.setattr(callback, 'NUM_KEPT', 1000)
 
 
 def train(chapter, devices, data, folder, every=1, resume=None, num_epochs=EPOCHS, lr=0.1, **options):
     """Train with checkpoints; return the history without seconds, and the bytes of the last checkpoint's arrays."""
     folder.mkdir()
-    saver = CheckpointCallback(folder, every=every, resume=resume)
-    run = Run(num_epochs, quiet=True, callbacks=[saver])
+    checkpointing = CheckpointCallback(folder, every=every, resume=resume)
+    run = Run(num_epochs, quiet=True, callbacks=[checkpointing])
     chapter.train(len(devices), BATCH, lr, devices=devices, data=data(), run=run, **options)
     _, arrays = checkpoint.read(checkpoints(folder)[0])
     return [(e.epoch, e.loss, e.test_acc, e.lr) for e in run.history], bits(arrays)
@@ -182,7 +182,7 @@ def test_the_same_command_in_a_loop(program):
     assert 'epoch 1' not in out and out.splitlines()[-1] == last_line
     status, out, _ = program.start('--num-epochs', 3, '--resume', 'auto')
     assert status == 0 and 'epoch 3/3' in out and 'epoch 2/3' not in out and 'num_epochs 3 instead of 2' in out
-    assert [line[0] for line in (program.out / 'history.csv').read_text().splitlines()[1:]] == ['1', '2', '3']
+    assert [row['epoch'] for row in history(program.out)] == ['1', '2', '3']
     assert len(checkpoints(program.out)) == 2
 
 
@@ -254,8 +254,7 @@ def test_a_run_of_an_earlier_version(program, monkeypatch):
     (program.out / 'config.json').write_text(json.dumps(config))
     status, _, err = program('--resume', program.out, '--num-epochs', 2)
     assert (status, err) == (0, '')
-    with open(program.out / 'history.csv', newline='') as file:
-        assert [row['lr'] for row in csv.DictReader(file)] == ['', '0.2']
+    assert [row['lr'] for row in history(program.out)] == ['', '0.2']
 
 
 def test_an_earlier_checkpoint_is_used_only_if_no_newer_one_would_be_lost(program):

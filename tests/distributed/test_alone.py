@@ -68,7 +68,7 @@ def test_horovodrun_within_srun(monkeypatch):
     assert launch_info() == LaunchInfo('horovodrun', 1, 2, 0)
 
 
-def test_address_and_port_are_required(monkeypatch):
+def test_address_and_port_are_required():
     with pytest.raises(ValueError, match='srun does not say where the workers meet: on all of them, set HOROVOD_'):
         launchers.rendezvous(LaunchInfo('srun', 0, 2, 0))
 

@@ -1,11 +1,14 @@
 """Tests of both chapters with several workers: output, files, resuming, and errors in all workers."""
-import csv
 import json
+import os
 import re
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from history_csv import history
 from runs import outcome, run
 
 from gluon_mgpu import predict
@@ -17,9 +20,8 @@ def command(chapter, flags, out, *more):
     return [PYTHON, '-m', f'gluon_mgpu.{chapter}', '--horovod', *flags, '--out-dir', out, *more]
 
 
-def history(out):
-    with open(out / 'history.csv') as file:
-        return [(row['epoch'], float(row['loss']), float(row['test_acc'])) for row in csv.DictReader(file)]
+def results(out):
+    return [(row['epoch'], float(row['loss']), float(row['test_acc'])) for row in history(out)]
 
 
 def by_rank(template, *values):
@@ -47,8 +49,8 @@ def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
                                'cpu(0), 2 workers: ')
     assert lines[-1].endswith(' sec/epoch on [cpu(0)], 2 workers')
     # Equal to two devices of one process, except for rounding, which ResNet-18's first steps amplify
-    assert history(tmp_path / 'two') == [(epoch, pytest.approx(loss, rel=1e-3), pytest.approx(acc, abs=0.02))
-                                         for epoch, loss, acc in history(tmp_path / 'one')]
+    assert results(tmp_path / 'two') == [(epoch, pytest.approx(loss, rel=1e-3), pytest.approx(acc, abs=0.02))
+                                         for epoch, loss, acc in results(tmp_path / 'one')]
     config = json.loads((tmp_path / 'two' / 'config.json').read_text())
     assert (config['devices'], config['num_gpus'], config['workers']) == (['cpu(0)', 'cpu(0)'], 2, 2)
     # The device is listed twice
@@ -121,12 +123,13 @@ def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
     flags = [*flags, '--checkpoint-every', '2', '--resume', 'auto']
     with job(2, *command('scratch', flags, tmp_path / 'whole')) as whole:
         assert whole.end() == 0, whole.text
-    once = f'[ -e {tmp_path}/killed ] || {{ touch {tmp_path}/killed; (sleep 4; kill -9 $$) & }}; '
+    after_a_checkpoint = f'until ls {tmp_path}/run/checkpoint-* >/dev/null 2>&1; do sleep 0.1; done'
+    once = f'[ -e {tmp_path}/killed ] || {{ touch {tmp_path}/killed; ({after_a_checkpoint}; kill -9 $$) & }}; '
     line = ' '.join(map(str, command('scratch', flags, tmp_path / 'run')))
     loop = (f"until {PYTHON} {LAUNCHER} --gloo -np 2 -H localhost:2 sh -c '{once} exec {line}'; "
             'do sleep 1; done')
     done = run(['bash', '-c', loop], timeout=200)
-    assert done.returncode == 0
+    assert done.returncode == 0 and f'resuming from {tmp_path}/run/checkpoint-' in done.stdout
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
 
 
@@ -152,7 +155,7 @@ def test_workers_that_disagree(job, flags, data, tmp_path, values, words):
     assert not (tmp_path / 'run').exists()
 
 
-def test_workers_with_other_rows_or_another_network(job, flags, tmp_path, data):
+def test_workers_with_other_rows_or_another_network(job, flags, tmp_path):
     """On one worker, one pixel of the dataset differs, or one layer is wider."""
     pixel = ('import os, sys; from gluon_mgpu.data import idx; read = idx.read_pair\n'
              'def changed(*args):\n'
@@ -190,9 +193,6 @@ def test_a_nan_loss_ends_all_workers(job, flags, tmp_path):
     ('horovodrun', 'HOROVOD_SIZE', 'HOROVOD_RANK', 'HOROVOD_LOCAL_RANK')])  # set by hand, as for any other launcher
 def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank, local_rank):
     """The launcher gives rank and size, the user gives address and port; SIGTERM ends the job."""
-    import os
-    import socket
-    import subprocess
     with socket.create_server(('127.0.0.1', 0)) as free:
         port = str(free.getsockname()[1])
     environment = {**os.environ, size: '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '127.0.0.1',
@@ -201,11 +201,15 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
                                          '--fp16-allreduce')]
     started = [subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 env={**environment, rank: number, local_rank: number}) for number in '01']
-    for heading in ('LeNet on mnist, ', 'epoch 1/1000: '):
-        assert started[0].stdout.readline().startswith(heading)
-    for process in started:
-        process.terminate()
-    first, second = (process.communicate(timeout=60)[0] for process in started)
+    try:
+        for heading in ('LeNet on mnist, ', 'epoch 1/1000: '):
+            assert started[0].stdout.readline().startswith(heading)
+        for process in started:
+            process.terminate()
+        first, second = (process.communicate(timeout=60)[0] for process in started)
+    finally:
+        for process in started:
+            process.kill()
     assert [process.returncode for process in started] == [143, 143], first + second
     resume = f'resume with: {launcher} ... python -m gluon_mgpu.scratch --horovod --fp16-allreduce --resume '
     assert resume in first.splitlines()[-1]

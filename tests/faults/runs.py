@@ -5,6 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from history_csv import history
+
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.callback import checkpoints
 
@@ -18,10 +20,9 @@ def run(command: list, timeout: float = 120, **options) -> subprocess.CompletedP
 def outcome(folder: Path) -> tuple:
     """Return a run's history without seconds, and the bytes of all arrays in its last checkpoint."""
     record, arrays = checkpoint.read(checkpoints(folder)[0])
-    history = [(epoch, loss, acc) for epoch, _, loss, acc, *_ in record['metadata']['run']['history']]
-    lines = [line.split(',') for line in (folder / 'history.csv').read_text().splitlines()]
-    assert [int(line[0]) for line in lines[1:]] == [epoch for epoch, *_ in history]
-    return history, {name: [array.tobytes() for array in kept] for name, kept in arrays.items()}
+    results = [(epoch, loss, acc) for epoch, _, loss, acc, *_ in record['metadata']['run']['history']]
+    assert [int(row['epoch']) for row in history(folder)] == [epoch for epoch, *_ in results]
+    return results, {name: [array.tobytes() for array in kept] for name, kept in arrays.items()}
 
 
 def listing(folder) -> list[str]:

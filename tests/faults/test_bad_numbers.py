@@ -55,8 +55,8 @@ def batches():
 @pytest.mark.parametrize('at', [3, 4, 6])
 def test_a_parameter_that_is_nan_is_never_saved(at, every, devices, batches, tmp_path, count):
     train_iter = batches()
-    saver = CheckpointCallback(tmp_path, every=every)
-    run_ = Run(3, quiet=True, callbacks=[Poison(at), saver])
+    checkpointing = CheckpointCallback(tmp_path, every=every)
+    run_ = Run(3, quiet=True, callbacks=[Poison(at), checkpointing])
     with pytest.raises(DivergenceError, match='use a smaller learning rate'):
         scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]), run=run_)
     last = at - 1 if every else 4 if at > 4 else None

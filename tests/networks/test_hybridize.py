@@ -51,7 +51,7 @@ def test_results_outlive_the_next_call(devices):
     outs = [dense(X * i, params, scale) for i in range(5)]
     for i, out in enumerate(outs):
         expected = dense.__wrapped__(X * i, params, scale)
-        assert abs((out - expected).asnumpy()).max() < 1e-6
+        assert abs((out - expected).asnumpy()).max() < 1e-6  # float32
 
 
 def test_two_recorded_calls_before_backward(devices):
@@ -65,7 +65,7 @@ def test_two_recorded_calls_before_backward(devices):
     total.backward()
     expected = params[0].grad
     # Both calls write to the gradient ('write', not 'add'), but within one backward pass they add up
-    assert abs((twice - expected).asnumpy()).max() < 1e-5
+    assert abs((twice - expected).asnumpy()).max() < 1e-5  # float32
 
 
 def test_arguments_are_matched_by_position(devices):
@@ -97,7 +97,7 @@ def test_other_parameters_on_the_same_device(devices):
                 out = function(X, params, scale)
             out.backward()
             gradients.append(params[0].grad.asnumpy())
-        assert abs(gradients[1] - gradients[0]).max() < 1e-6
+        assert abs(gradients[1] - gradients[0]).max() < 1e-6  # float32
         assert gradients[1].any()
         kept.append((params[0].grad, gradients[1]))
     for gradient, expected in kept:
@@ -110,7 +110,7 @@ def test_np_and_npx_may_have_any_names_in_a_module(devices, names):
     namespace = dict(names)
     exec(f'def f(a, b):\n    return {ops}.relu({x}.dot(a, b)) + {x}.tanh(a)', namespace)
     a, b = (np.random.normal(size=(3, 3), ctx=devices[0]) for _ in 'ab')
-    assert abs(hybridized(namespace['f'])(a, b) - namespace['f'](a, b)).max() < 1e-6
+    assert abs(hybridized(namespace['f'])(a, b) - namespace['f'](a, b)).max() < 1e-6  # float32
 
 
 def test_float32_and_float64_in_turn(devices):
@@ -161,7 +161,7 @@ def test_an_operator_dropped_before_its_backward_pass(devices):
     assert a.grad.tolist() == [[2, 2]]
 
 
-def test_no_operator_at_the_edge_takes_a_scratch_area(devices):
+def test_no_operator_at_the_edge_takes_a_scratch_area():
     """Graphs keep scratch areas of the engine's one ring; such an operator would take another at each call."""
     graph, _ = isolate(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
     operators = [node['op'] for node in json.loads(graph.tojson())['nodes']]
@@ -202,10 +202,10 @@ def test_a_block_gives_the_same_results_for_any_rows_recorded_or_not(devices, hy
     for n in (5, 2, 5, 1):
         for device in devices:
             X = np.random.normal(size=(n, 4), ctx=device)
-            assert abs((fast(X) - net(X)).asnumpy()).max() < 1e-6
+            assert abs((fast(X) - net(X)).asnumpy()).max() < 1e-6  # float32
             for by_graph, by_blocks in zip(call_and_gradient(fast, net, X, train_mode=False),
                                            call_and_gradient(net, net, X, train_mode=False)):
-                assert abs(by_graph - by_blocks).max() < 1e-5
+                assert abs(by_graph - by_blocks).max() < 1e-5  # float32
                 assert abs(by_blocks).max() > 0
 
 
@@ -317,7 +317,7 @@ def test_gradients_are_written_to_the_current_arrays_of_a_parameter(devices):
     net[0].weight.grad_req = 'add'  # in new arrays
     for times in (1, 2):
         summed = call_and_gradient(fast, net, X)[1]
-        numpy.testing.assert_allclose(summed, times * once, rtol=1e-4, atol=1e-5)
+        numpy.testing.assert_allclose(summed, times * once, rtol=1e-4, atol=1e-5)  # float32
     net[0].weight.grad_req = 'null'
     with autograd.record():
         out = fast(X)
@@ -335,7 +335,7 @@ def test_the_block_itself_is_not_changed(devices):
         other.initialize(init.Zero(), ctx=devices, force_reinit=True)
         assert abs(hybridized(other)(X)).max() == 0 and abs(fast(X)).max() > 0
     net.hybridize()
-    assert abs((net(X) - expected).asnumpy()).max() < 1e-6
+    assert abs((net(X) - expected).asnumpy()).max() < 1e-6  # float32
     net.add(gluon.nn.Dense(7))
     net[-1].initialize(ctx=devices)
     assert net(X).shape == (5, 7) and hybridized(net)(X).shape == (5, 7)

@@ -149,7 +149,7 @@ def test_layers_without_bias_and_other_strides():
     assert "checked in onnxruntime: scores differ from the network's by" in lines[-1]
 
 
-def test_a_model_with_other_scores_is_not_written(tmp_path, monkeypatch):
+def test_a_model_with_other_scores_is_not_written(tmp_path):
     """Simulates an operator with another result in onnxruntime. The old file is kept."""
     params = to_mx(lenet_params(numpy.random.default_rng(0), 0.1))
     (tmp_path / 'a.onnx').write_text('old')

@@ -24,7 +24,7 @@ PAGE = """# A page
 
     echo one; printf 'step 1\\rstep 2\\rstep 3\\n' >&2
     echo broken; exit 7
-    sleep 30
+    echo hangs; setsid sleep 15 & sleep 30
     python -c 'import os, sys; print(sys.prefix, os.environ["VIRTUAL_ENV"])'
 
 ## Further
@@ -63,6 +63,7 @@ def test_all_commands_are_run_and_reported(report, tmp_path):
     assert 'gpu:0  Tesla V100 (compute capability 7.0)\n' in text
     assert '\none\nstep 3\n--- exit status 0' in text
     assert '\nbroken\n--- exit status 7' in text
+    assert '\nhangs\n--- killed after 2 s' in text  # although a process outside the group keeps the output open
     assert f'\n{sys.prefix} {sys.prefix}\n' in text  # the commands' python is the one that runs the tool
     assert 'before the list' not in text and 'after the list' not in text
     assert text.endswith('\n2 of 4 succeeded\n')

@@ -21,6 +21,16 @@ def images(rng, n, dtype='float32'):
     return rng.random((n, 1, 28, 28)).astype(dtype), rng.integers(0, 10, n).astype('int32')
 
 
+def bright_halves(rng, n, side=28, axis=2):
+    """Return n images, bright in their first or second half along an axis, and the number of that half as label."""
+    y = rng.integers(0, 2, n).astype('int32')
+    X = 0.1 * rng.random((n, 1, side, side)).astype('float32')
+    for label in (0, 1):
+        half = slice(label * side // 2, (label + 1) * side // 2)
+        numpy.moveaxis(X, axis, 1)[y == label, half] += 0.9
+    return X, y
+
+
 def numpy_lenet(X, params):
     """Compute LeNet's scores in NumPy."""
     W1, b1, W2, b2, W3, b3, W4, b4 = params
@@ -44,6 +54,14 @@ def numpy_loss(y_hat, y):
     """Compute the softmax cross-entropy of every row in NumPy."""
     y_hat = y_hat - y_hat.max(axis=1, keepdims=True)
     return numpy.log(numpy.exp(y_hat).sum(axis=1)) - y_hat[numpy.arange(len(y)), y]
+
+
+def books_get_params(params, device):
+    """D2L 13.5.4, as printed."""
+    new_params = [p.copyto(device) for p in params]
+    for p in new_params:
+        p.attach_grad()
+    return new_params
 
 
 def gluon_lenet(params, devices):

@@ -472,13 +472,6 @@ def test_the_model_zoo(name, seed):
 
 # The code cells of the book
 
-def books_get_params(params, device):
-    new_params = [p.copyto(device) for p in params]
-    for p in new_params:
-        p.attach_grad()
-    return new_params
-
-
 def books_allreduce(data):
     for i in range(1, len(data)):
         data[0][:] += data[i].copyto(data[0].ctx)
@@ -528,7 +521,7 @@ def test_the_books_scratch_chapter(image_batches):
     """Right, but it divides the update of a short last batch by its own rows, and splits evenly only."""
     def make(devices):
         params = scratch.init_params()
-        return [books_get_params(params, device) for device in devices]
+        return [oracle.books_get_params(params, device) for device in devices]
     report = check_data_parallel(make, books_train_batch, image_batches, check=True)
     *uneven, own_rows = report.notes
     assert 'the last 96 weigh 2.7 times as much as others' in own_rows

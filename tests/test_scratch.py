@@ -197,14 +197,6 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     assert [l.size for l in ls] == [1, 1]
 
 
-def books_get_params(params, device):
-    """D2L 13.5.4, as printed."""
-    new_params = [p.copyto(device) for p in params]
-    for p in new_params:
-        p.attach_grad()
-    return new_params
-
-
 @pytest.mark.slow
 def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     """Without the decorators and with the book's get_params, the parameters are equal except for rounding."""
@@ -213,7 +205,7 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     fast = train_on(device_list(3), params, batches)
     for name in ('lenet', 'loss'):
         monkeypatch.setattr(scratch, name, getattr(scratch, name).__wrapped__)
-    monkeypatch.setattr(scratch, 'get_params', books_get_params)
+    monkeypatch.setattr(scratch, 'get_params', oracle.books_get_params)
     plain = train_on(device_list(3), params, batches)
     for replica, plain_replica in zip(fast, plain):
         assert largest_difference(replica, plain_replica) < 1e-13  # 20 steps, a few units of 1e-16 each
@@ -260,10 +252,7 @@ class Batches(list):
 @pytest.mark.slow
 def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     """LeNet learns to distinguish images that are bright at the top or at the bottom."""
-    y = rng.integers(0, 2, 96).astype('int32')
-    X = 0.1 * rng.random((96, 1, 28, 28)).astype('float32')
-    X[y == 0, :, :14] += 0.9
-    X[y == 1, :, 14:] += 0.9
+    X, y = oracle.bright_halves(rng, 96)
     batches = Batches((np.array(X[i:i + 32]), np.array(y[i:i + 32])) for i in range(0, 96, 32))
     run = Run(num_epochs=30)
     scratch.train(len(devices), 32, 0.5, devices=devices, data=(batches, batches), run=run)

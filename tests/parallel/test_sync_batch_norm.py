@@ -230,11 +230,7 @@ def test_it_does_not_wait(device_list, no_waiting):
     pytest.param(lambda: None, 'bfloat16', marks=[pytest.mark.slow, needs_bfloat16])])
 def test_train_learns(devices, net, dtype):
     """Bright left half or bright right half, in batches of 16 and a last one of 1 row."""
-    rng = numpy.random.default_rng(0)
-    y = rng.integers(0, 2, 97).astype('int32')
-    X = 0.1 * rng.random((97, 1, 12, 12)).astype('float32')
-    X[y == 0, :, :, :6] += 0.9
-    X[y == 1, :, :, 6:] += 0.9
+    X, y = oracle.bright_halves(numpy.random.default_rng(0), 97, side=12, axis=3)
     batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 97, 16))
     run = Run(3, quiet=True)
     concise.train(2, 16, 0.05, devices=devices, data=(batches, batches), run=run, net=net(), dtype=dtype,

@@ -44,7 +44,7 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     except ValueError as error:
         parser.error(str(error))
     if len(args.devices) < at_least:
-        parser.error(f'--devices: {args.devices} are {len(args.devices)}, name {at_least} or more')
+        parser.error(f'--devices: at least {at_least} are needed, not {args.devices}')
     for name, default in defaults.items():
         if type(default) is int and getattr(args, name) < 1:
             parser.error(f'--{name.replace("_", "-")} {getattr(args, name)}: must be at least 1')

@@ -152,7 +152,7 @@ def test_learning_rates__picture(example, device_list, tmp_path):
 
 
 @pytest.mark.parametrize('argv, line', [
-    (['--devices', 'cpu:0'], 'are 1, name 2 or more'),
+    (['--devices', 'cpu:0'], 'at least 2 are needed, not [cpu(0)]'),
     (['--devices', 'tpu:0,cpu:0'], "'tpu:0' names no device"),
     (['--width', '0'], '--width 0: must be at least 1'),
 ])

@@ -50,5 +50,5 @@ def part_of(dataset: str, batch_size: int, train_size: int, test_size: int) -> t
 
 @cache
 def available(dataset: str) -> str:
-    """Return the dataset to use: for 'auto', the one that `load_data` finds, once."""
-    return load_data(dataset, 1)[0].dataset
+    """Return the name of a dataset; for 'auto', the one that `load_data` chooses at the first call."""
+    return load_data(dataset, 1)[0].dataset if dataset == 'auto' else dataset

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from harness.training import WORK, flags_parser, train_quietly
 
-from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.devices import devices_text, parse_devices
 
 
 def epoch_seconds(chapter, devices, dataset, data_dir):
@@ -27,7 +27,7 @@ def main():
     parser.add_argument('--rounds', type=int, default=5, help='rounds of each chapter (default: %(default)s)')
     args = parser.parse_args()
     try:
-        devices = [f'{d.device_type}:{d.device_id}' for d in parse_devices(args.devices)]
+        devices = parse_devices(args.devices)
     except ValueError as error:
         parser.error(str(error))
     if len(devices) != 2:
@@ -39,7 +39,7 @@ def main():
             for k in seconds:
                 # Separate processes, because MXNet keeps much of the memory of networks that are no longer used
                 with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as process:
-                    seconds[k].append(process.submit(epoch_seconds, chapter, ','.join(devices[:k]), args.dataset,
+                    seconds[k].append(process.submit(epoch_seconds, chapter, devices_text(devices[:k]), args.dataset,
                                                      args.data_dir).result())
             one, two = (seconds[k][-1] for k in (1, 2))
             print(f'{chapter}, round {number + 1}: {rows / one:,.0f} and {rows / two:,.0f} images/s, '

@@ -18,7 +18,7 @@ from .checkpoints.callback import CheckpointCallback
 from .checkpoints.resume import ResumedRun, check_same_run, find_resumed_run, record_resume
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
 from .data import DATASETS, load_data
-from .devices import check_devices, devices_from, parse_devices
+from .devices import check_devices, devices_from, devices_text, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
 from .devices.lists import MAX_DEVICES
 from .distributed.launchers import launch_info
@@ -138,8 +138,7 @@ def _resumed_flags(chapter: Chapter, parser, args, argv: list, resumed: ResumedR
     if args.num_gpus is not None or args.devices is not None or args.horovod:
         del kept['devices'], kept['shares']
     elif isinstance(kept['devices'], list):
-        # Each name once, because workers may have devices of the same name; 'gpu(0)' -> 'gpu:0'
-        kept['devices'] = ','.join(dict.fromkeys(map(str, kept['devices']))).replace('(', ':').replace(')', '')
+        kept['devices'] = devices_text(kept['devices'])  # each once; workers may have devices of the same name
     # Parse and check them like flags, because someone may have edited config.json; argv comes last and wins
     args = parser.parse_args([*(f'--{name.replace("_", "-")}' + ('' if value is True else f'={value}')
                                 for name, value in kept.items() if value is not None and value is not False), *argv])

@@ -8,7 +8,7 @@ from . import scratch
 from .checkpoints import checkpoint
 from .checkpoints.callback import find_checkpoint
 from .checkpoints.checkpoint import CheckpointError
-from .devices import parse_devices
+from .devices import devices_text, parse_devices
 from .networks.hybridize import hybridized
 from .networks.precision import check_dtype
 from .networks.resnet import resnet18
@@ -30,8 +30,7 @@ def trained_network(path, devices: list | None = None) -> tuple:
     """
     found, config = find_run(path)
     if devices is None:
-        names = dict.fromkeys(config['devices'])  # workers may have devices of the same name
-        devices = parse_devices(','.join(names).replace('(', ':').replace(')', ''))
+        devices = parse_devices(devices_text(config['devices']))  # each once; workers may have devices of the same name
     if config['chapter'] == 'scratch':
         params_on = dict(zip(devices, load_run(found, config, devices)))
         return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config

@@ -1,6 +1,7 @@
 """Devices as a command-line flag."""
+from gluon_mgpu.devices import devices_text
 
 
 def devices_flag(devices: list) -> list[str]:
     """Return the flag --devices that names these devices."""
-    return ['--devices', ','.join(f'{device.device_type}:{device.device_id}' for device in devices)]
+    return ['--devices', devices_text(devices)]

@@ -29,7 +29,7 @@ from pathlib import Path
 from common import available, part_of, read_flags
 
 from gluon_mgpu import Timer
-from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.devices import devices_text, parse_devices
 from gluon_mgpu.mxnet_setup.compat import npx
 from gluon_mgpu.scratch import get_params, init_params, train_batch
 from gluon_mgpu.timeline.draw import draw
@@ -85,7 +85,7 @@ def main(argv: list | None = None) -> None:
         except ValueError as error:
             args.refuse(str(error))
     args.dataset = available(args.dataset)
-    devices = ','.join(f'{device.device_type}:{device.device_id}' for device in args.devices)
+    devices = devices_text(args.devices)
     flags = {name: getattr(args, name) for name in ('batch_size', 'steps', 'dataset', 'out')}
     print(f'LeNet, {args.steps} steps of {args.batch_size} rows')
     print('steps in flight  loop ends after  done after  more memory')

@@ -4,6 +4,6 @@
 
 Can be imported without MXNet: the functions that need it import it.
 """
-from .lists import check_devices, devices_from, parse_devices, try_all_gpus, try_gpu
+from .lists import check_devices, devices_from, devices_text, parse_devices, try_all_gpus, try_gpu
 
-__all__ = ['check_devices', 'devices_from', 'parse_devices', 'try_all_gpus', 'try_gpu']
+__all__ = ['check_devices', 'devices_from', 'devices_text', 'parse_devices', 'try_all_gpus', 'try_gpu']

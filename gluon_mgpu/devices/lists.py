@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..base.checks import integer
@@ -75,6 +75,11 @@ def parse_devices(text: str) -> list[Context]:
                              f"'{item}' names no device ({why_no_gpus()}): use 'cpu:all'")
         devices += [getattr(mx, kind)(i) for i in numbers]
     return check_devices(devices)
+
+
+def devices_text(devices: Iterable) -> str:
+    """Return devices, or their names, as text for `parse_devices`, each once: 'cpu:0,gpu:1' for [cpu(0), gpu(1)]."""
+    return ','.join(dict.fromkeys(map(str, devices))).replace('(', ':').replace(')', '')
 
 
 def check_devices(devices: Sequence[Context]) -> list[Context]:

@@ -11,6 +11,7 @@ from gluon_mgpu.base import machine as this_machine
 from gluon_mgpu.devices import (
     check_devices,
     devices_from,
+    devices_text,
     gpus as gpu_module,
     lists as module,
     parse_devices,
@@ -109,6 +110,12 @@ def test_num_gpus_never_falls_back_from_a_gpu_without_code(machine):
 @pytest.mark.parametrize('number', [0, -2, 1001, 300000])
 def test_num_gpus_rejects_invalid_numbers(number):
     assert error_of(devices_from, number) == f'the number of devices {number}: must be an integer from 1 to 1000'
+
+
+def test_devices_as_text():
+    assert devices_text([mx.cpu(0), mx.gpu(1)]) == 'cpu:0,gpu:1'
+    assert devices_text(['cpu(0)', 'cpu(0)', 'cpu(2)']) == 'cpu:0,cpu:2'  # names of a run with two workers
+    assert parse_devices(devices_text([mx.cpu(2), mx.cpu(0)])) == [mx.cpu(2), mx.cpu(0)]
 
 
 # Lists as text

@@ -15,6 +15,7 @@ import argparse
 import csv
 import itertools
 import json
+import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -76,7 +77,14 @@ def main():
                         help='(default: %(default)s)')
     parser.add_argument('--out', default='time_to_accuracy.png', metavar='PNG', help='(default: %(default)s)')
     args = parser.parse_args()
-    runs = [(label, seed, points) for label, seed, points in map(read, args.runs) if points]  # of at least one epoch
+    runs = []
+    for folder, run in zip(args.runs, map(read, args.runs)):
+        if run[-1]:
+            runs.append(run)
+        else:
+            print(f'{folder}: left out, because no epoch is complete', file=sys.stderr)
+    if not runs:
+        parser.error('none of these runs has a complete epoch')
     print('\n'.join(table(runs, args.accuracies)))
     draw(runs, args.accuracies, args.out)
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from gluon_mgpu.devices import parse_devices
 
@@ -21,8 +20,7 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     at_least : int
         Number of devices that the example needs.
     **defaults
-        Name and default of each other flag: an int of at least 1, a float, a str, or False. The folder of ``out`` is
-        created.
+        Name and default of each other flag: an int of at least 1, a float, a str, or False.
 
     Returns
     -------
@@ -48,6 +46,4 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     for name, default in defaults.items():
         if type(default) is int and getattr(args, name) < 1:
             parser.error(f'--{name.replace("_", "-")} {getattr(args, name)}: must be at least 1')
-    if getattr(args, 'out', ''):
-        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     return args

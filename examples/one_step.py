@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from flags import read_flags
 
@@ -107,7 +108,7 @@ def train(X, y, params: list, devices: list, lr: float, num_steps: int, allreduc
     return differences, losses
 
 
-def draw(runs: dict, path: str) -> None:
+def draw(runs: dict, path: Path) -> None:
     """Draw the results of `train` with and without allreduce, as PNG."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(8, 3.2), dpi=120, layout='tight')
@@ -121,6 +122,7 @@ def draw(runs: dict, path: str) -> None:
     for axes in (left, right):
         axes.grid(alpha=0.4)
         axes.xaxis.get_major_locator().set_params(integer=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path)
 
 
@@ -137,7 +139,7 @@ def main(argv: list | None = None) -> None:
     if args.without_allreduce:
         runs = {name: train(X, y, params, devices, args.lr, args.steps, function)
                 for name, function in (('with allreduce', allreduce), ('without allreduce', lambda data: None))}
-        draw(runs, args.out)
+        draw(runs, Path(args.out))
         print(args.out)
 
 

@@ -14,7 +14,7 @@ from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss
 
@@ -52,7 +52,7 @@ EXERCISES = {
     'wait_for_one': (2, ['--size', '16', '--rounds', '1']),
 }
 PROGRAMS.update({f'exercises/{name}': program for name, program in EXERCISES.items()})
-EXACT = ('book_tryouts', 'exercises/shared_allreduce')  # their numbers do not depend on these flags, nor on chance
+EXACT = ('book_tryouts', 'exercises/shared_allreduce')  # their numbers do not depend on chance
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_program_prints_what_its_docstring_says(name, device_list):
     if devices[0].device_type == 'cpu':  # the docstrings show a machine without GPUs
         printed, expected = done.stdout.splitlines(), expected_output(name)
         assert shape_of(printed) == shape_of(expected)
-        if name in EXACT:
+        if name in EXACT and devices == [mx.cpu(i) for i in range(num_devices)]:
             same = [a == b for a, b in zip(printed, expected) if not re.search('[~…]', b)]
             assert all(same) and len(same) > 1
 
@@ -294,8 +294,8 @@ def test_one_step__replicas_drift_apart_without_allreduce(example, devices, tmp_
     assert without[0] == 0 < without[1] < without[6] < without[11]
     assert max(losses_with[11]) < 0.3 * min(losses_with[0])
     assert min(losses_without[11]) > 3 * max(losses_with[11])
-    example.draw(runs, tmp_path / 'one_step.png')
-    assert (tmp_path / 'one_step.png').read_bytes().startswith(b'\x89PNG')
+    example.draw(runs, tmp_path / 'new' / 'one_step.png')
+    assert (tmp_path / 'new' / 'one_step.png').read_bytes().startswith(b'\x89PNG')
 
 
 @pytest.mark.parametrize('flags, is_terminal, pauses', [([], True, 5), ([], False, 0), (['--no-pause'], True, 0)])

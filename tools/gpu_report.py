@@ -96,7 +96,7 @@ def main(argv: list | None = None) -> int:
               file=sys.stderr)
         return 2
     print(f'{len(commands) - failed} of {len(commands)} succeeded: their output is in {args.out}; '
-          'please send it back')
+          'please attach it to an issue of the repository')
     return 1 if failed else 0
 
 

@@ -142,7 +142,7 @@ def _family(pid: int) -> set[int]:
 
 
 def _end(process) -> None:
-    """Kill the process and what is left of its family, such as the workers of a crashed program."""
+    """Kill the process, its group and, if it still runs, its children in other groups (Linux)."""
     children = _family(process.pid) - {process.pid}
     with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
         os.killpg(process.pid, signal.SIGKILL)

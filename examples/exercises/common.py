@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from flags import read_flags
 
 from gluon_mgpu import Timer
+from gluon_mgpu.base.checks import integer
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import npx
 
@@ -39,6 +40,7 @@ def part_of(dataset: str, batch_size: int, train_size: int, test_size: int) -> t
     """Return the batches of the first training and test images of a dataset; exit with status 2 if it has fewer."""
     try:
         train_iter, test_iter = load_data(available(dataset), batch_size, train_size=train_size)
+        integer('test_size', test_size, 1, test_iter.num_rows)
     except ValueError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None

@@ -1,7 +1,7 @@
 """13.2, exercise 1: when Python's dispatch hides behind the computation.
 
     python examples/exercises/dispatch_cost.py
-    python examples/exercises/dispatch_cost.py --devices gpu:0 --large 10000    # must take longer than all dispatches
+    python examples/exercises/dispatch_cost.py --devices gpu:0 --large 10000    # long enough to dispatch all others
 
 Prints, on a CPU context (… are times), per product of an n x n matrix with itself, in microseconds:
 

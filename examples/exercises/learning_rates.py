@@ -16,6 +16,8 @@ batch of the first. With k times the batch, a larger rate is needed.
 """
 from __future__ import annotations
 
+from pathlib import Path
+
 from common import part_of, read_flags
 
 from gluon_mgpu import scratch
@@ -47,6 +49,7 @@ def draw(lines: list, accuracies: list, path: str) -> None:
             axes.annotate(f'{value:.2f}', (column, row), ha='center', va='center', color='w' if value < 0.6 else 'k')
     axes.set(title='test accuracy of LeNet', xlabel='learning rate', xticks=range(len(RATES)), xticklabels=RATES,
              yticks=range(len(lines)), yticklabels=[f'{k} device{"s" * (k > 1)},\nbatch {batch}' for k, batch in lines])
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path)
 
 

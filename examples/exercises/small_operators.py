@@ -48,6 +48,8 @@ def with_both_cores(args) -> list[float]:
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', times=400, rounds=5)
+    if any(device.device_type != 'cpu' for device in args.devices):
+        args.refuse(f'--devices: {args.devices} must be CPU contexts, because operators on both cores are compared')
     one = [measure(args.devices[:1], size, args.times, args.rounds) for size in SIZES]
     if len(args.devices) == 1:
         print(one)

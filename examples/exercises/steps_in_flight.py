@@ -71,6 +71,7 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
     digest = hashlib.sha256(device_params[0].flat.asnumpy().tobytes()).hexdigest()
     if args['out']:
         out, name = Path(args['out']), limit if limit >= 0 else 'unlimited'
+        out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             events = record(lambda: train(devices, device_params, islice(train_iter, 6), limit), f'{folder}/trace.json')
         draw(events, out.with_name(f'{out.stem}-{name}{out.suffix or ".png"}'), f'steps in flight: {name}')
@@ -79,12 +80,12 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', batch_size=256, steps=60, dataset='auto', out='')
-    if args.out:
-        try:
+    try:
+        args.dataset = available(args.dataset)
+        if args.out:
             check_profiler(args.devices)
-        except ValueError as error:
-            args.refuse(str(error))
-    args.dataset = available(args.dataset)
+    except ValueError as error:
+        args.refuse(str(error))
     devices = devices_text(args.devices)
     flags = {name: getattr(args, name) for name in ('batch_size', 'steps', 'dataset', 'out')}
     print(f'LeNet, {args.steps} steps of {args.batch_size} rows')

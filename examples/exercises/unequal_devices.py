@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 from common import median_seconds, part_of, read_flags
@@ -69,8 +68,8 @@ def main(argv: list | None = None) -> None:
     cores = sorted(os.sched_getaffinity(0))
     for device, core in zip(devices, (cores[0], cores[-1])):
         os.sched_setaffinity(thread_of(device), {core})
-    with subprocess.Popen([sys.executable, '-c', 'while True: pass']) as neighbour, ExitStack() as at_end:
-        at_end.callback(neighbour.kill)
+    neighbour = subprocess.Popen([sys.executable, '-c', 'while True: pass'])
+    try:
         os.sched_setaffinity(neighbour.pid, {cores[-1]})
         print(f'LeNet, batches of {args.batch_size}, {devices[1]} with a busy neighbour on its core')
         rates = [speed([device], None, batches, params, args.rounds) for device in devices]
@@ -82,6 +81,9 @@ def main(argv: list | None = None) -> None:
         best = f'{rates[0] / rates[1]:.2f},1.00'
         print(f'{best:12}  {speed(devices, best, batches, params, args.rounds):8.0f}  in proportion to the speeds; '
               f'their sum is {sum(rates):.0f}')
+    finally:
+        neighbour.kill()
+        neighbour.wait()
 
 
 if __name__ == '__main__':

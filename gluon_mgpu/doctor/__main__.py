@@ -29,7 +29,10 @@ def _run(args: argparse.Namespace) -> None:
         print('checking, and training for a few seconds ...', file=sys.stderr)
     report = examine(args.timeout)
     colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ and os.environ.get('TERM') != 'dumb'
-    print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report, colour)), flush=True)
+    try:
+        print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report, colour)), flush=True)
+    except BrokenPipeError:  # the reader has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again when it ends
     if not report['can_train']:
         raise JobError('')
 

@@ -120,10 +120,10 @@ def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
 def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
     """The loop repeats the command until the job, which is killed once, is complete."""
     from jobs import LAUNCHER
-    flags = [*flags, '--checkpoint-every', '2', '--resume', 'auto']
+    flags = [*flags, '--num-epochs', '10', '--checkpoint-every', '2', '--resume', 'auto']
     with job(2, *command('scratch', flags, tmp_path / 'whole')) as whole:
         assert whole.end() == 0, whole.text
-    after_a_checkpoint = f'until ls {tmp_path}/run/checkpoint-* >/dev/null 2>&1; do sleep 0.1; done'
+    after_a_checkpoint = f'until ls {tmp_path}/run/checkpoint-*.safetensors >/dev/null 2>&1; do sleep 0.02; done'
     once = f'[ -e {tmp_path}/killed ] || {{ touch {tmp_path}/killed; ({after_a_checkpoint}; kill -9 $$) & }}; '
     line = ' '.join(map(str, command('scratch', flags, tmp_path / 'run')))
     loop = (f"until {PYTHON} {LAUNCHER} --gloo -np 2 -H localhost:2 sh -c '{once} exec {line}'; "

@@ -55,7 +55,8 @@ def report(tmp_path):
 def test_all_commands_are_run_and_reported(report, tmp_path):
     done = report('--list', tmp_path / 'page.md', '--timeout', 2)
     assert (done.returncode, done.stderr) == (1, '')
-    assert done.stdout.endswith('2 of 4 succeeded: their output is in gpu-report.txt; please send it back\n')
+    assert done.stdout.endswith('2 of 4 succeeded: their output is in gpu-report.txt; please attach it to an issue '
+                                'of the repository\n')
     text = (tmp_path / 'work/gpu-report.txt').read_text()
     seconds = re.findall(r'--- (.*), (\d+\.\d) s\n', text)
     assert [ended for ended, _ in seconds] == ['exit status 0', 'exit status 7', 'killed after 2 s', 'exit status 0']

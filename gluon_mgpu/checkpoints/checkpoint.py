@@ -121,7 +121,9 @@ def _warn_if_unregistered(net, stacklevel: int) -> None:
 
 def _check_fit(path, net, kept: dict[str, list]) -> None:
     """Raise CheckpointError if the arrays of a checkpoint do not fit the network."""
-    expected = _shapes(net)
+    params = by_name(net) if hasattr(net, 'collect_params') else {k: arrays[0] for k, arrays in copies(net).items()}
+    # Shapes may be None, or have 0 or -1 for unknown dimensions
+    expected = {name: (param.shape, numpy.dtype(param.dtype)) for name, param in params.items()}
     missing, unknown = sorted(expected.keys() - kept.keys()), sorted(kept.keys() - expected.keys())
     if missing or unknown:
         what = f'lacks {missing[0]}' if missing else f'has {unknown[0]}, which the network lacks'
@@ -135,13 +137,6 @@ def _check_fit(path, net, kept: dict[str, list]) -> None:
         if found.dtype != dtype:
             raise CheckpointError(f'{path}: {name} is {found.dtype} in the file and {dtype} in the network; cast the '
                                   'network')
-
-
-def _shapes(net) -> dict[str, tuple]:
-    """Return the shape, None or with 0 or -1 for unknown dimensions, and the dtype of each parameter."""
-    if hasattr(net, 'collect_params'):
-        return {name: (param.shape, numpy.dtype(param.dtype)) for name, param in by_name(net).items()}
-    return {name: (arrays[0].shape, arrays[0].dtype) for name, arrays in copies(net).items()}
 
 
 def _set(net, kept: dict[str, list], workers: Workers) -> list[str]:

@@ -138,15 +138,12 @@ class _OperatorCache:
     def get(self, args) -> Callable:
         """Return the operator for a call with these arguments."""
         if not self._traced:
-            graph, names, params = self._try_to_trace(args)
+            try:
+                graph, names, params = self._trace(args)
+            except (AttributeError, NotImplementedError, TypeError) as error:  # symbols cannot do all that arrays can
+                raise ValueError(f'{self._name} cannot be traced ({error}): call it without hybridized()') from error
             self._traced[:] = graph, [*names, *params], params
         return self._operator(autograd.is_recording(), autograd.is_training(), *map(_signature, args))
-
-    def _try_to_trace(self, args) -> tuple:
-        try:
-            return self._trace(args)
-        except (AttributeError, NotImplementedError, TypeError) as error:  # symbols cannot do all that arrays can
-            raise ValueError(f'{self._name} cannot be traced ({error}): call it without hybridized()') from error
 
 
 def _signature(arg) -> tuple:

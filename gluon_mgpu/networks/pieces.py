@@ -85,17 +85,8 @@ def _detached(array: Any) -> Any:
 def cut(block: gluon.HybridBlock, X: Any) -> tuple[list[Piece | Norm], str, str]:
     """Cut an initialized block at its batch norms, except those with ``use_global_stats``.
 
-    Parameters
-    ----------
-    X : np.ndarray
-        A batch on one device, to infer shapes.
-
-    Returns
-    -------
-    parts : list of Piece and Norm
-        In the order in which they run.
-    data, result : str
-        The names of the network's input and output.
+    `X` is a batch on one device, to infer shapes. Returns the parts in the order in which they run, and the names of
+    the network's input and output.
     """
     with autograd.pause():
         graph, (data,) = trace_block(block, (X,))

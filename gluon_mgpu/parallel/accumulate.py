@@ -22,11 +22,6 @@ def in_parts(X_shards: list, y_shards: list, num_parts: int, gradients: Callable
     gradients : callable
         Maps the number of a device to its gradients. Each backward pass must overwrite all of them
         (``grad_req='write'``, and every parameter is used). It is called after the first part.
-
-    Yields
-    ------
-    X_parts, y_parts : list of np.ndarray
-        One array for each device that got rows.
     """
     num_parts = min(integer('accumulate', num_parts, minimum=1), min(map(len, y_shards), default=0))
     if num_parts == 1:

@@ -111,7 +111,10 @@ def _synchronize(norm: Norm, arrays_on: list[dict]) -> Callable[[list[dict]], No
     with autograd.pause(train_mode=True):
         means, variances = zip(*(_local_statistics(norm, arrays) for arrays in arrays_on))
         mean, variance = _global_statistics(means, variances, [X.size for X in Xs])
-        _update_running_statistics(norm, mean, variance)
+        for param, new in ((norm.running_mean, mean), (norm.running_var, variance)):
+            result = norm.momentum * param.data(mean.ctx) + (1 - norm.momentum) * new
+            for running in param.list_data():
+                result.copyto(running)
         for X, arrays in zip(Xs, arrays_on):
             gamma = np.ones_like(arrays[norm.gamma]) if norm.fix_gamma else arrays[norm.gamma]
             arrays.update(zip(norm.arguments, [as_input(gamma), as_input(arrays[norm.beta]), mean.as_in_ctx(X.ctx),
@@ -158,10 +161,3 @@ def _sum(arrays: list) -> Any:
     """Return the sum on the first device."""
     first, *others = arrays
     return sum((array.as_in_ctx(first.ctx) for array in others), first)
-
-
-def _update_running_statistics(norm: Norm, mean: Any, variance: Any) -> None:
-    for param, new in ((norm.running_mean, mean), (norm.running_var, variance)):
-        result = norm.momentum * param.data(mean.ctx) + (1 - norm.momentum) * new
-        for running in param.list_data():
-            result.copyto(running)

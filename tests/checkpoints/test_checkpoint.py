@@ -472,3 +472,9 @@ def test_loading_into_a_network_that_was_evaluated(devices, tmp_path):
     assert any((fast(X.as_in_ctx(device)).asnumpy() != y).any() for device, y in zip(devices, outputs))
     checkpoint.load(tmp_path / 'x.safetensors', fast)
     assert all((fast(X.as_in_ctx(device)).asnumpy() == y).all() for device, y in zip(devices, outputs))
+
+
+def test_arrays_of_another_dtype(tmp_path):
+    checkpoint.save(tmp_path / 'c', [np.ones(2)])
+    with pytest.raises(CheckpointError, match='parameter 0 is float32 in the file and float64 in the network; cast'):
+        checkpoint.load(tmp_path / 'c', [np.ones(2, dtype='float64')])

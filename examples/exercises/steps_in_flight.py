@@ -9,7 +9,7 @@ Prints, on two CPU contexts (… are times):
                   0               … s         … s        ~0 MB
                   1               … s         … s        ~0 MB
                   2               … s         … s        ~0 MB
-          unlimited               … s         … s       ~63 MB
+          unlimited               … s         … s       ~52 MB
     the parameters are the same: True
 
 Without waiting, the loop ends long before the work is done, so a timer that stops there measures Python. All batches

@@ -229,7 +229,7 @@ def test_the_whole_doctor_on_a_machine_with_a_hopper_gpu(doctor, tmp_path, devic
     assert test['devices'] == {'devices': ['cpu(0)', 'cpu(1)']}
     assert test['allreduce'] == {'right': True, 'wrong': []}
     assert test['step']['right'] and 0 < test['step']['difference'] < 1e-3  # rounding; we have seen at most 2e-5
-    assert test['speed']['speed_up'] > 0.2  # may be below 1 while other programs run
+    assert test['speed']['speed_up'] > 0.7  # may be below 1 while other programs run
     assert list(test)[:len(child.STAGES)] == list(child.STAGES)
 
 

@@ -86,22 +86,15 @@ docs: .venv-docs/installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
 	@echo 'Open site/index.html. To use the search: python3 -m http.server --directory site'
 
-.venv/installed: pyproject.toml
-	@tools/make_venv.sh .venv cpu,test
-
-.venv-mxnet2/installed: pyproject.toml
-	@tools/make_venv.sh .venv-mxnet2 mxnet2,test
-
-.venv-oldest/installed: pyproject.toml
-	@tools/make_venv.sh .venv-oldest cpu,test oldest
-
-.venv-cu112/installed: pyproject.toml
-	@tools/make_venv.sh .venv-cu112 cu112,test
-
-.venv-docs/installed: pyproject.toml
-	@tools/make_venv.sh .venv-docs docs
+.venv/installed: EXTRAS = cpu,test
+.venv-mxnet2/installed: EXTRAS = mxnet2,test
+.venv-oldest/installed: EXTRAS = cpu,test oldest
+.venv-cu112/installed: EXTRAS = cu112,test
+.venv-docs/installed: EXTRAS = docs
+.venv/installed .venv-mxnet2/installed .venv-oldest/installed .venv-cu112/installed .venv-docs/installed: pyproject.toml
+	@tools/make_venv.sh $(@D) $(EXTRAS)
 
 clean:
 	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .venv-docs site .pytest_cache .ruff_cache .mypy_cache \
 	       .hypothesis
-	find gluon_mgpu tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find gluon_mgpu tests examples benchmarks tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -9,7 +9,7 @@ import signal
 import sys
 
 # Python 3.9 has no orig_argv, but argv begins with -m while it looks for the module
-if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:4]) and \
+if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5]) and \
         signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # Ctrl-C ends a program of this package without a traceback while it is imported; see `base.program.run_program`
     signal.signal(signal.SIGINT, signal.SIG_DFL)

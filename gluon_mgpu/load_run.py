@@ -34,7 +34,12 @@ def trained_network(path, devices: list | None = None) -> tuple:
     if config['chapter'] == 'scratch':
         params_on = dict(zip(devices, load_run(found, config, devices)))
         return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
-    check_dtype(config['dtype'], devices)
+    try:
+        check_dtype(config['dtype'], devices)
+    except ValueError as error:
+        problem = str(error).partition(';')[0]
+        raise ValueError(f'{problem}; name other devices, or write a float32 model: python -m gluon_mgpu.export '
+                         f'{path} --out MODEL.onnx') from None
     return hybridized(load_run(found, config, devices)), devices, config
 
 

@@ -125,7 +125,7 @@ def compare_runs(folders: list, path) -> None:
     fig, (axes,) = figure((6.4, 3.6))
     datasets, names, seconds, epochs, test_accs = zip(*(_read_run(Path(folder)) for folder in folders))
     for i, (folder, name) in enumerate(zip(folders, names)):
-        label = name if names.count(name) == 1 else f'{folder}, {name}'
+        label = name if names.count(name) == 1 else f'{name} in {folder}'
         axes.plot(epochs[i], test_accs[i], 'o-', alpha=0.8, label=f'{label}: {mean(seconds[i]):.1f} s per epoch')
     axes.set(title=f'Test accuracy on {", ".join(sorted({*datasets}))}', xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))

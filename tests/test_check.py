@@ -615,11 +615,19 @@ def test_a_single_number_as_parameter(batches):
                                    'counts 0 times.')
 
 
+@pytest.mark.parametrize('rows', [33, 200])  # with 33, the batches repeat rows
+def test_a_device_left_out_is_found_in_repeated_rows(batches, rows):
+    X, y = (numpy.concatenate(arrays)[:rows] for arrays in zip(*batches))
+    report = check_data_parallel(partial(make_network, update_on_kvstore=False),
+                                 partial(step_with_trainer, mistake='skips stale gradients'), [(X, y)])
+    assert 'the update leaves out cpu(2)' in report.diagnosis[0]
+
+
 def test_the_note_on_the_rows_of_a_short_last_batch(batches):
     by_rows = check_data_parallel(make_arrays, step_from_scratch, batches)
     by_batch_size = check_data_parallel(make_arrays, partial(step_from_scratch, batch_size=12), batches)
     assert by_rows.ok and by_batch_size.ok
-    assert len(by_rows.notes) == 1 and 'the update is divided by the rows of its own batch' in by_rows.notes[0]
+    assert len(by_rows.notes) == 1 and 'divided by the rows of its own batch' in by_rows.notes[0]
     assert not by_batch_size.notes
 
 
@@ -660,6 +668,20 @@ def test_the_page(image_batches):
             printed, shown = (text.partition('WRONG')[2].partition('Note:')[0].split()
                               for text in (str(report), blocks[name]))
             assert printed == shown
+            if name == 'report':
+                assert str(report).partition('Note:')[2] == textwrap.dedent(blocks[name]).strip().partition('Note:')[2]
+
+
+def test_many_parameters_are_cut(batches):
+    def make(devices):
+        return [params + [copy_with_gradient(np.ones(1), device) for _ in range(9)]
+                for device, params in zip(devices, make_arrays(devices))]
+
+    def train_batch(state, X, y, devices):
+        step_from_scratch([params[:4] for params in state], X, y, devices)
+    lines = str(check_data_parallel(make, train_batch, batches)).splitlines()
+    assert lines[lines.index('and 5 others') + 1] == ''
+
 
 def test_check_raises_with_the_report(batches):
     wrong = partial(step_from_scratch, mistake='averages')
@@ -682,6 +704,8 @@ def test_the_same_report_again(batches):
     ({'make': lambda devices: [np.ones(3)]}, 'make returned list without parameters'),
     ({'make': lambda devices: [params[:4 - i] for i, params in enumerate(make_arrays(devices))]},
      r'make puts 3 parameters on cpu\(1\), and 4 on the first device: every device needs its own copy of all'),
+    ({'make': lambda devices: make_arrays([mx.cpu(i) for i in range(3)])},
+     r'make puts parameters on cpu\(1\): use only the devices that it gets, \[cpu\(0\)\]'),
 ])
 def test_bad_input_in_one_line(change, message, batches):
     arguments = {'make': make_arrays, 'train_batch': step_from_scratch, 'batches': batches, **change}
@@ -721,7 +745,7 @@ def test_command_line_on_the_default_images(capsys):
     assert 'over batches of 12, 10, 12, 2, 7 rows' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('name', ['test_check', 'test_check:nothing', 'no_such_module:make'])
+@pytest.mark.parametrize('name', ['test_check', 'test_check:nothing', 'no_such_module:make', './test_check:make'])
 def test_a_name_that_cannot_be_loaded(name, capsys):
     assert command_line.main([name, 'test_check:step_from_scratch']) == 2
     assert re.fullmatch(rf"check: '{name}' cannot be loaded \(.*\): write MODULE:NAME, .*\n", capsys.readouterr().err)

@@ -254,7 +254,7 @@ def test_out_of_memory(chapter, tmp_path):
                           capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1, done.stderr
     line = done.stderr.splitlines()[-1]
-    advice = 'use --accumulate 2 or more, or a smaller --batch-size'
+    advice = 'use a smaller batch, or train with --accumulate 2 or more'
     assert re.fullmatch(rf'{chapter}: out of memory \(.*\): {advice}', line)
     assert 'Traceback' not in done.stderr
     assert (out / 'config.json').exists()

@@ -101,7 +101,7 @@ def test_compare_runs_on_the_same_devices_by_their_folders(tmp_path, figures):
     runs = [run_folder(tmp_path / name, ['cpu(0)'], [0.5]) for name in ('a', 'b')]
     plot.compare_runs(runs, tmp_path / 'both.png')
     axes, = figures[0].axes
-    assert [line.get_label() for line in axes.lines] == [f'{run}, scratch, cpu(0): 2.0 s per epoch' for run in runs]
+    assert [line.get_label() for line in axes.lines] == [f'scratch, cpu(0) in {run}: 2.0 s per epoch' for run in runs]
 
 
 def test_a_folder_that_is_not_a_run(tmp_path, capsys):

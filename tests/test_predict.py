@@ -199,7 +199,8 @@ def test_the_printed_name_of_the_picture(runs, capsys, tmp_path):
 
 def test_files_that_are_not_images_are_rejected(tmp_path):
     (tmp_path / 'a.png').write_text('no image')
-    for path in (tmp_path / 'a.png', tmp_path / 'missing.png', tmp_path):
+    Image.new('L', (9, 9)).save(tmp_path / 'exif.png', exif=b'II*\0\x08')  # cut
+    for path in (tmp_path / 'a.png', tmp_path / 'exif.png', tmp_path / 'missing.png', tmp_path):
         with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); use a PNG or JPEG file'):
             read_image(path)
 

@@ -50,6 +50,12 @@ def test_lenet_equals_numpy(rng):
     numpy.testing.assert_allclose(y_hat.asnumpy(), oracle.numpy_lenet(X, params), rtol=1e-4, atol=1e-5)
 
 
+def test_images_of_another_size_are_refused():
+    y_hat = scratch.lenet(np.zeros((16, 1, 32, 32)), scratch.init_params())  # 16 x 1,250 numbers are 25 x 800
+    with pytest.raises((mx.base.MXNetError, ValueError)):
+        scratch.loss(y_hat, np.zeros(16)).wait_to_read()
+
+
 def test_loss_equals_numpy(rng):
     y_hat, y = rng.normal(size=(6, 10)).astype('float32'), numpy.arange(6, dtype='int32')
     l = scratch.loss(np.array(y_hat), np.array(y))

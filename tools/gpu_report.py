@@ -76,10 +76,12 @@ def main(argv: list | None = None) -> int:
         return 2
     if args.check:
         return 0
-    commands = commands_in(args.list.read_text())
+    if not args.list.is_file():
+        parser.error(f'--list {args.list}: no such file')
+    commands = commands_in(args.list.read_text(encoding='utf-8'))
     failed = 0
     try:
-        with open(args.out, 'w') as report:
+        with open(args.out, 'w', encoding='utf-8') as report:
             print(f'gluon_mgpu {__version__}, Python {platform.python_version()}, {platform.platform()}', file=report)
             for gpu in driver.gpus:
                 print(f'gpu:{gpu.index}  {gpu}', file=report)

@@ -3,7 +3,7 @@
 # Create the virtual environment FOLDER if it does not exist, and install this package with EXTRAS in it. With `oldest`,
 # install the lowest versions that pyproject.toml allows; these have wheels for Python 3.9.
 # PYTHON=/path/to/python selects the Python; otherwise the script looks for the newest one of 3.9 to 3.13, the versions that
-# were tried, and then for a newer one.
+# were tried, and then for a newer one; with `oldest`, first for 3.9.
 set -euo pipefail
 venv=$1
 extras=$2

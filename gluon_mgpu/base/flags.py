@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,7 @@ def text(value: str) -> str:
 def picture(value: str) -> Path:
     """Return the path of a picture, for argparse; a name without a suffix gets .png."""
     path = Path(text(value))
-    if value.endswith('/') or path.name in ('', '..') or path.is_dir():
+    if value.endswith('/') or path.name in ('', '..') or os.path.isdir(path):
         raise argparse.ArgumentTypeError(f'{value}: must be the name of a file, not of a folder')
     if path.suffix.lower() not in ('', *PICTURES):
         raise argparse.ArgumentTypeError(f'{value}: must end in {", ".join(PICTURES)}')

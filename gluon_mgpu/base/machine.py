@@ -23,7 +23,7 @@ def processor() -> str:
 
 
 def processor_flags() -> list[str]:
-    """Return the instruction sets of the processor, such as ``'avx512_bf16'``; an empty list outside Linux."""
+    """Return the instruction sets of the processor, such as ``'avx512_bf16'``; [] except on Linux on x86_64."""
     return _cpuinfo('flags').split()
 
 

@@ -43,8 +43,8 @@ class Stopped(JobError):  # noqa: N818, not an error
 def show(line: str, stream: TextIO | None = None) -> None:
     """Print a line, by default on stdout. If that fails, say so on stderr and return.
 
-    A closed terminal or pipe, or a full disk under a log file, must not end training. Later lines are tried again,
-    except after a broken pipe.
+    A closed terminal or pipe, or a full disk under a log file, must not end training. The next call tries
+    again, except after a broken pipe.
     """
     stream = stream or sys.stdout
     if stream is None:  # Python was started without it
@@ -153,5 +153,5 @@ def _engine_line(error: Exception) -> str:
     reason = re.sub(r'^\w*Error: ', '', lines[-1])  # the lines before are the traceback
     reason = reason if len(reason) <= 200 else reason[:200] + '...'
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
-        return f'out of memory ({reason}): use --accumulate 2 or more, or a smaller --batch-size'
+        return f'out of memory ({reason}): use a smaller batch, or train with --accumulate 2 or more'
     return f'MXNet failed ({reason}): set MXNET_ENGINE_TYPE=NaiveEngine to see where'

@@ -58,18 +58,20 @@ def _run(args: argparse.Namespace) -> None:
     if args.link_gigabytes_per_second and not args.device_images_per_second:
         raise ValueError('--link-gigabytes-per-second: needs --device-images-per-second')
     dispatch = args.dispatch or args.device_images_per_second is not None
-    if dispatch:
-        check_devices([mx.cpu(i) for i in range(max(DISPATCH_COUNTS))])
     if not args.devices and not num_mxnet_gpus():
         print(f'{why_no_gpus()}; measuring CPU contexts', flush=True)
     devices = parse_devices(args.devices or ('gpu:all' if num_mxnet_gpus() else 'cpu:all'))
+    counts = sorted({*DISPATCH_COUNTS, len(devices)})
+    if dispatch:
+        check_devices([mx.cpu(i) for i in range(counts[-1])])
     on_cpus = any(device.device_type == 'cpu' for device in devices)
     networks = {name: NETWORKS[name] for name in NETWORKS if args.network in (name, 'both')}
-    batch_sizes = {name: args.batch_size or (network.batch_size_on_cpus if on_cpus else network.batch_size)
+    train_iter, _ = load_data(args.dataset, 1, data_dir=args.data_dir)
+    most = train_iter.num_rows // len(devices)  # so that each of very many devices can have a batch of its own
+    batch_sizes = {name: args.batch_size or min(most, network.batch_size_on_cpus if on_cpus else network.batch_size)
                    for name, network in networks.items()}
     rounds, fewer = (args.rounds or 2, 4) if args.quick else (args.rounds or 5, 1)
     steps = {name: args.steps or max(2, network.steps // fewer) for name, network in networks.items()}
-    train_iter, _ = load_data(args.dataset, 1, data_dir=args.data_dir)
     cases = plan(batch_sizes, len(devices), train_iter.num_rows)
     machine = report.machine_line(devices)
     about = {'machine': machine, 'devices': [str(device) for device in devices], 'dataset': train_iter.dataset,
@@ -83,7 +85,7 @@ def _run(args: argparse.Namespace) -> None:
     _print(report.scaling_table(results['results']), report.shares_table(results['results']))
     scaling_curves(results['results'], files[1], machine)
     if dispatch:
-        results['dispatch'] = [line for name in networks for line in measure_dispatch(name)]
+        results['dispatch'] = [line for name in networks for line in measure_dispatch(name, counts)]
         _print(report.dispatch_table(results['dispatch']))
         files += _expect(args, results, devices, batch_sizes, out_dir)
     files[0].write_text(json.dumps({**about, **results}, indent=2) + '\n')
@@ -135,7 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--steps', type=integer_flag(), metavar='N',
                         help='steps to measure per round, after the warm-up (default: LeNet 40, ResNet-18 5)')
     parser.add_argument('--rounds', type=integer_flag(), metavar='N', help='(default: 5)')
-    parser.add_argument('--quick', action='store_true', help='a quarter of the steps and 2 rounds by default')
+    parser.add_argument('--quick', action='store_true',
+                        help='by default, a quarter of the steps, at least 2, and 2 rounds')
     parser.add_argument('--dispatch', action='store_true',
                         help='also measure how long Python needs to start a step on 1 to 16 CPU contexts')
     parser.add_argument('--device-images-per-second', type=number_flag(), metavar='RATE',

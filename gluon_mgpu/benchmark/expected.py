@@ -47,8 +47,9 @@ def expect(rows: int, k: int, device_rate: float, alpha: float, beta: float, dis
            num_bytes: float) -> Expected:
     """Return the expected parts of a step on k devices that compute `device_rate` images/s each.
 
-    `dispatch` has the seconds that Python needs to start a step, by number of devices, and is interpolated. `num_bytes`
-    is the size of the gradients on each device; `alpha` and `beta` are seconds per message and per byte on the link.
+    `dispatch` has the seconds that Python needs to start a step, by number of devices, and is interpolated up to
+    the largest number. `num_bytes` is the size of the gradients on each device; `alpha` and `beta` are seconds per
+    message and per byte on the link.
     """
     seconds = float(numpy.interp(k, sorted(dispatch), [dispatch[n] for n in sorted(dispatch)]))
     return Expected(k, rows, rows / k / device_rate, seconds, star_time(k, num_bytes, alpha, beta))

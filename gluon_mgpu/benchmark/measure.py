@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from statistics import median
 from typing import NamedTuple
@@ -83,7 +83,7 @@ class _Clock(Callback):
         self.lap('waiting')
 
 
-def measure_dispatch(network: str, counts: tuple = DISPATCH_COUNTS, steps: int = 20) -> list[dict]:
+def measure_dispatch(network: str, counts: Sequence = DISPATCH_COUNTS, steps: int = 20) -> list[dict]:
     """Measure how long Python needs to start a step on idle CPU contexts, one row each; blocks.
 
     Returns medians per number of devices: ``wall_ms``, the duration of a `train_batch` call, and ``cpu_ms``, the part

@@ -14,7 +14,7 @@ def machine_line(devices: list) -> str:
     names = [gpu.name for gpu in ask_driver().gpus if gpu.index in numbers]
     facts = [f'{names.count(name)} x {name}' for name in dict.fromkeys(names)]
     if len(numbers) < len(devices):
-        facts.append(f'{len(devices) - len(numbers)} CPU contexts')
+        facts.append(f'{len(devices) - len(numbers)} CPU context' + 's' * (len(devices) - len(numbers) > 1))
     return ', '.join([*facts, f'{num_cores()} cores of {processor()}', f'MXNet {mx.__version__}'])
 
 

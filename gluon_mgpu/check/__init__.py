@@ -18,8 +18,9 @@ from .training import BatchNorm, Dropout, Training, find, prepare
 MAX_LINES = 8
 DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
 BATCH_NORM = 'batch norm ({}): each device normalizes by its own rows; checked with fixed statistics.'
-OWN_ROWS = ('the update is divided by the rows of its own batch. With 60,000 rows in batches of 256, the last 96 weigh '
-            '2.7 times as much as others. Dividing by the batch size avoids that.')
+OWN_ROWS = ('with every row twice, the update is no larger: it seems to be divided by the rows of its own batch. With '
+            '60,000 rows in batches of 256, the last 96 weigh 2.7 times as much as others. Dividing by the batch size '
+            'avoids that.')
 NOT_CHECKED = ('Not checked: mistakes that one device makes as well, running statistics, and missing copies between '
                'devices, which only GPUs report.')
 
@@ -40,7 +41,7 @@ class Report:
         lines = [
             self.title, '', f'{"parameter":{width}}  from one device  between devices  verdict',
             *(f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown),
-            f'and {left_out} others\n' if left_out else '',
+            *[f'and {left_out} others'] * bool(left_out), '',
             *(self.diagnosis or ['The step is right: k devices compute what one does.']), '',
             *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
         return '\n'.join(textwrap.fill(line, 100, subsequent_indent='  ') for line in lines)

@@ -46,7 +46,7 @@ def _load(name: str) -> Any:
     module, _, attribute = name.partition(':')
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: './train'
         raise ValueError(f'{name!r} cannot be loaded ({error}): write MODULE:NAME, such as train:make for make in '
                          'train.py') from None
 

@@ -128,7 +128,9 @@ def _row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
 
     one, first, last, weights = several.on_one_device(), found.batches[0], found.batches[-1], []
     for i in range(len(last[1])):
-        j = (i + 1) % len(first[1])
+        j = next((j for j in range(len(first[1])) if any(numpy.any(a[i] != b[j]) for a, b in zip(last, first))), None)
+        if j is None:  # all rows are equal
+            return None
         replaced = [numpy.concatenate([a[:i], b[j:j + 1], a[i + 1:]]) for a, b in zip(last, first)]
         [right] = parameters(one, replaced) - parameters(one, last)
         changes = parameters(several, replaced) - parameters(several, last)

@@ -91,6 +91,9 @@ class Training:
         if not on:
             raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
                              'Trainer or the arrays with gradients, also in lists, dicts or objects')
+        for device in on:
+            if device not in self.devices:
+                raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {self.devices}')
         return on
 
 

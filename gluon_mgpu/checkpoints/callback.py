@@ -58,9 +58,9 @@ def recorded_steps(metadata: dict) -> int | None:
 class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
-    For each checkpoint, it waits for the devices, copies their state to CPU memory, and writes the file in a background
-    thread while training continues. If writing fails, it warns once per epoch and training continues, unless `require`
-    is set.
+    For each checkpoint, it waits for the devices and for the previous file, copies the state to CPU memory, and writes
+    the file in a background thread while training continues. If writing fails, training continues, with a warning at
+    the end of the epoch if the newest file could not be written; with `require`, the run ends.
 
     After a signal to any worker, such as Ctrl-C, all workers raise `Stopped` at the same point: after a batch (with
     several workers, possibly a few batches later), or before, during or after an evaluation. The caller then calls
@@ -69,7 +69,7 @@ class CheckpointCallback(Callback):
     Parameters
     ----------
     folder : path-like
-        An existing folder for the files ``checkpoint-STEPS.safetensors``.
+        An existing folder for the files ``checkpoint-STEPS.safetensors``, needed on rank 0 only.
     every : int, optional
         Write a checkpoint every `every` steps, and when the run is complete; by default, after every epoch.
     config : dict, optional
@@ -88,7 +88,6 @@ class CheckpointCallback(Callback):
         self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
         self.resume, self.require, self.resume_command = resume, require, resume_command
-        self._same_folder = SameFolder(folder)
         # Never shut down, because `save_on_stop` writes after `train_end`
         self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
         self._pending_write: Future | None = None
@@ -97,7 +96,8 @@ class CheckpointCallback(Callback):
 
     def train_begin(self, run: Run) -> None:
         """Remove the temporary files of a killed process, and load the checkpoint to resume from."""
-        if run.workers.rank == 0:
+        if run.workers.rank == 0:  # other machines may not have the folder
+            self._same_folder = SameFolder(self.folder)
             for name in ('checkpoint-', 'config.json', 'history.csv'):
                 for unfinished in self.folder.glob(f'{name}*.part'):
                     unfinished.unlink()

@@ -1,6 +1,6 @@
 """The file format of checkpoints: a safetensors file with arrays by name, and a JSON record with a checksum.
 
-The record is the metadata entry ``gluon_mgpu``, which starts with the checksum of the arrays and the rest of itself.
+The record is the metadata entry ``gluon_mgpu``. It starts with the checksum of the arrays and of its other items.
 """
 from __future__ import annotations
 

@@ -112,5 +112,5 @@ def _read_config(folder: Path) -> dict:
             return config
         problem = 'its config.json is not that of a run'
     except (OSError, ValueError) as error:
-        problem = f'config.json: {error}'
+        problem = f'config.json cannot be read, {getattr(error, "strerror", None) or error}'
     raise ValueError(f'{folder} is not the folder of a run ({problem})') from None

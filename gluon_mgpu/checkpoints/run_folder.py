@@ -16,13 +16,13 @@ from ..base.files import write_atomically
 
 
 class FolderTakenError(ValueError):
-    """The folder is not empty."""
+    """The path exists and is not an empty folder."""
 
 
 def check_free(path: str | os.PathLike | None) -> None:
-    """Raise ValueError if `path` cannot become a new folder, FolderTakenError if it is in use. Creates nothing.
+    """Raise ValueError if `path` cannot become a new folder, FolderTakenError if it exists and is not empty.
 
-    None stands for the default of `new_folder`, a new folder in ``runs/``.
+    None stands for the default of `new_folder`, a new folder in ``runs/``. Creates nothing.
     """
     path = Path('runs/new' if path is None else path)
     if os.path.lexists(path) and (not path.is_dir() or not is_empty(path)):

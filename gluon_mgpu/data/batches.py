@@ -34,8 +34,8 @@ class BatchIterator:
     shuffle : bool
         Take the rows in a new order in each epoch.
     shard : (rank, size)
-        Yield only this shard of each batch, possibly without rows: those that `split_and_load` would move to device
-        ``rank`` of ``size``.
+        Yield only this shard of each batch: the rows that `split_and_load` would move to device ``rank`` of ``size``,
+        possibly none.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
     """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
     Raises ValueError for another batch size than that of the data, or for labels outside the network's classes. MXNet
-    itself would treat those as the first or last class. Labels of iterables other than lists are not checked.
+    itself would treat those as the first or last class. Labels are checked in a `BatchIterator`, list or tuple.
     """
     try:
         train_iter, test_iter = data

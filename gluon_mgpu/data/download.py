@@ -76,7 +76,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
                 return
             hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror.url).netloc)
     except OSError as error:
-        raise DownloadError(f'{title} could not be stored in {folder} ({error.strerror})',
+        raise DownloadError(f'{title} could not be stored in {folder} ({error.strerror or error})',
                             'set XDG_CACHE_HOME to a writable folder') from None
     problems = '; '.join(f'{", ".join(hosts)} {problem}' for problem, hosts in hosts_by_problem.items())
     raise DownloadError(f'{title} could not be downloaded ({problems})',
@@ -86,7 +86,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
 def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
     """Yield each mirror, in order, with what is wrong with it, or ''.
 
-    Threads ask all mirrors at the same time: the timeouts of requests do not limit the look-up of host names.
+    Threads ask all mirrors at the same time. The timeouts of requests do not limit the look-up of host names.
     """
     problems = {}
 

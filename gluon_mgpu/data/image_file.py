@@ -11,9 +11,10 @@ from .idx import SIDE
 def read_image(path) -> numpy.ndarray:
     """Return an image file as float32 (28, 28) in [0, 1].
 
-    Reads all formats of Pillow, grey or colour, with 8 or 16 bits. The image gets a border that makes it square, and is
-    scaled down. Transparent pixels become black. If the edge is lighter than half, the image is inverted: a shoe on
-    white paper becomes a light shoe on black. Raises ValueError if the file cannot be read as an image.
+    Reads all formats of Pillow, grey or colour, with 8 or 16 bits. The longer side is scaled to 28 pixels, and a black
+    border makes the image square. Transparent pixels become black. If the edge is lighter than half, the image is
+    inverted: a shoe on white paper becomes a light shoe on black. Raises ValueError if the file cannot be read as an
+    image.
     """
     from PIL import Image, ImageOps
     try:
@@ -21,7 +22,7 @@ def read_image(path) -> numpy.ndarray:
             warnings.simplefilter('error', Image.DecompressionBombWarning)
             with Image.open(path) as file:
                 upright = _eight_bits(ImageOps.exif_transpose(file)).convert('RGBA')
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
         reason = getattr(error, 'strerror', None) or error
         raise ValueError(f'{path}: cannot be read as an image ({reason}); use a PNG or JPEG file') from None
     black = Image.new('RGBA', upright.size, (0, 0, 0, 255))

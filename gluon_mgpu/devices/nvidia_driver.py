@@ -60,7 +60,7 @@ class Driver(NamedTuple):
 
 
 def ask_driver() -> Driver:
-    """Return the GPUs that the NVIDIA driver reports. A missing or broken driver is no exception, but an answer.
+    """Return the GPUs that the NVIDIA driver reports. `reason` says if it is missing or broken.
 
     The first call in a process initializes the driver, up to a second; no GPU memory is used.
     """

@@ -17,7 +17,7 @@ def check_horovod() -> None:
         raise ValueError(f'Horovod is not installed: {how_to_get_horovod()}')
     try:
         importlib.import_module('horovod.mxnet')
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a library that it was built with is missing
         raise ValueError(f'Horovod is not built for this MXNet ({error}): {how_to_get_horovod()}') from None
 
 

@@ -142,7 +142,7 @@ def _meet(where: tuple, info: LaunchInfo) -> None:
                 direct.open(urllib.request.Request(f'{url}worker{rank}', data, method=method), timeout=5).close()
                 return
             except urllib.error.HTTPError:  # not there yet
-                problem = f'worker {rank} did not connect to {url}'
+                problem = f'{f"worker {rank}" if rank else "a worker"} did not connect to {url}'  # 0 comes last
             except (OSError, http.client.HTTPException):
                 problem = f'no answer from {url}'
             if time.monotonic() > deadline:

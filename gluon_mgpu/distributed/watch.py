@@ -1,7 +1,7 @@
-"""Detection of lost workers: if one was killed or hangs, or its machine is gone, print its name and end the job.
+"""Detection of lost workers: if one was killed or stopped, or its machine is gone, print its name and end the job.
 
 Horovod itself waits half a minute for a stopped worker and does not name it. Here, each worker keeps a connection to
-rank 0, and both ends send a byte about every half second.
+rank 0, and a thread at both ends sends a byte about every half second. A main thread that hangs is not noticed.
 """
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ class Watchdog:
                     raise ValueError(f'{self._name(min(missing))} did not connect to worker 0 at '
                                      f'{listener.getsockname()[0]} in {PATIENCE:g} s: check that no firewall blocks '
                                      'connections between the machines')
+                self._send(ALIVE)  # otherwise those that are connected would end the job first
                 with contextlib.suppress(OSError):
                     connection, _ = listener.accept()
                     if rank := _rank_of(connection, token):
@@ -117,7 +118,7 @@ class Watchdog:
         return f'worker {other} of {len(self.names)} ({self.names[other]})'
 
     def _send(self, byte: bytes) -> None:
-        for connection in [*self._heard]:
+        for connection in [*self._others]:
             with contextlib.suppress(OSError):  # closed, or full because a stopped worker does not read
                 connection.send(byte)
 
@@ -133,7 +134,7 @@ class Watchdog:
 
 def _rank_of(connection: socket.socket, token: bytes) -> int:
     """Return the rank of the worker that has connected; 0 if it is not one of the workers."""
-    connection.settimeout(BEAT / 2)
+    connection.settimeout(BEAT)  # time to send a lost packet again
     try:
         hello = connection.recv(20)
     except OSError:  # another program may send nothing

@@ -24,7 +24,7 @@ class Workers:
     hosts : sequence of str
         Machine of each worker.
     exchanges_in_flight : int
-        Results of `allgather_async` to leave unread, so that reading an earlier one does not wait.
+        How many of the newest results of `allgather_async` to leave unread. Reading older ones rarely waits.
     launcher : str
         Program that started the workers, such as ``'srun'``, or ''.
     resume_hint : str
@@ -57,10 +57,11 @@ class Workers:
         return Trainer(params, optimizer, optimizer_params, move_gradients=True)
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
-        """Copy the parameters of rank 0 to all workers, in place; blocks. `JobError` if the shapes differ.
+        """Copy the parameters of rank 0 to all workers, in place; blocks.
 
         `net` is a gluon.Block, or lists of np.ndarray, one per device. The shape of the batch `X`, possibly without
-        rows, initializes the layers of a Block.
+        rows, initializes the layers of a Block. Parameters without gradients, such as batch norm's running statistics,
+        stay as they are. Raises `JobError` if shapes or dtypes differ.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:

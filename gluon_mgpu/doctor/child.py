@@ -32,8 +32,8 @@ def run(timeout: float) -> dict[str, Any]:
     """Run the self-test until it ends, or for `timeout` seconds.
 
     Returns the result of each stage by its name in `STAGES`, and ``'ended'``: 'well', 'was killed after ... s', 'died
-    of ...' or 'could not be started ...'. If it did not end well, ``'during'`` is the stage without a result and
-    ``'stderr'`` has the last lines; otherwise both are empty.
+    of ...', 'ended with status ...' or 'could not be started ...'. If it started and did not end well, ``'during'`` is
+    the stage without a result and ``'stderr'`` has the last lines; otherwise both are empty.
     """
     timeout = min(timeout, LONGEST)
     # Pass on the user's environment, without what `prepare` has set here

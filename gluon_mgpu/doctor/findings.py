@@ -49,7 +49,7 @@ def _installation(facts: dict) -> Iterator[Finding]:
         yield from_line('fault', mxnet['obstacle'] or error)
     elif test['during'] == 'mxnet':
         wheels = ' '.join(f'{name}=={version}' for name, version in mxnet['builds'].items())
-        reinstall = f'pip install --force-reinstall --no-deps {wheels}'
+        reinstall = f'pip install --force-reinstall --no-deps {wheels}' if wheels else 'install MXNet again'
         if role in SERVERS:
             remedy = f'unset DMLC_ROLE; as a {role}, MXNet waits for a job'
         elif test['ended'].startswith('was killed'):

@@ -60,7 +60,7 @@ def allreduce() -> dict[str, Any]:
 
 
 def step() -> dict[str, Any]:
-    """Compare a training step on the devices with one on the first device; a single device, with a CPU context."""
+    """Compare a training step on all devices with one on the first; a single device is compared with a CPU context."""
     import numpy
 
     from .. import scratch

@@ -75,7 +75,8 @@ def obstacle() -> str:
     if len(builds) > 1:
         return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
                 f'pip uninstall -y {" ".join(builds)}, then {_install()}')
-    if sys.modules.get('mxnet') is None and importlib.util.find_spec('mxnet') is None:
+    # A folder without code, such as the rest of an old installation, has a spec without origin
+    if not sys.modules.get('mxnet') and not getattr(importlib.util.find_spec('mxnet'), 'origin', None):
         return f'MXNet is not installed: {_install()}'
     try:
         importlib.import_module('numpy')
@@ -125,7 +126,8 @@ def missing_on_arm64() -> str:
 
 def replacement(extra: str) -> str:
     """Return the commands that install a build of MXNet, ``'cpu'`` or ``'cu112'``, instead of the installed one."""
-    return f'pip uninstall -y {" ".join(installed_builds())}, then {_pip(extra)}'
+    builds = ' '.join(installed_builds())  # none if MXNet was not installed by pip
+    return (f'pip uninstall -y {builds}, then ' if builds else '') + _pip(extra)
 
 
 def _install() -> str:

@@ -16,7 +16,7 @@ def _moved(numpy: ModuleType) -> Callable:
 
 
 NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> what it stood for, as a function of NumPy
-    # Missing in NumPy 1.24 to 1.26. NumPy 2 has it again, as a type of its own, which stays
+    # Missing in NumPy 1.24 to 1.26. NumPy 2 defines it again, as another type, which is not replaced
     'bool': lambda numpy: bool,
     # Gone since NumPy 2.0
     'NaN': lambda numpy: numpy.nan,
@@ -41,7 +41,7 @@ NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> what it stood for, 
 
 def supply(numpy: ModuleType) -> list[str]:
     """Define the `NAMES` that this NumPy lacks; return those."""
-    # NumPy 1.20 to 1.26 answers for the financial functions itself; also for bool, but with a warning
+    # NumPy 1.20 to 1.26 has its own error for the financial functions
     answered = getattr(numpy, '__expired_functions__', ())
     missing = [name for name in NAMES if name not in vars(numpy) and name not in answered]
     for name in missing:

@@ -17,10 +17,11 @@ from operator import is_
 from typing import Any
 
 from ..mxnet_setup.compat import Context, autograd, cached_op, gluon, npx, trace_block
-from .tracing import flatten, isolate, trace_function
+from .tracing import explain_errors, flatten, isolate, trace_function
 
 # Each combination of shapes, dtypes, recording and training mode needs an operator with its own memory. Eight are
-# enough for training and evaluation, each with full batches and a smaller last one, each split unevenly
+# enough for training and evaluation, each with full batches and a smaller last one, each split unevenly; not for all
+# `shares`, where operators are then created again and again
 MAX_OPERATORS = 8
 
 
@@ -41,9 +42,9 @@ def hybridized(network: Callable) -> Callable:
     Returns
     -------
     callable
-        Takes the same arguments, all on one device, and is differentiable. It does not block, except at the first call
-        after training, to wait for batch norm's running statistics. (MXNet does not wait for these by itself: call
-        ``npx.waitall()`` before reading them.) For a block, it also has `collect_params`.
+        Takes the same arguments, by position, all on one device, and is differentiable. It does not block, except at
+        the first call after training, to wait for batch norm's running statistics. (MXNet does not wait for these by
+        itself: call ``npx.waitall()`` before reading them.) For a block, it also has `collect_params`.
     """
     if isinstance(network, gluon.HybridBlock):
         return HybridizedBlock(network)
@@ -138,10 +139,8 @@ class _OperatorCache:
     def get(self, args) -> Callable:
         """Return the operator for a call with these arguments."""
         if not self._traced:
-            try:
+            with explain_errors(self._name):
                 graph, names, params = self._trace(args)
-            except (AttributeError, NotImplementedError, TypeError) as error:  # symbols cannot do all that arrays can
-                raise ValueError(f'{self._name} cannot be traced ({error}): call it without hybridized()') from error
             self._traced[:] = graph, [*names, *params], params
         return self._operator(autograd.is_recording(), autograd.is_training(), *map(_signature, args))
 

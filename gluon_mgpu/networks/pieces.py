@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import add, as_input, autograd, cached_op, gluon, graph_from_json, mx, trace_block
+from .tracing import explain_errors
 
 TRUE = ('True', '1')  # in a graph of MXNet 1.9, of MXNet 2
 
@@ -88,7 +89,7 @@ def cut(block: gluon.HybridBlock, X: Any) -> tuple[list[Piece | Norm], str, str]
     `X` is a batch on one device, to infer shapes. Returns the parts in the order in which they run, and the names of
     the network's input and output.
     """
-    with autograd.pause():
+    with autograd.pause(), explain_errors(type(block).__name__):
         graph, (data,) = trace_block(block, (X,))
     content = json.loads(graph.tojson(remove_amp_cast=False))
     params = {param.var().name: param for param in block.collect_params().values()}

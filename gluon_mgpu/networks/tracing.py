@@ -1,11 +1,21 @@
 """Tracing: turn a function into a graph of symbols, and prepare the graph for `CachedOp`."""
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..mxnet_setup.compat import mx, np, npx
+
+
+@contextlib.contextmanager
+def explain_errors(name: str) -> Iterator[None]:
+    """Raise ValueError, with the `name` of a network, if tracing it fails: symbols cannot do all that arrays can."""
+    try:
+        yield
+    except (AttributeError, IndexError, NotImplementedError, TypeError, mx.base.NotImplementedForSymbol) as error:
+        raise ValueError(f'{name} cannot be traced ({error}): call it without hybridized()') from error
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
@@ -31,8 +41,8 @@ def flatten(args) -> list:
 def isolate(graph, names: list[str]) -> tuple:
     """Return the same graph with copies of its inputs (`names`) and of its output; also return `names`.
 
-    Each call has different input and output arrays. The engine would prepare an operator that uses them directly anew
-    at each call, and give it another scratch area.
+    Each call has different input and output arrays. If an operator used them directly, the engine would prepare it
+    again at each call, with another scratch area.
     """
     inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
     isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables

@@ -130,7 +130,7 @@ class _GluonGraph(_Graph):
         return self.add('Relu', X)
 
     def _dense(self, layer, X: str) -> str:
-        _require(layer.act is None, layer, 'without activation')
+        _require(layer._flatten and layer.act is None, layer, 'with flatten and without activation')
         return self.add('Gemm', self.add('Flatten', X), *self._arrays(layer.weight, layer.bias), transB=1)
 
     def _arrays(self, *params) -> list[str]:

@@ -23,9 +23,9 @@ ROWS = (1, 5)     # batch sizes that are compared
 
 
 def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
-    """Raise ValueError if no model can be written to `path`, or onnx cannot be imported. Writes nothing.
+    """Raise ValueError if no model can be written to `path`, or onnx cannot be imported, or onnxruntime, if installed.
 
-    `new_folder` is a folder that need not exist yet.
+    `new_folder` is a folder that need not exist yet. Writes nothing.
     """
     path = Path(path)
     if path.suffix != '.onnx' or path.is_dir():

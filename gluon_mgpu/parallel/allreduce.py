@@ -4,8 +4,8 @@ Each function takes a list of arrays, one per device, with the same shape and dt
 in place and without blocking, and returns the bytes that each device sent and received. docs/allreduce.md compares
 the algorithms.
 
-They add in different orders, so their sums differ by rounding. All devices always get the same bits, because each
-element is summed on one device and copied from there.
+They add in different orders, so their sums differ by rounding. All devices always get the same bits, because the
+sum of each element is completed on one device and copied from there.
 """
 from __future__ import annotations
 

@@ -42,6 +42,8 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard, whatever
         the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
     """
+    if not getattr(data, 'shape', None):  # or a single number
+        raise ValueError(f'cannot split a {type(data).__name__}: pass an array of mxnet.np or NumPy')
     n, k = len(data), min(len(data), len(devices))
     if not devices:
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')

@@ -10,9 +10,9 @@ and every device computes
 
     y = gamma (x - m) / sqrt(v + eps) + beta
 
-Large numbers do not cancel, because m_i is subtracted before squaring. Ordinary batch norm has m_i and v_i here.
+Large numbers do not cancel, because m_i is subtracted before squaring. Ordinary batch norm uses m_i and v_i instead.
 
-The backward pass needs sums over all devices, too. Each x contributes to m and v, and through these to every y on every
+The backward pass also needs sums over all devices. Each x contributes to m and v, and through these to every y on every
 device. With x^ = (x - m) / sqrt(v + eps), with dy for the derivative of the loss with respect to y, and with means over
 the rows of all devices,
 
@@ -66,7 +66,8 @@ class SyncBatchNorm(HybridizedBlock):
         """Return the output for each shard of a batch, while autograd records; does not block after the first call.
 
         `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network.
-        Raises ValueError if autograd does not record in training mode, or if the previous batch had no `backward`.
+        Raises ValueError outside training mode, without shards, if the previous batch had no `backward`, or if the
+        network cannot be traced or has another batch norm than ``gluon.nn.BatchNorm``.
         """
         if not autograd.is_training() or not X_shards:
             raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '

@@ -23,8 +23,8 @@ MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
-    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. This one does not check that each gradient is new, unless
-    ``ignore_stale_grad`` is given. With several dtypes, the calls are not fewer. With another optimizer than SGD,
+    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. With SGD, this one raises no error for a gradient
+    that no backward pass has renewed. With several dtypes, the calls are not fewer. With another optimizer than SGD,
     ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer.
 
     Parameters
@@ -32,10 +32,10 @@ class Trainer(gluon.Trainer):
     params, optimizer, optimizer_params
         As for ``gluon.Trainer``.
     move_gradients : bool
-        Any step may move gradients into other memory, which is safe for a `hybridized` network. It is not for one with
+        Any step may move gradients into other memory. This is safe for a `hybridized` network, but not for one with
         ``hybridize(static_shape=True)``, which writes its gradients where they were in its first backward pass. By
-        default, they are moved only when the Trainer is created: for fewer calls, the parameters must have their
-        shapes by then, and no gradients yet.
+        default, gradients are moved only when the Trainer is created: for fewer calls, all shapes must be known then,
+        and no backward pass may have run.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None,

@@ -52,7 +52,7 @@ def parse(trace: str | bytes, path) -> list[Event]:
     """Parse the content of a trace, like `read`; `path` is its name in errors."""
     try:
         events = _events(json.loads(trace)['traceEvents'])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise ValueError(f"{path} is not a Chrome trace of MXNet's profiler: "
                          'give the trace.json that --timeline writes') from None
     if not events:

@@ -100,7 +100,9 @@ class Timeline(Callback):
         """Write and draw the median step."""
         self.close()
         if not self.traces:
-            run.print(f'no timeline: no step was recorded; it needs at least {self.warm_up + 1} batches')
+            too_few = self._num_batches <= self.warm_up  # otherwise a warning has said why
+            run.print('no timeline: no step was recorded' +
+                      f'; it needs at least {self.warm_up + 1} batches' * too_few)
             return
         try:
             steps = [(parse(trace, self.trace), trace) for trace in self.traces]
@@ -110,7 +112,7 @@ class Timeline(Callback):
             draw(events, self.picture, f'{self.heading}: {which}')
             run.print(f'timeline: {self.picture}')
         except (OSError, ValueError) as error:  # for example a full disk
-            run.warn(f'{self.trace} cannot be written: {getattr(error, "strerror", None) or error}')
+            run.warn(f'no timeline: {getattr(error, "strerror", None) or error}')
 
     def close(self) -> str:
         """Stop profiling; return the trace, '' if there is none or it was not written. Can be called at any time."""

@@ -45,7 +45,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """Return the accuracy on a dataset, 0 to 1, computed on several devices in parallel; waits for them.
 
     Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch; here up to `MAX_STARTED` batches
-    are queued before the first is waited for. Batches may have any number of rows; every row counts once.
+    are queued before the first is waited for. Batches may have any number of rows; every row counts once. Raises
+    ValueError if there are no rows, or if `devices` is missing and the network has no initialized parameters.
 
     Parameters
     ----------

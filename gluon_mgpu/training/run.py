@@ -47,7 +47,7 @@ class Callback:
         """Called after evaluation. `run.history` includes the epoch."""
 
     def train_end(self, run: Run) -> None:
-        """Called once, when the run ends, also after an error (even one before `train_begin`) or a signal."""
+        """Called once, when the run ends, also after an error or a signal; see `Run.close`."""
 
 
 class Run:
@@ -114,7 +114,8 @@ class Run:
         self.check()
         self.net, self.trainer, self._seed = net, trainer, seed
         # A copy, because schedulers have state and the caller may use this one again
-        self._lrs = map(copy.deepcopy(lr), count(1)) if callable(lr) else repeat(lr)
+        rates = map(copy.deepcopy(lr), count(1)) if callable(lr) else repeat(lr)
+        self._lrs = (rate if rate is None else float(rate) for rate in rates)  # JSON has no NumPy scalars
         try:
             self._call('train_begin')
             # After a resume, continue behind the steps before it; `end_epoch` needs the last rate if none are left
@@ -144,7 +145,8 @@ class Run:
         If the run was resumed within this epoch, the batches trained before are skipped. If `train_iter` has an
         attribute ``epoch``, it is set to the index of the epoch, from 0, which determines the order of the rows of a
         `BatchIterator`. With several workers, `train_iter` must yield this worker's shard of each batch. Raises
-        DivergenceError if a loss or, after the last batch, a parameter is NaN or infinite.
+        DivergenceError if a loss or, after the last batch, a parameter is NaN or infinite, and ValueError if there are
+        no batches or `train_iter` is not this worker's shard.
         """
         epoch, epoch_length = len(self.history) + 1, length_hint(train_iter)  # 0 if unknown
         self.num_batches = self._losses.num_batches  # above 0 if the run was resumed within this epoch
@@ -187,7 +189,7 @@ class Run:
         self._update_losses(self._losses.add, ls)
 
     def synchronize(self) -> None:
-        """Wait for the devices and read the losses of all queued batches; only while an epoch is trained."""
+        """Wait for the devices and read the losses of all queued batches; does nothing between epochs."""
         if not self._training:
             return
         wait()
@@ -195,8 +197,11 @@ class Run:
         self._update_losses(self._losses.read)
 
     def end_epoch(self, test_acc: float) -> Epoch:
-        """Record the current epoch with its test accuracy, 0 to 1: print a line and write ``history.csv``."""
-        losses, seconds = self._losses, self._seconds
+        """Record the current epoch with its test accuracy, 0 to 1: print a line and write ``history.csv``.
+
+        Raises ValueError if its batches were not read to the end, or it has no losses.
+        """
+        losses, seconds, test_acc = self._losses, self._seconds, float(test_acc)
         if self._training:
             raise ValueError('the batches of this epoch were not read to the end: to train on fewer, pass shorter '
                              'data, such as load_data(..., train_size=n)')
@@ -261,7 +266,10 @@ class Run:
                 show(line, sys.stderr)
 
     def close(self) -> None:
-        """End the run, possibly early: remove the progress bar and call the callbacks' `train_end`."""
+        """End the run, possibly early: remove the progress bar and call the callbacks' `train_end`.
+
+        `epochs` calls this, unless it has not started because of an error.
+        """
         self._progress.close()
         if not self._closed:
             self._closed = True
@@ -278,6 +286,9 @@ class Run:
         except DivergenceError:
             self.close()  # removes the progress bar before the error is printed
             raise
+        if not self._training:
+            raise ValueError('record_losses was called outside run.batches: write "for X, y in '
+                             'run.batches(train_iter)"')
         images_per_second = self._losses.rows / (time.perf_counter() - self._started)
         self._progress.advance(num_finished, self._losses.last, images_per_second)
 

@@ -22,13 +22,13 @@ _active: list[StopSignals] = []
 
 
 class StopSignals:
-    """Context manager that records the first SIGINT or SIGTERM and ends the process at the second.
+    """Context manager that records the first SIGINT or SIGTERM, and ends the process at a second one.
 
-    The second signal works even while MXNet waits for devices, which Python cannot interrupt; the exit status is then
-    128 plus the signal's number. The handler raises no exception, because Python would lose one raised in a
-    ``__del__``: check `received` where training can stop. Does nothing in other threads than the main one, because
-    Python handles signals only there. Signals that the process was started to ignore stay ignored. Processes that are
-    forked meanwhile handle signals as before.
+    A signal within `SAME` seconds of the first is ignored. The second signal works even while MXNet waits for devices,
+    which Python cannot interrupt; the exit status is then 128 plus the signal's number. The handler raises no
+    exception, because Python would lose one raised in a ``__del__``: check `received` where training can stop. Does
+    nothing in other threads than the main one, because Python handles signals only there. Signals that the process was
+    started to ignore stay ignored. Processes that are forked meanwhile handle signals as before.
 
     The attribute ``received`` is the number of the first signal, 0 until it comes.
     """

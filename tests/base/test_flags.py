@@ -34,6 +34,7 @@ def test_pictures_that_cannot_be_written(tmp_path):
                            ('a.v1', 'a.v1: must end in .png, .pdf, .svg, .jpg'), ('', 'must not be empty')):
         with pytest.raises(argparse.ArgumentTypeError, match=message):
             picture(value)
+    assert picture('a' * 300).suffix == '.png'  # too long for a file system, which writing it will report
 
 
 def test_a_picture_without_suffix_gets_png():

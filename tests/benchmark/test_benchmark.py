@@ -203,6 +203,23 @@ def test_the_machine_in_one_line(monkeypatch):
     monkeypatch.setattr('gluon_mgpu.benchmark.report.num_cores', lambda: 3)
     assert machine_line([mx.cpu(0), mx.cpu(1)]) == (
         f'2 CPU contexts, 3 cores of a processor, MXNet {mx.__version__}')
+    assert machine_line([mx.cpu(0)]).startswith('1 CPU context, ')
+
+
+def test_many_devices(tmp_path, monkeypatch):
+    """Batches become smaller, so that each device can have one of its own, and dispatch is measured on all devices."""
+    found = {}
+    program = 'gluon_mgpu.benchmark.__main__'
+    monkeypatch.setattr(f'{program}.plan', lambda batch_sizes, *args: found.update(batch_sizes) or {})
+    monkeypatch.setattr(f'{program}.scaling', lambda *args: [])
+    monkeypatch.setattr(f'{program}.scaling_curves', lambda *args: None)
+    monkeypatch.setattr(f'{program}._print', lambda *tables: None)
+    for table in ('scaling_table', 'shares_table', 'dispatch_table'):
+        monkeypatch.setattr(f'{program}.report.{table}', lambda results: [])
+    monkeypatch.setattr(f'{program}.measure_dispatch', lambda name, counts: found.update(counts=counts) or [])
+    monkeypatch.setattr(f'{program}._expect', lambda *args: [])
+    assert main(['--devices', 'cpu:0-249', '--dispatch', '--out-dir', str(tmp_path / 'run')]) == 0
+    assert found == {'lenet': 240, 'resnet18': 64, 'counts': [1, 2, 4, 8, 16, 250]}
 
 
 def test_the_picture(tmp_path, figures):

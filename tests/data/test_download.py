@@ -196,6 +196,17 @@ def test_a_folder_that_cannot_be_created(tmp_path, serve):
     assert server.fetched == []
 
 
+def test_a_folder_that_cannot_be_written(tmp_path, serve, monkeypatch):
+    """Simulated: pooch raises an error without a number, and root can write every folder."""
+    serve()
+
+    def create(**kwargs):
+        raise PermissionError('Insufficient permissions')
+
+    monkeypatch.setattr(module.pooch, 'create', create)
+    assert '(Insufficient permissions); set XDG_CACHE_HOME' in error_of(tmp_path / 'mnist')
+
+
 def test_a_folder_that_cannot_be_entered(tmp_path, serve, monkeypatch):
     """Simulated, because root can enter every folder."""
     server = serve()

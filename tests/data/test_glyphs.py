@@ -134,11 +134,16 @@ def test_each_seed_and_format_has_a_file(tmp_path, small, monkeypatch):
 
 def damages(content: bytes) -> dict:
     middle = len(content) // 2
-    return {'empty': b'', 'cut': content[:middle], 'other': b'something else',
+    flags = content.index(b'PK\x01\x02') + 8  # of the first file in the zip's directory: bit 0 means encrypted
+    encrypted, compressed = (content[:at] + bytes([value]) + content[at + 1:]
+                             for at, value in ((flags, 1), (flags + 2, 8)))
+    return {'empty': b'', 'cut': content[:middle], 'other': b'something else', 'encrypted': encrypted,
+            'compressed': compressed,
             'changed': content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1:]}
 
 
-@pytest.mark.parametrize('damage', ['empty', 'cut', 'other', 'changed', 'lacks an array', 'other shapes'])
+@pytest.mark.parametrize('damage', ['empty', 'cut', 'other', 'changed', 'encrypted', 'compressed', 'lacks an array',
+                                    'other shapes'])
 def test_a_damaged_cache_is_replaced(tmp_path, small, damage):
     first = glyphs.load(tmp_path)
     path, = tmp_path.iterdir()

@@ -75,7 +75,7 @@ def test_address_and_port_are_required():
 
 @pytest.mark.parametrize('rank, served, words', [
     (1, False, 'no answer from http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are running'),
-    (1, True, 'worker 0 did not connect to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
+    (1, True, 'a worker did not connect to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
      ' running'),
     (0, True, 'worker 1 did not connect to http://127.0.0.1:{port}/gluon_mgpu/ in 0.5 s: check that all 2 workers are'
      ' running'),
@@ -157,6 +157,35 @@ def test_other_connections_do_not_block_the_workers(monkeypatch, words):
     assert not ended
     for connection in [*strangers, *watches[0]._others, *watches[1]._others]:
         connection.close()
+
+
+def test_the_others_wait_for_a_late_worker(monkeypatch):
+    """Worker 1 hears from worker 0, which waits for worker 2, longer than a lost worker would be silent."""
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
+    monkeypatch.setattr(watch, 'PATIENCE', 4)
+    ended, lines, addresses = [], [], []
+    monkeypatch.setattr(watch.os, '_exit', ended.append)
+    monkeypatch.setattr(watch, 'show', lambda line, stream: lines.append(line))
+    there, watches = threading.Event(), []
+
+    def allgather(value):
+        addresses.append(value[0])
+        there.set()
+        return [value, (None, b'', 'b'), (None, b'', 'c')]
+
+    def be_worker_1():
+        there.wait(10)
+        watches.append(watch.Watchdog(1, lambda value: [(addresses[0], bytes(16), 'a'), value, (None, b'', 'c')],
+                                      '127.0.0.1', 'b'))
+
+    monkeypatch.setattr(watch.secrets, 'token_bytes', bytes)
+    thread = threading.Thread(target=be_worker_1, daemon=True)
+    thread.start()
+    with pytest.raises(ValueError, match=r'^worker 2 of 3 \(c\) did not connect to worker 0'):
+        watch.Watchdog(0, allgather, '127.0.0.1', 'a')
+    thread.join(10)
+    watches[0].leave()
+    assert (ended, lines) == ([], [])
 
 
 def test_a_worker_that_cannot_connect_is_named(monkeypatch):

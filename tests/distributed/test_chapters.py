@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -28,6 +29,21 @@ def by_rank(template, *values):
     """Return a command that first runs the shell code in `values` for its rank, then `template`."""
     cases = ' '.join(f'{rank}) {value};;' for rank, value in enumerate(values))
     return ['sh', '-c', f'case $HOROVOD_RANK in {cases} esac; exec ' + template]
+
+
+def test_only_rank_0_needs_the_runs_folder(job, flags, tmp_path):
+    """As on machines without a common file system; here each worker has its own current folder."""
+    for name in ('0', '1'):
+        (tmp_path / name).mkdir()
+    words = command('scratch', [*flags, '--checkpoint-every', '2'], 'run')
+    start = by_rank(shlex.join(map(str, words)), f'cd {tmp_path}/0', f'cd {tmp_path}/1')
+    with job(2, *start) as run_of_two:
+        assert run_of_two.end() == 0, run_of_two.text
+    assert (tmp_path / '0' / 'run' / 'history.csv').exists() and not list((tmp_path / '1').iterdir())
+    resume = shlex.join(map(str, [*words, '--resume', 'auto', '--num-epochs', '4']))
+    with job(2, *by_rank(resume, f'cd {tmp_path}/0', f'cd {tmp_path}/1')) as resumed:
+        assert resumed.end() == 0, resumed.text
+    assert len(history(tmp_path / '0' / 'run')) == 4 and not list((tmp_path / '1').iterdir())
 
 
 @pytest.mark.parametrize('chapter, flags_of_it', [

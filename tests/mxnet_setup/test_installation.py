@@ -71,7 +71,7 @@ def test_fake_packages_can_be_loaded(site):
      'pip install . && pip install --no-deps mxnet==1.9.1 in the folder '),
     ({'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed',
      f'for NVIDIA GPUs {CU112}'),
-    ({'mxnet': '', 'dists': ()}, 'MXNet cannot be imported (AttributeError', CPU),
+    ({'mxnet': '', 'dists': ()}, 'MXNet is not installed', CPU),  # a folder without code
     ({'mxnet': 'raise RuntimeError("two\\nlines")'}, '(RuntimeError: two lines)', 'pip uninstall it'),
     ({'numpy': None}, 'NumPy cannot be imported (ModuleNotFoundError', "'numpy>=1.22'"),
     ({'numpy': 'raise ImportError("\\n\\nbroken\\n")'}, 'NumPy cannot be imported (ImportError: broken)',
@@ -84,6 +84,8 @@ def test_fake_packages_can_be_loaded(site):
     ({'mxnet': cannot_open('libgomp.so.1')}, 'The library libgomp.so.1', 'apt install libgomp1'),
     ({'mxnet': cannot_open('libgfortran.so.3')}, 'The library libgfortran.so.3, which comes with MXNet,',
      'pip uninstall -y mxnet, then pip install'),
+    ({'mxnet': cannot_open('libgfortran.so.3'), 'dists': ()}, 'which comes with MXNet, is missing: pip install ',
+     'pip install '),
     ({'OMP_NUM_THREADS': 'abc'}, "OMP_NUM_THREADS='abc' is not a number of threads", 'unset it'),
     ({'OMP_NUM_THREADS': '2,1'}, "OMP_NUM_THREADS='2,1' is not", 'unset it'),
     ({'OMP_NUM_THREADS': '0'}, "OMP_NUM_THREADS='0' is not", 'set it to 1'),

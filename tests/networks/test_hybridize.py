@@ -375,8 +375,14 @@ def test_a_network_that_cannot_be_traced_is_an_error(devices, tmp_path):
         def forward(self, X):
             return unknown(X)
 
+    def asks(X):
+        return X if X.sum() > 0 else -X
+
+    def takes_rows(X):
+        return X[[0, 1]]
+
     X = np.ones((2, 3), ctx=devices[0])
-    networks = {'unknown': unknown, 'Unknown': Unknown()}
+    networks = {'unknown': unknown, 'Unknown': Unknown(), 'asks': asks, 'takes_rows': takes_rows}
     if MXNET_MAJOR < 2:
         net = gluon.nn.Dense(2)
         net.initialize(ctx=devices)

@@ -127,6 +127,7 @@ def test_a_network_in_lower_precision(capsys):
     (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(scale=False)), 'only BatchNorm layers over axis 1 with a trained'),
     (lambda: block(nn.Conv2D(3, 3), nn.BatchNorm(axis=2)), 'only BatchNorm layers over axis 1 with a trained'),
     (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10, activation='relu')), 'only Dense layers'),
+    (lambda: block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10, flatten=False)), 'only Dense layers with'),
 ])
 def test_unsupported_networks_are_rejected(net, words, tmp_path):
     with pytest.raises(ValueError, match=words) as error:

@@ -122,7 +122,8 @@ def test_arrays_of_another_kind(devices):
     shards = split_and_load(mx.nd.arange(4), devices)
     assert [type(shard) for shard in shards] == [np.ndarray] * len(devices)
     assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [0, 1, 2, 3]
-    assert error_line(split_and_load, [1, 2], devices) == 'cannot split a list: pass an array of mxnet.np or NumPy'
+    for data, name in (([1, 2], 'list'), ([], 'list'), (None, 'NoneType'), (np.array(1), 'ndarray')):
+        assert error_line(split_and_load, data, devices) == f'cannot split a {name}: pass an array of mxnet.np or NumPy'
 
 
 def test_splitting_can_be_differentiated(devices):

@@ -289,6 +289,15 @@ def test_forward_is_only_for_training(device_list):
             synchronized.forward(shards)
 
 
+def test_a_network_that_cannot_be_traced(devices):
+    class Asks(HybridBlock):
+        def forward(self, X):
+            return X if X.sum() > 0 else -X
+
+    with autograd.record(), pytest.raises(ValueError, match='^Asks cannot be traced'):
+        SyncBatchNorm(Asks()).forward([np.ones((2, 3), ctx=devices[0])])
+
+
 @pytest.mark.parametrize('num_frozen', [1, 3, 5])  # before the first batch norm, between two, before the last layer
 def test_frozen_layers(num_frozen, device_list):
     found = []

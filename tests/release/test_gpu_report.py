@@ -22,7 +22,7 @@ PAGE = """# A page
 
 ## The list
 
-    echo one; printf 'step 1\\rstep 2\\rstep 3\\n' >&2
+    echo '█'; echo one; printf 'step 1\\rstep 2\\rstep 3\\n' >&2
     echo broken; exit 7
     echo hangs; setsid sleep 15 & sleep 30
     python -c 'import os, sys; print(sys.prefix, os.environ["VIRTUAL_ENV"])'
@@ -57,12 +57,12 @@ def test_all_commands_are_run_and_reported(report, tmp_path):
     assert (done.returncode, done.stderr) == (1, '')
     assert done.stdout.endswith('2 of 4 succeeded: their output is in gpu-report.txt; please attach it to an issue '
                                 'of the repository\n')
-    text = (tmp_path / 'work/gpu-report.txt').read_text()
+    text = (tmp_path / 'work/gpu-report.txt').read_text(encoding='utf-8')
     seconds = re.findall(r'--- (.*), (\d+\.\d) s\n', text)
     assert [ended for ended, _ in seconds] == ['exit status 0', 'exit status 7', 'killed after 2 s', 'exit status 0']
     assert 2 <= float(seconds[2][1]) < 10 and float(seconds[0][1]) < 2
     assert 'gpu:0  Tesla V100 (compute capability 7.0)\n' in text
-    assert '\none\nstep 3\n--- exit status 0' in text
+    assert '\n█\none\nstep 3\n--- exit status 0' in text
     assert '\nbroken\n--- exit status 7' in text
     assert '\nhangs\n--- killed after 2 s' in text  # although a process outside the group keeps the output open
     assert f'\n{sys.prefix} {sys.prefix}\n' in text  # the commands' python is the one that runs the tool
@@ -89,6 +89,12 @@ def test_a_file_that_cannot_be_written(report, tmp_path):
     assert (done.returncode, done.stdout) == (2, '')
     assert done.stderr == ('gpu_report: no/such/folder cannot be written (No such file or directory): '
                            'name another file with --out\n')
+
+
+def test_a_list_that_is_missing(report):
+    done = report('--list', 'missing.md')
+    assert (done.returncode, done.stdout) == (2, '')
+    assert done.stderr.endswith('error: --list missing.md: no such file\n')
 
 
 def real_list():

@@ -1,6 +1,7 @@
 """Timer, accumulator and history of a run, with a fake clock and losses given by hand."""
 import io
 import itertools
+import json
 import re
 import sys
 
@@ -203,6 +204,24 @@ def test_an_epoch_must_be_ended_and_have_losses():
         pass
     with pytest.raises(ValueError, match=r'the epoch has no losses: call record_losses\(ls\)'):
         run.end_epoch(0.5)
+
+
+def test_losses_outside_the_batches():
+    run = Run(num_epochs=1, quiet=True)
+    for _ in run.epochs(NO_PARAMETERS):
+        with pytest.raises(ValueError, match='record_losses was called outside run.batches: write'):
+            run.record_losses([np.ones(2)])
+        break
+
+
+@pytest.mark.parametrize('one', [numpy.float32(1), np.array(1)])
+def test_numbers_of_numpy_and_mxnet_can_be_stored(one):
+    run = Run(num_epochs=1, quiet=True)
+    for _ in run.epochs(NO_PARAMETERS, lr=lambda step: one):
+        feed(run, [[[1.0]]])
+        run.end_epoch(one)
+    assert json.loads(json.dumps(run.state()))['history'] == [list(run.history[0])]
+    assert (run.history[0].test_acc, run.history[0].lr) == (1, 1)
 
 
 @pytest.mark.parametrize('shape', [(), (2, 1)])

@@ -168,9 +168,11 @@ def test_a_signal_while_the_last_epoch_is_recorded_is_too_late(tmp_path, monkeyp
 def test_the_message_of_a_stopped_run(tmp_path):
     """It ends with the command that resumes the run, if there is one."""
     for advice, end in (({}, ''), ({'resume_command': 'again'}, '; resume with: again')):
-        run = Run(2, quiet=True)
-        next(run.epochs([[np.zeros(1)]]))
-        assert str(CheckpointCallback(tmp_path, **advice).save_on_stop(run, 2)) == f'stopped after epoch 0{end}'
+        checkpoints = CheckpointCallback(tmp_path, **advice)
+        run = Run(2, quiet=True, callbacks=[checkpoints])
+        for _ in run.epochs([[np.zeros(1)]]):
+            assert str(checkpoints.save_on_stop(run, 2)) == f'stopped after epoch 0{end}'
+            break
 
 
 def test_an_earlier_checkpoint_can_be_resumed_if_the_last_one_cannot_be_written(tmp_path, monkeypatch):

@@ -69,6 +69,9 @@ class Watchdog:
         with listener:
             while missing := {*range(1, len(self.names))} - {*self._others.values()}:
                 if time.monotonic() > deadline:
+                    self._send(END)
+                    for connection in self._others:
+                        connection.close()
                     raise ValueError(f'{self._name(min(missing))} did not connect to worker 0 at '
                                      f'{listener.getsockname()[0]} in {PATIENCE:g} s: check that no firewall blocks '
                                      'connections between the machines')

@@ -160,11 +160,16 @@ def test_other_connections_do_not_block_the_workers(monkeypatch, words):
 
 
 def test_the_others_wait_for_a_late_worker(monkeypatch):
-    """Worker 1 hears from worker 0, which waits for worker 2, longer than a lost worker would be silent."""
+    """Worker 0 waits for worker 2 for longer than a lost worker is silent, and names it; worker 1 prints nothing."""
     monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
     monkeypatch.setattr(watch, 'PATIENCE', 4)
     ended, lines, addresses = [], [], []
-    monkeypatch.setattr(watch.os, '_exit', ended.append)
+
+    def end(status):
+        ended.append(status)
+        watches[0]._leaving = True  # ends the thread
+
+    monkeypatch.setattr(watch.os, '_exit', end)
     monkeypatch.setattr(watch, 'show', lambda line, stream: lines.append(line))
     there, watches = threading.Event(), []
 
@@ -184,8 +189,11 @@ def test_the_others_wait_for_a_late_worker(monkeypatch):
     with pytest.raises(ValueError, match=r'^worker 2 of 3 \(c\) did not connect to worker 0'):
         watch.Watchdog(0, allgather, '127.0.0.1', 'a')
     thread.join(10)
+    watches[0]._thread.join(10)
     watches[0].leave()
-    assert (ended, lines) == ([], [])
+    assert (ended, lines) == ([1], [])
+    for connection in watches[0]._others:
+        connection.close()
 
 
 def test_a_worker_that_cannot_connect_is_named(monkeypatch):

@@ -177,6 +177,7 @@ def _configuration(chapter: Chapter, args, workers: Workers, devices: list, data
     all_devices = [name for names in workers.allgather(list(map(str, devices))) for name in names]
     config = {'chapter': chapter.name, **vars(args), 'devices': all_devices, 'num_gpus': len(all_devices),
               'data_dir': args.data_dir and os.path.abspath(os.path.expanduser(args.data_dir)),
+              'export': args.export and os.path.abspath(args.export),
               'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
               'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
               **versions(), 'environment': settings()}

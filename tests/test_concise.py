@@ -96,6 +96,21 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     assert [l.size for l in ls] == [1, 1]
 
 
+def test_a_network_with_two_outputs_on_a_device_without_rows(device_list):
+    class Two(gluon.nn.Sequential):
+        def forward(self, X):
+            return super().forward(X), X
+
+    devices, net = device_list(3), Two()
+    net.add(gluon.nn.Dense(10, in_units=4))
+    net.initialize(ctx=devices)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+    cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
+    ls = concise.train_batch(np.ones((2, 4)), np.zeros(2), net, lambda y_hat, y: cross_entropy(y_hat[0], y), trainer,
+                             devices)
+    assert [l.size for l in ls] == [1, 1]
+
+
 def test_only_the_parameters_of_the_callers_network_change(devices, rng):
     """It can still be called, hybridized, cast and extended."""
     net = small_net()

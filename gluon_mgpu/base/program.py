@@ -111,7 +111,7 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         line = _engine_line(error)
         if line:
-            _clear_engine_errors()
+            clear_engine_errors()
             return _end(program, line, FAILED)
         if isinstance(error, RuntimeError):
             raise
@@ -131,8 +131,8 @@ def _end(program: str, line: str, status: int) -> int:
     return status
 
 
-def _clear_engine_errors() -> None:
-    """Let MXNet raise the errors that it has stored. Otherwise it prints them with a traceback when Python exits."""
+def clear_engine_errors() -> None:
+    """Let MXNet raise the errors that it has stored; blocks. Otherwise it raises them later, or prints them at exit."""
     mxnet = sys.modules.get('mxnet')
     if mxnet is None:
         return

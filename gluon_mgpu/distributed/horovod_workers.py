@@ -90,6 +90,8 @@ class HorovodWorkers(Workers):
             return
         # The other workers may not have failed. They would block in an allreduce with this one, so make them exit
         self._watchdog.leave(failed=True)
+        if self.size == 1:
+            return
         # Exit by force after 3 s, because Horovod's shutdown at exit may block on pending allreduces
         timer = threading.Timer(3, os._exit, [1])
         timer.daemon = True

@@ -70,13 +70,13 @@ class HybridizedBlock:
 
     def __init__(self, block: gluon.HybridBlock):
         self.block = block
+        self._statistics_may_change = False
         self._reset()
 
     def _reset(self) -> None:
         self._operators = _OperatorCache(self._trace, type(self.block).__name__)
         self._params: list = []  # of the graph, in its order
         self._arrays_on: dict[Context, list] = {}  # values, then gradients, that the operators use
-        self._statistics_may_change = False
 
     def collect_params(self, *args):
         """Return the parameters of the block, like ``block.collect_params``."""
@@ -142,6 +142,9 @@ class _OperatorCache:
             with explain_errors(self._name):
                 graph, names, params = self._trace(args)
             self._traced[:] = graph, [*names, *params], params
+            self._num_arrays = len(names)
+        if sum(len(arg) if isinstance(arg, list) else 1 for arg in args) != self._num_arrays:
+            raise ValueError(f'{self._name} was traced with {self._num_arrays} arrays: pass as many at each call')
         return self._operator(autograd.is_recording(), autograd.is_training(), *map(_signature, args))
 
 

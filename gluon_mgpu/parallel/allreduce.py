@@ -9,6 +9,7 @@ sum of each element is completed on one device and copied from there.
 """
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -120,7 +121,7 @@ def kvstore(data: list) -> Traffic:
     """
     traffic, hub = Traffic(data), data[0]
     if len(data) > 1 and hub.size:
-        _store(hub.shape, hub.dtype, tuple(traffic.sent)).pushpull(0, data, out=data)
+        _store(hub.shape, hub.dtype, tuple(traffic.sent), threading.get_ident()).pushpull(0, data, out=data)
     for array in data[1:]:
         traffic.count(array, hub.ctx)
         traffic.count(hub, array.ctx)
@@ -140,8 +141,8 @@ def allreduce_algorithm(algorithm: Callable | str) -> Callable:
 
 
 @lru_cache(maxsize=8)
-def _store(shape: tuple, dtype, devices: tuple):
-    """Create a KVStore for one sum. Cached, because each allocates buffers and enables access between GPUs again."""
+def _store(shape: tuple, dtype, devices: tuple, thread: int):
+    """Create a KVStore for one sum in a thread. Cached, because it allocates buffers and connects GPUs."""
     store = mx.kv.create('device')
     store.init(0, np.zeros(shape, dtype=dtype, ctx=devices[0]))
     return store

@@ -91,19 +91,18 @@ class SyncBatchNorm(HybridizedBlock):
 
     def backward(self, ls: list, head_grads: list | None = None) -> None:
         """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block."""
+        batch, steps, self._batch, self._steps = self._batch, self._steps, [], []  # first, for a new try after Ctrl-C
         autograd.backward(ls, head_grads)
-        gradients_on = [{self._result: arrays[self._result].grad} for arrays in self._batch]
-        while self._steps:
-            step = self._steps.pop()
+        gradients_on = [{self._result: arrays[self._result].grad} for arrays in batch]
+        for step in reversed(steps):
             if isinstance(step, list):
                 for backward, gradients in zip(step, gradients_on):
                     backward(gradients)
             else:
                 step(gradients_on)
-        for arrays, gradients in zip(self._batch, gradients_on):  # of X and of parameters that several parts use
+        for arrays, gradients in zip(batch, gradients_on):  # of X and of parameters that several parts use
             if gradients:
                 autograd.backward([arrays[name] for name in gradients], list(gradients.values()))
-        self._batch = []
 
 
 def _synchronize(norm: Norm, arrays_on: list[dict]) -> Callable[[list[dict]], None]:

@@ -130,5 +130,5 @@ def prepare_idle_devices(net: Callable, X_shards: list, devices: list) -> None:
     for device in idle_devices if X_shards and not isinstance(net, SyncBatchNorm) else ():
         with autograd.record():
             y_hat = net(X_shards[0].as_in_ctx(device))
-        y_hat.backward()  # updates batch norm's statistics on MXNet 2
+        autograd.backward(y_hat)  # updates batch norm's statistics on MXNet 2
     zero_grad(net, idle_devices)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from ..base.checks import integer
 from ..base.files import SameFolder
-from ..base.program import show
+from ..base.program import clear_engine_errors, show
 from ..distributed.workers import Workers
 from .history import Epoch, write_history
 from .losses import DivergenceError, Losses
@@ -88,6 +88,8 @@ class Run:
         self._losses, self._seconds = Losses(1, self.workers), 0.0  # those of the current epoch
         self.lr: Any = None
         self._lrs: Iterator = repeat(None)  # learning rates of the coming batches
+        self._in_epoch = False   # True from the first batch of an epoch to `end_epoch`
+        self._resumed_at = 0     # number of batches of the current epoch that were trained before the run was resumed
         self._started = 0.0      # time at which the current epoch began
         self._training = False   # True while batches are trained; False in evaluation and between epochs
         self._seed: int | None = None
@@ -113,8 +115,10 @@ class Run:
         """
         self.check()
         self.net, self.trainer, self._seed = net, trainer, seed
-        # A copy, because schedulers have state and the caller may use this one again
-        rates = map(copy.deepcopy(lr), count(1)) if callable(lr) else repeat(lr)
+        from ..mxnet_setup.compat import mx
+        if isinstance(lr, mx.lr_scheduler.LRScheduler):
+            lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
+        rates = map(lr, count(1)) if callable(lr) else repeat(lr)
         self._lrs = (rate if rate is None else float(rate) for rate in rates)  # JSON has no NumPy scalars
         try:
             self._call('train_begin')
@@ -146,10 +150,13 @@ class Run:
         attribute ``epoch``, it is set to the index of the epoch, from 0, which determines the order of the rows of a
         `BatchIterator`. With several workers, `train_iter` must yield this worker's shard of each batch. Raises
         DivergenceError if a loss or, after the last batch, a parameter is NaN or infinite, and ValueError if there are
-        no batches or `train_iter` is not this worker's shard.
+        no batches, if `train_iter` is not this worker's shard, or if this is called twice in an epoch.
         """
         epoch, epoch_length = len(self.history) + 1, length_hint(train_iter)  # 0 if unknown
-        self.num_batches = self._losses.num_batches  # above 0 if the run was resumed within this epoch
+        if self._in_epoch:
+            raise ValueError(f'the batches of epoch {epoch} were already read: call end_epoch(test_acc) first, or join '
+                             'several datasets in one iterable')
+        self._in_epoch, self.num_batches, self._resumed_at = True, self._resumed_at, 0
         self._progress.begin_epoch(f'epoch {epoch}/{self.num_epochs}',
                                    done=len(self.history) * epoch_length + self.num_batches,
                                    total=self.num_epochs * epoch_length)
@@ -210,7 +217,7 @@ class Run:
         epoch = Epoch(len(self.history) + 1, seconds, losses.total / losses.rows, test_acc, losses.rows / seconds,
                       self.lr)
         self.history.append(epoch)
-        self._losses, self._seconds = Losses(len(self.history) + 1, self.workers), 0.0
+        self._losses, self._seconds, self._in_epoch = Losses(len(self.history) + 1, self.workers), 0.0, False
         if self._folder:
             path = self._folder.path / 'history.csv'
             try:
@@ -226,8 +233,8 @@ class Run:
     def state(self) -> dict:
         """Return the progress of the run, JSON-serializable, for `restore`; in an epoch, call `synchronize` first."""
         return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
-                'num_batches': self._losses.num_batches, 'loss': self._losses.total, 'rows': self._losses.rows,
-                'seconds': self._seconds}
+                'num_batches': self.num_batches if self._in_epoch else self._resumed_at, 'loss': self._losses.total,
+                'rows': self._losses.rows, 'seconds': self._seconds}
 
     def restore(self, state: dict) -> None:
         """Continue from a `state`; call this in a callback's `train_begin`.
@@ -237,7 +244,7 @@ class Run:
         try:
             check_num_epochs(self.num_epochs, state)
             self.history = [Epoch(*epoch) for epoch in state['history']]
-            self.num_steps, self._seconds = state['num_steps'], state['seconds']
+            self.num_steps, self._seconds, self._resumed_at = state['num_steps'], state['seconds'], state['num_batches']
             self._losses = Losses(len(self.history) + 1, self.workers, state['loss'], state['rows'],
                                   state['num_batches'])
         except (KeyError, TypeError) as error:
@@ -285,6 +292,10 @@ class Run:
             num_finished = method(*args)
         except DivergenceError:
             self.close()  # removes the progress bar before the error is printed
+            raise
+        except RuntimeError:
+            if self.workers.size == 1:  # otherwise this could wait for another worker
+                clear_engine_errors()  # those of other devices, which MXNet would raise in the next run
             raise
         if not self._training:
             raise ValueError('record_losses was called outside run.batches: write "for X, y in '

@@ -397,6 +397,16 @@ def test_a_network_that_cannot_be_traced_is_an_error(devices, tmp_path):
             hybridized(network)(X)
 
 
+def test_another_number_of_arrays_is_an_error(devices):
+    def f(X, mask=None):
+        return 2 * X if mask is None else X * mask
+
+    X, fast = np.ones((2, 3), ctx=devices[0]), hybridized(f)
+    fast(X)
+    with pytest.raises(ValueError, match='^f was traced with 1 arrays: pass as many at each call'):
+        fast(X, X)
+
+
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces only the layers that are used')
 def test_an_unused_layer_of_unknown_shape_is_an_error(devices):
     class Unused(HybridBlock):

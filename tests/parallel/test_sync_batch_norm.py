@@ -14,6 +14,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gl
 from gluon_mgpu.networks import pieces
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import Residual, resnet18
+from gluon_mgpu.parallel import sync_batch_norm
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import Trainer
@@ -278,6 +279,24 @@ def test_the_backward_pass_of_autograd_is_refused(device_list):
     autograd.backward(ls)
     with autograd.record(), pytest.raises(ValueError, match='the previous forward had no net.backward'):
         net.forward(X_shards)
+
+
+def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatch):
+    net = small_net()
+    net.initialize(ctx=device_list(2))
+    X_shards, net = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with autograd.record():
+        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sync_batch_norm, 'accumulate', interrupt)
+        net.backward(ls)
+    with autograd.record():
+        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
+    net.backward(ls)
 
 
 def test_forward_is_only_for_training(device_list):

@@ -9,7 +9,7 @@ import numpy
 import pytest
 from history_csv import history
 
-from gluon_mgpu.mxnet_setup.compat import gluon, init, np
+from gluon_mgpu.mxnet_setup.compat import gluon, init, mx, np, npx
 from gluon_mgpu.training import progress, run as module
 from gluon_mgpu.training.history import Epoch
 from gluon_mgpu.training.losses import DivergenceError
@@ -204,6 +204,56 @@ def test_an_epoch_must_be_ended_and_have_losses():
         pass
     with pytest.raises(ValueError, match=r'the epoch has no losses: call record_losses\(ls\)'):
         run.end_epoch(0.5)
+
+
+def test_batches_are_read_once_in_an_epoch():
+    run = Run(num_epochs=2, quiet=True)
+    for epoch in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]], [[2.0]]])
+        if epoch == 2:
+            with pytest.raises(ValueError, match=r'^the batches of epoch 2 were already read: call end_epoch'):
+                feed(run, [[[3.0]]])
+        run.end_epoch(0.5)
+    assert len(run.history) == 2
+
+
+def test_the_state_counts_batches_and_not_losses():
+    """Here, a batch has two parts, and one batch no losses."""
+    run = Run(num_epochs=1, quiet=True)
+    for number in run.batches([1, 2, 3]):
+        for _ in range(2 if number > 1 else 0):
+            run.record_losses([np.ones(1)])
+    state = run.state()
+    assert (state['num_batches'], state['num_steps'], state['rows']) == (3, 3, 4)
+    resumed = Run(num_epochs=1, quiet=True)
+    resumed.restore({**state, 'num_batches': 2})
+    assert resumed.state()['num_batches'] == 2
+    assert list(resumed.batches([1, 2, 3])) == [3] and resumed.num_batches == 3
+
+
+def test_a_learning_rate_that_the_caller_changes():
+    class Plateau:
+        rate = 0.5
+
+        def __call__(self, step):
+            return self.rate
+
+    run, lr = Run(num_epochs=2, quiet=True), Plateau()
+    for _ in run.epochs(NO_PARAMETERS, lr=lr):
+        feed(run, [[[1.0]]])
+        run.end_epoch(0.5)
+        lr.rate /= 2
+    assert [epoch.lr for epoch in run.history] == [0.5, 0.25]
+
+
+def test_an_error_of_the_engine_does_not_end_the_next_run(devices):
+    """MXNet raises the error of one device, and keeps that of the other for the next wait."""
+    run = Run(num_epochs=1, quiet=True)
+    with pytest.raises(RuntimeError, match='sigma|scale|Check failed'):
+        for _ in run.batches([1, 2]):
+            run.record_losses([mx.nd.random.normal(0, -1, shape=(2,), ctx=device).as_np_ndarray()
+                               for device in devices])
+    npx.waitall()
 
 
 def test_losses_outside_the_batches():

@@ -285,7 +285,7 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     add('--resume', type=text, metavar='auto|PATH',
         help='resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, or start '
              'it; flags that are left out, except those of Horovod, keep the values of the run; --shares '
-             'only on the same devices')
+             'only without --devices, --num-gpus and --horovod')
     add('--require-checkpoint', action='store_true',
         help='end the run if a checkpoint cannot be written (default: warn and continue)')
     add('--export', type=text, metavar='MODEL.onnx', help='write the trained network as an ONNX model')

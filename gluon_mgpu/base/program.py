@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import TextIO
 
@@ -111,6 +112,8 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         line = _engine_line(error)
         if line:
+            if os.environ.get('MXNET_ENGINE_TYPE') == 'NaiveEngine':
+                traceback.print_exc()  # the line below recommends this engine to see where
             clear_engine_errors()
             return _end(program, line, FAILED)
         if isinstance(error, RuntimeError):

@@ -65,13 +65,16 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     batches : iterable of (X, y)
         Their rows are cut into batches of at most four rows per device.
     devices : list of mx.Context, optional
-        By default ``[cpu(0), cpu(1), cpu(2)]``. CPU contexts are enough to check a step for GPUs.
+        By default ``[cpu(0), cpu(1), cpu(2)]``, with `workers` the one device of each. CPU contexts are enough to
+        check a step for GPUs.
     check : bool
         Raise AssertionError with the report if it is not `ok`.
     workers : Workers, optional
         All workers of a job, each with `devices`; all get the same report. For one device, `make` gets `Workers`.
     """
-    devices = check_devices([mx.cpu(i) for i in range(3)] if devices is None else devices)
+    if devices is None:
+        devices = [workers.device] if workers and workers.device else [mx.cpu(i) for i in range(3)]
+    devices = check_devices(devices)
     job = workers or Workers()
     k = integer('the number of devices', len(devices) * job.size, 2)
     batches = _cut(batches, k)

@@ -33,7 +33,7 @@ def _run(args: argparse.Namespace) -> None:
     make, train_batch, batches = map(_load, (args.make, args.train_batch, args.batches))
     batches = batches() if callable(batches) else batches
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
-        devices = parse_devices(args.devices) if args.devices else [workers.device] if workers else None
+        devices = parse_devices(args.devices) if args.devices else None
         report = check_data_parallel(make, train_batch, batches, devices, workers=workers)
         if not workers or workers.rank == 0:
             print(report)

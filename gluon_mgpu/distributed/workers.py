@@ -25,6 +25,8 @@ class Workers:
         Machine of each worker.
     exchanges_in_flight : int
         How many of the newest results of `allgather_async` to leave unread. Reading older ones rarely waits.
+    device : mx.Context or None
+        The device of this worker; None for a process alone, which may have several.
     launcher : str
         Program that started the workers, such as ``'srun'``, or ''.
     resume_hint : str
@@ -33,6 +35,7 @@ class Workers:
 
     rank, size, exchanges_in_flight = 0, 1, 0
     hosts: Sequence[str] = ('',)
+    device: Any = None
     launcher = resume_hint = ''
 
     def __init__(self, signals: Any = None):

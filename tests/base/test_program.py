@@ -37,6 +37,17 @@ def test_an_error_is_reported_in_one_line(error, status, line, capsys):
     assert end_with(error, capsys) == (status, line)
 
 
+def test_the_naive_engine_shows_where_mxnet_failed(capsys, monkeypatch):
+    monkeypatch.setenv('MXNET_ENGINE_TYPE', 'NaiveEngine')
+
+    def work():
+        raise mx.base.MXNetError('Check failed: a == b')
+
+    assert run_program('program', work) == 1
+    err = capsys.readouterr().err
+    assert 'in work\n' in err and err.endswith('set MXNET_ENGINE_TYPE=NaiveEngine to see where\n')
+
+
 def test_a_pipe_that_its_reader_has_closed(capfd):
     command = f'{sys.executable} -m gluon_mgpu.devices | true; exit ${{PIPESTATUS[0]}}'
     statuses = {subprocess.run(['bash', '-c', f'sleep 0.1; {command}']).returncode for _ in range(2)}

@@ -51,6 +51,8 @@ def main():
     parser.add_argument('--epochs', type=int, default=8, help='epochs of each chapter (default: %(default)s)')
     parser.add_argument('--out-dir', help='folder on the disk to test (default: the one for temporary files)')
     args = parser.parse_args()
+    if args.epochs < 2:
+        parser.error(f'--epochs {args.epochs}: must be at least 2, because the first is not counted')
     for chapter in WORK:
         with tempfile.TemporaryDirectory(dir=args.out_dir) as folder:
             epoch, waited, writing, size = cost(chapter, args.epochs, args.dataset, args.data_dir, folder)

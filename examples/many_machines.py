@@ -41,13 +41,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 
 import numpy
 from flags import read_flags
 
 from gluon_mgpu import split_batch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.distributed.launchers import launch_info
+from gluon_mgpu.distributed.launchers import ADDRESS
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import autograd, mx
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd
@@ -109,7 +110,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2)
-    if launch_info():  # started by horovodrun or another launcher
+    if ADDRESS in os.environ:  # started by horovodrun, or by another launcher as on the page
         from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
         with HorovodWorkers() as workers:
             total = train(two_machines, [workers.device], workers)

@@ -148,7 +148,7 @@ def figure(size: tuple, **subplots) -> tuple:
 def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
     """Return the dataset of a run, its chapter and devices, and the seconds, number and test accuracy of each epoch."""
     try:
-        config = json.loads((folder / 'config.json').read_text())
+        config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
         with open(folder / 'history.csv', newline='') as file:
             history = [(float(e['seconds']), int(e['epoch']), float(e['test_acc'])) for e in csv.DictReader(file)]
         if not history:

@@ -172,15 +172,33 @@ def test_allreduce_by_name(algorithm, tmp_path, on_devices):
     assert json.loads((out / 'config.json').read_text())['allreduce'] == algorithm
 
 
+@pytest.mark.parametrize('chapter, flags, expected', [
+    (scratch, ['--allreduce', 'ring'], {'allreduce': 'ring'}),
+    (concise, ['--momentum', '0.9', '--weight-decay', '0.01', '--sync-batch-norm'],
+     {'dtype': 'float32', 'momentum': 0.9, 'weight_decay': 0.01, 'sync_batch_norm': True})], ids=['scratch', 'concise'])
+def test_train_gets_the_flags(chapter, flags, expected, tmp_path, devices, monkeypatch):
+    """config.json has them as well, whether `train` uses them or not."""
+    found = {}
+
+    def train(num_gpus, batch_size, lr, run, **options):
+        found.update(options, batch_size=batch_size)
+
+    monkeypatch.setattr(chapter, 'train', train)
+    assert chapter.main([*SMALL, *devices_flag(devices[:2]), '--accumulate', '2', '--shares', '3,1', '--seed', '3',
+                         *flags, '--out-dir', str(tmp_path / 'run')]) == 0
+    expected = {**expected, 'batch_size': 40, 'accumulate': 2, 'shares': '3,1', 'seed': 3}
+    assert {name: found[name] for name in expected} == expected
+
+
 @pytest.mark.parametrize('chapter', [scratch, slow(concise)], ids=['scratch', 'concise'])
 def test_shares(chapter, tmp_path, devices, monkeypatch):
     """Training and evaluation split every batch by the shares."""
-    sizes = set()
+    sizes = []
     monkeypatch.setattr('gluon_mgpu.parallel.split.split_batch',
-                        lambda X, y, devices, shares: sizes.add(shares) or split_batch(X, y, devices, shares))
+                        lambda X, y, devices, shares: sizes.append(shares) or split_batch(X, y, devices, shares))
     flags = [*SMALL, *devices_flag(devices[:2]), '--train-size', '6', '--batch-size', '4', '--num-epochs', '1']
     assert chapter.main([*flags, '--no-plot', '--shares', '3,1', '--out-dir', str(tmp_path / 'run')]) == 0
-    assert sizes == {(3, 1)}
+    assert len(sizes) > 2 and {*sizes} == {(3, 1)}  # training rows make 2 batches
     assert json.loads((tmp_path / 'run' / 'config.json').read_text())['shares'] == '3,1'
 
 

@@ -96,6 +96,21 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     assert [l.size for l in ls] == [1, 1]
 
 
+def test_a_layer_used_twice_in_parts(devices):
+    """MXNet 2 lists its parameters once for each use; their sums must be added once."""
+    weights, loss = [], gluon.loss.SoftmaxCrossEntropyLoss()
+    for accumulate in (1, 2):
+        npx.random.seed(0)
+        layer, net = gluon.nn.Dense(4, in_units=4), gluon.nn.HybridSequential()
+        net.add(layer, layer)
+        net.initialize(init=init.Normal(0.5), ctx=devices)
+        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+        concise.train_batch(np.arange(32.0).reshape(8, 4) / 32, np.arange(8) % 4, net, loss, trainer, devices,
+                            accumulate=accumulate)
+        weights.append(layer.weight.data(devices[0]).asnumpy())
+    numpy.testing.assert_allclose(*weights, rtol=1e-5)  # float32, sums in another order
+
+
 def test_a_network_with_two_outputs_on_a_device_without_rows(device_list):
     class Two(gluon.nn.Sequential):
         def forward(self, X):

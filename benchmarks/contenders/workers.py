@@ -45,7 +45,8 @@ def work(job: dict) -> None:
 
 
 if __name__ == '__main__':
-    if launch_info():
+    info = launch_info()
+    if info and info.launcher == 'horovodrun':
         work(read_job())
     else:
         launch(read_job())

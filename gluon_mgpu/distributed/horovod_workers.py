@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -21,7 +22,7 @@ from ..mxnet_setup.compat import assign, autograd, mx, np, npx
 from ..parallel.flat import flattened
 from . import launchers
 from .horovod_checks import check_horovod, check_own_gpus
-from .watch import Watchdog
+from .watch import BEAT, Watchdog
 from .workers import Workers
 
 # Horovod identifies operations by their names and caches metadata for each name, so a few names are used in turn. Two
@@ -88,6 +89,8 @@ class HorovodWorkers(Workers):
             if isinstance(error, JobError):
                 error.reported = self.rank != 0  # so that only rank 0 prints it
             return
+        if 'Horovod has been shut down' in str(error):  # another worker is lost: the watchdog names it and exits
+            time.sleep(4 * BEAT)
         # The other workers may not have failed. They would block in an allreduce with this one, so make them exit
         self._watchdog.leave(failed=True)
         if self.size == 1:

@@ -331,6 +331,16 @@ def test_a_checkpoint_of_another_run(flags, differing, program):
         assert f'{theirs.name} is of another run ({differing}): move it elsewhere' in error_of(program, *flags)
 
 
+def test_a_checkpoint_of_a_run_on_other_data(program, tmp_path):
+    program.start('--num-epochs', 1)
+    mine, program.out = program.out, program.out.parent / 'other'
+    idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(64, 16, seed=1))
+    program.start('--num-epochs', 2)
+    theirs, program.out = checkpoints(program.out)[0], mine
+    shutil.copy(theirs, mine / theirs.name)
+    assert re.search(r'is of another run \(train_digest .*\): move it elsewhere', error_of(program, '--resume', mine))
+
+
 @pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'training'),
                                          ('t10k-labels-idx1-ubyte.gz', 'test')])
 def test_other_data_under_the_same_name_is_rejected(name, which, program, tmp_path):

@@ -41,7 +41,8 @@ def no_dataset(tmp_path, monkeypatch):
     """Use an empty cache folder, no data folder in the environment, and mirrors that are down."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     monkeypatch.delenv('GLUON_MGPU_DATA', raising=False)
-    monkeypatch.setenv('NO_PROXY', '127.0.0.1')
+    for name in ('no_proxy', 'NO_PROXY'):  # requests looks for the first one first
+        monkeypatch.setenv(name, '127.0.0.1')
     with socket.socket() as taken:  # bound, and not listening: connections are refused
         taken.bind(('127.0.0.1', 0))
         down = Mirror(f'http://127.0.0.1:{taken.getsockname()[1]}/', dict.fromkeys(FILES, 'md5:0'))

@@ -24,7 +24,7 @@ class Job:
         launch = launch or (sys.executable, LAUNCHER, '--gloo', '-np', num_workers, '-H', f'localhost:{num_workers}')
         self.process = subprocess.Popen(
             [str(word) for word in (*launch, *command)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, 'JOB': self.mark, **environment}, start_new_session=True)
+            env={**os.environ, 'LC_ALL': 'C.UTF-8', 'JOB': self.mark, **environment}, start_new_session=True)
         self.lines: list[str] = []
 
     def __enter__(self) -> Job:

@@ -117,6 +117,43 @@ def test_invalid_variables(monkeypatch, variables, words):
         launchers.rendezvous(launch_info())
 
 
+def test_a_lost_worker_is_named_before_horovods_own_error(monkeypatch):
+    """Horovod may notice it first. Then the watchdog, which prints its name and exits, needs a moment."""
+    done = []
+    watchdog = SimpleNamespace(leave=lambda failed: done.append('leave'))
+    timer = SimpleNamespace(start=lambda: done.append('timer'))
+    monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.time.sleep', lambda seconds: done.append(seconds))
+    monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.threading.Timer', lambda *args: timer)
+    workers = object.__new__(HorovodWorkers)
+    workers.size, workers._watchdog = 2, watchdog
+    workers.__exit__(RuntimeError, RuntimeError('Horovod has been shut down. This was caused by ...'), None)
+    workers.__exit__(ValueError, ValueError('another'), None)
+    assert done == [2, 'leave', 'timer', 'leave', 'timer']
+
+
+def test_a_job_that_was_suspended_continues(monkeypatch):
+    """After Ctrl-Z and fg, no byte has come for long, and no worker is lost."""
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    dog = object.__new__(watch.Watchdog)
+    dog.rank, dog.silence, dog.names, dog.program, dog.resume_hint = 0, 2, ['a', 'b'], 'test', str
+    dog._others, dog._heard, dog._leaving = {here: 1}, {here: 100.0}, False
+    ended, times = [], iter([100.0, 200.0, 200.1])
+
+    def monotonic():
+        now = next(times)
+        dog._leaving = now > 200
+        return now
+
+    monkeypatch.setattr(watch, 'time', SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(watch, 'show', lambda *args: None)
+    monkeypatch.setattr(watch.os, '_exit', ended.append)
+    dog._watch()
+    assert ended == []
+    here.close()
+    there.close()
+
+
 def test_workers_connect_only_once_per_process(monkeypatch):
     """The second time, Horovod would use the old addresses, and abort or hang."""
     monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.check_horovod', lambda: None)
@@ -130,7 +167,7 @@ def test_workers_connect_only_once_per_process(monkeypatch):
 @pytest.mark.parametrize('words', [b'', slow(b'GET'), b'GET / HTTP/1.1\r\n\r\n'])
 def test_other_connections_do_not_block_the_workers(monkeypatch, words):
     """They connect before the workers do, and some send nothing."""
-    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '4')
     ended, watches, strangers, values = [], {}, [], {}
     monkeypatch.setattr(watch.os, '_exit', ended.append)
     everybody = threading.Barrier(2)

@@ -1,5 +1,6 @@
 """Wrong command lines: exit status 2, one line, no traceback, nothing written."""
 import importlib
+import json
 import shlex
 
 import idx_files
@@ -118,14 +119,15 @@ def workplace(tmp_path_factory):
     for name in idx_files.dataset():
         (folder / 'broken/mnist' / name).write_bytes(b'no gzip file')
     for name, chapter in (('run', 'scratch'), ('concise-run', 'concise'), ('broken-run', 'scratch')):
-        (folder / name / 'config.json').write_text(
-            f'{{"chapter": "{chapter}", "dataset": "mnist", "data_dir": "data", "devices": ["cpu(0)"], "num_gpus": 1, '
-            '"batch_size": 16, "lr": 0.1, "num_epochs": 3, "seed": 0, "train_size": 64, "resume": null}')
-        metadata = {'run': {}, 'config': {'chapter': chapter, 'devices': ['cpu(0)'], 'dataset': 'mnist', 'dtype':
-                                          'float32', 'data_dir': 'data'}}
+        config = {'chapter': chapter, 'dataset': 'mnist', 'data_dir': 'data', 'devices': ['cpu(0)'], 'num_gpus': 1,
+                  'batch_size': 16, 'lr': 0.1, 'num_epochs': 3, 'seed': 0, 'train_size': 64, 'dtype': 'float32',
+                  'resume': None}
+        (folder / name / 'config.json').write_text(json.dumps(config))
         for number in (1, 2):
             kept = checkpoint.Snapshot({'parameters/a': [numpy.zeros(2)]}, {'parameters': {'a': 1}})
-            checkpoint.write(folder / name / f'checkpoint-{number:08}.safetensors', kept, metadata)
+            state = {'history': [], 'num_steps': number, 'num_batches': number, 'loss': 1.0, 'rows': 16, 'seconds': 1.0}
+            checkpoint.write(folder / name / f'checkpoint-{number:08}.safetensors', kept,
+                             {'run': state, 'config': config})
     for path in (folder / 'broken-run').glob('*.safetensors'):
         path.write_bytes(path.read_bytes()[:-1])
     return folder
@@ -146,6 +148,7 @@ def test_a_wrong_command_line(program, line, workplace, monkeypatch, capsys, cou
         status = ended.code
     err = capsys.readouterr().err
     assert status == 2, err
+    assert 'is not a checkpoint of a run' not in err, err  # but what the line is about
     assert len(err.splitlines()) == 1 and err.startswith(f'{program}: ') and 'Traceback' not in err, err
     assert listing(workplace) == before
     count('a wrong command line: status 2, one line, nothing written')

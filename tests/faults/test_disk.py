@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_full_file_system(scratch_command, small_disk, count):
 
 def test_a_folder_that_vanishes(scratch_command, tmp_path, count):
     out = tmp_path / 'run'
-    command = [*scratch_command, '--out-dir', str(out)]
+    command = [*scratch_command, '--num-epochs', '9', '--out-dir', str(out)]
     command.remove('--no-plot')
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
@@ -101,7 +102,12 @@ def write_protect(request, tmp_path):
         tmp_path.chmod(0o755)
     else:
         folder = request.getfixturevalue('small_disk')
-        yield folder, lambda: run(['mount', '-o', 'remount,ro', folder])
+
+        def protect():
+            while run(['mount', '-o', 'remount,ro', folder]).returncode:  # busy while a file is being written
+                time.sleep(0.01)
+
+        yield folder, protect
 
 
 def test_a_read_only_folder_is_rejected(scratch_command, write_protect, count):

@@ -262,7 +262,7 @@ def test_a_run_is_resumed_with_the_flag(tmp_path, capsys):
              '--no-plot', '--out-dir']
     assert concise.main([*first, str(tmp_path / 'with'), '--num-gpus', '2', '--sync-batch-norm']) == 0
     assert concise.main(['--resume', str(tmp_path / 'with'), '--num-epochs', '2', '--num-gpus', '3']) == 0
-    assert 'differed between' not in capsys.readouterr().out  # the statistics of the two devices
+    assert 'differed between' not in capsys.readouterr().err  # the statistics of the two devices
     assert '"sync_batch_norm": true' in (tmp_path / 'with' / 'config.json').read_text()
     assert concise.main([*first, str(tmp_path / 'without')]) == 0
     assert concise.main(['--resume', str(tmp_path / 'without'), '--sync-batch-norm']) == 2

@@ -45,7 +45,7 @@ def report(tmp_path):
         gpus = [Gpu(0, 'Tesla V100', (7, 0), 2**34, '1a2b3c4d-0000-4000-8000-0123456789ab')]
         environment.update(stub_driver.environment(tmp_path, gpus))
         (tmp_path / 'work').mkdir()
-        (tmp_path / 'page.md').write_text(PAGE)
+        (tmp_path / 'page.md').write_text(PAGE, encoding='utf-8')
         return subprocess.run([sys.executable, TOOL, *map(str, arguments)], cwd=tmp_path / 'work', env=environment,
                               text=True, capture_output=True, timeout=60)
     return run

@@ -24,6 +24,17 @@ def test_accuracy_counts_rows():
     assert accuracy(np.array([1, 0, 0]), np.array([1, 0, 1])) == 2
 
 
+def test_labels_and_classes_as_columns():
+    """(n,) == (n, 1) would be (n, n)."""
+    scores, labels = np.array(SCORES), np.array(LABELS)
+    assert accuracy(scores, labels.reshape(-1, 1)) == 3
+    assert accuracy(np.array([[1], [0], [0]]), np.array([1, 0, 1])) == 2
+    batch = scores, labels.reshape(-1, 1)
+    assert evaluate_accuracy_gpus(lambda X: X, [batch], devices=[scores.ctx]) == 3 / 5
+    with pytest.raises(ValueError, match='5 predictions and 4 labels: there must be one label for each row'):
+        accuracy(scores, labels[:4])
+
+
 @pytest.mark.parametrize('k', [1, 2, 3, 4])
 @pytest.mark.parametrize('rows', [1, 2, 3, 5])
 def test_every_row_counts_once(device_list, k, rows):

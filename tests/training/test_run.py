@@ -231,6 +231,16 @@ def test_the_state_counts_batches_and_not_losses():
     assert list(resumed.batches([1, 2, 3])) == [3] and resumed.num_batches == 3
 
 
+def test_the_seconds_before_an_interruption_count(clock):
+    run = Run(1, quiet=True)
+    run.restore({'history': [], 'num_steps': 2, 'num_batches': 2, 'loss': 4.0, 'rows': 4, 'seconds': 6.0})
+    for _ in run.batches([None] * 3):
+        clock[0] += 2
+        run.record_losses([np.ones(2)])
+    epoch = run.end_epoch(0.5)
+    assert (epoch.seconds, epoch.loss, epoch.images_per_second) == (8, 1, 6 / 8)
+
+
 def test_a_learning_rate_that_the_caller_changes():
     class Plateau:
         rate = 0.5

@@ -107,6 +107,22 @@ def test_a_forked_process_may_leave_the_block():
     assert subprocess.run([sys.executable, '-c', code], timeout=30).returncode == 0
 
 
+def test_signals_are_handled_as_before_after_the_block():
+    """Otherwise Ctrl-C would have no effect in the rest of the program."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a shell script
+    try:
+        before = [signal.getsignal(number) for number in module.SIGNALS]
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGINT)
+            assert signals.received == 0
+            signal.raise_signal(signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+        assert [signal.getsignal(number) for number in module.SIGNALS] == before
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def test_signals_in_another_thread_do_nothing():
     def work():
         with StopSignals() as signals:
@@ -261,3 +277,12 @@ def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
     err = capsys.readouterr().err
     assert f'cannot write a checkpoint to {folder} (it was replaced by another folder)' in err
     assert f'{folder}/history.csv cannot be written (it was replaced by another folder)' in err
+
+
+def test_damaged_files_with_higher_numbers_do_not_displace_new_checkpoints(tmp_path):
+    """As after --resume auto has skipped them; they are left where they are."""
+    for steps in (8, 9):
+        (tmp_path / f'checkpoint-{steps:08}.safetensors').write_bytes(b'damaged')
+    signals = SimpleNamespace(received=0)
+    train(tmp_path, signals=signals, every=1, before=[SendSignal(signals, at=5)])
+    assert [path.name for path in checkpoints(tmp_path)] == [f'checkpoint-{n:08}.safetensors' for n in (9, 8, 5, 4)]

@@ -110,7 +110,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2)
-    if ADDRESS in os.environ:  # started by horovodrun, or by another launcher as on the page
+    if ADDRESS in os.environ:  # a worker of a job; mpirun and srun also start single programs
         from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
         with HorovodWorkers() as workers:
             total = train(two_machines, [workers.device], workers)

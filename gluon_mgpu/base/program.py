@@ -44,8 +44,8 @@ class Stopped(JobError):  # noqa: N818, not an error
 def show(line: str, stream: TextIO | None = None) -> None:
     """Print a line, by default on stdout. If that fails, say so on stderr and return.
 
-    A closed terminal or pipe, or a full disk under a log file, must not end training. The next call tries
-    again, except after a broken pipe.
+    A closed terminal or pipe, or a full disk under a log file, must not end training. The next call tries again,
+    except after a broken pipe.
     """
     stream = stream or sys.stdout
     if stream is None:  # Python was started without it

@@ -89,8 +89,8 @@ class HorovodWorkers(Workers):
             if isinstance(error, JobError):
                 error.reported = self.rank != 0  # so that only rank 0 prints it
             return
-        if 'Horovod has been shut down' in str(error):  # another worker is lost: the watchdog names it and exits
-            time.sleep(4 * BEAT)
+        if isinstance(error, RuntimeError):  # another worker may be lost: then the watchdog names it and exits
+            time.sleep(2 * BEAT)
         # The other workers may not have failed. They would block in an allreduce with this one, so make them exit
         self._watchdog.leave(failed=True)
         if self.size == 1:

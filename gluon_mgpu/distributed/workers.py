@@ -4,11 +4,12 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
-from ..base.program import BAD_INPUT, JobError, Stopped
+from ..base.program import BAD_INPUT, JobError, Stopped, clear_engine_errors
 
 
 class Workers:
@@ -45,6 +46,19 @@ class Workers:
     def shard(self) -> tuple[int, int]:
         """This worker's shard of each batch: (rank, size)."""
         return self.rank, self.size
+
+    @contextlib.contextmanager
+    def engine_errors_cleared(self) -> Iterator[None]:
+        """After an error of MXNet's engine in the block, discard those of other devices; MXNet would raise them later.
+
+        Not with several workers, where waiting for the engine could mean waiting for another worker.
+        """
+        try:
+            yield
+        except RuntimeError:
+            if self.size == 1:
+                clear_engine_errors()
+            raise
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:
         """Extend an allreduce over this worker's devices to those of all workers; the result does not block.

@@ -20,8 +20,8 @@ from ..mxnet_setup.compat import Context, autograd, cached_op, gluon, npx, trace
 from .tracing import explain_errors, flatten, isolate, trace_function
 
 # Each combination of shapes, dtypes, recording and training mode needs an operator with its own memory. Eight are
-# enough for training and evaluation, each with full batches and a smaller last one, each split unevenly; not for all
-# `shares`, where operators are then created again and again
+# enough for training and evaluation, each with full batches and a smaller last one, each split unevenly. With
+# `shares` and parts there can be more; then some are created again in each step
 MAX_OPERATORS = 8
 
 

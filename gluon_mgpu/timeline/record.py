@@ -100,7 +100,7 @@ class Timeline(Callback):
         """Write and draw the median step."""
         self.close()
         if not self.traces:
-            too_few = self._num_batches <= self.warm_up  # otherwise a warning has said why
+            too_few = self._num_batches <= self.warm_up  # otherwise the profiler failed, for example on a full disk
             run.print('no timeline: no step was recorded' +
                       f'; it needs at least {self.warm_up + 1} batches' * too_few)
             return

@@ -74,7 +74,9 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                 del started[:MAX_STARTED // 2]
         yield _read(started)
 
-    correct, rows = (workers or Workers()).allreduce_counts(counts())
+    workers = workers or Workers()
+    with workers.engine_errors_cleared():
+        correct, rows = workers.allreduce_counts(counts())
     if rows == 0:
         raise ValueError('the dataset holds 0 rows: accuracy needs at least one; '
                          'pass an iterator that yields batches')

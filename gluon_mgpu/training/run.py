@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from ..base.checks import integer
 from ..base.files import SameFolder
-from ..base.program import clear_engine_errors, show
+from ..base.program import show
 from ..distributed.workers import Workers
 from .history import Epoch, write_history
 from .losses import DivergenceError, Losses
@@ -89,7 +89,6 @@ class Run:
         self.lr: Any = None
         self._lrs: Iterator = repeat(None)  # learning rates of the coming batches
         self._in_epoch = False   # True from the first batch of an epoch to `end_epoch`
-        self._resumed_at = 0     # number of batches of the current epoch that were trained before the run was resumed
         self._started = 0.0      # time at which the current epoch began
         self._training = False   # True while batches are trained; False in evaluation and between epochs
         self._seed: int | None = None
@@ -156,7 +155,8 @@ class Run:
         if self._in_epoch:
             raise ValueError(f'the batches of epoch {epoch} were already read: call end_epoch(test_acc) first, or join '
                              'several datasets in one iterable')
-        self._in_epoch, self.num_batches, self._resumed_at = True, self._resumed_at, 0
+        self._in_epoch = True
+        self.num_batches = self._losses.num_batches  # above 0 if the run was resumed within this epoch
         self._progress.begin_epoch(f'epoch {epoch}/{self.num_epochs}',
                                    done=len(self.history) * epoch_length + self.num_batches,
                                    total=self.num_epochs * epoch_length)
@@ -233,8 +233,8 @@ class Run:
     def state(self) -> dict:
         """Return the progress of the run, JSON-serializable, for `restore`; in an epoch, call `synchronize` first."""
         return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
-                'num_batches': self.num_batches if self._in_epoch else self._resumed_at, 'loss': self._losses.total,
-                'rows': self._losses.rows, 'seconds': self._seconds}
+                'num_batches': self.num_batches if self._in_epoch else self._losses.num_batches,
+                'loss': self._losses.total, 'rows': self._losses.rows, 'seconds': self._seconds}
 
     def restore(self, state: dict) -> None:
         """Continue from a `state`; call this in a callback's `train_begin`.
@@ -244,7 +244,7 @@ class Run:
         try:
             check_num_epochs(self.num_epochs, state)
             self.history = [Epoch(*epoch) for epoch in state['history']]
-            self.num_steps, self._seconds, self._resumed_at = state['num_steps'], state['seconds'], state['num_batches']
+            self.num_steps, self._seconds = state['num_steps'], state['seconds']
             self._losses = Losses(len(self.history) + 1, self.workers, state['loss'], state['rows'],
                                   state['num_batches'])
         except (KeyError, TypeError) as error:
@@ -289,13 +289,10 @@ class Run:
     def _update_losses(self, method: Callable, *args) -> None:
         """Call a method of `Losses`, and advance the progress bar by the number of batches whose losses it read."""
         try:
-            num_finished = method(*args)
+            with self.workers.engine_errors_cleared():
+                num_finished = method(*args)
         except DivergenceError:
             self.close()  # removes the progress bar before the error is printed
-            raise
-        except RuntimeError:
-            if self.workers.size == 1:  # otherwise this could wait for another worker
-                clear_engine_errors()  # those of other devices, which MXNet would raise in the next run
             raise
         if not self._training:
             raise ValueError('record_losses was called outside run.batches: write "for X, y in '

@@ -9,7 +9,7 @@ import numpy
 import pytest
 from history_csv import history
 
-from gluon_mgpu.mxnet_setup.compat import gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.training import progress, run as module
 from gluon_mgpu.training.history import Epoch
 from gluon_mgpu.training.losses import DivergenceError
@@ -259,10 +259,9 @@ def test_a_learning_rate_that_the_caller_changes():
 def test_an_error_of_the_engine_does_not_end_the_next_run(devices):
     """MXNet raises the error of one device, and keeps that of the other for the next wait."""
     run = Run(num_epochs=1, quiet=True)
-    with pytest.raises(RuntimeError, match='sigma|scale|Check failed'):
+    with pytest.raises(RuntimeError, match='Check failed'):
         for _ in run.batches([1, 2]):
-            run.record_losses([mx.nd.random.normal(0, -1, shape=(2,), ctx=device).as_np_ndarray()
-                               for device in devices])
+            run.record_losses([np.linalg.inv(np.zeros((2, 2), ctx=device))[0] for device in devices])
     npx.waitall()
 
 

@@ -8,7 +8,7 @@ Prints, with two CPU contexts on two cores (all times vary):
     2 cores; 50 results of 1000x1000 per device
     on [cpu(0)]
       copied afterwards: ~0.042 s + ~0.016 s = ~0.058 s
-      copied meanwhile:  ~0.051 s, ~1.13 times as fast
+      copied meanwhile:  ~0.053 s, ~1.10 times as fast
       the same results: True
     on [cpu(0), cpu(1)]
       copied afterwards: ~0.050 s + ~0.024 s = ~0.075 s

@@ -67,7 +67,7 @@ def split_lenet(X, device_params: list, devices: list, moved: list):
 
 
 def bytes_by_way(n: int, k: int) -> dict:
-    """Return the bytes moved between k <= 4 devices in a step of LeNet on n rows, without images, by way."""
+    """Return for each way the bytes that a step of LeNet on n rows moves between k <= 4 devices, without images."""
     sizes = [20 * 13 * 13, 50 * 4 * 4, 128]  # numbers per row in the output of each layer except the last
     # at each of the k - 1 cuts between layers: activations forward, gradients back
     network = sum(2 * n * sizes[4 * i // k - 1] for i in range(1, k))

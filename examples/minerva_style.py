@@ -9,7 +9,7 @@ Prints, on two CPU contexts with a core each (the times vary, and so does the ra
     a result on each device, in turn:      ~0.38 s
     the same, without waiting in between:  ~0.20 s, ~1.9 times as fast
     small batches of each step: [[128, 128], [128, 128], [128, 128], [128, 128], [128, 128], [120]]
-    accuracy after 5 epochs: 0.87
+    accuracy after 5 epochs: ~0.87
 
 Minerva (2014) computed results only when they were needed, so independent results could be computed at the same time.
 MXNet's engine, its successor, starts work immediately without waiting for it, with the same effect. Training consists

@@ -6,7 +6,7 @@ The documentation shows these functions beside the chapter's. Prints, after two 
 
     losses on one device 2.3028 2.3019, on two 2.3028 2.3019
 
-The functions follow `train_ch6` of D2L 7.6, and 13.5.6.
+The functions follow `train_ch6` of D2L 23.7, and 13.5.6.
 """
 from __future__ import annotations
 

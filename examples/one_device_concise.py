@@ -7,7 +7,7 @@ The documentation shows these functions beside the chapter's. Prints, after two 
     losses on one device 2.3077 1.6882, on two 2.3371 1.7833
 
 The losses differ, because batch norm computes its statistics from each device's own rows. The functions follow
-`train_ch6` of D2L 7.6, and 13.6.3.
+`train_ch6` of D2L 23.7, and 13.6.3.
 """
 from __future__ import annotations
 

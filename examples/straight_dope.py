@@ -4,8 +4,10 @@
     python examples/straight_dope.py --devices gpu:0-3
     python examples/straight_dope.py --train-size 60000 --epochs 5   # the text's table, with MNIST at hand
 
-`gluon_mgpu.data` finds or downloads MNIST (`--data-dir` names its folder). If that fails, the program says so and uses
-`glyphs`, images of letters. Prints, with glyphs on two cores (numbers vary):
+`gluon_mgpu.data` finds or downloads MNIST. If the download fails, the program says so and uses `glyphs`, images of
+letters. If `--data-dir` or GLUON_MGPU_DATA names a folder, missing files are an error.
+
+Prints, with glyphs on two cores (numbers vary):
 
     first scores on cpu(0): [-0.051  0.126  0.091]
     first scores on cpu(1): [-0.02   0.12   0.114]

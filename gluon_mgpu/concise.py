@@ -1,6 +1,6 @@
 """ResNet-18 on multiple devices, the concise way with Gluon's Trainer (D2L 13.6).
 
-    python -m gluon_mgpu.concise --train-size 2048 --num-epochs 3 --batch-size 64   # two devices
+    python -m gluon_mgpu.concise --train-size 8192 --num-epochs 3 --batch-size 64   # two devices
     python -m gluon_mgpu.concise --devices gpu:0,gpu:1 --batch-size 512 --lr 0.2
 
 The mathematics is the same as in `gluon_mgpu.scratch`. Here Gluon copies the parameters to the devices, and its
@@ -97,8 +97,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     net : gluon.HybridBlock, optional
         By default ``resnet18(10, dtype)``. It is initialized again and trained in place.
     dtype : str
-        The precision of ResNet-18: float32, bfloat16 (on CPUs that support it) or float16 (on GPUs). Another `net`
-        requires float32.
+        The precision of the convolutions and of the arrays between layers: float32, bfloat16 (on CPUs that support it)
+        or float16 (on GPUs). Another `net` requires float32.
     accumulate : int
         Number of parts in which each shard is trained, as in `train_batch`.
     momentum, weight_decay : float
@@ -120,7 +120,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     gc.collect()  # Free the networks of earlier calls, because Gluon's blocks are in reference cycles
     net = resnet18(10, dtype) if net is None else check_network(net, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    # A gluon.Trainer; run.workers lets it sum over machines too. The book passes all parameters, see `trainable`
+    # A gluon.Trainer that with --horovod also sums over machines. The book passes all parameters, see `trainable`
     trainer = run.workers.trainer(trainable(net), 'sgd', optimizer_params)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     # For speed: each runs as one operator; with synchronized batch norm, as one between two norms

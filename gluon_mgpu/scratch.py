@@ -154,7 +154,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     """
     batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, minimum=1)
     X_shards, y_shards = split_batch(X, y, devices)
-    # Not in the book: a list of only the flat array for FlatParams, so that each loop below runs once per device
+    # Not in the book: FlatParams become a list of one array, so that one allreduce sums all gradients
     flat_params = [flattened(params) for params in device_params]
     ls = []
     # Not in the book: with accumulate > 1, each shard is trained in parts, whose gradients are added up

@@ -15,9 +15,9 @@ Prints, on four CPU contexts (… are times, and accuracies of at least 0.7 if t
           4    128   0.4               48       8         …                  …
           4    128   0.8               48      16         …                  …
 
-A step on k times the rows moves the parameters about as far as a step on one batch, because the gradient is divided by
-the batch size. But there are k times fewer steps per epoch, so at the same rate, training takes more epochs. A larger
-rate makes up for part of it, unless the steps become too large.
+A step on k times the rows moves the parameters about as far as a step on the small batch, because the gradient is
+divided by the batch size. But there are k times fewer steps per epoch, so at the same rate, training takes more epochs.
+A larger rate makes up for part of it, unless the steps become too large.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """13.2, exercise 1: when Python's dispatch hides behind the computation.
 
     python examples/exercises/dispatch_cost.py
-    python examples/exercises/dispatch_cost.py --devices gpu:0 --large 10000    # long enough to dispatch all others
+    python examples/exercises/dispatch_cost.py --devices gpu:0 --large 10000    # busy until all are dispatched
 
 Prints, on a CPU context (… are times), per product of an n x n matrix with itself, in microseconds:
 
@@ -13,9 +13,9 @@ Prints, on a CPU context (… are times), per product of an n x n matrix with it
      256             …            …                 …               …            …
 
 Python needs t1 to dispatch an operation, the device t2 to compute it, and Python t3 to learn that it is done. A program
-that waits for each of n operations takes n (t1 + t2 + t3). Asynchronously, the first is dispatched, then the device
-sets the pace: t1 + n t2 + t3. This requires n t2 > (n - 1) t1. Otherwise the device waits for Python, and the time is
-n t1 + t2 + t3.
+that waits for each of n operations takes n (t1 + t2 + t3). Asynchronously, the time is max(t1 + n t2, n t1 + t2) + t3:
+with t2 >= t1, the device is never idle, and otherwise it waits for Python. (The book's condition, n t2 > (n - 1) t1, is
+almost t2 >= t1 if n is large.)
 """
 from __future__ import annotations
 

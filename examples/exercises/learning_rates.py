@@ -1,4 +1,4 @@
-"""13.5, exercise 2: test accuracy by learning rate and number of devices, each with the same rows.
+"""13.5, exercise 2: test accuracy by learning rate and devices, with the same batch per device or in total.
 
     python examples/exercises/learning_rates.py --out learning-rates.png
 

@@ -1,4 +1,4 @@
-"""13.6, exercise 1: 16 devices: the same parameters as on one, and where the time of a step goes.
+"""13.6, exercise 1: 16 devices: the same parameters as on one, and the time to start a step.
 
     python examples/exercises/sixteen_devices.py
     python -m gluon_mgpu.benchmark --network resnet18 --device-images-per-second 4200
@@ -34,7 +34,7 @@ def train(network, devices: list, batches: list) -> tuple[list, float]:
     npx.random.seed(0)
     workload, timer = network(devices), Timer()
     for X, y in batches:
-        npx.waitall()  # then the queues are empty, and `train_batch` takes only Python's time
+        npx.waitall()  # then `train_batch` does not wait for earlier work; CPU contexts still share the cores
         timer.start()
         workload.train_batch(X, y)
         timer.stop()

@@ -40,18 +40,18 @@ def measure(devices: list, size: int, times: int, rounds: int) -> float:
 
 def with_both_cores(args) -> list[float]:
     """Return the microseconds of each size with two OpenMP threads, measured in another process."""
-    flags = ['--devices', 'cpu:0', '--times', str(args.times), '--rounds', str(args.rounds)]
+    flags = ['--both-cores', '--times', str(args.times), '--rounds', str(args.rounds)]
     done = subprocess.run([sys.executable, __file__, *flags], check=True, stdout=subprocess.PIPE,
                           env={**os.environ, 'OMP_NUM_THREADS': '2'})
     return json.loads(done.stdout)
 
 
 def main(argv: list | None = None) -> None:
-    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', times=400, rounds=5)
+    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2, times=400, rounds=5, both_cores=False)
     if any(device.device_type != 'cpu' for device in args.devices):
         args.refuse(f'--devices: {args.devices} must be CPU contexts, because operators on both cores are compared')
     one = [measure(args.devices[:1], size, args.times, args.rounds) for size in SIZES]
-    if len(args.devices) == 1:
+    if args.both_cores:  # the process that `with_both_cores` starts
         print(one)
         return
     print('y = tanh(x), x of       one core  both cores in each operator  two operators at a time')

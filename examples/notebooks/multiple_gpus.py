@@ -173,12 +173,11 @@ def train_batch(X, y, device_params, devices, lr, batch_size):
 # %% [markdown]
 # `train` is the usual loop around it. The timer needs `npx.waitall()`: without it, we would measure the time to *start*
 # an epoch. The test accuracy is not timed. It is computed on the first device, because all devices have the same
-# parameters. Each call sets the random seed and starts from the same `params` and the same order of images, so that
-# two calls differ only in their arguments.
+# parameters. Each call starts from the same `params` and gets the images in the same order, so that two calls differ
+# only in their arguments.
 
 # %%
 def train(num_gpus, batch_size, lr, num_epochs=5):
-    npx.random.seed(0)
     train_iter, test_iter = load_data('auto', batch_size, train_size=num_rows)
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
     device_params = [get_params(params, device) for device in devices]

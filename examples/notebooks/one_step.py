@@ -2,7 +2,7 @@
 # # One Step to Watch
 #
 # This notebook takes one step of data-parallel training on 8 rows and two devices, and shows the numbers of each stage.
-# It takes a few seconds. `python examples/one_step.py` is the same as a program. The functions come from
+# It takes a few seconds. `python examples/one_step.py` shows the same in a terminal. The functions come from
 # [`gluon_mgpu.scratch`](../../gluon_mgpu/scratch.py), chapter 13.5 of [*Dive into Deep Learning*](https://d2l.ai);
 # [the next notebook](multiple_gpus.ipynb) writes them.
 

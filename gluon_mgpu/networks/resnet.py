@@ -40,10 +40,10 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
 
     Source: D2L 13.6.1, ``resnet18``; this one can be hybridized. Each device's batch norm computes mean and variance
     from its own rows and keeps its own running statistics, so the results on k devices are close to those on one
-    device, not equal; `parallel.sync_batch_norm` makes them equal.
+    device, not equal; `parallel.sync_batch_norm` makes them equal up to rounding.
 
-    `dtype` is the precision of all layers but the last, see `precision`. If it is not float32, the network must be
-    hybridized.
+    `dtype` is the precision of the convolutions and of the arrays between layers, see `precision`. If it is not
+    float32, the network must be hybridized.
     """
     def resnet_block(num_channels, num_residuals, first_block=False):
         blk = nn.HybridSequential()

@@ -21,7 +21,7 @@ def in_parts(X_shards: list, y_shards: list, num_parts: int, gradients: Callable
         fewer than `num_parts` if a shard has fewer rows, so that every part has rows on the same devices.
     gradients : callable
         Maps the number of a device to its gradients. Each backward pass must overwrite all of them
-        (``grad_req='write'``, and every parameter is used). It is called after the first part.
+        (``grad_req='write'``, and every parameter is used). The first call follows the first part.
     """
     num_parts = min(integer('accumulate', num_parts, minimum=1), min(map(len, y_shards), default=0))
     if num_parts == 1:

@@ -58,8 +58,8 @@ class Traffic:
 def star(data: list) -> Traffic:
     """Sum on the first device, the hub, and copy the sum from there.
 
-    The hub sends and receives (k - 1) N bytes, with k devices and N bytes per array; each other device N. Source: D2L
-    13.5.4, ``allreduce``.
+    With k devices and N bytes per array, the hub sends (k - 1) N bytes and receives as many; each other device sends
+    and receives N. Source: D2L 13.5.4, ``allreduce``.
     """
     traffic, hub = Traffic(data), data[0]
     for array in data[1:]:
@@ -101,7 +101,8 @@ def tree(data: list) -> Traffic:
     """Sum along a binary tree to its root, the first device, and copy the sum down.
 
     Device i has the children 2 i + 1 and 2 i + 2. Each way has about log2 k levels, and the devices of a level work at
-    the same time. A device sends and receives N bytes per neighbour (parent or child), so at most 3 N.
+    the same time. For each neighbour (parent or child), a device sends N bytes and receives N: at most 3 N
+    each way.
     """
     traffic = Traffic(data)
     for i in range(len(data) - 1, 0, -1):

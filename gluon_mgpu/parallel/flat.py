@@ -1,7 +1,7 @@
 """The parameters of a device in one array, and their gradients in another.
 
-LeNet has eight parameters. In one array, they need one operation per sum or update instead of eight, which Python would
-take longer to start.
+LeNet has eight parameters. In one array, they need one operation per sum or update instead of eight, and Python starts
+one in less time.
 """
 from __future__ import annotations
 

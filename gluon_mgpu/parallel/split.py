@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:
     """Split the rows of an array over devices, as evenly as possible or by `shares`; does not block.
 
-    Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function requires that the devices
-    divide the rows, or creates empty shards, on which layers fail. It also queues each slice as an operation; here
-    slices are views. Raises ValueError if there are no devices, or several CPU contexts would hang
-    (`check_omp_threads`), or for invalid shares or another type of `data`.
+    Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function raises an error if the
+    number of rows is not a multiple of the number of devices, or creates empty shards, on which layers fail. It also
+    queues each slice as an operation; here slices are views. Raises ValueError if there are no devices, if
+    OMP_NUM_THREADS would make several CPU contexts hang (`check_omp_threads`), and for invalid shares or `data`.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard, whatever
         the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
     """
-    if not getattr(data, 'shape', None):  # or a single number
-        raise ValueError(f'cannot split a {type(data).__name__}: pass an array of mxnet.np or NumPy')
+    if not getattr(data, 'shape', None):  # no array, or a single number
+        raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy')
     n, k = len(data), min(len(data), len(devices))
     if not devices:
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')

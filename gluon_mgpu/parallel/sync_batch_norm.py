@@ -55,7 +55,7 @@ class SyncBatchNorm(HybridizedBlock):
         self._parts: list[Piece | Norm] = []
         self._data = self._result = ''
         self._batch: list[dict] = []  # for each device, arrays by name
-        self._steps: list = []        # backward passes: of a piece, a list with one per device; of a norm, one for all
+        self._steps: list = []        # backward functions: a list, one per device, for each piece; one for each norm
 
     def __call__(self, *args):
         if autograd.is_training():

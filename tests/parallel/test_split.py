@@ -123,7 +123,8 @@ def test_arrays_of_another_kind(devices):
     assert [type(shard) for shard in shards] == [np.ndarray] * len(devices)
     assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [0, 1, 2, 3]
     for data, name in (([1, 2], 'list'), ([], 'list'), (None, 'NoneType'), (np.array(1), 'ndarray')):
-        assert error_line(split_and_load, data, devices) == f'cannot split a {name}: pass an array of mxnet.np or NumPy'
+        expected = f'cannot split a {name}: pass an array (n, ...) of mxnet.np or NumPy'
+        assert error_line(split_and_load, data, devices) == expected
 
 
 def test_splitting_can_be_differentiated(devices):

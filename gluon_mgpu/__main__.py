@@ -4,7 +4,6 @@ from __future__ import annotations
 import sys
 
 from .base.flags import Parser
-from .base.program import run_program
 
 PROGRAMS = {
     'scratch': 'train LeNet, implemented from scratch (D2L 13.5)',
@@ -23,10 +22,9 @@ PROGRAMS = {
 
 def main(argv: list | None = None) -> int:
     """Print the programs; return the exit status."""
-    Parser(prog='python -m gluon_mgpu', description=__doc__).parse_args(argv)
     lines = [*(f'python -m gluon_mgpu.{name:11} {purpose}' for name, purpose in PROGRAMS.items()),
              'Each program has --help.']
-    return run_program('gluon_mgpu', lambda: print(*lines, sep='\n'))
+    return Parser('gluon_mgpu', __doc__).run(argv, lambda _: print(*lines, sep='\n'))
 
 
 if __name__ == '__main__':

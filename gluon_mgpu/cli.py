@@ -242,8 +242,8 @@ def _export(net, path: str, forward: Callable | None, out_dir: Path, log) -> Non
 
 
 def _parser(chapter: Chapter) -> argparse.ArgumentParser:
-    parser = Parser(prog=f'python -m gluon_mgpu.{chapter.name}',
-                    description=f'Train {chapter.network} on several devices and print its test accuracy.')
+    parser = Parser(f'gluon_mgpu.{chapter.name}',
+                    f'Train {chapter.network} on several devices and print its test accuracy.')
     add = parser.add_mutually_exclusive_group().add_argument
     add('--num-gpus', type=integer_flag(1, MAX_DEVICES), metavar='N',
         help='number of devices: GPUs, or CPU contexts on a machine without GPUs '

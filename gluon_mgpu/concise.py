@@ -51,14 +51,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         Initialized on `devices`; its parameters are updated in place.
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
-    batch_size : int, optional
-        Divisor of the summed gradient; by default the number of rows of `X`. `train` always passes its own batch size,
-        as in the book, so that each image has the same weight in an epoch.
-    accumulate : int
-        Train each shard in this many parts, which needs less memory. The update is the same, unless the network has
-        batch norm: its statistics are those of each part.
-    split_batch : callable
-        (X, y, devices) -> (X_shards, y_shards).
+    batch_size, accumulate, split_batch
+        As in `scratch.train_batch`. With `accumulate`, batch norm's statistics are those of each part.
     """
     batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, minimum=1)
     X_shards, y_shards = split_batch(X, y, devices)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from .base.flags import Parser, text
-from .base.program import run_program
 from .load_run import find_run, load_run
 from .mxnet_setup.compat import mx
 from .onnx_model import file
@@ -38,12 +37,10 @@ def to_onnx(net_or_params: Any, path: str | os.PathLike, log: Callable[[str], No
 
 def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu.export``; return the exit status."""
-    parser = Parser(prog='python -m gluon_mgpu.export',
-                    description='Write the network of a run as an ONNX model, for other programs.')
+    parser = Parser('gluon_mgpu.export', 'Write the network of a run as an ONNX model, for other programs.')
     parser.add_argument('run', type=text, metavar='RUN', help='folder of a run, or one of its checkpoints')
     parser.add_argument('--out', type=text, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
-    args = parser.parse_args(argv)
-    return run_program('export', lambda: _run(args))
+    return parser.run(argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:

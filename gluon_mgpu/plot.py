@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
@@ -15,7 +16,6 @@ from typing import Any
 
 from .base.files import SameFolder
 from .base.flags import Parser, picture, text
-from .base.program import run_program
 from .training.run import Callback, Run
 
 
@@ -167,16 +167,15 @@ def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.plot``; return the exit status."""
-    parser = Parser(prog='python -m gluon_mgpu.plot', description='Draw the test accuracy of several runs in one plot.')
+    parser = Parser('gluon_mgpu.plot', 'Draw the test accuracy of several runs in one plot.')
     parser.add_argument('folders', type=text, nargs='+', metavar='RUN', help='folder of a run')
     parser.add_argument('--out', type=picture, default='accuracy.png', metavar='FILE', help='(default: %(default)s)')
-    args = parser.parse_args(argv)
+    return parser.run(argv, _run)
 
-    def draw():
-        compare_runs(args.folders, args.out)
-        print(args.out)
 
-    return run_program('plot', draw)
+def _run(args: argparse.Namespace) -> None:
+    compare_runs(args.folders, args.out)
+    print(args.out)
 
 
 def _in_notebook() -> bool:

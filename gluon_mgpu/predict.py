@@ -14,31 +14,34 @@ from typing import Any
 import numpy
 
 from .base.flags import Parser, picture, text
-from .base.program import run_program
 from .data import load_data
+from .data.glyphs import LETTERS
 from .data.image_file import read_image
-from .data.labels import NAMES
 from .devices import parse_devices
 from .load_run import trained_network
-from .mxnet_setup.compat import np
+from .mxnet_setup.compat import npx
 from .parallel.split import split_and_load
 
 ROWS, COLUMNS = 6, 6  # test images in the picture
 NUM_CLASSES_SHOWN = 3
+NAMES = {  # of the classes; the first line is D2L 4.2's ``FashionMNIST.text_labels``
+    'fashion-mnist': ('t-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
+                      'ankle boot'),
+    'mnist': tuple('0123456789'),
+    'glyphs': tuple(LETTERS),
+}
 
 
 def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:
     """Return the probabilities (n, 10) of the classes for images (n, 28, 28), computed on all devices; blocks.
 
-    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1], the probabilities float64.
+    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1].
     """
     shards = []
     for start in range(0, len(images), batch_size):
-        X = np.array(images[start:start + batch_size, None])  # (n, 28, 28) -> (n, 1, 28, 28)
-        shards += [net(X_shard) for X_shard in split_and_load(X, devices)]
-    scores = numpy.concatenate([shard.asnumpy() for shard in shards]).astype('float64')
-    exponentials = numpy.exp(scores - scores.max(axis=1, keepdims=True))
-    return exponentials / exponentials.sum(axis=1, keepdims=True)
+        X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)
+        shards += [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices)]
+    return numpy.concatenate([shard.asnumpy() for shard in shards])
 
 
 def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int = 10) -> numpy.ndarray:
@@ -95,8 +98,7 @@ def _draw_confusion(figure: Any, labels, predicted, names: tuple) -> None:
 
 def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu.predict``; return the exit status."""
-    parser = Parser(prog='python -m gluon_mgpu.predict',
-                    description='Evaluate a trained run on the test set, or classify image files.')
+    parser = Parser('gluon_mgpu.predict', 'Evaluate a trained run on the test set, or classify image files.')
     parser.add_argument('run', type=text, metavar='RUN', help='folder of a run, or one of its checkpoints')
     parser.add_argument('images', type=text, metavar='IMAGE', nargs='*', help='image files, of any size')
     parser.add_argument('--devices', type=text, metavar='LIST',
@@ -104,8 +106,7 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('--data-dir', type=text, metavar='DIR',
                         help='folder with fashion-mnist/ and mnist/ (default: that of the run)')
     parser.add_argument('--out', type=picture, metavar='FILE', help="(default: predictions.png in the run's folder)")
-    args = parser.parse_args(argv)
-    return run_program('predict', lambda: _run(args))
+    return parser.run(argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -14,18 +14,27 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .checks import integer, positive
-from .program import BAD_INPUT
+from .program import BAD_INPUT, run_program
 
 PICTURES = '.png', '.pdf', '.svg', '.jpg'
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that reports a wrong flag in one line."""
+    """Command line of ``python -m MODULE``; reports a wrong flag in one line."""
+
+    def __init__(self, module: str, description: str | None, **settings):
+        super().__init__(prog=f'python -m {module}', description=description, **settings)
+        self.program = module.rpartition('.')[2]
 
     def error(self, message: str) -> NoReturn:
         """Print `message` and exit with status 2."""
         message = re.sub(r'^argument ([^:]*): (.*: must )', r'\1 \2', message)  # --lr 0: must ...
-        self.exit(BAD_INPUT, f'{self.prog.rpartition(".")[2]}: {message}; --help shows all flags\n')
+        self.exit(BAD_INPUT, f'{self.program}: {message}; --help shows all flags\n')
+
+    def run(self, argv: list | None, work: Callable[[argparse.Namespace], object]) -> int:
+        """Parse `argv`, call `work` with the flags and return the exit status; see `run_program`."""
+        args = self.parse_args(argv)
+        return run_program(self.program, lambda: work(args))
 
 
 def integer_flag(minimum: int = 1, maximum: int | None = None) -> Callable[[str], int]:

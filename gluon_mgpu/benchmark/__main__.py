@@ -26,7 +26,6 @@ import sys
 
 from ..base.flags import Parser, integer_flag, number_flag, text
 from ..base.machine import versions
-from ..base.program import run_program
 from ..checkpoints.run_folder import check_free, new_folder
 from ..cost_model.measure import gradient_sizes, measure_link
 from ..data import DATASETS, load_data
@@ -46,8 +45,7 @@ LINK = 10.0  # GB/s, the default of --link-gigabytes-per-second
 
 def main(argv: list | None = None) -> int:
     """Run the command line and return the exit status."""
-    args = _parser().parse_args(argv)
-    return run_program('benchmark', lambda: _run(args))
+    return _parser().run(argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -124,10 +122,9 @@ def _expect(args, results: dict, devices: list, batch_sizes: dict, out_dir) -> l
     return [out_dir / 'expected.png']
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog='python -m gluon_mgpu.benchmark',
-        description='Measure how training scales from one device to all, and where the time of a step goes.')
+def _parser() -> Parser:
+    parser = Parser('gluon_mgpu.benchmark',
+                    'Measure how training scales from one device to all, and where the time of a step goes.')
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, or cpu:all without a GPU)")
     parser.add_argument('--network', choices=[*NETWORKS, 'both'], default='both', help='(default: %(default)s)')

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from ..base.flags import Parser, text
-from ..base.program import JobError, run_program
+from ..base.program import JobError
 from ..devices import parse_devices
 from ..distributed.horovod_workers import HorovodWorkers
 from . import check_data_parallel
@@ -18,15 +18,15 @@ from . import check_data_parallel
 
 def main(argv: list | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = Parser(prog='python -m gluon_mgpu.check', epilog='Exit status: 0 if the step is right, 1 if it is wrong.',
-                    description='Compare your training step on several devices with the same step on one.')
+    parser = Parser('gluon_mgpu.check', 'Compare your training step on several devices with the same step on one.',
+                    epilog='Exit status: 0 if the step is right, 1 if it is wrong.')
     parser.add_argument('make', metavar='MODULE:make', help='make(devices) returns networks, Trainers or arrays')
     parser.add_argument('train_batch', metavar='MODULE:train_batch', help='train_batch(state, X, y, devices)')
     parser.add_argument('batches', metavar='MODULE:batches', nargs='?', default=f'{__package__}.__main__:random_images',
                         help='list of (X, y), or a function that returns it (default: random 28x28 images)')
     parser.add_argument('--devices', metavar='LIST', type=text, help="such as 'cpu:0-3' (default: cpu:0-2)")
     parser.add_argument('--horovod', action='store_true', help='check all workers of a job; make(devices, workers)')
-    return run_program('check', lambda: _run(parser.parse_args(argv)))
+    return parser.run(argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -17,7 +17,6 @@ import sys
 
 from ..base.flags import Parser, integer_flag, text
 from ..base.machine import num_cores, processor, versions
-from ..base.program import run_program
 from ..checkpoints.run_folder import check_free, new_folder
 from ..devices import parse_devices
 from ..devices.gpus import num_mxnet_gpus
@@ -28,8 +27,8 @@ from .picture import draw_bytes, draw_times
 
 def main(argv: list | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = Parser(prog='python -m gluon_mgpu.cost_model',
-                    description='Measure allreduce on several devices and plot its expected cost on up to 1024.')
+    parser = Parser('gluon_mgpu.cost_model',
+                    'Measure allreduce on several devices and plot its expected cost on up to 1024.')
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="two or more devices, such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, or cpu:0-3 "
                              'without a GPU)')
@@ -38,8 +37,7 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('--out-dir', type=text, metavar='DIR',
                         help='new folder for costs.json, allreduce.png and bytes.png '
                              '(default: runs/cost_model-DATE-TIME)')
-    args = parser.parse_args(argv)
-    return run_program('cost_model', lambda: _run(args))
+    return parser.run(argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -76,7 +76,7 @@ def _load(dataset, data_dir, log, progress) -> tuple[str, tuple, tuple]:
         try:
             return _load('fashion-mnist', data_dir, log, progress)
         except DownloadError as error:
-            log(f"{error.reason}; training on the built-in dataset 'glyphs' instead. "
+            log(f"{error.args[0]}; training on the built-in dataset 'glyphs' instead. "
                 'Use --data-dir to name a folder with the files.')
             dataset = 'glyphs'
     if dataset == 'glyphs':

@@ -57,10 +57,6 @@ class BatchIterator:
         self.num_classes = int(labels.max()) + 1 if len(labels) else 0
         self.digest = _digest(images, labels)
         self._shuffle, self._seed = shuffle, integer('seed', seed, minimum=0)
-        self._kept = numpy.arange(self.num_rows)
-        if not shuffle and self.shard != (0, 1):  # the same rows in each epoch: drop those of other shards
-            self._kept = numpy.concatenate([self._kept[:0], *self._shards(self._kept)])
-            images, labels = images[self._kept], labels[self._kept]
         self._images, self._labels = images, labels
 
     def __len__(self) -> int:
@@ -71,16 +67,11 @@ class BatchIterator:
         if self._shuffle:
             order = numpy.random.default_rng((self._seed, self.epoch)).permutation(order)
         self.epoch += 1
-        return map(self._batch, self._shards(order))
-
-    def _shards(self, order: numpy.ndarray) -> Iterator[numpy.ndarray]:
-        """Yield the rows of this shard of each batch."""
-        for start in range(0, self.num_rows, self.batch_size):
-            rows = order[start:start + self.batch_size]
-            yield rows[shard_rows(len(rows), *self.shard)]
+        return (self._batch(order[start:start + self.batch_size]) for start in range(0, self.num_rows, self.batch_size))
 
     def _batch(self, rows: numpy.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows = numpy.searchsorted(self._kept, rows)
+        """Return this shard of the batch with these rows."""
+        rows = rows[shard_rows(len(rows), *self.shard)]
         X, X_view = empty_with_view((len(rows), 1, *self._images.shape[1:]), 'float32')
         y, y_view = empty_with_view((len(rows),), 'int32')
         numpy.divide(self._images[rows, None], numpy.float32(255), out=X_view)

@@ -9,15 +9,10 @@ FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
 
 
 class DownloadError(ValueError):
-    """Error for a dataset that cannot be downloaded, with a reason and a remedy."""
+    """Error for a dataset that cannot be downloaded; its arguments are a reason and a remedy."""
 
     def __str__(self) -> str:
         return '; '.join(self.args)
-
-    @property
-    def reason(self) -> str:
-        """The message without the remedy."""
-        return self.args[0]
 
 
 def find(folder: Path, name: str) -> Path | None:

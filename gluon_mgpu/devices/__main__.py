@@ -5,7 +5,6 @@ import sys
 
 from ..base.flags import Parser
 from ..base.machine import num_cores
-from ..base.program import run_program
 from ..mxnet_setup.installation import BUILDS, installed_builds
 from .gpus import dotted
 from .nvidia_driver import ask_driver
@@ -13,12 +12,11 @@ from .nvidia_driver import ask_driver
 
 def main(argv: list | None = None) -> int:
     """Print the devices of this machine; return the exit status."""
-    Parser(prog='python -m gluon_mgpu.devices',
-           description='List the GPUs, the builds of MXNet that support them, and the CPU contexts.').parse_args(argv)
-    return run_program('devices', _print)
+    parser = Parser('gluon_mgpu.devices', 'List the GPUs, the builds of MXNet that support them, and the CPU contexts.')
+    return parser.run(argv, _print)
 
 
-def _print() -> None:
+def _print(_) -> None:
     gpus, cuda_version, reason = ask_driver()
     if cuda_version:
         print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')

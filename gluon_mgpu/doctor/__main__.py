@@ -7,21 +7,20 @@ import os
 import sys
 
 from ..base.flags import Parser, number_flag
-from ..base.program import JobError, run_program
+from ..base.program import JobError
 from . import TIMEOUT, examine
 from .screen import screen
 
 
 def main(argv: list | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = Parser(prog='python -m gluon_mgpu.doctor',
-                    description='Check what this machine has for training, what is wrong with it, and what to do.',
+    parser = Parser('gluon_mgpu.doctor',
+                    'Check what this machine has for training, what is wrong with it, and what to do.',
                     epilog='Exit status: 0 if training can run, 1 if it cannot.')
     parser.add_argument('--json', action='store_true', help='print all facts as JSON, for a bug report')
     parser.add_argument('--timeout', type=number_flag(), default=TIMEOUT, metavar='SECONDS',
                         help='limit of the self-test (default: %(default)s)')
-    args = parser.parse_args(argv)
-    return run_program('doctor', lambda: _run(args))
+    return parser.run(argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -17,7 +17,6 @@ import sysconfig
 from pathlib import Path
 
 from ..base.flags import Parser
-from ..base.program import run_program
 from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obstacle
 
 
@@ -75,9 +74,8 @@ def _patchelf(*arguments: str | Path) -> str:
 
 def main(argv: list | None = None) -> int:
     """Repair MXNet and print what was done; return the exit status."""
-    Parser(prog='python -m gluon_mgpu.mxnet_setup.arm64',
-           description='Repair MXNet on ARM64 Linux, after pip has installed it.').parse_args(argv)
-    return run_program('arm64', lambda: print(repair()))
+    parser = Parser('gluon_mgpu.mxnet_setup.arm64', 'Repair MXNet on ARM64 Linux, after pip has installed it.')
+    return parser.run(argv, lambda _: print(repair()))
 
 
 if __name__ == '__main__':

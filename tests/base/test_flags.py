@@ -7,7 +7,7 @@ from gluon_mgpu.base.flags import Parser, integer_flag, number_flag, picture, te
 
 
 def test_flags():
-    parser = Parser(prog='python -m gluon_mgpu.base.flags')
+    parser = Parser('gluon_mgpu.base.flags', None)
     parser.add_argument('--n', type=integer_flag(2, 5))
     parser.add_argument('--x', type=number_flag())
     parser.add_argument('--t', type=text)

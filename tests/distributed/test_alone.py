@@ -253,11 +253,6 @@ def test_the_shards_of_all_workers_are_the_batches(n, k, shuffle):
             assert (numpy.concatenate([X_part.asnumpy() for X_part, _ in others]) == X.asnumpy()).all()
 
 
-def test_a_shard_of_the_test_rows_stores_no_others():
-    images = numpy.zeros((100, 28, 28), 'uint8')
-    assert sum(len(BatchIterator(images, images[:, 0, 0], 8, 'test', shard=(i, 3))._images) for i in range(3)) == 100
-
-
 def test_different_rows_have_different_digests():
     images, labels = numpy.zeros((10, 2, 2), 'uint8'), numpy.zeros(10, 'uint8')
 

@@ -26,6 +26,7 @@ from gluon_mgpu.training.parameters import trainable
 
 K, LR = 3, 0.1
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+SHARED = gluon.nn.Dense(4, in_units=6)
 
 
 @pytest.fixture
@@ -577,6 +578,19 @@ def test_a_step_that_fails_after_updating_some_devices(batches):
 
 
 @pytest.mark.slow
+def test_recurrent_layers(batches):
+    """MXNet's gradients of two layers are wrong in float64."""
+    def make(devices):
+        net = gluon.nn.Sequential()
+        net.add(gluon.nn.Lambda(lambda X: X.reshape(-1, 1, 6).swapaxes(0, 1)), gluon.rnn.LSTM(5, num_layers=2),
+                gluon.nn.Lambda(lambda H: H[-1]), gluon.nn.Dense(4))
+        net.initialize(init=init.Normal(0.5), ctx=devices)
+        return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR})
+    report = check_data_parallel(make, step_with_trainer, batches)
+    assert report.ok and 'in its own dtype' in report.title, report
+
+
+@pytest.mark.slow
 def test_rows_that_influence_each_other(batches):
     """Batch norm by hand cannot be switched off."""
     def network_with_norm(X, params):
@@ -699,6 +713,10 @@ def test_the_same_report_again(batches):
 @pytest.mark.parametrize('change, message', [
     ({'devices': [mx.cpu(0)]}, 'the number of devices 1: must be an integer of at least 2'),
     ({'batches': []}, 'batches have 0 rows: 3 devices need at least 12'),
+    ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]}, r'batches must be a list of \(X, y\)'),
+    ({'batches': [((numpy.ones((16, 6)), numpy.ones((16, 2))), numpy.ones(16))]}, r'list of \(X, y\), two arrays each'),
+    ({'make': lambda devices: [SHARED.initialize(ctx=devices, force_reinit=True), SHARED]},
+     'make returns the same network at each call: create a new one in it'),
     ({'make': lambda devices: len}, 'make returned builtin_function_or_method without parameters: return the network'),
     ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device: it must update those'),
     ({'make': lambda devices: [np.ones(3)]}, 'make returned list without parameters'),

@@ -105,6 +105,8 @@ def _cut(batches: Iterable, k: int) -> list:
     """Return batches of these rows: even, uneven, even, with fewer rows than `k` devices, and a short last one."""
     sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
     read = [[a.asnumpy() if hasattr(a, 'asnumpy') else a for a in batch] for batch in islice(batches, sum(sizes))]
+    if any(len(batch) != 2 or not all(hasattr(a, 'shape') for a in batch) for batch in read):
+        raise ValueError('batches must be a list of (X, y), two arrays each: join several inputs in the columns of X')
     rows = sum(len(y) for _, y in read)
     if rows < sizes[0]:
         raise ValueError(f'batches have {rows} rows: {k} devices need at least {sizes[0]}')

@@ -98,11 +98,19 @@ class Training:
 
 
 def prepare(several: Training, batch: tuple) -> Training:
-    """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it."""
+    """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it.
+
+    MXNet 1.9's recurrent layers of several layers cannot: their gradients in float64 are wrong.
+    """
     one = several.on_one_device()
     if any(param._deferred_init for _, param in find(one.state, gluon.Parameter)):
         one.step(*batch)
-    several = replace(several, shapes=tuple(param.shape for _, param in find(one.state, gluon.Parameter)))
+    params = [param for _, param in find(one.state, gluon.Parameter)]
+    if any(param is other for (_, param), other in zip(find(replace(one).state, gluon.Parameter), params)):
+        raise ValueError('make returns the same network at each call: create a new one in it')
+    several = replace(several, shapes=tuple(param.shape for param in params))
+    if any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer)):
+        return several
     in_float64 = replace(several, dtype='float64')
     try:
         in_float64.on_one_device().step(*batch)  # first, because errors of several devices are not all raised at once

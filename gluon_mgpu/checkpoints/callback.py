@@ -95,13 +95,20 @@ class CheckpointCallback(Callback):
         self._last: Path | None = None  # newest complete checkpoint
 
     def train_begin(self, run: Run) -> None:
-        """Remove the temporary files of a killed process, and load the checkpoint to resume from."""
+        """Remove the temporary files of a killed process, and load the checkpoint to resume from.
+
+        Raises ValueError if there is none to resume from, and the folder has a checkpoint of another run.
+        """
         if run.workers.rank == 0:  # other machines may not have the folder
             self._same_folder = SameFolder(self.folder)
             for name in ('checkpoint-', 'config.json', 'history.csv'):
                 for unfinished in self.folder.glob(f'{name}*.part'):
                     unfinished.unlink()
-        if self.resume is not None:
+        if self.resume is None:
+            other = run.workers.on_rank_0(lambda: find_checkpoint(self.folder, lambda line: None)[0])
+            if other:
+                raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
+        else:
             metadata = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
             try:
                 run.restore(metadata.get('run', {}))

@@ -115,5 +115,5 @@ def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
         num_cpus = len({d.device_id for d in devices if d.device_type == 'cpu'})
         if MXNET_MAJOR < 2 and num_cpus > 1:
             raise ValueError(f"OMP_NUM_THREADS={omp_threads()} with {num_cpus} CPU contexts hangs in MXNet's "
-                             'OpenBLAS: unset it or set it to 1')
+                             'OpenBLAS: unset it or set it to 1, and import gluon_mgpu before mxnet')
     return list(devices)

@@ -53,12 +53,14 @@ graph_from_json = mx.sym.load_json if MXNET_MAJOR < 2 else mx.sym.fromjson
 def zero_grad(net: gluon.Block, devices: list) -> None:
     """Set the gradients of `net` on some of its devices to zero, in place; does not block.
 
-    The gradients are marked as written by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
+    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All are marked as written
+    by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
     """
     for param in net.collect_params().values() if devices else ():
         if param.grad_req != 'null':
             for device in devices:
-                param.grad(device)[:] = 0
+                if param.grad_req == 'write':
+                    param.grad(device)[:] = 0
                 param.data(device)._fresh_grad = True
 
 
@@ -184,7 +186,8 @@ def assign(array: np.ndarray, values: numpy.ndarray) -> None:
 
     ``array[:] = values`` fails on MXNet 1.9 for used weights of convolutions, which oneDNN stores in its own layout.
     """
-    array[:] = np.array(values, dtype=array.dtype, ctx=array.ctx)
+    new = np.array(values, dtype=array.dtype, ctx=array.ctx)
+    array[:] = new if isinstance(array, np.ndarray) else new.as_nd_ndarray()  # mx.nd's, as in a SymbolBlock
 
 
 def cached_op(graph, names: list, params: list | None):

@@ -14,8 +14,9 @@ def explain_errors(name: str) -> Iterator[None]:
     """Raise ValueError, with the `name` of a network, if tracing it fails: symbols cannot do all that arrays can."""
     try:
         yield
-    except (AttributeError, IndexError, NotImplementedError, TypeError, mx.base.NotImplementedForSymbol) as error:
-        raise ValueError(f'{name} cannot be traced ({error}): call it without hybridized()') from error
+    except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError,
+            mx.base.NotImplementedForSymbol) as error:
+        raise ValueError(f'{name} cannot be traced ({error}): use it without hybridized() or SyncBatchNorm') from error
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str]]:

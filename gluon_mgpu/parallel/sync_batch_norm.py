@@ -92,7 +92,16 @@ class SyncBatchNorm(HybridizedBlock):
     def backward(self, ls: list, head_grads: list | None = None) -> None:
         """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block."""
         batch, steps, self._batch, self._steps = self._batch, self._steps, [], []  # first, for a new try after Ctrl-C
+        weights = [weight for param in self.collect_params().values() if param.grad_req == 'write'
+                   for weight in param.list_data()]
+        for weight in weights:
+            weight._fresh_grad = False
         autograd.backward(ls, head_grads)
+        # Losses may also depend on parameters directly, such as on their squares. Keep these gradients for the end,
+        # because the backward passes of the pieces replace the gradients of their parameters
+        direct = [(weight.grad, weight.grad.copy()) for weight in weights if weight._fresh_grad]
+        for gradient, _ in direct:
+            gradient[:] = 0
         gradients_on = [{self._result: arrays[self._result].grad} for arrays in batch]
         for step in reversed(steps):
             if isinstance(step, list):
@@ -103,6 +112,8 @@ class SyncBatchNorm(HybridizedBlock):
         for arrays, gradients in zip(batch, gradients_on):  # of X and of parameters that several parts use
             if gradients:
                 autograd.backward([arrays[name] for name in gradients], list(gradients.values()))
+        for gradient, from_losses in direct:
+            gradient += from_losses
 
 
 def _synchronize(norm: Norm, arrays_on: list[dict]) -> Callable[[list[dict]], None]:

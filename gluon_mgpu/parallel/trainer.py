@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from operator import is_
 
-from ..mxnet_setup.compat import autograd, gluon, mx, zero_grad
+from ..mxnet_setup.compat import autograd, gluon, mx, np, zero_grad
 from .allreduce import star
 from .flat import flatten_gradients
 from .sync_batch_norm import SyncBatchNorm
@@ -25,7 +25,8 @@ class Trainer(gluon.Trainer):
 
     Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. With SGD, this one raises no error for a gradient
     that no backward pass has renewed. With several dtypes, the calls are not fewer. With another optimizer than SGD,
-    ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer.
+    ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer. Raises ValueError for Nadam and SGLD on several
+    devices: their updates depend on how often the optimizer was called, or on random numbers.
 
     Parameters
     ----------
@@ -38,9 +39,12 @@ class Trainer(gluon.Trainer):
         and no backward pass may have run.
     """
 
-    def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None,
+    def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None, *,
                  move_gradients: bool = False):
         super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False)
+        if isinstance(self._optimizer, (mx.optimizer.Nadam, mx.optimizer.SGLD)) and len(self._contexts) > 1:
+            raise ValueError(f'{type(self._optimizer).__name__} would take another step on each device: use '
+                             'gluon.Trainer, which updates on one device')
         self._move_gradients = move_gradients
         self._flat: list = []       # for each device: all gradients as one array
         self._gradients: list = []  # the parts of these arrays
@@ -105,7 +109,7 @@ class Trainer(gluon.Trainer):
 
     def _groups_of_similar_size(self, numbers: list[int]) -> list[list[int]]:
         """Group the numbers of parameters, for one update per group."""
-        size = {i: math.prod(self._params[i].shape) for i in numbers}
+        size = {i: math.prod(self._params[i].list_data()[0].shape) for i in numbers}
         groups: list[list[int]] = []
         for i in sorted(numbers, key=lambda i: -size[i]):
             if not groups or len(groups[-1]) == MAX_AT_ONCE or size[i] < MIN_RELATIVE_SIZE * size[groups[-1][0]]:
@@ -123,12 +127,14 @@ def _has_gradient(param: gluon.Parameter) -> bool:
 def prepare_idle_devices(net: Callable, X_shards: list, devices: list) -> None:
     """Prepare devices that got no rows for ``Trainer.step``; does not block.
 
-    Their gradients become zero. Their batch norm statistics are updated with the first device's rows, ``X_shards[0]``;
-    each device computes its statistics itself. (`SyncBatchNorm` has updated all devices' statistics already.)
+    Their gradients become zero, or stay as they are with ``grad_req='add'``. Their batch norm statistics are updated
+    with the first device's rows, ``X_shards[0]``; each device computes its statistics itself. (`SyncBatchNorm` has
+    updated all devices' statistics already.)
     """
     idle_devices = devices[len(X_shards):]
     for device in idle_devices if X_shards and not isinstance(net, SyncBatchNorm) else ():
         with autograd.record():
             y_hat = net(X_shards[0].as_in_ctx(device))
-        autograd.backward(y_hat)  # updates batch norm's statistics on MXNet 2
+        y_hats = list(y_hat) if isinstance(y_hat, (list, tuple)) else [y_hat]
+        autograd.backward(y_hats, [np.zeros_like(y_hat) for y_hat in y_hats])  # updates the statistics on MXNet 2
     zero_grad(net, idle_devices)

@@ -3,7 +3,8 @@
 An event is one piece of work of MXNet's engine. It has the names of its operators but no phase. The phase is inferred
 from the names and their order on the device, which mislabels a small part of a step:
 
-- ``backward`` in a name means backward, ``sgd_update`` means update. Backward begins by setting an array to ones.
+- ``backward`` in a name means backward, ``_update`` at its end (SGD, Adam, ...) update. Backward begins by setting an
+  array to ones.
 - Before backward, copies bring the batch: other. After it has begun on the device, copies and sums are allreduce,
   including copies of new weights; products and differences are update.
 - ImperativeBulk is a group of operators without names: the copies at both ends of a hybridized network, or the layers
@@ -22,6 +23,7 @@ LANE = re.compile(r'(cpu|gpu)(/\d+| pinned/| shared/)$')  # the profiler's proce
 BRACES = re.compile(r'\{[^}]*\}?|\]')                     # operator{name=...;...}: attributes, added by MXNet 2
 # Operators with these meanings only after backward has begun; before, they are part of the network or bring the batch
 ALLREDUCE = re.compile(r'Copy|_npi_add$|_plus|ElementwiseSum$|add_n$|KVStore')
+UPDATE_OPERATOR = re.compile(r'_update(_phase\d)?$')      # such as multi_sgd_mom_update, lamb_update_phase1
 UPDATE = re.compile(r'_npi_subtract$|_npi_multiply_scalar$')
 
 
@@ -102,7 +104,7 @@ def classify(name: str, state: str) -> tuple[str, str]:
         return state, state
     if name == 'SetValueOp':  # the ones that backward begins with; may run earlier, when the device has time
         return 'backward', state
-    if all('sgd' in operator for operator in operators):
+    if all(UPDATE_OPERATOR.search(operator) for operator in operators):
         return 'update', state
     for phase, pattern in (('allreduce', ALLREDUCE), ('update', UPDATE)):
         if state == 'backward' and all(pattern.match(operator) for operator in operators):

@@ -51,9 +51,11 @@ class Losses:
 
         Blocks only when it is time to read the batches before this one. Raises ValueError for arrays of other shapes.
         """
-        if any(l.ndim != 1 for l in ls):
-            raise ValueError('record_losses needs the loss of each row, arrays (n,), not arrays of shape '
-                             f'{", ".join(str(l.shape) for l in ls)}: do not take the mean or the sum')
+        ls = list(ls)
+        shapes = {str(l.shape): None for l in ls if l.ndim != 1}
+        if shapes:
+            raise ValueError('record_losses needs a list of arrays (n,), the loss of each row, not arrays of shape '
+                             f'{", ".join(shapes)}: do not take the mean or the sum')
         self._unread.append(ls)
         return self.read(self._batches_per_read) if len(self._unread) > self._batches_per_read else 0
 

@@ -89,6 +89,7 @@ class Run:
         self.lr: Any = None
         self._lrs: Iterator = repeat(None)  # learning rates of the coming batches
         self._in_epoch = False   # True from the first batch of an epoch to `end_epoch`
+        self._epoch_length = 0   # batches per epoch; 0 if unknown
         self._started = 0.0      # time at which the current epoch began
         self._training = False   # True while batches are trained; False in evaluation and between epochs
         self._seed: int | None = None
@@ -107,7 +108,8 @@ class Run:
             For the callbacks.
         seed : int, optional
             Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
-            as an uninterrupted one. A run resumed within an epoch begins the random numbers of this epoch anew.
+            as an uninterrupted one. A run resumed within an epoch begins the random numbers of this epoch anew, and
+            skips the batches trained before. A DataLoader that shuffles needs a seed for that, to repeat the order.
         lr : float or callable, optional
             The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
             MXNet's schedulers. `Run.lr` has the rate of each batch, the history that of the last batch of each epoch.
@@ -155,7 +157,10 @@ class Run:
         if self._in_epoch:
             raise ValueError(f'the batches of epoch {epoch} were already read: call end_epoch(test_acc) first, or join '
                              'several datasets in one iterable')
-        self._in_epoch = True
+        if self._losses.num_batches and self._epoch_length and epoch_length not in (0, self._epoch_length):
+            raise ValueError(f'the run was stopped in an epoch of {self._epoch_length} batches, and train_iter has '
+                             f'{epoch_length}: resume with the same batch size and data')
+        self._in_epoch, self._epoch_length = True, epoch_length
         self.num_batches = self._losses.num_batches  # above 0 if the run was resumed within this epoch
         self._progress.begin_epoch(f'epoch {epoch}/{self.num_epochs}',
                                    done=len(self.history) * epoch_length + self.num_batches,
@@ -234,6 +239,7 @@ class Run:
         """Return the progress of the run, JSON-serializable, for `restore`; in an epoch, call `synchronize` first."""
         return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps,
                 'num_batches': self.num_batches if self._in_epoch else self._losses.num_batches,
+                'epoch_length': self._epoch_length,
                 'loss': self._losses.total, 'rows': self._losses.rows, 'seconds': self._seconds}
 
     def restore(self, state: dict) -> None:
@@ -245,6 +251,7 @@ class Run:
             check_num_epochs(self.num_epochs, state)
             self.history = [Epoch(*epoch) for epoch in state['history']]
             self.num_steps, self._seconds = state['num_steps'], state['seconds']
+            self._epoch_length = state.get('epoch_length', 0)
             self._losses = Losses(len(self.history) + 1, self.workers, state['loss'], state['rows'],
                                   state['num_batches'])
         except (KeyError, TypeError) as error:

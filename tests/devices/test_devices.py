@@ -282,7 +282,8 @@ def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
     monkeypatch.setattr(module, 'omp_threads', lambda: 2)
     monkeypatch.setattr(compat, 'MXNET_MAJOR', 1)
     assert error_of(check_devices, cpus(0, 1)) == (
-        "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1")
+        "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1, and import "
+        'gluon_mgpu before mxnet')
     for valid in (cpus(0), gpus(0, 1), [*gpus(0, 1), mx.cpu(0)]):
         assert check_devices(valid) == valid
     monkeypatch.setattr(compat, 'MXNET_MAJOR', 2)

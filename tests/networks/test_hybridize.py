@@ -393,7 +393,7 @@ def test_a_network_that_cannot_be_traced_is_an_error(devices, tmp_path):
                                                             f'{tmp_path}/net-0000.params', ctx=devices)
         assert networks['SymbolBlock'](X).shape == (2, 2)
     for name, network in networks.items():
-        with pytest.raises(ValueError, match=rf'^{name} cannot be traced \(.*\): call it without hybridized\(\)$'):
+        with pytest.raises(ValueError, match=rf'^{name} cannot be traced \(.*\): use it without hybridized\(\)'):
             hybridized(network)(X)
 
 

@@ -386,3 +386,40 @@ def test_other_batch_norms_are_refused(devices):
     with autograd.record(), pytest.raises(ValueError, match='only gluon.nn.BatchNorm can be synchronized') as error:
         SyncBatchNorm(net).forward([np.zeros((2, 3, 4, 4), ctx=devices[0])])
     assert len(str(error.value).splitlines()) == 1
+
+
+class WithUnused(HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.net, self.unused = small_net(), nn.Dense(1, in_units=2)
+
+    def forward(self, X):
+        return self.net(X)
+
+
+def test_losses_that_use_parameters_directly(device_list):
+    """A penalty on all parameters, one of which the network does not use; equal to Gluon on one device."""
+    gradients = []
+    for k, kind in ((1, hybridized), (1, SyncBatchNorm), (3, SyncBatchNorm)):
+        devices = device_list(k)
+        net = WithUnused()
+        net.initialize(init=init.Xavier(), ctx=devices)
+        net(np.zeros((1, 1, 12, 12), ctx=devices[0]))
+        net.cast('float64')
+        rng = numpy.random.default_rng(1)
+        X = np.array(rng.normal(size=(6, 1, 12, 12)), dtype='float64')
+        for param in trainable(net):
+            param.set_data(np.array(rng.normal(size=param.shape), dtype='float64'))
+        fast, X_shards = kind(net), split_and_load(X, devices)
+        for _ in range(2):  # the second time, gradients of the first are there
+            with autograd.record():
+                y_hats = fast.forward(X_shards) if kind is SyncBatchNorm else [fast(X_shard) for X_shard in X_shards]
+                ls = [(y_hat ** 2).sum() + len(y_hat) * sum((param.data(y_hat.ctx) ** 2).sum()
+                                                            for param in trainable(net)) for y_hat in y_hats]
+            (fast.backward if kind is SyncBatchNorm else autograd.backward)(ls)
+        gradients.append({name: sum(gradient.asnumpy() for gradient in param.list_grad())
+                          for name, param in by_name(net).items() if param.grad_req != 'null'})
+    expected, *others = gradients
+    for found in others:
+        for name, gradient in expected.items():  # float64, as in `check_that_k_devices_equal_one`
+            assert abs(found[name] - gradient).max() < 1e-10 * (1 + abs(gradient).max()), name

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import numpy
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, zero_grad
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, zero_grad
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.allreduce import star
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer
+from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer, prepare_idle_devices
 from gluon_mgpu.training.parameters import trainable
 
 OWN_UPDATE = {'update_on_kvstore': False}  # of gluon.Trainer, as this Trainer always does
@@ -284,3 +285,61 @@ def test_parameters_of_two_dtypes(devices):
             trainer.step(2)
         nets.append(net)
     assert_same(*nets)
+
+
+@pytest.mark.parametrize('optimizer', ['nadam', 'sgld'])
+def test_optimizers_whose_updates_differ_between_devices(optimizer, device_list):
+    Trainer(trainable(network(device_list(1))), optimizer)
+    with pytest.raises(ValueError, match=rf'(?i)^{optimizer} would take another step on each device: use gluon'):
+        Trainer(trainable(network(device_list(2))), optimizer)
+
+
+@pytest.mark.parametrize('kind', [gluon.Trainer, partial(Trainer, move_gradients=True)])
+def test_idle_devices_keep_the_sums_of_gradients(kind, device_list):
+    """Three batches with grad_req 'add'; the second has rows for one device only. Equal to one device."""
+    results = []
+    for devices in (device_list(1), device_list(3)):
+        net = gluon.nn.Dense(1, in_units=3)
+        net.initialize(mx.init.Constant(0.5), ctx=devices)
+        trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1})
+        for param in trainable(net):
+            param.grad_req = 'add'
+        rng = numpy.random.default_rng(1)
+        for rows in (12, 1, 6):
+            X = np.array(rng.normal(size=(rows, 3)), dtype='float32')
+            X_shards, y_shards = split_batch(X, np.zeros(rows), devices)
+            with autograd.record():
+                ls = [(net(X_shard)[:, 0] - y_shard) ** 2 for X_shard, y_shard in zip(X_shards, y_shards)]
+            autograd.backward(ls)
+            prepare_idle_devices(net, X_shards, devices)
+        trainer.step(19)
+        results.append([replicas[0] for replicas in values(net)])
+    for one, several in zip(*results):
+        numpy.testing.assert_allclose(several, one, rtol=1e-5)  # float32 sums of 19 rows
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 exports in another format')
+def test_a_network_from_a_file(devices, tmp_path):
+    """A SymbolBlock has parameters without shapes, and mx.nd arrays."""
+    net = gluon.nn.Dense(2)
+    net.initialize(ctx=devices)
+    net.hybridize()
+    X = np.ones((4, 3), ctx=devices[0])
+    expected = net(X).asnumpy()
+    net.export(str(tmp_path / 'net'))
+    nets = [gluon.SymbolBlock.imports(f'{tmp_path}/net-symbol.json', ['data'], f'{tmp_path}/net-0000.params',
+                                      ctx=devices) for _ in range(2)]
+    trainer = Trainer(trainable(nets[0]), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
+    assert (nets[0](X).asnumpy() == expected).all()
+    for _ in range(2):
+        X_shards, y_shards = split_batch(np.ones((4, 3)), np.zeros(4), devices)
+        with autograd.record():
+            ls = [nets[0](X_shard)[:, 0] - y_shard for X_shard, y_shard in zip(X_shards, y_shards)]
+        autograd.backward(ls)
+        prepare_idle_devices(nets[0], X_shards, devices)
+        trainer.step(4)
+    # the gradient of column 0 is 1 for each weight and the bias; two steps of 0.1
+    numpy.testing.assert_allclose(nets[0](X).asnumpy(), expected - [[0.8, 0]], rtol=1e-5, atol=1e-6)
+    checkpoint.save(tmp_path / 'saved', nets[0])
+    checkpoint.load(tmp_path / 'saved', nets[1])
+    assert (nets[1](X).asnumpy() == nets[0](X).asnumpy()).all()

@@ -112,6 +112,8 @@ def test_read_assigns_copies_to_pinned_memory_to_the_cpu_context_of_their_thread
     ('_npi_subtract{a=(1, 2)}', 'backward', 'update'),
     ('multi_sgd_update', 'forward', 'update'),
     ('sgd_mom_update', 'backward', 'update'),
+    ('adam_update', 'backward', 'update'),
+    ('mp_lamb_update_phase2', 'backward', 'update'),
 ])
 def test_phases(name, state, expected):
     phase, new_state = classify(name, state)

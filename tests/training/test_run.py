@@ -231,6 +231,26 @@ def test_the_state_counts_batches_and_not_losses():
     assert list(resumed.batches([1, 2, 3])) == [3] and resumed.num_batches == 3
 
 
+def test_a_run_resumed_within_an_epoch_needs_as_many_batches():
+    run = Run(num_epochs=2, quiet=True)
+    for _ in run.batches([1, 2, 3, 4]):
+        run.record_losses([np.ones(1)])
+        run.synchronize()
+        if run.num_batches == 1:
+            break
+    state = run.state()
+    assert (state['num_batches'], state['epoch_length']) == (1, 4)
+
+    def resumed(train_iter, **changes):
+        run = Run(num_epochs=2, quiet=True)
+        run.restore({**state, **changes})
+        return list(run.batches(train_iter))
+    with pytest.raises(ValueError, match='^the run was stopped in an epoch of 4 batches, and train_iter has 2: resume'):
+        resumed([12, 34])
+    assert resumed([1, 2, 3, 4]) == [2, 3, 4] == resumed(map(int, '1234'))  # a map has no length
+    assert resumed([12, 34], num_batches=0) == [12, 34]  # not within an epoch
+
+
 def test_the_seconds_before_an_interruption_count(clock):
     run = Run(1, quiet=True)
     run.restore({'history': [], 'num_steps': 2, 'num_batches': 2, 'loss': 4.0, 'rows': 4, 'seconds': 6.0})
@@ -285,7 +305,7 @@ def test_numbers_of_numpy_and_mxnet_can_be_stored(one):
 
 @pytest.mark.parametrize('shape', [(), (2, 1)])
 def test_losses_that_are_not_one_per_row(shape):
-    with pytest.raises(ValueError, match=rf'arrays \(n,\), not arrays of shape {re.escape(str(shape))}: do not take'):
+    with pytest.raises(ValueError, match=rf'arrays \(n,\), .*, not arrays of shape {re.escape(str(shape))}: do not'):
         Run(1, quiet=True).record_losses([np.ones(shape)])
 
 

@@ -89,7 +89,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     num_gpus, batch_size, lr, num_epochs, devices, data, run, seed, shares
         As in `scratch.train`.
     net : gluon.HybridBlock, optional
-        By default ``resnet18(10, dtype)``. It is initialized again and trained in place.
+        By default ``resnet18(10, dtype)``. It is initialized again and trained in place. To compare runs, pass a new
+        one each time: the initial weights also depend on whether layers know their shapes already.
     dtype : str
         The precision of the convolutions and of the arrays between layers: float32, bfloat16 (on CPUs that support it)
         or float16 (on GPUs). Another `net` requires float32.

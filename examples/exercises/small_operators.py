@@ -39,15 +39,18 @@ def measure(devices: list, size: int, times: int, rounds: int) -> float:
 
 
 def with_both_cores(args) -> list[float]:
-    """Return the microseconds of each size with two OpenMP threads, measured in another process."""
-    flags = ['--both-cores', '--times', str(args.times), '--rounds', str(args.rounds)]
+    """Return the microseconds of each size on one device with two OpenMP threads, measured in another process."""
+    flags = ['--both-cores', '--devices', f'cpu:{args.devices[0].device_id}',
+             '--times', str(args.times), '--rounds', str(args.rounds)]
     done = subprocess.run([sys.executable, __file__, *flags], check=True, stdout=subprocess.PIPE,
                           env={**os.environ, 'OMP_NUM_THREADS': '2'})
     return json.loads(done.stdout)
 
 
 def main(argv: list | None = None) -> None:
-    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2, times=400, rounds=5, both_cores=False)
+    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', times=400, rounds=5, both_cores=False)
+    if len(args.devices) < 2 and not args.both_cores:
+        args.refuse(f'--devices: at least 2 are needed, not {args.devices}')
     if any(device.device_type != 'cpu' for device in args.devices):
         args.refuse(f'--devices: {args.devices} must be CPU contexts, because operators on both cores are compared')
     one = [measure(args.devices[:1], size, args.times, args.rounds) for size in SIZES]

@@ -51,7 +51,7 @@ def hybridized(network: Callable) -> Callable:
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    operators = _OperatorCache(lambda args: (*isolate(*trace_function(network, args)), []), network.__name__)
+    operators = _OperatorCache(lambda args: (*trace_function(network, args), []), network.__name__)
 
     @functools.wraps(network)
     def fast(*args):
@@ -76,7 +76,7 @@ class HybridizedBlock:
     def _reset(self) -> None:
         self._operators = _OperatorCache(self._trace, type(self.block).__name__)
         self._params: list = []  # of the graph, in its order
-        self._arrays_on: dict[Context, list] = {}  # values, then gradients, that the operators use
+        self._values_on: dict[Context, list] = {}  # of these parameters, which the operators were traced with
 
     def collect_params(self, *args):
         """Return the parameters of the block, like ``block.collect_params``."""
@@ -84,25 +84,21 @@ class HybridizedBlock:
 
     def __call__(self, *args):
         operator, device = self._operators.get(args), args[0].ctx
-        arrays = self._arrays_on.get(device, [])
-        if not arrays or not self._are_current(arrays, device):
+        values = self._values_on.get(device, [])
+        if not values or not self._are_current(values, device):
             current = [p.data(device) for p in self._params]
-            current += [p.grad(device) for p in self._params if p.grad_req != 'null']
-            arrays = self._arrays_on.setdefault(device, current)
-            if not _same(arrays, current):
-                # The parameters were cast or initialized again. The operators would write gradients into the old
-                # arrays, and the graph may have the old dtypes
+            values = self._values_on.setdefault(device, current)
+            if not _same(values, current):  # cast or initialized again: the graph may have the old dtypes
                 self._reset()
                 return self(*args)
         self._wait_for_statistics()
-        return operator(*args, *arrays[:len(self._params)])
+        return operator(*args, *values)
 
-    def _are_current(self, arrays: list, device) -> bool:
-        """Compare with the values and gradients on a device. Not by `Parameter.data`, which takes 2 us for each."""
+    def _are_current(self, values: list, device) -> bool:
+        """Compare with the values on a device. Not by `Parameter.data`, which takes 2 us for each."""
         try:
             number = self._params[0].list_ctx().index(device)
-            return _same(arrays, [p._data[number] for p in self._params] +
-                         [p._grad[number] for p in self._params if p._grad is not None])
+            return _same(values, [p._data[number] for p in self._params])
         except (IndexError, RuntimeError, TypeError, ValueError):  # not on this device: Parameter.data will raise
             return False
 
@@ -116,7 +112,7 @@ class HybridizedBlock:
 
     def _trace(self, args) -> tuple:
         with autograd.pause():
-            graph, names = isolate(*trace_block(self.block, args))
+            graph, names = trace_block(self.block, args)
         params = {p.var().name: p for p in self.block.collect_params().values()}
         used = [name for name in graph.list_inputs() if name in params]
         self._params = [params[name] for name in used]
@@ -127,7 +123,7 @@ class _OperatorCache:
     """The `MAX_OPERATORS` operators of one network that were used last.
 
     `trace` maps the arguments of a call to the graph, the names of these arguments in it, and the names of its
-    parameters, which are the same arrays at every call.
+    parameters.
     """
 
     def __init__(self, trace: Callable, name: str):
@@ -141,7 +137,7 @@ class _OperatorCache:
         if not self._traced:
             with explain_errors(self._name):
                 graph, names, params = self._trace(args)
-            self._traced[:] = graph, [*names, *params], params
+                self._traced[:] = isolate(graph), [*names, *params]
             self._num_arrays = len(names)
         if sum(len(arg) if isinstance(arg, list) else 1 for arg in args) != self._num_arrays:
             raise ValueError(f'{self._name} was traced with {self._num_arrays} arrays: pass as many at each call')

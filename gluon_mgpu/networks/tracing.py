@@ -39,15 +39,15 @@ def flatten(args) -> list:
     return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
 
 
-def isolate(graph, names: list[str]) -> tuple:
-    """Return the same graph with copies of its inputs (`names`) and of its output; also return `names`.
+def isolate(graph):
+    """Return the same graph with copies of its inputs, except batch norm's running statistics, and of its output.
 
-    Each call has different input and output arrays. If an operator used them directly, the engine would prepare it
+    Each call can have different input and output arrays. If an operator used them directly, the engine would prepare it
     again at each call, with another scratch area.
     """
-    inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
+    inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in graph.list_arguments()}
     isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
-    return _copy(isolated.as_np_ndarray()), names
+    return _copy(isolated.as_np_ndarray())
 
 
 class _SymbolicNpx:

@@ -163,7 +163,7 @@ def test_an_operator_dropped_before_its_backward_pass(devices):
 
 def test_no_operator_at_the_edge_takes_a_scratch_area():
     """Graphs keep scratch areas of the engine's one ring; such an operator would take another at each call."""
-    graph, _ = isolate(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
+    graph = isolate(trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),))[0])
     operators = [node['op'] for node in json.loads(graph.tojson())['nodes']]
     assert operators == ['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']
 
@@ -323,6 +323,35 @@ def test_gradients_are_written_to_the_current_arrays_of_a_parameter(devices):
         out = fast(X)
     out.backward()
     assert abs(net[2].weight.grad(devices[0])).max() > 0
+
+
+@pytest.mark.parametrize('first', ['two losses', 'a penalty', 'autograd.grad'])
+def test_gradients_are_written_to_the_parameter_after_an_unusual_first_pass(first, devices):
+    """In such a pass, the gradients that the operator computes are summed with others, or not the parameters'."""
+    net, X = hybrid_net(devices), np.random.normal(size=(5, 4), ctx=devices[0])
+    fast = hybridized(net)
+    fast(X)  # infers the shapes
+    params = trainable(net)
+    results: list = [[], []]
+    for call, result in zip((fast, net), results):
+        with autograd.record():
+            l = (call(X) ** 2).sum()
+            if first == 'two losses':
+                l = l + (call(-X) ** 2).sum()
+            elif first == 'a penalty':
+                l = l + sum((p.data(devices[0]) ** 2).sum() for p in params)
+        if first == 'autograd.grad':
+            gradients = autograd.grad(l, [p.data(devices[0]) for p in params])
+        else:
+            l.backward()
+            gradients = [p.grad(devices[0]) for p in params]
+        result += [g.asnumpy() for g in gradients]
+        for p in params:
+            p.grad(devices[0])[:] = 7
+        result += call_and_gradient(call, net, X)
+        assert (result[-1] != 7).all()
+    for by_graph, by_blocks in zip(*results):
+        numpy.testing.assert_allclose(by_graph, by_blocks, rtol=1e-3, atol=1e-4)  # float32
 
 
 def test_the_block_itself_is_not_changed(devices):

@@ -46,7 +46,7 @@ def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    net, loss = hybridized(net), hybridized(loss)  # for speed: the same functions, each as one operator
+    net, loss = hybridized(net, used_once=True), hybridized(loss)  # for speed: each as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed):
         for X, y in run.batches(train_iter):

@@ -119,7 +119,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     trainer = run.workers.trainer(trainable(net), 'sgd', optimizer_params)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     # For speed: each runs as one operator; with synchronized batch norm, as one between two norms
-    net, loss = SyncBatchNorm(net) if sync_batch_norm else hybridized(net), hybridized(loss)
+    net, loss = SyncBatchNorm(net) if sync_batch_norm else hybridized(net, used_once=True), hybridized(loss)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed, lr):
         for X, y in run.batches(train_iter):

@@ -67,7 +67,7 @@ class ResNet18(_Workload):
     def __init__(self, devices: list):
         net = resnet18(10)
         net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-        self.devices, self.net = devices, hybridized(net)
+        self.devices, self.net = devices, hybridized(net, used_once=True)
         self.loss = hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
         self.trainer = Trainer(trainable(self.net), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
         self._allreduce, self._update = self.trainer.allreduce_grads, self.trainer.update

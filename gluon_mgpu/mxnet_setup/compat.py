@@ -190,21 +190,22 @@ def assign(array: np.ndarray, values: numpy.ndarray) -> None:
     array[:] = new if isinstance(array, np.ndarray) else new.as_nd_ndarray()  # mx.nd's, as in a SymbolBlock
 
 
-def cached_op(graph, names: list, static: bool = True):
-    """Return an operator that runs a graph (a symbol), if `static` with memory allocated once per device.
+def cached_op(graph, names: list, params: list | None):
+    """Return an operator that runs a graph (a symbol) with memory allocated once per device.
 
     The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
-    Batch norm's running statistics must be the same arrays in each call on a device. Does not block.
+    The arrays for `params` must be the same, with the same gradients, in each call on a device. Does not block. If
+    `params` is None, all arrays may differ, and memory is allocated in each call.
+
+    MXNet writes the gradients of `params` into the arrays of the first backward pass, in all passes. These are not
+    those of the parameters, which then never get gradients again, if that pass sums several gradients of a parameter.
     """
-    # Trainable parameters are not among param_indices, although these are meant for them: MXNet would write their
-    # gradients into the arrays of the first backward pass, which are not the parameters' own if a parameter also occurs
-    # elsewhere in the loss
-    inputs, statistics = graph.list_inputs(), graph.list_auxiliary_states()
+    inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]
-    operator = mx.nd.CachedOp(graph, [] if not static else [
+    operator = mx.nd.CachedOp(graph, [] if params is None else [
         ('static_alloc', True), ('static_shape', True),
-        ('data_indices', [i for i, name in enumerate(inputs) if name not in statistics]),
-        ('param_indices', [i for i, name in enumerate(inputs) if name in statistics])])
+        ('data_indices', [i for i, name in enumerate(inputs) if name not in params]),
+        ('param_indices', [i for i, name in enumerate(inputs) if name in params])])
     if MXNET_MAJOR < 2:
         return lambda *arrays: operator(*(arrays[i] for i in order))
     return lambda *arrays: operator(*(arrays[i] for i in order), default_ctx=arrays[0].ctx)

@@ -25,7 +25,7 @@ from .tracing import explain_errors, flatten, isolate, trace_function
 MAX_OPERATORS = 8
 
 
-def hybridized(network: Callable) -> Callable:
+def hybridized(network: Callable, used_once: bool = False) -> Callable:
     """Return a callable that runs `network` as one operator; `network` itself does not change.
 
     The network is traced at the first call. Later changes (an added layer, another activation) have no effect.
@@ -38,6 +38,10 @@ def hybridized(network: Callable) -> Callable:
         An initialized block, or a function of arrays and lists of arrays; either returns one array. A function may only
         call functions of ``mxnet.np`` and ``mxnet.npx`` and methods of arrays. It must not ask for shapes (use ``-1``
         in a reshape), and each list must have the same length at each call.
+    used_once : bool
+        Promise, for a block, that the parameters on a device occur once in each backward pass: one call, and nothing
+        else such as a penalty on the weights. Their gradients are then written without a copy (ResNet-18 with 32 rows
+        per device: 8 % faster, 200 MB less on two devices). Otherwise they would be lost, without an error.
 
     Returns
     -------
@@ -47,7 +51,7 @@ def hybridized(network: Callable) -> Callable:
         itself: call ``npx.waitall()`` before reading them.) For a block, it also has `collect_params`.
     """
     if isinstance(network, gluon.HybridBlock):
-        return HybridizedBlock(network)
+        return HybridizedBlock(network, used_once)
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
@@ -68,15 +72,15 @@ def unwrapped(net: Any) -> Any:
 class HybridizedBlock:
     """Hybridized block. At each call, it passes the parameters on the device of the arguments to the operator."""
 
-    def __init__(self, block: gluon.HybridBlock):
-        self.block = block
+    def __init__(self, block: gluon.HybridBlock, used_once: bool = False):
+        self.block, self._used_once = block, used_once
         self._statistics_may_change = False
         self._reset()
 
     def _reset(self) -> None:
-        self._operators = _OperatorCache(self._trace, type(self.block).__name__)
+        self._operators = _OperatorCache(self._trace, type(self.block).__name__, self._used_once)
         self._params: list = []  # of the graph, in its order
-        self._values_on: dict[Context, list] = {}  # of these parameters, which the operators were traced with
+        self._arrays_on: dict[Context, list] = {}  # values, then gradients, that the operators use
 
     def collect_params(self, *args):
         """Return the parameters of the block, like ``block.collect_params``."""
@@ -84,21 +88,25 @@ class HybridizedBlock:
 
     def __call__(self, *args):
         operator, device = self._operators.get(args), args[0].ctx
-        values = self._values_on.get(device, [])
-        if not values or not self._are_current(values, device):
+        arrays = self._arrays_on.get(device, [])
+        if not arrays or not self._are_current(arrays, device):
             current = [p.data(device) for p in self._params]
-            values = self._values_on.setdefault(device, current)
-            if not _same(values, current):  # cast or initialized again: the graph may have the old dtypes
+            current += [p.grad(device) for p in self._params if p.grad_req != 'null']
+            arrays = self._arrays_on.setdefault(device, current)
+            if not _same(arrays, current):
+                # The parameters were cast or initialized again. The operators would write gradients into the old
+                # arrays, and the graph may have the old dtypes
                 self._reset()
                 return self(*args)
         self._wait_for_statistics()
-        return operator(*args, *values)
+        return operator(*args, *arrays[:len(self._params)])
 
-    def _are_current(self, values: list, device) -> bool:
-        """Compare with the values on a device. Not by `Parameter.data`, which takes 2 us for each."""
+    def _are_current(self, arrays: list, device) -> bool:
+        """Compare with the values and gradients on a device. Not by `Parameter.data`, which takes 2 us for each."""
         try:
             number = self._params[0].list_ctx().index(device)
-            return _same(values, [p._data[number] for p in self._params])
+            return _same(arrays, [p._data[number] for p in self._params] +
+                         [p._grad[number] for p in self._params if p._grad is not None])
         except (IndexError, RuntimeError, TypeError, ValueError):  # not on this device: Parameter.data will raise
             return False
 
@@ -123,21 +131,25 @@ class _OperatorCache:
     """The `MAX_OPERATORS` operators of one network that were used last.
 
     `trace` maps the arguments of a call to the graph, the names of these arguments in it, and the names of its
-    parameters.
+    parameters, which are the same arrays at every call.
     """
 
-    def __init__(self, trace: Callable, name: str):
-        traced: list = []  # the arguments of cached_op, after the first call
-        self._trace, self._name, self._traced = trace, name, traced
+    def __init__(self, trace: Callable, name: str, used_once: bool = False):
+        traced: dict = {}  # recording -> the arguments of cached_op, after the first call
+        self._trace, self._name, self._used_once, self._traced = trace, name, used_once, traced
         # The function does not refer to self, which would keep the memory of operators that are no longer used
-        self._operator = functools.lru_cache(MAX_OPERATORS)(lambda *key: cached_op(*traced))
+        self._operator = functools.lru_cache(MAX_OPERATORS)(lambda recording, *_: cached_op(*traced[recording]))
 
     def get(self, args) -> Callable:
         """Return the operator for a call with these arguments."""
         if not self._traced:
             with explain_errors(self._name):
                 graph, names, params = self._trace(args)
-                self._traced[:] = isolate(graph), [*names, *params]
+                trainable = [] if self._used_once else set(params).difference(graph.list_auxiliary_states())
+                for recording in (False, True):
+                    copied = [*names, *trainable] if recording else names
+                    static = [name for name in params if name not in copied]
+                    self._traced[recording] = isolate(graph, copied), [*names, *params], static
             self._num_arrays = len(names)
         if sum(len(arg) if isinstance(arg, list) else 1 for arg in args) != self._num_arrays:
             raise ValueError(f'{self._name} was traced with {self._num_arrays} arrays: pass as many at each call')

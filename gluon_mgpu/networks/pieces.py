@@ -47,7 +47,7 @@ class Piece:
 
     def __init__(self, graph: Any, outputs: list[str], params: set[str]):
         self._inputs = graph.list_inputs()
-        self._operator = cached_op(graph, self._inputs, static=False)
+        self._operator = cached_op(graph, self._inputs, None)
         self._outputs, self._params = outputs, params
 
     def run(self, arrays: dict[str, Any]) -> Callable[[dict], None]:

@@ -39,13 +39,13 @@ def flatten(args) -> list:
     return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
 
 
-def isolate(graph):
-    """Return the same graph with copies of its inputs, except batch norm's running statistics, and of its output.
+def isolate(graph, names: list[str]):
+    """Return the same graph with copies of its inputs (`names`) and of its output.
 
-    Each call can have different input and output arrays. If an operator used them directly, the engine would prepare it
+    Each call has different input and output arrays. If an operator used them directly, the engine would prepare it
     again at each call, with another scratch area.
     """
-    inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in graph.list_arguments()}
+    inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
     isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
     return _copy(isolated.as_np_ndarray())
 

@@ -163,7 +163,7 @@ def test_an_operator_dropped_before_its_backward_pass(devices):
 
 def test_no_operator_at_the_edge_takes_a_scratch_area():
     """Graphs keep scratch areas of the engine's one ring; such an operator would take another at each call."""
-    graph = isolate(trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),))[0])
+    graph = isolate(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),)))
     operators = [node['op'] for node in json.loads(graph.tojson())['nodes']]
     assert operators == ['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']
 
@@ -193,12 +193,13 @@ def call_and_gradient(call, net, X, **record):
     return out.asnumpy(), net[0].weight.grad(X.ctx).asnumpy()
 
 
+@pytest.mark.parametrize('used_once', [False, True])
 @pytest.mark.parametrize('hybridize_itself', [False, True])
-def test_a_block_gives_the_same_results_for_any_rows_recorded_or_not(devices, hybridize_itself):
+def test_a_block_gives_the_same_results_for_any_rows_recorded_or_not(devices, hybridize_itself, used_once):
     net = hybrid_net(devices)
     if hybridize_itself:
         net.hybridize()
-    fast = hybridized(net)
+    fast = hybridized(net, used_once)
     for n in (5, 2, 5, 1):
         for device in devices:
             X = np.random.normal(size=(n, 4), ctx=device)
@@ -292,9 +293,10 @@ def test_dropout_is_random_in_training_and_off_in_evaluation(devices):
         assert (first != second).any() and (second != third).any()
 
 
-def test_a_block_initialized_again_or_cast_is_traced_again(devices):
+@pytest.mark.parametrize('used_once', [False, True])
+def test_a_block_initialized_again_or_cast_is_traced_again(devices, used_once):
     net, rows = hybrid_net(devices), numpy.random.normal(size=(5, 4))
-    fast, gradients = hybridized(net), []
+    fast, gradients = hybridized(net, used_once), []
     for dtype in ('float32', 'float32', 'float64'):
         net.initialize(init.Normal(1), ctx=devices, force_reinit=True)
         net.cast(dtype)
@@ -310,9 +312,10 @@ def test_a_block_initialized_again_or_cast_is_traced_again(devices):
     assert (gradients[0] != gradients[1]).any()
 
 
-def test_gradients_are_written_to_the_current_arrays_of_a_parameter(devices):
+@pytest.mark.parametrize('used_once', [False, True])
+def test_gradients_are_written_to_the_current_arrays_of_a_parameter(devices, used_once):
     net, X = hybrid_net(devices), np.random.normal(size=(5, 4), ctx=devices[0])
-    fast = hybridized(net)
+    fast = hybridized(net, used_once)
     once = call_and_gradient(fast, net, X)[1]
     net[0].weight.grad_req = 'add'  # in new arrays
     for times in (1, 2):

@@ -127,13 +127,13 @@ def _row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
                             for values in training.step(*batch)])
 
     one, first, last, weights = several.on_one_device(), found.batches[0], found.batches[-1], []
+    [right_before], before = parameters(one, last), parameters(several, last)
     for i in range(len(last[1])):
         j = next((j for j in range(len(first[1])) if any(numpy.any(a[i] != b[j]) for a, b in zip(last, first))), None)
         if j is None:  # all rows are equal
             return None
         replaced = [numpy.concatenate([a[:i], b[j:j + 1], a[i + 1:]]) for a, b in zip(last, first)]
-        [right] = parameters(one, replaced) - parameters(one, last)
-        changes = parameters(several, replaced) - parameters(several, last)
+        right, changes = parameters(one, replaced)[0] - right_before, parameters(several, replaced) - before
         weights.append(changes @ right / (right @ right or 1))
         rest = changes - numpy.outer(weights[-1], right)
         if not numpy.linalg.norm(rest) < RESIDUAL[several.dtype] * numpy.linalg.norm(right):

@@ -452,7 +452,7 @@ def test_bfloat16(image_batches, kvstore, ok):
                 nn.Dense(10))
         net.initialize(init=init.Xavier(), ctx=devices)
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR}, kvstore=kvstore)
-        return hybridized(net), hybridized(LOSS), trainer
+        return hybridized(net, used_once=True), hybridized(LOSS), trainer  # as in the chapter
     report = check_data_parallel(make, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
     assert report.ok is ok, report
     assert 'in its own dtype' in report.title

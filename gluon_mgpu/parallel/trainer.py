@@ -42,7 +42,7 @@ class Trainer(gluon.Trainer):
     def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None, *,
                  move_gradients: bool = False):
         super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False)
-        if isinstance(self._optimizer, (mx.optimizer.Nadam, mx.optimizer.SGLD)) and len(self._contexts) > 1:
+        if isinstance(self._optimizer, (mx.optimizer.Nadam, mx.optimizer.SGLD)) and len(self._updaters) > 1:
             raise ValueError(f'{type(self._optimizer).__name__} would take another step on each device: use '
                              'gluon.Trainer, which updates on one device')
         self._move_gradients = move_gradients

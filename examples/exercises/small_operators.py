@@ -48,9 +48,8 @@ def with_both_cores(args) -> list[float]:
 
 
 def main(argv: list | None = None) -> None:
-    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', times=400, rounds=5, both_cores=False)
-    if len(args.devices) < 2 and not args.both_cores:
-        args.refuse(f'--devices: at least 2 are needed, not {args.devices}')
+    at_least = 1 if '--both-cores' in sys.argv else 2  # `with_both_cores` passes this flag
+    args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=at_least, times=400, rounds=5, both_cores=False)
     if any(device.device_type != 'cpu' for device in args.devices):
         args.refuse(f'--devices: {args.devices} must be CPU contexts, because operators on both cores are compared')
     one = [measure(args.devices[:1], size, args.times, args.rounds) for size in SIZES]

@@ -197,8 +197,8 @@ def cached_op(graph, names: list, params: list | None):
     The arrays for `params` must be the same, with the same gradients, in each call on a device. Does not block. If
     `params` is None, all arrays may differ, and memory is allocated in each call.
 
-    MXNet writes the gradients of `params` into the arrays of the first backward pass, in all passes. These are not
-    those of the parameters, which then never get gradients again, if that pass sums several gradients of a parameter.
+    MXNet writes the gradients of `params` into the arrays of the first backward pass, in all passes. If that pass sums
+    several gradients of a parameter, these arrays are temporary, and the parameter never gets a gradient again.
     """
     inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]

@@ -22,8 +22,8 @@ ENVIRONMENT = {
     'OMP_NUM_THREADS': '1',
     # CPU contexts share a ring of temporary memory areas; operations in the same area wait for each other. A hybridized
     # network keeps its areas, so with MXNet's 4 areas two devices may always wait for each other. With a prime number
-    # of areas, that needs as many devices. 53 areas need less than twice the memory of 4, and three times as much after
-    # 15 networks were trained, because areas are never released. 512 need four times as much for the first.
+    # of areas, that needs as many devices. For one network, 53 areas need less than twice the memory of 4, and 512 four
+    # times as much. For 15 networks trained in turn, 53 need three times as much, because areas are never released.
     'MXNET_CPU_TEMP_COPY': '53',
 }
 

@@ -40,8 +40,9 @@ def hybridized(network: Callable, used_once: bool = False) -> Callable:
         in a reshape), and each list must have the same length at each call.
     used_once : bool
         Promise, for a block, that the parameters on a device occur once in each backward pass: one call, and nothing
-        else such as a penalty on the weights. Their gradients are then written without a copy (ResNet-18 with 32 rows
-        per device: 8 % faster, 200 MB less on two devices). Otherwise they would be lost, without an error.
+        else such as a penalty on the weights. Their gradients are then written without a copy (ResNet-18 on two CPU
+        contexts with 32 rows each: 7 % faster, 180 MB less). If the promise is broken, they can be lost, without an
+        error.
 
     Returns
     -------
@@ -145,11 +146,12 @@ class _OperatorCache:
         if not self._traced:
             with explain_errors(self._name):
                 graph, names, params = self._trace(args)
-                trainable = [] if self._used_once else set(params).difference(graph.list_auxiliary_states())
+                arrays, statistics = [*names, *params], graph.list_auxiliary_states()
                 for recording in (False, True):
-                    copied = [*names, *trainable] if recording else names
-                    static = [name for name in params if name not in copied]
-                    self._traced[recording] = isolate(graph, copied), [*names, *params], static
+                    # `cached_op` may lose gradients of parameters that are not copied
+                    static = [name for name in params if name in statistics or self._used_once or not recording]
+                    copied = [name for name in arrays if name not in static]
+                    self._traced[recording] = isolate(graph, copied), arrays, static
             self._num_arrays = len(names)
         if sum(len(arg) if isinstance(arg, list) else 1 for arg in args) != self._num_arrays:
             raise ValueError(f'{self._name} was traced with {self._num_arrays} arrays: pass as many at each call')

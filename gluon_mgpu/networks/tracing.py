@@ -40,10 +40,10 @@ def flatten(args) -> list:
 
 
 def isolate(graph, names: list[str]):
-    """Return the same graph with copies of its inputs (`names`) and of its output.
+    """Return the same graph with copies of some inputs (`names`) and of its output.
 
-    Each call has different input and output arrays. If an operator used them directly, the engine would prepare it
-    again at each call, with another scratch area.
+    These arrays, or their gradients, differ at each call. If an operator used them directly, the engine would prepare
+    it again at each call, with another scratch area.
     """
     inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
     isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables

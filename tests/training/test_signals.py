@@ -183,8 +183,8 @@ def test_a_signal_while_the_last_epoch_is_recorded_is_too_late(tmp_path, monkeyp
 
 def test_the_message_of_a_stopped_run(tmp_path):
     """It ends with the command that resumes the run, if there is one."""
-    for advice, end in (({}, ''), ({'resume_command': 'again'}, '; resume with: again')):
-        folder = tmp_path / (end or 'none')
+    for name, advice, end in (('a', {}, ''), ('b', {'resume_command': 'again'}, '; resume with: again')):
+        folder = tmp_path / name
         folder.mkdir()
         checkpoints = CheckpointCallback(folder, **advice)
         run = Run(2, quiet=True, callbacks=[checkpoints])

@@ -129,7 +129,7 @@ def compare_runs(folders: list, path) -> None:
         axes.plot(epochs[i], test_accs[i], 'o-', alpha=0.8, label=f'{label}: {mean(seconds[i]):.1f} s per epoch')
     axes.set(title=f'Test accuracy on {", ".join(sorted({*datasets}))}', xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
-    axes.legend(loc='lower right')
+    axes.legend()
     fig.savefig(path)
 
 

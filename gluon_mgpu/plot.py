@@ -16,6 +16,7 @@ from typing import Any
 
 from .base.files import SameFolder
 from .base.flags import Parser, picture, text
+from .base.program import reason
 from .training.run import Callback, Run
 
 
@@ -102,8 +103,8 @@ class AccuracyCurve(Callback):
             self._folder.check()
             accuracy_curve(run.history, self.path, self.title)
             run.print(f'curve: {self.path}')
-        except OSError as error:  # a full disk must not hide how the run ended
-            run.warn(f'{self.path} cannot be written ({error.strerror})')
+        except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
+            run.warn(f'{self.path} cannot be written ({reason(error)})')
 
 
 def accuracy_curve(history: list, path, title: str) -> None:

@@ -213,6 +213,22 @@ def test_timeline(chapter, more, tmp_path, capsys, on_devices):
     assert json.loads((out / 'trace.json').read_text())
 
 
+@pytest.mark.parametrize('error', [RuntimeError('latex was not able\nto process'), ImportError('no matplotlib')])
+def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(error, tmp_path, capsys, monkeypatch, on_devices):
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr('gluon_mgpu.plot.accuracy_curve', fail)
+    monkeypatch.setattr('gluon_mgpu.timeline.record.draw', fail)
+    flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--timeline']
+    assert scratch.main([*flags, '--export', str(tmp_path / 'a.onnx'), '--out-dir', str(tmp_path / 'run')]) == 0
+    captured = capsys.readouterr()
+    reason = ' '.join(str(error).split())
+    assert captured.err.splitlines() == [f'{tmp_path}/run/accuracy.png cannot be written ({reason})',
+                                         f'no timeline: {reason}']
+    assert 'test acc: ' in captured.out and (tmp_path / 'a.onnx').exists()
+
+
 @pytest.mark.slow
 def test_bfloat16(tmp_path, on_devices, devices):
     """A complete run, on processors that support it."""

@@ -8,6 +8,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import time
@@ -287,7 +288,9 @@ class Run:
         self._progress.close()
         if not self._closed:
             self._closed = True
-            self._call('train_end')
+            with contextlib.ExitStack() as stack:  # calls all, even if one raises an error
+                for callback in reversed(self.callbacks):
+                    stack.callback(callback.train_end, self)
 
     def _call(self, method: str) -> None:
         for callback in self.callbacks:

@@ -22,6 +22,7 @@ def end_with(error, capsys):
 
 @pytest.mark.parametrize(('error', 'status', 'line'), [
     (ValueError('no\n  good'), 2, 'program: no good'),
+    (ValueError("resume with: --resume 'two  spaces'"), 2, "program: resume with: --resume 'two  spaces'"),
     (FileNotFoundError(2, 'No such file', 'x'), 2, 'program: x: No such file'),
     (KeyboardInterrupt(), 130, 'program: interrupted'),
     (MemoryError('Unable to allocate 9 TiB'), 1,

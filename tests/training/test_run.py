@@ -174,6 +174,17 @@ def test_train_end_is_called_after_an_error():
     assert [name for name, *_ in callback.calls] == ['epoch_begin', 'batch_end', 'train_end']
 
 
+def test_train_end_of_all_callbacks_is_called_after_an_error_in_one():
+    class Failing(Callback):
+        def train_end(self, run):
+            raise ValueError('no')
+
+    callback = Recorder()
+    with pytest.raises(ValueError, match='no'):
+        Run(num_epochs=1, quiet=True, callbacks=[Failing(), callback]).close()
+    assert [name for name, *_ in callback.calls] == ['train_end']
+
+
 @pytest.mark.parametrize('net', [
     lambda: [[np.array([1.0]), np.array([1.0])], [np.array([1.0]), np.array([numpy.nan])]],
     lambda: [[np.array([1.0]), np.array([numpy.inf])]],

@@ -11,23 +11,20 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from .base.checks import at_least_0, integer
-from .base.flags import number_flag
 from .data import load_data_fashion_mnist
 from .data.batches import check_data
 from .devices import check_devices, devices_from
-from .distributed.workers import Workers
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.hybridize import hybridized
-from .networks.precision import DTYPES, check_dtype
 from .networks.resnet import check_network, resnet18
 from .parallel.accumulate import in_parts
 from .parallel.split import split_batch, split_by
 from .parallel.sync_batch_norm import SyncBatchNorm
 from .parallel.trainer import prepare_idle_devices
 from .plot import Animator
+from .settings import check_together
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.parameters import gradients, trainable
 from .training.run import Run
@@ -108,9 +105,9 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     devices = devices_from(num_gpus) if devices is None else check_devices(devices)
     split_f = split_by(shares, devices)
     run = Run(num_epochs) if run is None else run  # Not in the book: progress, checkpoints, several machines
-    check_flags(devices, run.workers, dtype, sync_batch_norm)
+    check_together({'dtype': dtype, 'sync_batch_norm': sync_batch_norm}, devices, run.workers)
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size, net)
-    run.check(train_iter, test_iter)
+    run.check_data(train_iter, test_iter)
     npx.random.seed(seed)
     gc.collect()  # Free the networks of earlier calls, because Gluon's blocks are in reference cycles
     net = resnet18(10, dtype) if net is None else check_network(net, dtype)
@@ -131,30 +128,10 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     run.print_summary(devices)
 
 
-def check_flags(devices: list, workers: Workers, dtype: str, sync_batch_norm: bool, **others: Any) -> None:
-    """Raise ValueError if a device does not support `dtype`, or several workers would synchronize batch norm."""
-    check_dtype(dtype, devices)
-    if sync_batch_norm and workers.size > 1:
-        raise ValueError('synchronized batch norm works on the devices of one process only, because Horovod would '
-                         'have to sum at every layer; use several devices in one process, or train without it')
-
-
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from . import cli
-    extra_flags: dict[str, dict] = {
-        '--dtype': {'choices': DTYPES, 'default': 'float32',
-                    'help': 'precision of the convolutions: bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs '
-                            '(default: %(default)s)'},
-        '--momentum': {'type': number_flag(at_least_0, 1), 'default': 0.0, 'metavar': 'M',
-                       'help': 'share of the last step that is added to each step (default: %(default)s)'},
-        '--weight-decay': {'type': number_flag(at_least_0), 'default': 0.0, 'metavar': 'WD',
-                           'help': 'share of the parameters that is added to their gradients (default: %(default)s)'},
-        '--sync-batch-norm': {'action': 'store_true',
-                              'help': 'compute batch norm over the rows of all devices (default: each over its own)'}}
-    # 256 and 0.1 are the book's settings for one GPU; it trains two with 512 and 0.2, to give each GPU 256 rows
-    return cli.run(cli.Chapter('concise', 'ResNet-18', train, batch_size=256, lr=0.1, extra_flags=extra_flags,
-                               check=check_flags), argv)
+    return cli.run(cli.Chapter('concise', 'ResNet-18', train), argv)
 
 
 if __name__ == '__main__':

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from .base.flags import Parser, text
-from .load_run import find_run, load_run
+from .checkpoints.find import run_to_load
+from .load_run import load_run
 from .mxnet_setup.compat import mx
 from .onnx_model import file
 from .scratch import lenet
@@ -44,7 +45,7 @@ def main(argv: list | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    found, config = find_run(args.run)
+    found, config = run_to_load(args.run)
     out = Path(args.out) if args.out else found.parent / 'model.onnx'
     file.check_path(out)
     # As many CPU contexts as the run had devices: each gets the running statistics of one device

@@ -27,7 +27,7 @@ from .devices import check_devices, devices_from
 from .mxnet_setup.compat import Context, autograd, np, npx
 from .networks.hybridize import hybridized
 from .parallel.accumulate import in_parts
-from .parallel.allreduce import ALGORITHMS, allreduce_algorithm
+from .parallel.allreduce import allreduce_algorithm
 from .parallel.flat import FlatParams, flattened
 from .parallel.split import split_batch, split_by
 from .plot import Animator
@@ -221,7 +221,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     run = Run(num_epochs) if run is None else run  # Not in the book: progress, checkpoints, several machines
     allreduce = run.workers.extend_allreduce(allreduce)  # Not in the book: with --horovod, also over the machines
     train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size)
-    run.check(train_iter, test_iter)
+    run.check_data(train_iter, test_iter)
     npx.random.seed(seed)
     params = init_params()
     # Copy the model parameters to every device
@@ -243,12 +243,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
-    extra_flags = {'--allreduce': {
-        'choices': list(ALGORITHMS),
-        'help': 'algorithm that sums the gradients (default: star, as in the book: sum on the first device, then copy '
-                'to the others)'}}
-    return cli.run(cli.Chapter('scratch', 'LeNet', train, batch_size=256, lr=0.2, extra_flags=extra_flags,
-                               forward=lenet), argv)
+    return cli.run(cli.Chapter('scratch', 'LeNet', train, forward=lenet), argv)
 
 
 if __name__ == '__main__':

@@ -18,10 +18,10 @@ from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
 from gluon_mgpu import concise, export, scratch
-from gluon_mgpu.checkpoints.callback import checkpoints
+from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
 from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
-from gluon_mgpu.load_run import find_run, load_run, trained_network
+from gluon_mgpu.load_run import load_run, trained_network
 from gluon_mgpu.mxnet_setup.compat import assign, autograd, gluon, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.parameters import by_name, statistics, trainable
@@ -138,7 +138,7 @@ def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
     assert contents[0] == contents[1] == contents[2]
     if module is scratch:  # ResNet-18's accuracy is from several devices, each with its own statistics
         assert num_correct('run/a.onnx', 'mnist', 'data') == round(50 * float(history('run')[-1]['test_acc']))
-    found, config = find_run('run')
+    found, config = run_to_load('run')
     loaded = load_run(found, config, devices)
     X, _ = images(numpy.random.default_rng(1), 64)
     X_first = np.array(X, ctx=devices[0])

@@ -58,6 +58,12 @@ def show(line: str, stream: TextIO | None = None) -> None:
             show(f'stdout cannot be written ({getattr(error, "strerror", None) or error})', sys.stderr)
 
 
+def warn(line: str) -> None:
+    """Print a line on stderr; see `show`."""
+    if sys.stderr is not None:  # None if Python was started without it
+        show(line, sys.stderr)
+
+
 def _discard_buffer(stream: TextIO, for_good: bool = True) -> None:
     """Flush a stream to /dev/null. Otherwise Python tries to write the rest again at exit, and fails."""
     with contextlib.suppress(OSError, ValueError):

@@ -125,7 +125,8 @@ def workplace(tmp_path_factory):
         (folder / name / 'config.json').write_text(json.dumps(config))
         for number in (1, 2):
             kept = checkpoint.Snapshot({'parameters/a': [numpy.zeros(2)]}, {'parameters': {'a': 1}})
-            state = {'history': [], 'num_steps': number, 'num_batches': number, 'loss': 1.0, 'rows': 16, 'seconds': 1.0}
+            state = {'history': [], 'num_steps': number, 'num_batches': number, 'epoch_length': 4, 'loss': 1.0,
+                     'rows': 16, 'seconds': 1.0}
             checkpoint.write(folder / name / f'checkpoint-{number:08}.safetensors', kept,
                              {'run': state, 'config': config})
     for path in (folder / 'broken-run').glob('*.safetensors'):

@@ -30,6 +30,7 @@ from .settings import SHARED, check_together, defaults, flags_of
 from .timeline.record import Timeline, check_profiler
 from .training.callback import Callback
 from .training.history import summary
+from .training.patience import Patience
 from .training.run import Run
 from .training.schedules import schedule
 from .training.signals import StopSignals
@@ -192,7 +193,7 @@ class Job:
                                          resume=self.resumed and self.resumed.checkpoint,
                                          require=settings['require_checkpoint'], resume_command=resume)
         run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
-                  callbacks=[checkpoints, *self._pictures()], workers=workers)
+                  callbacks=[checkpoints, *self._callbacks()], workers=workers)
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * len(train_iter),
                       settings['warmup_epochs'] * len(train_iter))
         others = {setting.name: settings[setting.name] for setting in SHARED if self.chapter.name in setting.chapters
@@ -225,9 +226,11 @@ class Job:
         words += [f'--{name.replace("_", "-")}' for name in ('horovod', 'fp16_allreduce') if self.settings[name]]
         return ' '.join(filter(None, words))
 
-    def _pictures(self) -> list[Callback]:
-        """Return the callbacks that draw."""
+    def _callbacks(self) -> list[Callback]:
+        """Return the callbacks besides checkpoints."""
         callbacks: list[Callback] = []
+        if self.settings['patience']:
+            callbacks.append(Patience(self.settings['patience']))
         if self.workers.rank == 0 and self.settings['plot']:
             callbacks.append(AccuracyCurve(self.folder / 'accuracy.png', self.heading))
         if self.workers.rank == 0 and self.settings['timeline']:

@@ -139,6 +139,8 @@ FLAGS = (
             'quarters of the steps', 'constant', choices=SCHEDULES, page='larger-batches.md'),
     Setting('warmup_epochs', 'raise the rate from 0 to --lr in the first N epochs', 0, _from(0), int, metavar='N',
             page='larger-batches.md'),
+    Setting('patience', 'stop when the test accuracy has not improved for N epochs', check=_from(1), kind=int,
+            metavar='N', default_text='train all epochs'),
     Setting('dataset', 'auto: fashion-mnist, or glyphs, generated images, if it cannot be downloaded', 'auto',
             choices=DATASETS, on_resume='fixed', page='data.md'),
     Setting('data_dir', 'folder with fashion-mnist/ and mnist/; nothing is downloaded', check=full_path, metavar='DIR',

@@ -263,7 +263,7 @@ def test_odd_names_of_folders(tmp_path, capsys, monkeypatch, on_devices):
     small = [*SMALL, *on_devices, '--no-plot']
     for flag in ('--out-dir=two  spaces', '--out-dir=-dash', '--out-dir=~/x'):
         with monkeypatch.context() as patch:
-            patch.setattr('gluon_mgpu.cli.Job._pictures', lambda job: [StopAtOnce()])
+            patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [StopAtOnce()])
             assert scratch.main([*small, flag]) == 130
         command = capsys.readouterr().err.rpartition('resume with: python -m gluon_mgpu.scratch ')[2]
         assert scratch.main([*shlex.split(command), '--num-epochs', '1']) == 0, command

@@ -352,7 +352,7 @@ def test_history_csv_is_that_of_the_resumed_state(program):
             seen.append(len(history(program.out)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('gluon_mgpu.cli.Job._pictures', lambda job: [Look()])
+        patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [Look()])
         assert program('--resume', program.out)[0] == 0
     assert seen == [1] and len(history(program.out)) == 2
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .base.flags import Parser, text
+from .base.flags import Parser, path
 from .checkpoints.find import run_to_load
 from .load_run import load_run
 from .mxnet_setup.compat import mx
@@ -39,8 +39,8 @@ def to_onnx(net_or_params: Any, path: str | os.PathLike, log: Callable[[str], No
 def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu.export``; return the exit status."""
     parser = Parser('gluon_mgpu.export', 'Write the network of a run as an ONNX model, for other programs.')
-    parser.add_argument('run', type=text, metavar='RUN', help='folder of a run, or one of its checkpoints')
-    parser.add_argument('--out', type=text, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
+    parser.add_argument('run', type=path, metavar='RUN', help='folder of a run, or one of its checkpoints')
+    parser.add_argument('--out', type=path, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
     return parser.run(argv, _run)
 
 

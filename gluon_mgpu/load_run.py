@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from . import scratch
+from .base.flags import quoted
 from .checkpoints import checkpoint
 from .checkpoints.find import run_to_load
 from .devices import devices_text, parse_devices
@@ -38,7 +39,7 @@ def trained_network(path, devices: list | None = None) -> tuple:
     except ValueError as error:
         problem = str(error).partition(';')[0]
         raise ValueError(f'{problem}; name other devices, or write a float32 model: python -m gluon_mgpu.export '
-                         f'{path} --out MODEL.onnx') from None
+                         f'{quoted(path)} --out MODEL.onnx') from None
     return hybridized(load_run(found, config, devices)), devices, config
 
 

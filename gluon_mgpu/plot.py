@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Any
 
 from .base.files import SameFolder
-from .base.flags import Parser, picture, text
+from .base.flags import Parser, path, picture
 from .base.program import reason
 from .training.run import Callback, Run
 
@@ -169,7 +169,7 @@ def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.plot``; return the exit status."""
     parser = Parser('gluon_mgpu.plot', 'Draw the test accuracy of several runs in one plot.')
-    parser.add_argument('folders', type=text, nargs='+', metavar='RUN', help='folder of a run')
+    parser.add_argument('folders', type=path, nargs='+', metavar='RUN', help='folder of a run')
     parser.add_argument('--out', type=picture, default='accuracy.png', metavar='FILE', help='(default: %(default)s)')
     return parser.run(argv, _run)
 

@@ -24,7 +24,7 @@ import argparse
 import json
 import sys
 
-from ..base.flags import Parser, integer_flag, number_flag, text
+from ..base.flags import Parser, integer_flag, number_flag, path, text
 from ..base.machine import versions
 from ..checkpoints.run_folder import check_free, new_folder
 from ..cost_model.measure import gradient_sizes, measure_link
@@ -144,8 +144,8 @@ def _parser() -> Parser:
     parser.add_argument('--link-gigabytes-per-second', type=number_flag(), metavar='RATE',
                         help=f'speed of the link between those devices (default: {LINK}, PCIe 3.0 x16)')
     parser.add_argument('--dataset', choices=DATASETS, default='glyphs', help='(default: %(default)s)')
-    parser.add_argument('--data-dir', type=text, metavar='DIR', help='folder that contains fashion-mnist/ and mnist/')
-    parser.add_argument('--out-dir', type=text, metavar='DIR',
+    parser.add_argument('--data-dir', type=path, metavar='DIR', help='folder that contains fashion-mnist/ and mnist/')
+    parser.add_argument('--out-dir', type=path, metavar='DIR',
                         help='new folder for scaling.json and scaling.png (default: runs/benchmark-DATE-TIME)')
     return parser
 

@@ -8,7 +8,15 @@ import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS, allreduce_algorithm, kvstore, ring, star, tree
+from gluon_mgpu.parallel.allreduce import (
+    ALGORITHMS,
+    allreduce_algorithm,
+    halving_doubling,
+    kvstore,
+    ring,
+    star,
+    tree,
+)
 from gluon_mgpu.parallel.allreduce.algorithm import Traffic
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices
@@ -116,6 +124,19 @@ def test_bytes_of_a_tree(device_list):
     assert sent_and_received(tree, (3,), 'float64', device_list(2)) == ([24, 24], [24, 24])
 
 
+def test_bytes_of_halving_and_doubling(device_list):
+    # 32 bytes: each device sends and receives a half and a quarter of them, twice
+    assert sent_and_received(halving_doubling, (8,), 'float32', device_list(4)) == ([48] * 4, [48] * 4)
+    # 2 devices beyond 4: all of their 32 bytes to 0 and 1, and the sum back
+    assert sent_and_received(halving_doubling, (8,), 'float32', device_list(6)) == (
+        [80, 80, 48, 48, 32, 32], [80, 80, 48, 48, 32, 32])
+    # 7 elements in chunks of 2, 2, 2 and 1, in halves of 4 and 3. Device 0 sends 3 and 2 elements, then 2 and 4; device
+    # 1: 3 and 2, 2 and 4; device 2: 4 and 1, 2 and 3; device 3: 4 and 2, 1 and 3. Received: 4 and 2, 2 and 3; ...
+    assert sent_and_received(halving_doubling, (7,), 'float64', device_list(4)) == ([88, 88, 80, 80], [88, 88, 80, 80])
+    # One chunk: from 2 to 0 and from 3 to 1, then from 1 to 0, and the same way back
+    assert sent_and_received(halving_doubling, (), 'int32', device_list(4)) == ([8, 8, 4, 4], [8, 8, 4, 4])
+
+
 @every_algorithm
 def test_one_device_sends_nothing(allreduce, device_list):
     data = [np.array([1.0, 2.0], ctx=device_list(1)[0])]
@@ -214,6 +235,8 @@ def test_times_by_hand():
     assert star.cost(4).seconds(12, 5, 2) == 6 * (5 + 24)
     assert ring.cost(4).seconds(12, 5, 2) == 6 * (5 + 6)
     assert tree.cost(4).seconds(12, 5, 2) == 4 * (5 + 24)
+    assert halving_doubling.cost(4).seconds(12, 5, 2) == 2 * (5 + 12) + 2 * (5 + 6)
+    assert halving_doubling.cost(7).seconds(12, 5, 2) == 2 * (5 + 24) + 2 * (5 + 12) + 2 * (5 + 6)
 
 
 @every_algorithm
@@ -242,10 +265,11 @@ def test_the_busiest_device_sends_and_receives_as_counted(allreduce, k, device_l
 
 def test_the_quickest_algorithm_depends_on_the_size():
     def quickest(k, num_bytes):
-        return min((star, ring, tree), key=lambda algorithm: algorithm.cost(k).seconds(num_bytes, 1e-5, 1e-10))
+        return min(ALGORITHMS.values(), key=lambda algorithm: algorithm.cost(k).seconds(num_bytes, 1e-5, 1e-10))
 
-    assert quickest(64, 4) is tree       # latency decides: fewest messages
-    assert quickest(64, 10**9) is ring   # bytes decide
+    assert quickest(63, 4) is halving_doubling  # latency decides: fewest messages
+    assert quickest(63, 10**9) is ring          # bytes decide
+    assert quickest(64, 4) is quickest(64, 10**9) is halving_doubling
 
 
 def test_costs_without_mxnet():

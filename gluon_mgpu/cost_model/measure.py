@@ -64,7 +64,7 @@ def measure(devices: list, rounds: int) -> dict:
     print(f'alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/byte'
           + (f' ({1e-9 / beta:.1f} GB/s)' if beta else '') + f' between {devices[0]} and {devices[1]}')
     sizes, measured = gradient_sizes(), []
-    print(f'{"network":10} {"devices":>7} {"algorithm":9} {"measured ms":>11} {"model ms":>9} {"busiest MB":>10}')
+    print(f'{"network":10} {"devices":>7} {"algorithm":16} {"measured ms":>11} {"model ms":>9} {"busiest MB":>10}')
     for network, size in sizes.items():
         for k in range(2, len(devices) + 1):
             data = [np.zeros(size, ctx=device) for device in devices[:k]]
@@ -75,7 +75,7 @@ def measure(devices: list, rounds: int) -> dict:
                        'model_seconds': algorithm.cost(k).seconds(4 * size, alpha, beta),
                        'busiest_bytes': max(traffic.sent[d] + traffic.received[d] for d in devices[:k])}
                 measured.append(row)
-                print(f'{network:10} {k:7} {name:9} {row["seconds"] * 1e3:11.3f} '
+                print(f'{network:10} {k:7} {name:16} {row["seconds"] * 1e3:11.3f} '
                       f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')
     return {'alpha': alpha, 'beta': beta, 'devices': [str(d) for d in devices],
             'gradient_bytes': {network: 4 * size for network, size in sizes.items()}, 'measured': measured}

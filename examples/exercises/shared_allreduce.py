@@ -15,7 +15,7 @@ Prints, on four CPU contexts, with LeNet's gradients (… are times):
     all sums are equal: True
 
 In the chapter, every gradient passes through device 0. Here each device is the hub of some parameters. It collects
-their gradients from the others (reduce-scatter) and sends the sums back (allgather). By parameter, the busiest device
+their gradients from the others (reduce-scatter) and sends the sums back (all-gather). By parameter, the busiest device
 is the one with the largest weight, four fifths of all numbers. By chunk, each device sums a k-th of all numbers,
 wherever parameters begin, and sends and receives 4 (k - 1) / k arrays, as in a ring.
 """

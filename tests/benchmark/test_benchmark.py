@@ -142,7 +142,7 @@ def test_every_measurement_begins_with_the_same_parameters_and_a_warm_up(devices
         return sample(1.0)
 
     monkeypatch.setattr(scaling_module, 'measure', note)
-    scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 30}, log=lambda line: None)
+    scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 30})
     assert len(parameters) == 6 and len(set(parameters)) == 1
     assert counts == [(5, 30, 10)] * 6  # LeNet's numbers
 
@@ -157,8 +157,7 @@ def test_one_device_is_measured_once_for_both_modes(devices, batches, monkeypatc
     monkeypatch.setattr(scaling_module, 'measure',
                         lambda job, batches, *steps: measured.append(
                             (len(job.devices), len(next(batches)[0]))) or sample(1.0))
-    lines = scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 1},
-                    log=lambda line: None)
+    lines = scaling(plan({'lenet': 8}, 2, 64), devices[:2], batches, rounds=2, steps={'lenet': 1})
     assert measured == [(1, 8), (2, 8), (2, 16), (2, 16), (2, 8), (1, 8)]  # the second round is in reverse order
     assert [(r['mode'], r['num_devices'], r['speed_up'], r['efficiency']) for r in lines] == [
         (MODES[0], 1, 1, 1), (MODES[0], 2, 1, 0.5), (MODES[1], 1, 1, 1), (MODES[1], 2, 2, 1)]

@@ -8,6 +8,7 @@ from fake_clock import Clock
 
 from gluon_mgpu.cost_model import measure
 from gluon_mgpu.cost_model.__main__ import main
+from gluon_mgpu.cost_model.picture import draw_bytes, draw_times
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 
 SIZES = {'LeNet': 6, 'ResNet-18': 11}
@@ -71,6 +72,21 @@ def test_the_command(tmp_path, capsys, device_list, monkeypatch):
     assert star['model_seconds'] == pytest.approx(4 * (costs['alpha'] + 24 * costs['beta']))
     for name in ('allreduce.png', 'bytes.png'):
         assert (out / name).read_bytes()[:4] == b'\x89PNG'
+
+
+def test_the_pictures_have_every_algorithm(tmp_path, figures):
+    rows = [{'network': network, 'devices': 2, 'algorithm': algorithm, 'seconds': 1.0, 'busiest_bytes': 8}
+            for network in SIZES for algorithm in ALGORITHMS]
+    costs = {'alpha': 1.0, 'beta': 1.0, 'gradient_bytes': dict.fromkeys(SIZES, 4), 'measured': rows}
+    draw_times(costs, tmp_path / 'allreduce.png')
+    draw_bytes(costs, tmp_path / 'bytes.png')
+    times, sizes = ({text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines())}
+                    for legend in (figure.axes[0].get_legend() for figure in figures))
+    assert set(sizes) == {'star and kvstore', *ALGORITHMS} - {'star', 'kvstore'}
+    assert set(times) == {f'{label}, model' for label in sizes} | {f'{name}, measured' for name in ALGORITHMS}
+    colors = {times[f'{name}, measured'].get_color() for name in ALGORITHMS}
+    assert len(colors) == len(ALGORITHMS)
+    assert sizes['ring'].get_color() == times['ring, model'].get_color() == times['ring, measured'].get_color()
 
 
 def test_invalid_arguments_are_reported_in_one_line(tmp_path, capsys, devices):

@@ -13,6 +13,7 @@ from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.networks.precision import check_dtype
+from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.split import split_and_load
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
@@ -165,7 +166,7 @@ def test_an_unsupported_dtype_is_rejected_before_anything_is_created(capsys, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('algorithm', ['ring', 'tree', 'kvstore'])
+@pytest.mark.parametrize('algorithm', [name for name in ALGORITHMS if name != 'star'])
 def test_allreduce_by_name(algorithm, tmp_path, on_devices):
     out = tmp_path / algorithm
     assert scratch.main([*SMALL, *on_devices, '--allreduce', algorithm, '--no-plot', '--out-dir', str(out)]) == 0

@@ -126,6 +126,13 @@ def test_changed_lines_ignore_comments_and_indentation(hooks):
     assert hooks.changed_lines(other, code) == [2]
 
 
+def test_the_api_has_every_module(hooks):
+    modules = {name for _, names in hooks.api_pages().values() for name in names}
+    package = REPO / 'gluon_mgpu'
+    files = {'.'.join(path.relative_to(package).with_suffix('').parts) for path in package.rglob('[!_]*.py')}
+    assert files <= modules and 'parallel.allreduce' in modules
+
+
 def test_a_missing_function_is_an_error(hooks):
     with pytest.raises(ValueError, match='gluon_mgpu/scratch.py has no function trian: correct the comment'):
         hooks.code_of('gluon_mgpu/scratch.py', 'trian')

@@ -116,7 +116,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     net = resnet18(10, dtype) if net is None else check_network(net, dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     # A gluon.Trainer that with --horovod also sums over machines. The book passes all parameters, see `trainable`
-    trainer = run.workers.trainer(trainable(net), 'sgd', optimizer_params)
+    trainer = run.workers.trainer(trainable(net), 'sgd', optimizer_params, move_gradients=True)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     # For speed: each runs as one operator; with synchronized batch norm, as one between two norms
     net, loss = SyncBatchNorm(net) if sync_batch_norm else hybridized(net, used_once=True), hybridized(loss)

@@ -20,8 +20,7 @@ from .sync_batch_norm import SyncBatchNorm
 MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
 
 
-# Updates that depend on random numbers, or on how often the optimizer was called: with each device's updates, the replicas
-# would drift apart
+# Their updates depend on random numbers, or on how often the optimizer was called, so replicas would drift apart
 REFUSED = {'LARS', 'LBSGD', 'Nadam', 'SGLD'}
 
 

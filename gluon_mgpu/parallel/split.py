@@ -60,9 +60,10 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context],
 
     Source: D2L 13.5.5, ``split_batch``. Raises ValueError if `X` and `y` have different numbers of rows.
     """
+    X_shards, y_shards = split_and_load(X, devices, shares), split_and_load(y, devices, shares)
     if len(X) != len(y):
         raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
-    return split_and_load(X, devices, shares), split_and_load(y, devices, shares)
+    return X_shards, y_shards
 
 
 def split_by(shares: Sequence[float] | str | None, devices: Sequence[Context]) -> Callable:

@@ -32,8 +32,8 @@ class FlatParams(list):
 
 
 def _raise_attached(*args, **kwargs) -> None:
-    raise TypeError('the parameters have gradients already, which are parts of one array: to set one to zero, write into '
-                    'it, param.grad[:] = 0')
+    raise TypeError('the parameters have gradients already, parts of one array: to set one to zero, write into it, '
+                    'param.grad[:] = 0')
 
 
 def flattened(params: list) -> list:

@@ -27,9 +27,8 @@ def _num_correct(y_hat, y):
 def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
     """Return the number of correct predictions, not their share; waits for `y_hat`.
 
-    `y_hat` has the scores (n, num_classes) or the predicted classes (n,), `y` the labels (n,) or (n, 1). Scores may have
-    more axes after the classes, and `y` as many labels. Raises ValueError if the last axis is as long as that of the
-    classes, and if `y` has another number of labels.
+    `y_hat` has the scores (n, num_classes, ...) or the predicted classes (n,), `y` the labels (n, ...) or (n, 1).
+    Raises ValueError if `y` has another number of labels, or if the last axis could be that of the classes.
 
     Source: D2L 23.7, ``accuracy``.
     """

@@ -48,8 +48,8 @@ class WithoutSums(HorovodWorkers):
         # 'numbers' are losses and signals, sent a few times per second
         return super()._allreduce(array, kind) if kind == 'numbers' else array
 
-    def trainer(self, params, optimizer, optimizer_params):
-        return Workers.trainer(self, params, optimizer, optimizer_params)
+    def trainer(self, *args, **settings):
+        return Workers.trainer(self, *args, **settings)
 
 
 class Steps(Callback):

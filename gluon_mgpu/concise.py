@@ -90,7 +90,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     # A gluon.Trainer that with --horovod also sums over machines. The book passes all parameters, see `trainable`
-    trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params)
+    trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=True)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     # For speed: each runs as one operator; with synchronized batch norm, as one between two norms
     net, loss = SyncBatchNorm(net) if setup.sync_batch_norm else hybridized(net, used_once=True), hybridized(loss)

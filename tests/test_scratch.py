@@ -94,6 +94,14 @@ def test_a_parameter_is_written_into_and_not_replaced(devices):
     assert params.flat.tolist() == [2] * 6 + [0.5] * 2
 
 
+@pytest.mark.parametrize('args', [(), ('add',)])
+def test_gradients_cannot_be_attached_again(args, devices):
+    """`train_batch` would not see the new gradient."""
+    params = scratch.get_params([np.ones((2, 3)), np.ones(2)], devices[0])
+    with pytest.raises(TypeError, match=r'^the parameters have gradients already, .*: to set one to zero, write'):
+        params[1].attach_grad(*args)
+
+
 def test_get_params_copies_to_the_device(devices):
     params = [np.array([1.0, 2.0])]
     copies = scratch.get_params(params, devices[1])

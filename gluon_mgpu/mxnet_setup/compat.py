@@ -118,14 +118,14 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
     """Return the graph of an initialized block (a symbol with one output) and the names of its variables for `args`.
 
     A parameter's variable is ``param.var().name``. Infers unknown shapes of parameters; does not block. Raises
-    ValueError if the block returns several arrays, or does not use a parameter of unknown shape.
+    ValueError if the block returns a list of arrays, or does not use a parameter of unknown shape.
     """
     names = [f'data_{i}' for i in range(len(args))]
     symbols = [mx.sym.var(name).as_np_ndarray() for name in names]
     graph = (_trace_mxnet1 if MXNET_MAJOR < 2 else _trace_mxnet2)(block, args, symbols)
     if isinstance(graph, (list, tuple)):
-        raise ValueError(f'{type(block).__name__} returns {len(graph)} arrays: only a block that returns one '
-                         'array can be hybridized here; use its own hybridize()')
+        raise ValueError(f'{type(block).__name__} returns a list or tuple: only a block that returns one array, '
+                         'not in a list, can be hybridized here; use its own hybridize()')
     return graph, names
 
 

@@ -459,13 +459,14 @@ def test_an_unused_layer_of_unknown_shape_is_an_error(devices):
     assert hybridized(net)(X).tolist() == net(X).tolist()
 
 
-def test_two_outputs_are_an_error(devices):
-    class Two(HybridBlock):
+@pytest.mark.parametrize('num_outputs', [1, 2])
+def test_a_list_of_outputs_is_an_error(num_outputs, devices):
+    class Several(HybridBlock):
         def forward(self, a):
-            return a, a
+            return [a] * num_outputs
 
-    with pytest.raises(ValueError, match='Two returns 2 arrays: only a block that returns one array'):
-        hybridized(Two())(np.ones(1, ctx=devices[0]))
+    with pytest.raises(ValueError, match='Several returns a list or tuple: only a block that returns one array, not'):
+        hybridized(Several())(np.ones(1, ctx=devices[0]))
 
 
 def test_default_values():

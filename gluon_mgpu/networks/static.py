@@ -21,15 +21,14 @@ from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, mx
 MAX_OPERATORS = 4
 
 OPERATORS = """
-    Activation BatchNorm Convolution Dropout Embedding FullyConnected LayerNorm LeakyReLU Pooling
-    Flatten L2Normalization SwapAxis UpSampling
-    _np_copy _np_dot _np_max _np_min _np_reshape _np_squeeze _np_sum _np_transpose _npx_relu _npx_reshape _npx_sigmoid
-    _npi_absolute _npi_add _npi_add_scalar _npi_broadcast_to _npi_concatenate _npi_exp _npi_flip _npi_greater_scalar
-    _npi_less_equal_scalar _npi_log _npi_matmul _npi_mean _npi_multiply _npi_multiply_scalar _npi_negative
-    _npi_power_scalar _npi_rsubtract_scalar _npi_rtrue_divide_scalar _npi_sign _npi_sqrt _npi_square _npi_stack
-    _npi_subtract _npi_subtract_scalar _npi_tanh _npi_true_divide _npi_true_divide_scalar _npi_where
-    _maximum_scalar _minimum_scalar _split_v2 amp_cast batch_dot broadcast_maximum broadcast_minimum clip
-    elemwise_add expand_dims log_softmax pick slice slice_axis smooth_l1 softmax tile repeat
+    Activation amp_cast batch_dot BatchNorm broadcast_maximum broadcast_minimum clip Convolution Dropout elemwise_add
+    Embedding expand_dims Flatten FullyConnected L2Normalization LayerNorm LeakyReLU log_softmax pick Pooling repeat
+    reshape_like slice slice_axis smooth_l1 softmax SwapAxis tile UpSampling _maximum_scalar _minimum_scalar _np_copy
+    _np_dot _np_max _np_min _np_reshape _np_squeeze _np_sum _np_transpose _npi_absolute _npi_add _npi_add_scalar
+    _npi_broadcast_to _npi_concatenate _npi_dot _npi_exp _npi_flip _npi_greater_scalar _npi_less_equal_scalar _npi_log
+    _npi_matmul _npi_mean _npi_multiply _npi_multiply_scalar _npi_negative _npi_power_scalar _npi_rsubtract_scalar
+    _npi_rtrue_divide_scalar _npi_sign _npi_sqrt _npi_square _npi_stack _npi_subtract _npi_subtract_scalar _npi_tanh
+    _npi_true_divide _npi_true_divide_scalar _npi_where _npx_relu _npx_reshape _npx_sigmoid _split_v2
 """
 TESTED = frozenset(OPERATORS.split())
 
@@ -45,7 +44,8 @@ class TracedGraph:
         self._name, self._num_arrays, self._params = name, len(names), list(params.values())
         self._arrays_on: dict[Context, list] = {}  # values, then gradients, that the operators use
         statistics = symbol.list_auxiliary_states()
-        self.is_static, self.has_statistics = is_tested(symbol), bool(statistics)
+        self.has_statistics = bool(statistics)
+        self.is_static = is_tested(symbol) and params.keys() >= set(statistics)  # a function's cannot be copied
         arrays = [*names, *params]
         static = [name for name in params if name in statistics or used_once or not autograd.is_recording()]
         if self.is_static:

@@ -113,7 +113,7 @@ No usable Python was found; this package needs Python 3.9 or newer with venv. Fo
   {tmp_path}/bin/python3.12 (3.12.1 without venv)
   {tmp_path}/bin/python3.11 (does not run)
   {tmp_path}/bin/python3 (3.8.18)
-Install it: {SUDO}apt-get install -y python3.12-venv libgomp1 libstdc++6 libquadmath0
+Install it: {SUDO}apt-get install -y python3.12-venv libgomp1 libquadmath0
 Or select another Python: make ... PYTHON=/path/to/python3.14
 """
     assert not (tmp_path / 'venv').exists()
@@ -180,7 +180,7 @@ def test_an_environment_that_cannot_be_used(make_venv, tmp_path):
 
 
 @pytest.mark.parametrize(('machine', 'packages'), [
-    (X86, 'libgomp1 libstdc++6 libquadmath0'), (ARM, 'libgomp1 libstdc++6 libopenblas0-pthread liblapacke')])
+    (X86, 'libgomp1 libquadmath0'), (ARM, 'libgomp1 libopenblas0-pthread liblapacke')])
 def test_missing_libraries_of_the_system(machine, packages, make_venv, tmp_path):
     """They are named before anything is installed, with one command that installs all of them."""
     programs = {'python3': python('3.11.7'), **machine}

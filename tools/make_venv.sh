@@ -11,13 +11,13 @@ oldest=${3:-}
 
 # Libraries of the system that MXNet needs, and packages that a minimal system lacks: the same as in README.md
 if [ "$(uname -m)" = aarch64 ]; then
-  libraries=(libgomp.so.1 libstdc++.so.6 libopenblas.so.0 liblapacke.so.3)
-  debian='libgomp1 libstdc++6 libopenblas0-pthread liblapacke'
-  fedora='libgomp libstdc++ openblas-serial lapack'
+  libraries=(libgomp.so.1 libopenblas.so.0 liblapacke.so.3)
+  debian='libgomp1 libopenblas0-pthread liblapacke'
+  fedora='libgomp openblas-serial lapack'
 else
-  libraries=(libgomp.so.1 libstdc++.so.6 libquadmath.so.0)
-  debian='libgomp1 libstdc++6 libquadmath0'
-  fedora='libgomp libstdc++ libquadmath'
+  libraries=(libgomp.so.1 libquadmath.so.0)
+  debian='libgomp1 libquadmath0'
+  fedora='libgomp libquadmath'
 fi
 
 fail() {

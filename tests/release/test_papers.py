@@ -53,7 +53,7 @@ def test_pre_commit_runs_what_make_lint_runs():
 
 def test_the_workflow_tests_every_supported_python():
     supported = re.findall(r'Python :: (3\.\d+)', text('pyproject.toml'))
-    assert supported == ['3.9', '3.10', '3.11', '3.12', '3.13']
+    assert supported == ['3.9', '3.10', '3.11', '3.12', '3.13', '3.14']
     assert re.search(r'^\s+python: \[(.*)\]$', WORKFLOW.read_text(), re.M)[1] == str(supported)[1:-1]
 
 

@@ -79,9 +79,9 @@ def main() -> None:
                 results[variant].append(json.loads(done.stdout.splitlines()[-1]))
         for variant, found in results.items():
             ms, system, faults, mb = (sorted(r[unit] for r in found) for unit in found[0])
-            print(f'{case}, {variant}: {statistics.median(ms):.1f} ms a step ({ms[0]:.1f} to {ms[-1]:.1f}), system '
-                  f'{statistics.median(system):.1f} ms, {statistics.median(faults):,.0f} page faults, {max(mb):,.0f} MB',
-                  flush=True)
+            print(f'{case}, {variant}: {statistics.median(ms):.1f} ms per step ({ms[0]:.1f} to {ms[-1]:.1f}), '
+                  f'system {statistics.median(system):.1f} ms, {statistics.median(faults):,.0f} page faults, '
+                  f'{mb[-1]:,.0f} MB', flush=True)
 
 
 if __name__ == '__main__':

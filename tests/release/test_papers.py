@@ -58,7 +58,8 @@ def test_uv_knows_that_only_one_mxnet_can_be_installed():
 
 def test_the_packages_of_a_minimal_system():
     """README.md names what `make` asks for."""
-    for name, command in (('debian', 'apt-get install -y python3-venv make'), ('fedora', 'dnf install -y python3 make')):
+    commands = {'debian': 'apt-get install -y python3-venv make', 'fedora': 'dnf install -y python3 make'}
+    for name, command in commands.items():
         arm64, x86 = re.findall(rf"^  {name}='(.*)'", text('tools/make_venv.sh'), re.M)
         assert re.search(rf'^    sudo {command} {x86}  ', text('README.md'), re.M)
         assert f'`sudo {command} {arm64}`' in text('docs/devices.md')

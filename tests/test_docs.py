@@ -108,6 +108,7 @@ def test_code_is_written_after_its_comment(hooks):
     assert page.startswith(f'before\n\n{comment}\n````python\ndef sgd(') and page.endswith('\n````\n\nafter\n')
     assert hooks.with_code(page.replace('def sgd', 'def old')) == page
     assert hooks.diff('a = 1\nb = 2', 'a = 1\nc = 3') == '  a = 1\n- b = 2\n+ c = 3'
+    assert hooks.diff('x\na = 1\ny', 'for b in x:\n    a = 1\ny') == '- x\n+ for b in x:\n- a = 1\n+     a = 1\n  y'
 
 
 @pytest.mark.slow

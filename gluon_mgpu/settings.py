@@ -194,7 +194,8 @@ def check_settings(chapter: str, settings: dict) -> dict:
     known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:
         if name not in known:
-            raise ValueError(f'{name}: not a setting of {chapter}.train; it has {", ".join(known)}')
+            names = ', '.join(name for name in known if name not in ('num_gpus', 'batch_size', 'lr'))
+            raise ValueError(f'{name}: {chapter} has no such setting; it has {names}')
     values = {name: setting.checked(settings.get(name, setting.default_of(chapter))) for name, setting in known.items()}
     num_gpus, run = values['num_gpus'], values['run']
     if isinstance(values['devices'], str):

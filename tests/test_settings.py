@@ -44,8 +44,8 @@ def test_the_arguments_of_train():
 
 
 @pytest.mark.parametrize('chapter, changes, message', [
-    ('scratch', {'momentum': 0.9}, 'momentum: not a setting of scratch.train; it has num_gpus, devices, shares, batch'),
-    ('concise', {'quiet': True}, 'quiet: not a setting of concise.train; it has .*, net$'),
+    ('scratch', {'momentum': 0.9}, 'momentum: scratch has no such setting; it has devices, shares, acc'),
+    ('concise', {'quiet': True}, 'quiet: concise has no such setting; it has .*, net$'),
     ('concise', {'batch_size': 10**400}, 'batch_size 10+: must be an integer from 1 to 2147483647'),
     ('concise', {'lr': 1e-320}, 'lr 1e-320: must be in the range of float32, 1.2e-38 to 3.4e.38'),
     ('concise', {'momentum': 1}, 'momentum 1: must be a number of at least 0 and less than 1'),

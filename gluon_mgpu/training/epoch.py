@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from operator import length_hint
 
+from ..base.checks import at_least_0
 from ..distributed.workers import Workers
 from .history import Epoch
 from .losses import Losses
@@ -80,14 +81,15 @@ class CurrentEpoch:
                                images_per_second=self._losses.rows / (time.perf_counter() - self._started))
 
     def result(self, test_acc: float, lr: float | None) -> Epoch:
-        """Return the results; raise ValueError if the batches were not read to the end or there are no losses."""
+        """Return the results; raise ValueError for another `test_acc`, unread batches and an epoch without losses."""
+        test_acc = at_least_0('test_acc', test_acc)
         total, rows = self._losses.total, self._losses.rows
         if self.training:
             raise ValueError('the batches of this epoch were not read to the end: to train on fewer, pass shorter '
                              'data, such as load_data(..., train_size=n)')
         if not rows:
             raise ValueError('the epoch has no losses: call record_losses(ls) after each batch')
-        return Epoch(self.number, self.seconds, total / rows, float(test_acc), rows / self.seconds, lr)
+        return Epoch(self.number, self.seconds, total / rows, test_acc, rows / self.seconds, lr)
 
     def state(self) -> dict:
         """Return the arguments with which `__init__` continues the epoch, except the first three."""

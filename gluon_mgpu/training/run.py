@@ -176,7 +176,7 @@ class Run:
         """Record the current epoch with its test accuracy, 0 to 1, equal on all workers.
 
         Decides with all workers whether the run is complete, prints a line and writes ``history.csv``. Raises
-        ValueError if the batches of the epoch were not read to the end, or it has no losses.
+        ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
         """
         result = self._epoch.result(test_acc, self.lr)
         self.history.append(result)

@@ -233,7 +233,7 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     ({'devices': None, 'num_gpus': '2'}, "num_gpus '2': must be an integer from 1"),
     ({'shares': [3, 1, 1]}, 'shares 3,1,1: must be one number for each of'),
     ({'shares': [3, 0]}, 'share 0: must be a number above 0'),
-    ({'allreduce': [1]}, r'allreduce \[1\]: must be one of star, ring'), ({'data': 5}, 'data must be a pair .*, not int'),
+    ({'allreduce': [1]}, r'allreduce \[1\]: must be one of star'), ({'data': 5}, 'data must be a pair .*, not int'),
     ({'data': ()}, 'data must be a pair .*, not tuple'), ({'data': ([], [], [])}, 'data must be a pair .*, not tuple'),
     ({'batch_size': 8, 'data': (of_labels(0, 9), of_labels(0))}, 'batch_size 8, but the training data has'),
     ({'data': (of_labels(0, 10), of_labels(0))}, 'training labels are from 0 to 10, but the network has 10 outputs'),

@@ -17,11 +17,16 @@ from typing import Any
 from ..base.machine import num_cores, processor, processor_flags, versions
 from ..data.folders import FILES, DownloadError, cache_dir, find, named_folder
 from ..mxnet_setup import runtime
-from ..mxnet_setup.installation import NVIDIA_LIBRARIES, how_to_get_horovod, in_wheel, installed_builds, loads, obstacle
+from ..mxnet_setup.installation import (
+    NVIDIA_LIBRARIES,
+    PACKAGES,
+    how_to_get_horovod,
+    in_wheel,
+    installed_builds,
+    loads,
+    obstacle,
+)
 
-# Packages needed for training besides NumPy and MXNet: module -> name for pip
-PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
-            'safetensors': 'safetensors', 'PIL': 'pillow'}
 # Variables that affect MXNet or the visible GPUs
 ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|MALLOC|CUDA)_\w+|GLIBC_TUNABLES|LD_PRELOAD|DMLC_ROLE')
 PROBE = 2**16  # bytes written to test a disk

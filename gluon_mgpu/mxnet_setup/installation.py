@@ -105,7 +105,9 @@ def explain(error: Exception, imported_before: bool = False) -> str:
 
     `imported_before` says that this process has imported modules of MXNet before.
     """
-    if remedy := how_to_unhide(error):
+    library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
+    remedy = '' if library else how_to_unhide(error)
+    if remedy:
         return f'MXNet cannot be imported ({_line(error)}): {remedy}'
     if imported_before:
         return (f'MXNet cannot be imported again after a failed import ({_line(error)}): restart Python and import '
@@ -114,7 +116,6 @@ def explain(error: Exception, imported_before: bool = False) -> str:
     if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
         return f'The module {name}, which MXNet imports, is missing: pip install {package}'
-    library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
     if not library and sys.flags.optimize > 1:
         return 'MXNet needs its docstrings, which Python -OO removes: leave out -OO and unset PYTHONOPTIMIZE'
     if not library:
@@ -139,8 +140,9 @@ def explain(error: Exception, imported_before: bool = False) -> str:
 
 def how_to_unhide(error: BaseException) -> str:
     """Return the remedy if files in the program's folder hide modules of the same name and caused `error`, or ''."""
-    used = {getattr(module, '__file__', '') for module in [*sys.modules.values()]}
-    used.update(frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    used = {getattr(module, '__file__', '') for name, module in [*sys.modules.items()] if name != '__main__'}
+    used.update(frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
+                if frame.f_globals.get('__name__') != '__main__')
     used.add(getattr(error, 'filename', ''))  # of a SyntaxError
     folder = Path(sys.path[0]).absolute()
     others = [entry for entry in sys.path if Path(entry).absolute() != folder]
@@ -154,7 +156,7 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
     line = str(error) if isinstance(error, MXNetImportError) else ''
     if not line and isinstance(error, ImportError):
         name = (error.name or '').partition('.')[0]
-        remedy = how_to_unhide(error) or name in PACKAGES and f'pip install {PACKAGES[name]}'
+        remedy = how_to_unhide(error) or (name in PACKAGES and f'pip install {PACKAGES[name]}')
         if remedy or name == 'numpy':
             line = obstacle() or f'{_line(error)}: {remedy}'
     if not line:

@@ -204,7 +204,8 @@ def test_after_a_failed_import_python_must_be_restarted(site, tmp_path):
 def test_a_file_that_hides_a_module(site, name, source, mxnet, tmp_path):
     (tmp_path / f'{name}.py').write_text(source)
     (tmp_path / 'test.py').touch()  # hides one as well, but is not imported
-    result = site('-c', CAUGHT, mxnet=mxnet, numpy=None if name == 'numpy' else NUMPY)
+    (tmp_path / 'pdb.py').write_text(CAUGHT)  # hides one as well, but is the program
+    result = site('pdb.py', mxnet=mxnet, numpy=None if name == 'numpy' else NUMPY)
     assert result.stdout.endswith(f'): rename {tmp_path}/{name}.py, which Python imports instead of the module of that '
                                   'name\n'), result.stderr
 
@@ -233,9 +234,11 @@ def test_a_program_without_a_package(module, tmp_path):
     assert re.fullmatch('ModuleNotFoundError: .*tqdm.*: pip install tqdm .*\n', result.stderr)
 
 
-@pytest.mark.parametrize('error', [ImportError('a bug'), ModuleNotFoundError('a bug', name='gluon_mgpu.none'), KeyError(1)])
-def test_other_import_errors_keep_their_traceback(error, monkeypatch):
+@pytest.mark.parametrize('error', [ImportError('a bug'), ModuleNotFoundError('a bug', name='gluon_mgpu.none'),
+                                   KeyError(1)])
+def test_other_import_errors_keep_their_traceback(error, monkeypatch, tmp_path):
     seen = []
+    monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])  # the folder of the program, here not that of tests
     monkeypatch.setattr(sys, '__excepthook__', lambda *args: seen.append(args))
     installation.end_program(type(error), error, None)
     assert seen == [(type(error), error, None)]

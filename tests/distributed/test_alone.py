@@ -1,6 +1,10 @@
 """Tests of a worker without other workers: place in the job, shards of batches, flags."""
+import contextlib
+import os
+import resource
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy
@@ -194,6 +198,37 @@ def test_other_connections_do_not_block_the_workers(monkeypatch, words):
     assert not ended
     for connection in [*strangers, *watches[0]._others, *watches[1]._others]:
         connection.close()
+
+
+def test_many_open_files(monkeypatch):
+    """The connections have descriptors above 1023, which select() rejects. Worker 1 leaves."""
+    ended, watches, everybody, values = [], {}, threading.Barrier(2), {}
+    monkeypatch.setattr(watch.os, '_exit', ended.append)
+
+    def be_worker(rank):
+        def allgather(value):
+            values[rank] = value
+            everybody.wait()
+            return [values[0], values[1]]
+        watches[rank] = watch.Watchdog(rank, allgather, '127.0.0.1', f'of the test, {rank}')
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    with contextlib.ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        while files.enter_context(open(os.devnull)).fileno() < 1100:
+            pass
+        thread = threading.Thread(target=be_worker, args=(1,), daemon=True)
+        thread.start()
+        be_worker(0)
+        thread.join(10)
+        time.sleep(3 * watch.BEAT)  # each hears from the other
+        assert watches[0]._thread.is_alive() and watches[1]._thread.is_alive()
+        watches[1].leave()
+        watches[0]._thread.join(10)
+        assert ended == [] and watches[0]._heard == {}
+        for connection in [*watches[0]._others, *watches[1]._others]:
+            connection.close()
 
 
 def test_the_others_wait_for_a_late_worker(monkeypatch):

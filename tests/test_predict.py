@@ -30,12 +30,13 @@ def runs(trained, tmp_path, devices, monkeypatch, capsys):
     idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
     monkeypatch.chdir(tmp_path)
 
-    def run(chapter):
+    def run(chapter, *flags):
         module = {'scratch': scratch, 'concise': concise}[chapter]
-        if not (trained / chapter).exists():
+        folder = trained / ''.join([chapter, *flags])
+        if not folder.exists():
             assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
-                                '--no-plot', *devices_flag(devices), '--out-dir', str(trained / chapter)]) == 0
-        shutil.copytree(trained / chapter, tmp_path / chapter)
+                                '--no-plot', *devices_flag(devices), '--out-dir', str(folder), *flags]) == 0
+        shutil.copytree(folder, tmp_path / chapter)
         capsys.readouterr()
         return tmp_path / chapter, float(history(tmp_path / chapter)[-1]['test_acc'])
 
@@ -49,6 +50,27 @@ def test_the_accuracy_equals_that_of_the_run(chapter, runs, capsys):
     assert predict.main([str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [f'test acc: {accuracy:.4f}', f'picture: {folder}/predictions.png']
     assert (folder / 'predictions.png').read_bytes()[:4] == b'\x89PNG'
+
+
+@pytest.mark.slow
+def test_the_accuracy_of_a_run_with_shares(runs, devices, capsys):
+    """Each device has its own statistics of batch norm, so it must get the same rows in the same batches."""
+    folder, accuracy = runs('concise', '--shares', ','.join('2' + '1' * (len(devices) - 1)), '--train-size', '40')
+    assert predict.main([str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
+    assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
+    assert 'the run has computed its accuracy on ' in capsys.readouterr().out
+
+
+def test_the_rows_follow_the_shares_and_the_batches(devices):
+    sizes = []
+
+    def net(X):
+        sizes.append(len(X))
+        return X.reshape(len(X), -1)[:, :2]
+
+    predict.probabilities(net, numpy.zeros((8, 28, 28), 'float32'), devices[:2], batch_size=4, shares='3,1')
+    assert sizes == [3, 1, 3, 1]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Plots of measured and expected scaling. Imports matplotlib on first use."""
 from __future__ import annotations
 
+from ..base.files import write_picture
 from ..plot import figure
 from .expected import Expected
 from .report import TITLES
@@ -28,7 +29,7 @@ def scaling_curves(results: list, path, title: str) -> None:
              xticks=sorted({r['num_devices'] for r in results}))
     axes.set_ylim(bottom=0)
     axes.legend(loc='lower right')
-    fig.savefig(path)
+    write_picture(fig, path)
 
 
 def expected_curves(expected: list[Expected], path, title: str) -> None:
@@ -50,4 +51,4 @@ def expected_curves(expected: list[Expected], path, title: str) -> None:
     axes.set_yscale('log')
     axes.set(xlabel='devices', ylabel='images/s', xticks=counts, xticklabels=[str(k) for k in counts])
     axes.legend(loc='upper left', fontsize='small')
-    fig.savefig(path)
+    write_picture(fig, path)

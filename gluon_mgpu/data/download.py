@@ -84,7 +84,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
                             'set XDG_CACHE_HOME to a writable folder') from None
     problems = '; '.join(f'{", ".join(hosts)} {problem}' for problem, hosts in hosts_by_problem.items())
     raise DownloadError(f'{title} could not be downloaded ({problems})',
-                        'use --data-dir to name a folder with the files, or --dataset glyphs')
+                        'use --data-dir to name a folder with the files')
 
 
 def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:

@@ -55,4 +55,4 @@ def named_folder(dataset: str, data_dir: str | os.PathLike) -> Path:
     # Report the folder that has most of the files; if none has any, the one that the user named
     folder = min(reversed(folders), key=lambda folder: len(missing[folder]))
     raise ValueError(f'{folder}: {", ".join(missing[folder])} missing; put the four files of {dataset} there, or '
-                     'name another folder with --data-dir; without GLUON_MGPU_DATA, they are downloaded')
+                     'name another folder with --data-dir')

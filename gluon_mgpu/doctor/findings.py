@@ -165,7 +165,8 @@ def _disks(facts: dict) -> Iterator[Finding]:
 
 def _data(facts: dict) -> Iterator[Finding]:
     what, _, remedy = facts['data']['fashion-mnist'].get('error', '').partition('; ')
-    if what and facts['data']['mnist']['folder']:
-        yield Finding('warning', f'GLUON_MGPU_DATA: {what}', f'train on MNIST with --dataset mnist; {remedy}')
-    elif what:
-        yield Finding('fault', f'GLUON_MGPU_DATA: {what}', remedy)
+    if what:
+        only_mnist = facts['data']['mnist']['folder']
+        yield Finding('warning' if only_mnist else 'fault', f'GLUON_MGPU_DATA: {what}',
+                      f'{"train on MNIST with --dataset mnist; " if only_mnist else ""}{remedy}; '
+                      'unset GLUON_MGPU_DATA to download them')

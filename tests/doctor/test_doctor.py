@@ -204,7 +204,7 @@ def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
     fault, = package.examine()['findings']
     assert fault['level'] == 'fault' and fault['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
-    assert 'missing' in fault['what'] and fault['remedy']
+    assert 'missing' in fault['what'] and fault['remedy'].endswith('; unset GLUON_MGPU_DATA to download them')
 
 
 def test_a_data_folder_with_mnist_only(tmp_path, monkeypatch):

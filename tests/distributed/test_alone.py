@@ -312,7 +312,6 @@ def test_the_shard_of_another_worker_is_rejected():
     (['--horovod', '--devices', 'cpu:0'], 'each worker has one device'),
     (['--horovod', '--allreduce', 'ring'], 'each worker has one device'),
     (['--horovod', '--shares', '3,1'], 'leave out --num-gpus, --devices, --shares and --allreduce'),
-    (['--fp16-allreduce'], 'works only with --horovod'),
 ])
 def test_flags_that_exclude_each_other(capsys, flags, words):
     assert scratch.main(flags) == 2

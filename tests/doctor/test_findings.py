@@ -117,11 +117,10 @@ def test_a_line_is_split_where_its_remedy_begins(line, what, remedy):
 
 def test_the_screen_of_a_machine_with_gpus():
     facts = facts_with(self_test__driver=driver(V100, H200), self_test__mxnet=CUDA, horovod__installed=True,
-                       self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'},
-                       cuda_libraries={'libcudart.so.11.0': '/x', 'libcudnn.so.8': None})
+                       self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'})
     lines = ' '.join(line.strip() for line in screen({'can_train': True, 'findings': [], **facts}))
     for text in ('mxnet-cu112 1.9.1, with CUDA, for compute capability 5.0 to 8.9',
-                 '1 of 2 libraries found; missing: libcudnn.so.8', 'for CUDA up to 12.4',
+                 'for CUDA up to 12.4',
                  'Tesla V100, 16.0 GiB, compute capability 7.0, supported here; runs with mxnet-cu112',
                  'compute capability 9.0, not supported here; runs with the revived MXNet 2',
                  'works with this MXNet'):

@@ -6,8 +6,8 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -54,20 +54,20 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     return [data[rows[i]].as_in_ctx(device) for i, device in enumerate(devices[:k])]
 
 
-def split_batch(X: Any, y: Any, devices: Sequence[Context],
-                shares: Sequence[float] | None = None) -> tuple[list[Any], list[Any]]:
-    """Split the rows of a batch, X and y, over devices; see `split_and_load`.
+def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
+    """Split the rows of a batch, X and y, over devices, by the shares of `Devices` if they have any.
 
     Source: D2L 13.5.5, ``split_batch``. Raises ValueError if `X` and `y` have different numbers of rows.
     """
-    if len(X) != len(y):
-        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
+    check_rows(X, y)
+    shares = getattr(devices, 'shares', None)
     return split_and_load(X, devices, shares), split_and_load(y, devices, shares)
 
 
-def split_by(shares: Sequence[float] | str | None, devices: Sequence[Context]) -> Callable:
-    """Return `split_batch` with these shares, checked; `split_batch` itself if they are None."""
-    return split_batch if shares is None else partial(split_batch, shares=check_shares(shares, devices))
+def check_rows(X: Any, y: Any) -> None:
+    """Raise ValueError if `X` and `y` have different numbers of rows."""
+    if len(X) != len(y):
+        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
 
 
 def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ import pytest
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, allreduce_algorithm, kvstore, ring, star, tree
+from gluon_mgpu.parallel.devices import Devices
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices
 DTYPES = ['float32', 'float64', 'float16', 'int32']
@@ -177,8 +178,8 @@ def test_training_equals_training_with_star(name, k, device_list, rng):
         calls = []
         device_params = [scratch.get_params(params, device) for device in devices]
         for X, y in batches:
-            scratch.train_batch(*oracle.to_mx([X, y]), device_params, devices, 0.2,
-                                allreduce=lambda data: calls.append(allreduce(data)))
+            together = Devices(devices, allreduce=lambda data: calls.append(allreduce(data)))
+            scratch.train_batch(*oracle.to_mx([X, y]), device_params, together, 0.2)
         assert len(calls) == len(batches)
         replicas = [p.flat.asnumpy() for p in device_params]
         assert all((replica == replicas[0]).all() for replica in replicas)

@@ -15,6 +15,7 @@ from gluon_mgpu.networks import pieces
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import Residual, resnet18
 from gluon_mgpu.parallel import sync_batch_norm
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import Trainer
@@ -65,7 +66,8 @@ def train(make, devices, synchronized, sizes=SIZES, side=12):
     fast, loss = (SyncBatchNorm if synchronized else hybridized)(net), gluon.loss.SoftmaxCrossEntropyLoss()
     for n in sizes:
         X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n).astype('int32')
-        concise.train_batch(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer, devices, 64)
+        concise.train_batch(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer,
+                            Devices(devices, 64))
     npx.waitall()
     return net
 

@@ -19,6 +19,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast, conv2d
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import Trainer
@@ -317,7 +318,7 @@ def on_first_device(state, X, y, devices):
 
 def concise_step(state, X, y, devices, **options):
     net, loss, trainer = state
-    concise.train_batch(X, y, net, loss, trainer, devices, 12, **options)
+    concise.train_batch(X, y, net, loss, trainer, Devices(devices, 12, **options))
 
 
 def make_concise(devices, **options):
@@ -367,7 +368,7 @@ RIGHT = {
     'only a hybridized network': (partial(make_only_a_network, kind=hybridized), step_without_trainer),
     'SyncBatchNorm': (partial(make_only_a_network, kind=SyncBatchNorm), step_without_trainer),
     'the concise chapter': (make_concise, concise_step),
-    'the concise chapter in parts': (make_concise, partial(concise_step, accumulate=2)),
+    'the concise chapter in parts': (make_concise, partial(concise_step, parts=2)),
     'updates on the devices': (partial(make_concise, update_on_kvstore=False), concise_step),
 }
 

@@ -7,13 +7,11 @@ parameters, and with all gradients of a device in one array, one sum is enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from operator import is_
 
-from ..mxnet_setup.compat import autograd, gluon, mx, np, zero_grad
+from ..mxnet_setup.compat import gluon, mx
 from .allreduce import star
 from .flat import flatten_gradients
-from .sync_batch_norm import SyncBatchNorm
 
 # Limits of one multi_sgd_update: the number of parameters, and the size of the smallest relative to the largest (the
 # operator takes as long for each parameter as for the largest)
@@ -123,17 +121,3 @@ class Trainer(gluon.Trainer):
         return groups
 
 
-def prepare_idle_devices(net: Callable, X_shards: list, devices: list) -> None:
-    """Prepare devices that got no rows for ``Trainer.step``; does not block.
-
-    Their gradients become zero, or stay as they are with ``grad_req='add'``. Their batch norm statistics are updated
-    with the first device's rows, ``X_shards[0]``; each device computes its statistics itself. (`SyncBatchNorm` has
-    updated all devices' statistics already.)
-    """
-    idle_devices = devices[len(X_shards):]
-    for device in idle_devices if X_shards and not isinstance(net, SyncBatchNorm) else ():
-        with autograd.record():
-            y_hat = net(X_shards[0].as_in_ctx(device))
-        y_hats = list(y_hat) if isinstance(y_hat, (list, tuple)) else [y_hat]
-        autograd.backward(y_hats, [np.zeros_like(y_hat) for y_hat in y_hats])  # updates the statistics on MXNet 2
-    zero_grad(net, idle_devices)

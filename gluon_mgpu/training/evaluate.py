@@ -63,7 +63,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     workers : Workers, optional
         Sum the counts over all workers; each passes its own shard of the batches.
     """
-    devices = check_omp_threads(_devices_of(net) if devices is None else devices)
+    devices = _devices_of(net) if devices is None else devices
+    check_omp_threads(devices)
 
     def counts() -> Iterator[tuple[float, int]]:
         started: list = []
@@ -78,7 +79,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                 del started[:MAX_STARTED // 2]
         yield _read(started)
 
-    workers = workers or Workers()
+    workers = workers or getattr(devices, 'workers', None) or Workers()
     with workers.engine_errors_cleared():
         correct, rows = workers.allreduce_counts(counts())
     if rows == 0:

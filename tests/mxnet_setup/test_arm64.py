@@ -216,7 +216,7 @@ print(before, openblas.openblas_get_num_threads())
 
 @pytest.mark.parametrize(('processor', 'message'), [
     ('aarch64', 'This is an ARM64 machine and needs no emulation: make test\n'),
-    ('x86_64', 'make test-arm64 emulates an ARM64 machine and needs qemu-aarch64-static. On Debian and Ubuntu:\n'
+    ('x86_64', 'make test-arm64 emulates an ARM64 machine and needs QEMU. On Debian and Ubuntu:\n'
                '  sudo apt-get install qemu-user-static mmdebstrap debian-archive-keyring\n'),
 ])
 def test_machines_that_cannot_emulate(processor, message, tmp_path):

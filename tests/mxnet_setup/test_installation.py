@@ -91,7 +91,8 @@ def test_fake_packages_can_be_loaded(site):
     ({'OMP_NUM_THREADS': '0'}, "OMP_NUM_THREADS='0' is not", 'set it to 1'),
 ])
 def test_one_line_with_the_remedy(site, fakes, reason, remedy):
-    result = site('-c', CAUGHT, **fakes)
+    # With -S, Python before 3.14 does not know that it runs in a virtual environment
+    result = site('-c', 'import sys; sys.prefix = "environment"' + CAUGHT, **fakes)
     assert result.returncode == 0, result.stderr
     assert reason in result.stdout
     assert remedy in result.stdout

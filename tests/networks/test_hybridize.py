@@ -8,9 +8,10 @@ import numpy
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
-from gluon_mgpu.networks import hybridize
-from gluon_mgpu.networks.hybridize import MAX_OPERATORS, hybridized
-from gluon_mgpu.networks.tracing import isolate, trace_function
+from gluon_mgpu.networks import static
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.static import MAX_OPERATORS, isolate
+from gluon_mgpu.networks.tracing import trace_function
 from gluon_mgpu.training.parameters import trainable
 
 
@@ -136,8 +137,8 @@ def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
         def __del__(self):
             deleted.append(1)
 
-    cached_op = hybridize.cached_op
-    monkeypatch.setattr(hybridize, 'cached_op', lambda *args: Operator(cached_op(*args)))
+    cached_op = static.cached_op
+    monkeypatch.setattr(static, 'cached_op', lambda *args: Operator(cached_op(*args)))
     double = hybridized(lambda a: np.multiply(a, 2)) if kind == 'function' else hybridized(identity_block(devices))
     for n in range(2, 3 * MAX_OPERATORS):
         for rows in (n, 1):  # 1 is used every time, so its operator stays

@@ -13,8 +13,9 @@ from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, zero_grad
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.allreduce import star
+from gluon_mgpu.parallel.replicas import prepare_idle_devices
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer, prepare_idle_devices
+from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer
 from gluon_mgpu.training.parameters import trainable
 
 MOVING = partial(Trainer, move_gradients=True)
@@ -323,7 +324,7 @@ def test_all_optimizers(optimizer, num_devices, device_list):
             with autograd.record():
                 ls = [(net(X_shard) - y_shard) ** 2 for X_shard, y_shard in zip(X_shards, y_shards)]
             autograd.backward(ls)
-            prepare_idle_devices(net, X_shards, devices)
+            prepare_idle_devices(net, X, devices)
             trainer.step(12)
         results.append(values(net))
     for one, several in zip(*results):
@@ -358,7 +359,7 @@ def test_idle_devices_keep_the_sums_of_gradients(kind, device_list):
             with autograd.record():
                 ls = [(net(X_shard)[:, 0] - y_shard) ** 2 for X_shard, y_shard in zip(X_shards, y_shards)]
             autograd.backward(ls)
-            prepare_idle_devices(net, X_shards, devices)
+            prepare_idle_devices(net, X, devices)
         trainer.step(19)
         results.append([replicas[0] for replicas in values(net)])
     for one, several in zip(*results):
@@ -410,7 +411,7 @@ def test_a_network_from_a_file(devices, tmp_path):
         with autograd.record():
             ls = [nets[0](X_shard)[:, 0] - y_shard for X_shard, y_shard in zip(X_shards, y_shards)]
         autograd.backward(ls)
-        prepare_idle_devices(nets[0], X_shards, devices)
+        prepare_idle_devices(nets[0], np.ones((4, 3)), devices)
         trainer.step(4)
     # the gradient of column 0 is 1 for each weight and the bias; two steps of 0.1
     numpy.testing.assert_allclose(nets[0](X).asnumpy(), expected - [[0.8, 0]], rtol=1e-5, atol=1e-6)

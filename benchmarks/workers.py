@@ -44,7 +44,7 @@ GBITS = 10, 100    # networks that the model is plotted for
 class WithoutSums(HorovodWorkers):
     """Workers that do not sum gradients, so that a step is computation only."""
 
-    def _allreduce(self, array, kind, compression=None):
+    def _allreduce(self, array, kind):
         # 'numbers' are losses and signals, sent a few times per second
         return super()._allreduce(array, kind) if kind == 'numbers' else array
 
@@ -87,7 +87,7 @@ def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
 
 def run_as_worker(task: str, network: str | None) -> None:
     """Run a task as one of the workers; rank 0 prints the result as JSON."""
-    with (WithoutSums if task == 'without' else HorovodWorkers)(fp16=task == 'fp16') as workers:
+    with (WithoutSums if task == 'without' else HorovodWorkers)() as workers:
         found = step(workers, network) if network else link(workers)
         if workers.rank == 0:
             print(json.dumps(found), flush=True)
@@ -153,15 +153,15 @@ def measure(name: str, launch: tuple, environment: dict) -> dict:
     print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, '
           f'{found["wait"] * 1e3:.2f} ms until an allreduce starts', flush=True)
     for network, size in gradient_sizes().items():
-        sums, half, without = (job(launch, environment, task, network) for task in ('sums', 'fp16', 'without'))
+        sums, without = (job(launch, environment, task, network) for task in ('sums', 'without'))
         expected = model(2, 4 * size, found)
         exposed = 1 - without['seconds'] / sums['seconds']
         found[network] = {'step': sums['seconds'], 'without': without['seconds'], 'bytes': sums['bytes'],
-                          'model': expected, 'exposed': exposed, 'fp16': half}
+                          'model': expected, 'exposed': exposed}
         print(f'{name}, {network}: gradients summed in {found["gradients"][network] * 1e3:.1f} ms (model: '
               f'{expected * 1e3:.1f} ms); {sums["seconds"] * 1e3:.1f} ms per step, {without["seconds"] * 1e3:.1f} ms '
-              f'without the sum, which takes {exposed:.0%}; {sums["bytes"] / 1e6:.2f} MB sent per worker and step; in '
-              f'float16, {half["seconds"] * 1e3:.1f} ms per step and {half["bytes"] / 1e6:.2f} MB', flush=True)
+              f'without the sum, which takes {exposed:.0%}; {sums["bytes"] / 1e6:.2f} MB sent per worker and step',
+              flush=True)
     return found
 
 

@@ -223,8 +223,7 @@ class Job:
     def _command(self) -> str:
         """Return the beginning of a command that resumes this run."""
         words = [self.workers.launcher and f'{self.workers.launcher} ...', f'python -m gluon_mgpu.{self.chapter.name}']
-        words += [f'--{name.replace("_", "-")}' for name in ('horovod', 'fp16_allreduce') if self.settings[name]]
-        return ' '.join(filter(None, words))
+        return ' '.join(filter(None, [*words, self.settings['horovod'] and '--horovod']))
 
     def _callbacks(self) -> list[Callback]:
         """Return the callbacks besides checkpoints."""
@@ -245,9 +244,7 @@ def _workers(chapter: Chapter, given: dict, signals: StopSignals) -> contextlib.
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
                              '--num-gpus, --devices, --shares and --allreduce, and start one worker per device')
         from .distributed.horovod_workers import HorovodWorkers
-        return HorovodWorkers(given.get('fp16_allreduce', False), signals, chapter.name)
-    if given.get('fp16_allreduce'):
-        raise ValueError('--fp16-allreduce: works only with --horovod')
+        return HorovodWorkers(signals, chapter.name)
     info = launch_info()
     # mpirun and srun are also used to start independent programs
     if info and info.launcher == 'horovodrun' and info.size > 1:

@@ -163,8 +163,6 @@ FLAGS = (
     Setting('plot', 'draw accuracy.png', True, kind=bool, on_resume='free'),
     Setting('horovod', 'train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device',
             False, kind=bool, kept=False, page='many-machines.md'),
-    Setting('fp16_allreduce', 'with --horovod: send gradients as float16', False, kind=bool, kept=False,
-            page='many-machines.md'),
     Setting('quiet', 'print only the summary and warnings', False, kind=bool, on_resume='free'),
 )
 ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}

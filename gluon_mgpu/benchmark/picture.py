@@ -1,6 +1,7 @@
 """Plot of measured scaling. Imports matplotlib on first use."""
 from __future__ import annotations
 
+from ..base.files import write_picture
 from ..plot import figure
 from .report import TITLES
 
@@ -25,4 +26,4 @@ def scaling_curves(results: list, path, title: str) -> None:
              xticks=sorted({r['num_devices'] for r in results}))
     axes.set_ylim(bottom=0)
     axes.legend(loc='lower right')
-    fig.savefig(path)
+    write_picture(fig, path)

@@ -6,6 +6,7 @@ from itertools import cycle
 
 import numpy
 
+from ..base.files import write_picture
 from ..parallel.allreduce import ALGORITHMS
 from ..plot import figure
 
@@ -44,7 +45,7 @@ def draw_times(costs: dict, path) -> None:
         axes.set(title=f'{network}, {num_bytes / 1e6:.1f} MB of gradients', xlabel='devices')
     both[0].set_ylabel('one allreduce (ms)')
     both[0].legend(fontsize=8)
-    fig.savefig(path)
+    write_picture(fig, path)
 
 
 def draw_bytes(costs: dict, path) -> None:
@@ -62,4 +63,4 @@ def draw_bytes(costs: dict, path) -> None:
     in_gradients = (lambda mb: numpy.asarray(mb) * 1e6 / num_bytes, lambda n: numpy.asarray(n) * num_bytes / 1e6)
     axes.secondary_yaxis('right', functions=in_gradients).set_ylabel(f'in gradients of {num_bytes / 1e6:.1f} MB')
     axes.legend()
-    fig.savefig(path)
+    write_picture(fig, path)

@@ -39,14 +39,15 @@ class Piece:
                   for name in self._inputs}
         results = self._operator(*inputs.values())
         outputs = dict(zip(self._outputs, results if isinstance(results, (list, tuple)) else [results]))
+        if all(array.grad is None for array in inputs.values()):  # all layers up to here are frozen
+            arrays.update(outputs)
+            return lambda gradients: None
         arrays.update((name, as_input(array)) for name, array in outputs.items())
 
         def backward(gradients: dict[str, Any]) -> None:
-            heads = [gradients.pop(name) for name in outputs]
-            if any(array.grad is not None for array in inputs.values()):  # else all layers up to here are frozen
-                autograd.backward(list(outputs.values()), heads)
-                for name, array in inputs.items():
-                    accumulate(gradients, name, array.grad)
+            autograd.backward(list(outputs.values()), [gradients.pop(name) for name in outputs])
+            for name, array in inputs.items():
+                accumulate(gradients, name, array.grad)
 
         return backward
 

@@ -56,9 +56,9 @@ class SyncBatchNorm(HybridizedBlock):
         if not autograd.is_training() or not X_shards:
             raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
                              'without training, call net(X)')
-        if self._pending:
-            self._outdated, self._pending = self._pending.y_hats, None
-            self._check_outdated('autograd.backward(ls) ends at the outputs of SyncBatchNorm: call net.backward(ls)')
+        self._outdated, self._pending = self._pending.y_hats if self._pending else [], None
+        _check_not_reached(self._outdated, 'autograd.backward(ls) ends at the outputs of SyncBatchNorm: call '
+                                           'net.backward(ls)')
         params = {param.var().name: param for param in self.collect_params().values()}
         frozen = [param.grad_req == 'null' for param in params.values()]
         if not self._parts or frozen != self._frozen:
@@ -69,7 +69,7 @@ class SyncBatchNorm(HybridizedBlock):
         arrays_on = [{**inputs, self._data: as_input(X) if _is_recorded(X) else X}
                      for inputs, X in zip(inputs_on, X_shards)]
         backwards = [part.run(arrays_on) for part in self._parts]
-        y_hats = [arrays[self._result] for arrays in arrays_on]
+        y_hats = [as_input(arrays[self._result]) for arrays in arrays_on]
         if autograd.is_recording():
             self._pending = _ForwardPass(inputs_on, backwards, y_hats)
         return y_hats
@@ -95,23 +95,25 @@ class SyncBatchNorm(HybridizedBlock):
             # 3. Pass them on to what is in front of X, and write all gradients. It must be one pass, because the losses
             # may also use X, what is in front of it, and parameters in other ways, such as in a penalty
             for inputs, gradients in zip(inputs_on, gradients_on):
-                ls += [inputs[name] for name in gradients]
-                head_grads += gradients.values()
+                names = [name for name in gradients if name in inputs]  # not the output, if all layers are frozen
+                ls += [inputs[name] for name in names]
+                head_grads += [gradients[name] for name in names]
             autograd.backward(ls, head_grads)
-        self._check_outdated('the losses depend on two forward passes of SyncBatchNorm, but net.backward(ls) only '
-                             'works for the last one: call it after each forward')
-
-    def _check_outdated(self, message: str) -> None:
-        """Raise ValueError if a backward pass has ended at outputs of an earlier forward pass."""
-        y_hats, self._outdated = self._outdated, []
-        if any(y_hat._fresh_grad for y_hat in y_hats):
-            raise ValueError(message)
+        _check_not_reached(self._outdated, 'the losses depend on two forward passes of SyncBatchNorm, but '
+                                           'net.backward(ls) only works for the last one: call it after each forward')
 
 
 class _ForwardPass(NamedTuple):
     inputs_on: list[dict]       # on each device, X and the parameters by name
     backwards: list[Backward]   # of each part
     y_hats: list
+
+
+def _check_not_reached(y_hats: list, message: str) -> None:
+    """Raise ValueError if a backward pass has ended at these outputs, which belong to no backward pass."""
+    if any(y_hat._fresh_grad for y_hat in y_hats):
+        y_hats.clear()
+        raise ValueError(message)
 
 
 def _is_recorded(array: Any) -> bool:

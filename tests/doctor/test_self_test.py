@@ -151,19 +151,3 @@ def test_the_home_folder_is_hidden(monkeypatch, tmp_path):
 def test_no_home_folder(monkeypatch):
     monkeypatch.setattr(facts.Path, 'home', lambda: (_ for _ in ()).throw(RuntimeError('none')))
     assert facts.without_home({'a': '/x'}) == {'a': '/x'}
-
-
-# CUDA's libraries
-
-def test_libraries_in_wheels_are_found_without_a_driver(monkeypatch, tmp_path):
-    (tmp_path / 'nvidia/cudnn/lib').mkdir(parents=True)
-    (tmp_path / 'nvidia/cudnn/lib/libcudnn.so.8').touch()
-    monkeypatch.setattr(facts, 'installed_builds', lambda: ['mxnet-cu112'])
-    monkeypatch.setattr(facts, 'loads', lambda name: name == 'libnccl.so.2')
-    monkeypatch.setattr(sys, 'path', [str(tmp_path)])
-    found = facts._cuda_libraries()
-    assert found.pop('libcudnn.so.8') == f'{tmp_path}/nvidia/cudnn/lib/libcudnn.so.8'
-    assert found.pop('libnccl.so.2') == 'the system'
-    assert len(found) == 9 and not any(found.values())
-    monkeypatch.setattr(facts, 'installed_builds', lambda: ['mxnet'])
-    assert facts._cuda_libraries() is None

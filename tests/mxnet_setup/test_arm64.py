@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,8 @@ NEEDED = ['libdl.so.2', *installation.ARM_LIBRARIES, 'libm.so.6']
 REPAIRED = {'libdl.so.2', *installation.SYSTEM_LIBRARIES, 'libm.so.6'}
 
 # patchelf as far as the repair uses it, for a text file that has a needed library on each line
-PATCHELF = f"""#!{sys.executable} -S
+PATCHELF = f"""#!/bin/sh
+exec {shlex.quote(sys.executable)} -S - "$@" <<'END'
 import sys
 *flags, path = sys.argv[1:]
 libraries = open(path).read().split()
@@ -42,6 +44,7 @@ while flags:
         sys.exit(flag)
 if output != path:
     open(output, 'w').write('\\n'.join(libraries))
+END
 """
 
 

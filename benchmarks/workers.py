@@ -26,13 +26,13 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests' / 'distributed
 from two_hosts import LAUNCHER, TwoHosts, obstacle
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.cost_model.formulas import ring_time
 from gluon_mgpu.cost_model.measure import gradient_sizes
 from gluon_mgpu.data import load_data
 from gluon_mgpu.distributed import launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np, npx
+from gluon_mgpu.parallel.allreduce import ring
 from gluon_mgpu.training.run import Callback, Run
 
 WORK = {'LeNet': (scratch.train, 60, 256, 0.2), 'ResNet-18': (concise.train, 6, 64, 0.1)}  # steps, rows, learning rate
@@ -44,12 +44,12 @@ GBITS = 10, 100    # networks that the model is plotted for
 class WithoutSums(HorovodWorkers):
     """Workers that do not sum gradients, so that a step is computation only."""
 
-    def _allreduce(self, array, kind, compression=None):
+    def _allreduce(self, array, kind):
         # 'numbers' are losses and signals, sent a few times per second
         return super()._allreduce(array, kind) if kind == 'numbers' else array
 
-    def trainer(self, params, optimizer, optimizer_params):
-        return Workers.trainer(self, params, optimizer, optimizer_params)
+    def trainer(self, *args, **settings):
+        return Workers.trainer(self, *args, **settings)
 
 
 class Steps(Callback):
@@ -76,18 +76,18 @@ def sent_bytes() -> float:
 def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
     """Return the median seconds of one blocking allreduce of `size` numbers."""
     data, seconds = np.zeros(size), []
-    for number in range(rounds + 5):
+    for _ in range(rounds + 5):
         npx.waitall()
         began = time.perf_counter()
         workers._allreduce(data, f'size.{size}')
         npx.waitall()
-        seconds += [time.perf_counter() - began] * (number >= 5)
-    return statistics.median(seconds)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[5:])  # the first are a warm-up
 
 
 def run_as_worker(task: str, network: str | None) -> None:
     """Run a task as one of the workers; rank 0 prints the result as JSON."""
-    with (WithoutSums if task == 'without' else HorovodWorkers)(fp16=task == 'fp16') as workers:
+    with (WithoutSums if task == 'without' else HorovodWorkers)() as workers:
         found = step(workers, network) if network else link(workers)
         if workers.rank == 0:
             print(json.dumps(found), flush=True)
@@ -122,7 +122,7 @@ def link(workers) -> dict:
 
 def model(k: int, num_bytes: int, link: dict, beta: float | None = None) -> float:
     """Return the modelled seconds of one allreduce over k workers: the wait, then a ring."""
-    return link['wait'] + ring_time(k, num_bytes, link['alpha'], link['beta'] if beta is None else beta)
+    return link['wait'] + ring.cost(k).seconds(num_bytes, link['alpha'], link['beta'] if beta is None else beta)
 
 
 def step(workers, network: str) -> dict:
@@ -153,15 +153,15 @@ def measure(name: str, launch: tuple, environment: dict) -> dict:
     print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, '
           f'{found["wait"] * 1e3:.2f} ms until an allreduce starts', flush=True)
     for network, size in gradient_sizes().items():
-        sums, half, without = (job(launch, environment, task, network) for task in ('sums', 'fp16', 'without'))
+        sums, without = (job(launch, environment, task, network) for task in ('sums', 'without'))
         expected = model(2, 4 * size, found)
         exposed = 1 - without['seconds'] / sums['seconds']
         found[network] = {'step': sums['seconds'], 'without': without['seconds'], 'bytes': sums['bytes'],
-                          'model': expected, 'exposed': exposed, 'fp16': half}
+                          'model': expected, 'exposed': exposed}
         print(f'{name}, {network}: gradients summed in {found["gradients"][network] * 1e3:.1f} ms (model: '
               f'{expected * 1e3:.1f} ms); {sums["seconds"] * 1e3:.1f} ms per step, {without["seconds"] * 1e3:.1f} ms '
-              f'without the sum, which takes {exposed:.0%}; {sums["bytes"] / 1e6:.2f} MB sent per worker and step; in '
-              f'float16, {half["seconds"] * 1e3:.1f} ms per step and {half["bytes"] / 1e6:.2f} MB', flush=True)
+              f'without the sum, which takes {exposed:.0%}; {sums["bytes"] / 1e6:.2f} MB sent per worker and step',
+              flush=True)
     return found
 
 

@@ -16,39 +16,42 @@ import numpy
 from flags import read_flags
 
 from gluon_mgpu import scratch
-from gluon_mgpu.base.checks import positive
-from gluon_mgpu.data import load_data_fashion_mnist
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.devices import try_gpu
 from gluon_mgpu.mxnet_setup.compat import autograd, npx
+from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.plot import Animator
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.setup import Setup
+
+
+def backward(X, y, params, device):
+    X, y = X.as_in_ctx(device), y.as_in_ctx(device)
+    with autograd.record():
+        ls = [loss(lenet(X, params), y)]
+    for l in ls:
+        l.backward()
+    return ls
 
 
 def train_batch(X, y, params, device, lr, batch_size):
-    X, y = X.as_in_ctx(device), y.as_in_ctx(device)
-    with autograd.record():
-        l = loss(lenet(X, params), y)
-    l.backward()
+    ls = backward(X, y, params, device)
     sgd(params, lr, batch_size)
-    return [l]
+    return ls
 
 
-def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=0):
-    lr = positive('lr', lr)
-    device = try_gpu() if device is None else device
-    run = Run(num_epochs) if run is None else run
-    train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else data
-    npx.random.seed(seed)
+def train(batch_size, lr, **settings):
+    setup = Setup('scratch', 1, batch_size, lr, settings)
+    (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
+    npx.random.seed(setup.seed)
     params = init_params()
     params = get_params(params, device)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    for epoch in run.epochs([params], seed=seed):
+    for epoch in run.epochs([params], seed=setup.seed, lr=lr):
         for X, y in run.batches(train_iter):
-            run.record_losses(train_batch(X, y, params, device, lr, batch_size))
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, devices=[device])
+            run.record_losses(train_batch(X, y, params, device, run.lr, batch_size))
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, split_batch, [device])
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary([device])
@@ -74,7 +77,7 @@ def losses(train: Callable, rows: int, lr: float = 0.2) -> list[float]:
 
 def compare(one: Callable, several: Callable, devices: list, rows: int, lr: float) -> None:
     """Print the losses of two programs, one on the first device and one on the first two."""
-    on_one = losses(lambda *args, **kwargs: one(*args, device=devices[0], **kwargs), rows, lr)
+    on_one = losses(lambda *args, **kwargs: one(*args, devices=devices[:1], **kwargs), rows, lr)
     on_two = losses(lambda *args, **kwargs: several(2, *args, devices=devices[:2], **kwargs), rows, lr)
     print('losses on one device {:.4f} {:.4f}, on two {:.4f} {:.4f}'.format(*on_one, *on_two))
 

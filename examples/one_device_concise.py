@@ -15,41 +15,42 @@ from flags import read_flags
 from one_device import compare
 
 from gluon_mgpu import concise
-from gluon_mgpu.base.checks import positive
-from gluon_mgpu.data import load_data_fashion_mnist
-from gluon_mgpu.devices import try_gpu
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.plot import Animator
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.parameters import trainable
-from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.setup import Setup
+
+
+def backward(X, y, net, device, loss):
+    X, y = X.as_in_ctx(device), y.as_in_ctx(device)
+    with autograd.record():
+        ls = [loss(net(X), y)]
+    autograd.backward(ls)
+    return ls
 
 
 def train_batch(X, y, net, loss, trainer, device, batch_size):
-    X, y = X.as_in_ctx(device), y.as_in_ctx(device)
-    with autograd.record():
-        l = loss(net(X), y)
-    l.backward()
+    ls = backward(X, y, net, device, loss)
     trainer.step(batch_size)
-    return [l]
+    return ls
 
 
-def train(batch_size, lr, num_epochs=10, device=None, data=None, run=None, seed=0):
-    lr = positive('lr', lr)
-    device = try_gpu() if device is None else device
-    run = Run(num_epochs) if run is None else run
-    train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else data
-    npx.random.seed(seed)
+def train(batch_size, lr, **settings):
+    setup = Setup('concise', 1, batch_size, lr, settings)
+    (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
+    npx.random.seed(setup.seed)
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net, loss = hybridized(net, used_once=True), hybridized(loss)  # for speed: each as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    for epoch in run.epochs(net, trainer, seed):
+    for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):
+            trainer.set_learning_rate(run.lr)
             run.record_losses(train_batch(X, y, net, loss, trainer, device, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter)
         animator.add(epoch, (test_acc,))

@@ -37,6 +37,7 @@ from pathlib import Path
 from flags import read_flags
 
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd, train_batch
 
@@ -104,7 +105,7 @@ def train(X, y, params: list, devices: list, lr: float, num_steps: int, allreduc
         differences.append(largest_difference(device_params))
         losses.append([float(loss(lenet(X.as_in_ctx(device), params), y.as_in_ctx(device)).mean())
                        for device, params in zip(devices, device_params)])
-        train_batch(X, y, device_params, devices, lr, allreduce)
+        train_batch(X, y, device_params, Devices(devices, allreduce=allreduce), lr)
     return differences, losses
 
 

@@ -9,10 +9,12 @@ import signal
 import sys
 
 # Python 3.9 has no orig_argv, but argv begins with -m while it looks for the module
-if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5]) and \
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5]):
     # Ctrl-C ends a program of this package without a traceback while it is imported; see `base.program.run_program`
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from gluon_mgpu.mxnet_setup.installation import end_program
+    sys.excepthook = end_program
 
 import importlib
 

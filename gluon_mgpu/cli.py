@@ -94,9 +94,7 @@ def _workers(args, chapter: Chapter, signals) -> contextlib.AbstractContextManag
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
                              '--num-gpus, --devices, --shares and --allreduce, and start one worker per device')
         from .distributed.horovod_workers import HorovodWorkers
-        return HorovodWorkers(args.fp16_allreduce, signals, chapter.name)
-    if args.fp16_allreduce:
-        raise ValueError('--fp16-allreduce: works only with --horovod')
+        return HorovodWorkers(signals, chapter.name)
     info = launch_info()
     # mpirun and srun are also used to start independent programs
     if info and info.launcher == 'horovodrun' and info.size > 1:
@@ -131,7 +129,7 @@ def _resumed_flags(chapter: Chapter, parser, args, argv: list, resumed: ResumedR
         raise ValueError(f'{resumed.folder} is a run of {before["chapter"]}: resume it with python -m '
                          f'gluon_mgpu.{before["chapter"]}')
     # `devices` also determines num_gpus. A run may continue with Horovod or without it
-    kept = {name: before.get(name) for name in vars(args) if name not in ('num_gpus', 'horovod', 'fp16_allreduce')}
+    kept = {name: before.get(name) for name in vars(args) if name not in ('num_gpus', 'horovod')}
     kept['out_dir'] = resumed.folder
     if args.horovod:
         kept.pop('allreduce', None)
@@ -202,7 +200,7 @@ def _open_folder(args, resumed: ResumedRun | None, config: dict, stack: contextl
 def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path | None, heading: str,
            workers: Workers, signals: StopSignals, devices: list, data: tuple) -> Any:
     """Call the chapter's `train` with a `Run` that writes to `out_dir`; return the trained network."""
-    horovod = ['--horovod'] * args.horovod + ['--fp16-allreduce'] * args.fp16_allreduce
+    horovod = ['--horovod'] * args.horovod
     launcher = f'{workers.launcher} ... ' if workers.launcher else ''
     command = launcher + shlex.join(['python', '-m', f'gluon_mgpu.{chapter.name}', *horovod])
     folder = shlex.quote(str(out_dir))
@@ -256,7 +254,6 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
         help="relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows")
     add('--horovod', action='store_true',
         help='train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device')
-    add('--fp16-allreduce', action='store_true', help='with --horovod: send gradients as float16')
     add('--batch-size', type=integer_flag(), default=chapter.batch_size, metavar='ROWS',
         help='images in a batch, over all devices (default: %(default)s)')
     add('--lr', type=number_flag(), default=chapter.lr, metavar='RATE', help='learning rate (default: %(default)s)')

@@ -12,9 +12,10 @@ import sys
 from itertools import cycle
 from pathlib import Path
 from statistics import mean
+from textwrap import fill
 from typing import Any
 
-from .base.files import SameFolder
+from .base.files import SameFolder, write_picture
 from .base.flags import Parser, picture, text
 from .training.run import Callback, Run
 
@@ -113,11 +114,11 @@ def accuracy_curve(history: list, path, title: str) -> None:
     axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
     axes.annotate(f'{history[-1].test_acc:.3f}', (epochs[-1], history[-1].test_acc), xytext=(0, -14),
                   textcoords='offset points', ha='center', color='tab:blue')
-    axes.set(title=title, ylabel='test accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
+    axes.set(title=in_lines(title), ylabel='test accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
     loss_axes.plot(epochs, [e.loss for e in history], 'o-', color='tab:orange')
     loss_axes.set(xlabel='epoch', ylabel='training loss (nats)')
     loss_axes.set_ylim(bottom=0)
-    fig.savefig(path)
+    write_picture(fig, path)
 
 
 def compare_runs(folders: list, path) -> None:
@@ -126,11 +127,17 @@ def compare_runs(folders: list, path) -> None:
     datasets, names, seconds, epochs, test_accs = zip(*(_read_run(Path(folder)) for folder in folders))
     for i, (folder, name) in enumerate(zip(folders, names)):
         label = name if names.count(name) == 1 else f'{name} in {folder}'
-        axes.plot(epochs[i], test_accs[i], 'o-', alpha=0.8, label=f'{label}: {mean(seconds[i]):.1f} s per epoch')
-    axes.set(title=f'Test accuracy on {", ".join(sorted({*datasets}))}', xlabel='epoch',
+        label = f'{label}: {mean(seconds[i]):.1f} s per epoch'
+        axes.plot(epochs[i], test_accs[i], 'o-', alpha=0.8, label=in_lines(label))
+    axes.set(title=in_lines(f'Test accuracy on {", ".join(sorted({*datasets}))}'), xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
     axes.legend()
-    fig.savefig(path)
+    write_picture(fig, path)
+
+
+def in_lines(text: str, width: int = 60) -> str:
+    """Break text into lines of at most `width` characters for a figure, where ``$`` would begin a formula."""
+    return fill(text, width, break_on_hyphens=False).replace('$', r'\$')
 
 
 def figure(size: tuple, **subplots) -> tuple:

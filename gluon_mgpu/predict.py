@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy
 
+from .base.checks import integer
+from .base.files import write_picture
 from .base.flags import Parser, picture, text
 from .data import load_data
 from .data.glyphs import LETTERS
@@ -20,7 +22,7 @@ from .data.image_file import read_image
 from .devices import parse_devices
 from .load_run import trained_network
 from .mxnet_setup.compat import npx
-from .parallel.split import split_and_load
+from .parallel.split import check_shares, split_and_load
 
 ROWS, COLUMNS = 6, 6  # test images in the picture
 NUM_CLASSES_SHOWN = 3
@@ -32,15 +34,18 @@ NAMES = {  # of the classes; the first line is D2L 4.2's ``FashionMNIST.text_lab
 }
 
 
-def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:
+def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256,
+                  shares: Any = None) -> numpy.ndarray:
     """Return the probabilities (n, 10) of the classes for images (n, 28, 28), computed on all devices; blocks.
 
-    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1].
+    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1]. `shares` is as in `split_and_load`,
+    or text such as ``'3,1'``.
     """
     shards = []
+    shares = shares and check_shares(shares, devices)
     for start in range(0, len(images), batch_size):
         X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)
-        shards += [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices)]
+        shards += [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices, shares)]
     return numpy.concatenate([shard.asnumpy() for shard in shards])
 
 
@@ -66,7 +71,7 @@ def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray,
     halves: Any = fig.subfigures(1, 2, width_ratios=(7, 7.4))
     _draw_images(halves[0], images, labels, predicted, names)
     _draw_confusion(halves[1], labels, predicted, names)
-    fig.savefig(path)
+    write_picture(fig, path)
 
 
 def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
@@ -125,7 +130,14 @@ def _run(args: argparse.Namespace) -> None:
     _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
-    predicted = probabilities(net, test_images, devices).argmax(axis=1)
+    # The rows of the run's own evaluation: each device has its own statistics of batch norm
+    same_devices = list(map(str, devices)) == config['devices']
+    batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
+    predicted = probabilities(net, test_images, devices, batch_size,
+                              config.get('shares') if same_devices else None).argmax(axis=1)
+    if config['chapter'] == 'concise' and not same_devices:
+        print(f'the run has computed its accuracy on {", ".join(config["devices"])}, each with its own statistics of '
+              'batch norm: it can differ from this one')
     run = Path(args.run)
     out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
     share = (predicted == labels).mean()

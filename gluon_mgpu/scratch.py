@@ -19,21 +19,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
-from .base.checks import integer
-from .data import load_data_fashion_mnist
-from .data.batches import check_data
-from .devices import check_devices, devices_from
 from .mxnet_setup.compat import Context, autograd, np, npx
 from .networks.hybridize import hybridized
 from .parallel.accumulate import in_parts
-from .parallel.allreduce import ALGORITHMS, allreduce_algorithm
+from .parallel.allreduce import ALGORITHMS
+from .parallel.devices import as_devices
 from .parallel.flat import FlatParams, flattened
-from .parallel.split import split_batch, split_by
+from .parallel.split import split_batch
 from .plot import Animator
 from .training.evaluate import evaluate_accuracy_gpus
-from .training.run import Run
-from .training.schedules import check_lr
+from .training.setup import Setup
 
 
 def init_params(scale: float = 0.01) -> list:
@@ -102,7 +99,7 @@ def allreduce(data: list) -> None:
 
     `data` has one array per device, all with the same shape and dtype.
 
-    Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce.py` has other algorithms.
+    Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce/` has other algorithms.
     """
     for i in range(1, len(data)):
         data[0] += data[i].as_in_ctx(data[0].ctx)
@@ -125,13 +122,26 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
         param -= lr / batch_size * param.grad
 
 
-def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float,
-                allreduce: Callable = allreduce, batch_size: int | None = None, accumulate: int = 1,
-                split_batch: Callable = split_batch) -> list:
+@in_parts  # not in the book: adds up the gradients of the parts of `Devices`; a device without rows gets zeros
+def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
+    """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
+
+    Source: D2L 13.5.6, the first half of ``train_batch``.
+    """
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():  # The loss is calculated separately on each device
+        ls = [loss(lenet(X_shard, params), y_shard)
+              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+    for l in ls:  # Backpropagation is performed separately on each device
+        l.backward()
+    return ls
+
+
+def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float) -> list:
     """Train on one batch, split over the devices; does not block.
 
     Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
-    ValueError if `X` and `y` have different numbers of rows, or if they have none and `batch_size` is not given.
+    ValueError if `X` and `y` have different numbers of rows, or if they have none.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
@@ -140,46 +150,22 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     X, y : np.ndarray, (n, 1, 28, 28) and (n,)
     device_params : list of lists of np.ndarray
         The parameters on each device, from `get_params`. They are updated in place and stay equal on all devices.
-    allreduce : callable
-        Sums a list of arrays, one per device, in place.
-    batch_size : int, optional
-        Divisor of the summed gradient; by default the number of rows of `X`, as in the book. `train` always passes its
-        own batch size, so that each image has the same weight in an epoch. Otherwise a short last batch would take as
-        large a step as a full one: with batches of 256, each of the last 96 of 60,000 images would count 256/96 = 2.7
-        times as much as any other.
-    accumulate : int
-        Train each shard in this many parts, which needs less memory and gives the same update.
-    split_batch : callable
-        (X, y, devices) -> (X_shards, y_shards).
+    devices : list of mx.Context
+        Possibly `Devices`, which can have shares, parts, another allreduce or another divisor than the rows of `X`.
     """
-    batch_size = integer('batch_size', X.shape[0] if batch_size is None else batch_size, minimum=1)
-    X_shards, y_shards = split_batch(X, y, devices)
-    # Not in the book: FlatParams become a list of one array, so that one allreduce sums all gradients
-    flat_params = [flattened(params) for params in device_params]
-    ls = []
-    # Not in the book: with accumulate > 1, each shard is trained in parts, whose gradients are added up
-    for X_parts, y_parts in in_parts(X_shards, y_shards, accumulate, lambda i: [p.grad for p in flat_params[i]]):
-        with autograd.record():  # The loss is calculated separately on each device
-            ls_of_parts = [loss(lenet(X_part, params), y_part)
-                           for X_part, y_part, params in zip(X_parts, y_parts, device_params)]
-        for l in ls_of_parts:  # Backpropagation is performed separately on each device
-            l.backward()
-        ls += ls_of_parts
-    for params in flat_params[len(X_shards):]:  # A device without rows still has the gradient of the previous batch
-        for param in params:
-            param.grad[:] = 0
+    devices = as_devices(devices, allreduce)  # a plain list gets equal shards and the allreduce above
+    ls = backward(X, y, device_params, devices)
+    flat_params = [flattened(params) for params in device_params]  # for speed: one array instead of eight
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(flat_params[0])):
-        allreduce([params[i].grad for params in flat_params])
+        devices.allreduce([params[i].grad for params in flat_params])
     # The parameters are updated separately on each device
     for params in flat_params:
-        sgd(params, lr, batch_size)
+        sgd(params, lr, devices.divisor(X))
     return ls
 
 
-def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int = 10, devices: list | None = None,
-          data: tuple | None = None, run: Run | None = None, seed: int = 0,
-          allreduce: Callable | str = allreduce, accumulate: int = 1, shares: list | str | None = None) -> None:
+def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any) -> None:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.5.6, ``train``. Here all devices compute the accuracy. The book waits for the devices after every
@@ -192,49 +178,30 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, num_epochs: int 
     Parameters
     ----------
     num_gpus : int
-        Number of GPUs, or of CPU contexts if MXNet sees no GPU. Ignored if `devices` is given.
+        Number of GPUs, or of CPU contexts if MXNet sees no GPU.
     batch_size : int
         Rows in a batch, over all devices. Every update is divided by it, including that of a smaller last batch.
     lr : float or callable
         The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
         MXNet's schedulers.
-    num_epochs : int
-        Ignored if `run` is given.
-    devices : list of mx.Context, optional
-    data : (train_iter, test_iter), optional
-        By default Fashion-MNIST.
-    run : Run, optional
-        Drives and records the training: epochs, callbacks, workers; by default a new ``Run(num_epochs)``.
-    seed : int
-        Seed of the initial parameters. `data` has its own seed for the order of the images.
-    allreduce : callable or str
-        Sums a list of arrays, one per device, in place; or a name in `parallel.allreduce.ALGORITHMS`.
-    accumulate : int
-        Number of parts in which each shard is trained, as in `train_batch`.
-    shares : list or str, optional
-        Relative speeds of the devices, such as ``[3, 1]``; see `split_and_load`. The results stay the same.
+    **settings
+        What the book fixes or leaves out, see `Setup`: ``num_epochs=10, seed=0, devices, data, run, allreduce,
+        accumulate, shares``.
     """
-    lr, allreduce = check_lr(lr), allreduce_algorithm(allreduce)
-    accumulate = integer('accumulate', accumulate, minimum=1)
-    devices = devices_from(num_gpus) if devices is None else check_devices(devices)
-    split_f = split_by(shares, devices)
-    run = Run(num_epochs) if run is None else run  # Not in the book: progress, checkpoints, several machines
-    allreduce = run.workers.extend_allreduce(allreduce)  # Not in the book: with --horovod, also over the machines
-    train_iter, test_iter = load_data_fashion_mnist(batch_size) if data is None else check_data(data, batch_size)
-    run.check(train_iter, test_iter)
-    npx.random.seed(seed)
+    setup = Setup('scratch', num_gpus, batch_size, lr, settings, allreduce)
+    devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
+    npx.random.seed(setup.seed)
     params = init_params()
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
-    params_on = dict(zip(devices, device_params))  # Not in the book, which computes the accuracy on one device
+    params_on = dict(zip(devices, device_params))
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    for epoch in run.epochs(device_params, seed=seed, lr=lr):
+    for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            run.record_losses(train_batch(X, y, device_params, devices, run.lr, allreduce, batch_size, accumulate,
-                                          split_f))
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, split_f, devices,
-                                          workers=run.workers)
+            run.record_losses(train_batch(X, y, device_params, devices, run.lr))
+        # The book computes the accuracy on one device
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, split_batch, devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

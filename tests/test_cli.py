@@ -13,7 +13,8 @@ from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.networks.precision import check_dtype
-from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.allreduce import ALGORITHMS
+from gluon_mgpu.parallel.split import split_and_load
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
 
@@ -165,7 +166,7 @@ def test_an_unsupported_dtype_is_rejected_before_anything_is_created(capsys, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('algorithm', ['ring', 'tree', 'kvstore'])
+@pytest.mark.parametrize('algorithm', [name for name in ALGORITHMS if name != 'star'])
 def test_allreduce_by_name(algorithm, tmp_path, on_devices):
     out = tmp_path / algorithm
     assert scratch.main([*SMALL, *on_devices, '--allreduce', algorithm, '--no-plot', '--out-dir', str(out)]) == 0
@@ -194,8 +195,8 @@ def test_train_gets_the_flags(chapter, flags, expected, tmp_path, devices, monke
 def test_shares(chapter, tmp_path, devices, monkeypatch):
     """Training and evaluation split every batch by the shares."""
     sizes = []
-    monkeypatch.setattr('gluon_mgpu.parallel.split.split_batch',
-                        lambda X, y, devices, shares: sizes.append(shares) or split_batch(X, y, devices, shares))
+    monkeypatch.setattr('gluon_mgpu.parallel.split.split_and_load', lambda data, devices, shares: (
+        sizes.append(shares) or split_and_load(data, devices, shares)))
     flags = [*SMALL, *devices_flag(devices[:2]), '--train-size', '6', '--batch-size', '4', '--num-epochs', '1']
     assert chapter.main([*flags, '--no-plot', '--shares', '3,1', '--out-dir', str(tmp_path / 'run')]) == 0
     assert len(sizes) > 2 and {*sizes} == {(3, 1)}  # training rows make 2 batches

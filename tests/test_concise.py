@@ -11,12 +11,12 @@ from test_scratch import BATCHES, Batches, largest_difference, of_labels, train_
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
-from gluon_mgpu.parallel.split import split_by
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 
 
-def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, accumulate=1, shares=None):
+def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, **options):
     """Train on the batches; return the parameters on each device in the scratch chapter's form."""
     net = block = oracle.gluon_lenet(params, devices)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -24,13 +24,13 @@ def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, accumula
         net, loss = hybridized(net), hybridized(loss)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
     for X, y in batches:
-        concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices,
-                            accumulate=accumulate, split_batch=split_by(shares, devices))
+        concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer,
+                            Devices(devices, **options))
     return [oracle.gluon_lenet_params(block, device) for device in devices]
 
 
-@pytest.mark.parametrize('accumulate', [1, 2])
-def test_a_worker_without_rows(device_list, rng, accumulate):
+@pytest.mark.parametrize('parts', [1, 2])
+def test_a_worker_without_rows(device_list, rng, parts):
     """A Horovod worker may get no rows of a batch; its own gradient is 0."""
     devices, params = device_list(1), oracle.lenet_params(rng)
     net = oracle.gluon_lenet(params, devices)
@@ -39,7 +39,8 @@ def test_a_worker_without_rows(device_list, rng, accumulate):
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     concise.train_batch(np.array(X), np.array(y), net, loss, trainer, devices)
     before = oracle.gluon_lenet_params(net, devices[0])
-    assert concise.train_batch(np.array(X[:0]), np.array(y[:0]), net, loss, trainer, devices, 4, accumulate) == []
+    devices = Devices(devices, batch_size=4, parts=parts)
+    assert concise.train_batch(np.array(X[:0]), np.array(y[:0]), net, loss, trainer, devices) == []
     assert largest_difference(before, oracle.gluon_lenet_params(net, devices[0])) == 0
 
 
@@ -72,7 +73,7 @@ def test_a_batch_in_parts_equals_the_whole(device_list, rng, k, parts, hybridize
     params = oracle.lenet_params(rng, dtype='float64')
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     whole = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize)
-    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, accumulate=parts)
+    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, parts=parts)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
     assert largest_difference(replicas[0], whole[0]) < 1e-13  # sums in another order, as for k devices
@@ -91,7 +92,7 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
         concise.train_batch(X, y, net, loss, trainer, devices)
     with no_waiting():
         for X, y in batches:
-            concise.train_batch(X, y, net, loss, trainer, devices, accumulate=2)
+            concise.train_batch(X, y, net, loss, trainer, Devices(devices, parts=2))
             ls = concise.train_batch(X, y, net, loss, trainer, devices)
     assert [l.size for l in ls] == [1, 1]
 
@@ -99,14 +100,14 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
 def test_a_layer_used_twice_in_parts(devices):
     """MXNet 2 lists its parameters once for each use; their sums must be added once."""
     weights, loss = [], gluon.loss.SoftmaxCrossEntropyLoss()
-    for accumulate in (1, 2):
+    for parts in (1, 2):
         npx.random.seed(0)
         layer, net = gluon.nn.Dense(4, in_units=4), gluon.nn.HybridSequential()
         net.add(layer, layer)
         net.initialize(init=init.Normal(0.5), ctx=devices)
         trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
-        concise.train_batch(np.arange(32.0).reshape(8, 4) / 32, np.arange(8) % 4, net, loss, trainer, devices,
-                            accumulate=accumulate)
+        concise.train_batch(np.arange(32.0).reshape(8, 4) / 32, np.arange(8) % 4, net, loss, trainer,
+                            Devices(devices, parts=parts))
         weights.append(layer.weight.data(devices[0]).asnumpy())
     numpy.testing.assert_allclose(*weights, rtol=1e-5)  # float32, sums in another order
 
@@ -188,11 +189,11 @@ def test_batch_norm_sees_the_parts(devices, rng):
     """By hand: each part moves the running mean by a tenth of the way to the mean of its own rows."""
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
-    X, y = oracle.images(rng, 7)  # 4 and 3 rows, in parts of 2, 2 and 2, 1
+    X, y = oracle.images(rng, 7)  # parts of 4 and 3 rows, each split into 2 and 2, 2 and 1
     data = Batches([(np.array(X), np.array(y))])
     concise.train(2, 7, 0.1, devices=devices[:2], data=(data, data), net=net, run=Run(1, quiet=True), accumulate=2)
     rows = X.reshape(7, 784)
-    for device, parts in zip(devices, ([rows[:2], rows[2:4]], [rows[4:6], rows[6:]])):
+    for device, parts in zip(devices, ([rows[:2], rows[4:6]], [rows[2:4], rows[6:]])):
         expected = 0.9 * 0.1 * parts[0].mean(axis=0) + 0.1 * parts[1].mean(axis=0)
         numpy.testing.assert_allclose(net[1].running_mean.data(device).asnumpy(), expected, rtol=1e-5)  # float32
 

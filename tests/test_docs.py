@@ -90,7 +90,7 @@ def test_the_readme_is_short():
 def test_code_of_the_chapters_page_exists(hooks):
     page = (REPO / 'docs' / 'chapters.md').read_text()
     blocks = hooks.CODE.findall(page)
-    assert len(blocks) == page.count('<!--') == 6
+    assert len(blocks) == page.count('<!--') == 8
     for kind, what in blocks:
         shown = hooks.code_block(kind, what)
         assert '"""' not in shown and shown.count('````python') == (1 if kind == 'code' else 2)
@@ -125,6 +125,13 @@ def test_changed_lines_ignore_comments_and_indentation(hooks):
     other = 'def f(x):\n    for i in x:\n        a = 1\n    return a\n'
     assert hooks.changed_lines(code, other) == []
     assert hooks.changed_lines(other, code) == [2]
+
+
+def test_the_api_has_every_module(hooks):
+    modules = {name for _, names in hooks.api_pages().values() for name in names}
+    package = REPO / 'gluon_mgpu'
+    files = {'.'.join(path.relative_to(package).with_suffix('').parts) for path in package.rglob('[!_]*.py')}
+    assert files <= modules and 'parallel.allreduce' in modules
 
 
 def test_a_missing_function_is_an_error(hooks):

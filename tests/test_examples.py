@@ -461,7 +461,7 @@ def assert_equals_the_chapter_on_one_device(example, chapter, device, rows, lr):
     """Check that the losses are exactly equal: the code for several devices does not change those of one."""
     losses = importlib.import_module('one_device').losses
     of_chapter = losses(lambda *args, **rest: chapter.train(1, *args, devices=[device], **rest), rows, lr)
-    assert losses(lambda *args, **rest: example.train(*args, device=device, **rest), rows, lr) == of_chapter
+    assert losses(lambda *args, **rest: example.train(*args, devices=[device], **rest), rows, lr) == of_chapter
     assert of_chapter[0] > of_chapter[1]  # it learns
 
 

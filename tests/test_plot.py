@@ -97,11 +97,35 @@ def test_compare_runs(tmp_path, figures, capsys):
                                                          'scratch, cpu(0), cpu(1): 2.5 s per epoch']
 
 
-def test_compare_runs_on_the_same_devices_by_their_folders(tmp_path, figures):
-    runs = [run_folder(tmp_path / name, ['cpu(0)'], [0.5]) for name in ('a', 'b')]
+def test_compare_runs_on_the_same_devices_by_their_folders(tmp_path, figures, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [run_folder(Path(name), ['cpu(0)'], [0.5]) for name in ('a', 'b')]
     plot.compare_runs(runs, tmp_path / 'both.png')
     axes, = figures[0].axes
     assert [line.get_label() for line in axes.lines] == [f'scratch, cpu(0) in {run}: 2.0 s per epoch' for run in runs]
+
+
+def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):
+    """Nothing is cut off, and a dollar sign does not begin a formula."""
+    runs = [run_folder(tmp_path / f'{name}-costs-$5-{"and-more-" * 12}', ['cpu(0)'] * 9, [0.5]) for name in ('a', 'b')]
+    plot.compare_runs(runs, tmp_path / 'both.png')
+    legend = figures[0].axes[0].get_legend()
+    assert legend.get_window_extent().width < figures[0].axes[0].get_window_extent().width
+    for run, text in zip(runs, legend.get_texts()):
+        assert text.get_text().replace('\n', '').replace(r'\$', '$').replace(' ', '').count(run) == 1
+        assert '$' not in text.get_text().replace(r'\$', '')
+    title = ', '.join(f'cpu({i})' for i in range(40))
+    accuracy_curve([Epoch(1, 1.0, 1.0, 0.5, 1.0)], tmp_path / 'accuracy.png', title)
+    extent = figures[1].axes[0].title.get_window_extent()
+    assert extent.x0 > 0 and extent.x1 < figures[1].bbox.x1 and extent.y1 < figures[1].bbox.y1
+
+
+def test_a_full_disk_leaves_the_old_picture(tmp_path, full_disk, capsys):
+    run, out = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1]), tmp_path / 'a.png'
+    out.write_bytes(b'old')
+    with full_disk():
+        assert plot.main([run, '--out', str(out)]) == 2
+    assert capsys.readouterr().err == f'plot: {out}: No space left on device\n' and out.read_bytes() == b'old'
 
 
 def test_a_folder_that_is_not_a_run(tmp_path, capsys):

@@ -8,18 +8,18 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.devices import gpus, lists
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
-from gluon_mgpu.parallel.split import split_by
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.training.run import Run
 
 BATCHES = [64, 63, 64, 7, 3, 2, 1, 64, 1, 64, 5, 64, 64, 33, 64, 2, 64, 64, 64, 31]  # rows; 20 steps
 
 
-def train_on(devices, params, batches, lr=0.2, shares=None, **options):
+def train_on(devices, params, batches, lr=0.2, **options):
     """Train on the batches; return the parameters on each device as NumPy arrays."""
     device_params = [scratch.get_params(params, device) for device in devices]
+    devices = Devices(devices, **options)
     for X, y in batches:
-        scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr,
-                            split_batch=split_by(shares, devices), **options)
+        scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr)
     return [[p.asnumpy() for p in params] for params in device_params]
 
 
@@ -94,6 +94,14 @@ def test_a_parameter_is_written_into_and_not_replaced(devices):
     assert params.flat.tolist() == [2] * 6 + [0.5] * 2
 
 
+@pytest.mark.parametrize('args', [(), ('add',)])
+def test_gradients_cannot_be_attached_again(args, devices):
+    """`train_batch` would not see the new gradient."""
+    params = scratch.get_params([np.ones((2, 3)), np.ones(2)], devices[0])
+    with pytest.raises(TypeError, match=r'^the parameters have gradients already, .*: to set one to zero, write'):
+        params[1].attach_grad(*args)
+
+
 def test_get_params_copies_to_the_device(devices):
     params = [np.array([1.0, 2.0])]
     copies = scratch.get_params(params, devices[1])
@@ -148,7 +156,7 @@ def test_a_batch_in_parts_equals_the_whole(device_list, rng, k, parts):
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     whole = train_on(device_list(k), params, batches)
-    replicas = train_on(device_list(k), params, batches, accumulate=parts)
+    replicas = train_on(device_list(k), params, batches, parts=parts)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
     assert largest_difference(replicas[0], whole[0]) < 1e-13  # sums in another order, as for k devices
@@ -179,14 +187,14 @@ def test_train_batch_divides_by_the_rows_in_the_batch(devices, rng):
     assert largest_difference(once[0], [p.asnumpy() for p in params]) > 1e-3
 
 
-@pytest.mark.parametrize('accumulate, sizes, order', [
-    (1, [3, 2, 2], [0, 1, 2, 3, 4, 5, 6]), (2, [2, 1, 1, 1, 1, 1], [0, 1, 3, 5, 2, 4, 6])])
-def test_train_batch_returns_the_loss_of_every_row(accumulate, sizes, order, device_list, rng):
+@pytest.mark.parametrize('parts, sizes, order', [
+    (1, [3, 2, 2], [0, 1, 2, 3, 4, 5, 6]), (2, [2, 1, 1, 1, 1, 1], [0, 1, 2, 3, 4, 5, 6])])
+def test_train_batch_returns_the_loss_of_every_row(parts, sizes, order, device_list, rng):
     params = oracle.lenet_params(rng)
     X, y = oracle.images(rng, 7)
     devices = device_list(3)
     device_params = [scratch.get_params(oracle.to_mx(params), d) for d in devices]
-    ls = scratch.train_batch(np.array(X), np.array(y), device_params, devices, lr=0.1, accumulate=accumulate)
+    ls = scratch.train_batch(np.array(X), np.array(y), device_params, Devices(devices, parts=parts), lr=0.1)
     assert [l.ctx for l in ls][:3] == devices and [l.size for l in ls] == sizes
     expected = oracle.numpy_loss(oracle.numpy_lenet(X, params), y)  # before the update
     numpy.testing.assert_allclose(numpy.concatenate([l.asnumpy() for l in ls]), expected[order], rtol=1e-4)
@@ -198,7 +206,7 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, 2, 6, 2))]
     with no_waiting():
         for X, y in batches:  # also where a device gets no rows
-            scratch.train_batch(X, y, device_params, devices, lr=0.1, accumulate=2)
+            scratch.train_batch(X, y, device_params, Devices(devices, parts=2), lr=0.1)
             ls = scratch.train_batch(X, y, device_params, devices, lr=0.1)
     assert [l.size for l in ls] == [1, 1]
 

@@ -184,10 +184,12 @@ def api_pages() -> dict[str, tuple[str, list[str]]]:
     chapters = ['scratch', 'concise']
     others = sorted(path.stem for path in package.glob('[!_]*.py') if path.stem not in chapters)
     pages = {'api/chapters.md': ('The chapters', chapters), 'api/programs.md': ('Programs and helpers', others)}
-    for folder in sorted(path.parent for path in package.glob('*/__init__.py')):
-        modules = [f'{folder.name}.{path.stem}' for path in sorted(folder.glob('[!_]*.py'))]
-        own = has_definitions(folder / '__init__.py')
-        pages[f'api/{folder.name}.md'] = (folder.name, [folder.name] * own + modules)
+    for folder in sorted(path.parent for path in package.glob('*/**/__init__.py')):
+        name = '.'.join(folder.relative_to(package).parts)
+        modules = [f'{name}.{path.stem}' for path in sorted(folder.glob('[!_]*.py'))]
+        if has_definitions(folder / '__init__.py'):
+            modules.insert(0, name)
+        pages[f'api/{name}.md'] = (name, modules)
     return pages
 
 

@@ -33,7 +33,7 @@ def launch(job: dict) -> None:
 def work(job: dict) -> None:
     """Train as one of the workers."""
     images, labels, test_images, test_labels = read_rows(job)
-    with HorovodWorkers(fp16=job.get('fp16', False)) as workers:
+    with HorovodWorkers() as workers:
         train_iter = BatchIterator(images, labels, job['batch_size'], 'rows', shuffle=True, shard=workers.shard)
         test_iter = BatchIterator(test_images, test_labels, job['batch_size'], 'rows', shard=workers.shard)
         watch = Stopwatch(lambda: sum(workers.allgather(cpu_seconds())))  # each worker has its own process group

@@ -23,7 +23,7 @@ from common import median_seconds, part_of, read_flags
 
 from gluon_mgpu import evaluate_accuracy_gpus
 from gluon_mgpu.mxnet_setup.compat import npx
-from gluon_mgpu.parallel.split import split_by
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.scratch import get_params, init_params, lenet
 
 SPLITS = ('1', '1,1', '3,1', '1,1,1,1', '9,4,2,1')
@@ -34,7 +34,7 @@ def counter(params: list, devices: list, batches: list, shares: str):
     params_on = {device: get_params(params, device) for device in devices}
     num_rows = sum(len(y) for _, y in batches)
     return lambda: round(num_rows * evaluate_accuracy_gpus(
-        lambda X: lenet(X, params_on[X.ctx]), batches, split_by(shares, devices), devices))
+        lambda X: lenet(X, params_on[X.ctx]), batches, devices=Devices(devices, shares=shares)))
 
 
 def main(argv: list | None = None) -> None:

@@ -31,7 +31,7 @@ from pathlib import Path
 from common import median_seconds, part_of, read_flags
 
 from gluon_mgpu.mxnet_setup.compat import np, npx
-from gluon_mgpu.parallel.split import split_by
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.scratch import get_params, init_params, train_batch
 
 
@@ -50,11 +50,11 @@ def thread_of(device) -> int:
 
 def speed(devices: list, shares: str | None, batches: list, params: list, rounds: int) -> float:
     """Return the images per second of training."""
-    device_params, split = [get_params(params, device) for device in devices], split_by(shares, devices)
+    device_params, devices = [get_params(params, device) for device in devices], Devices(devices, shares=shares)
 
     def epoch():
         for X, y in batches:
-            train_batch(X, y, device_params, devices, 0.1, split_batch=split)
+            train_batch(X, y, device_params, devices, 0.1)
     return sum(len(y) for _, y in batches) / median_seconds(epoch, rounds=rounds)[0]
 
 

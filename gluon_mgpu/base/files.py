@@ -1,13 +1,14 @@
-"""Atomic writing, and detecting a replaced folder."""
+"""Atomic writing of files and pictures, and detecting a replaced folder."""
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview, rename: Callable = os.replace) -> None:
@@ -15,8 +16,23 @@ def write_atomically(path: str | os.PathLike, content: bytes | memoryview, renam
 
     The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays.
     If `path` is a symbolic link, its target is written. `rename` may raise an OSError to refuse the new name.
+    An OSError names `path`.
     """
-    path = Path(os.path.realpath(path))
+    try:
+        _write(Path(os.path.realpath(path)), content, rename)
+    except OSError as error:
+        error.filename = os.fspath(path)  # a full disk names no file, and other errors name the other file
+        raise
+
+
+def write_picture(figure: Any, path: str | os.PathLike) -> None:
+    """Write a figure of Matplotlib like `write_atomically`; the suffix of `path` is the format, by default PNG."""
+    content = io.BytesIO()
+    figure.savefig(content, format=Path(path).suffix[1:] or None)
+    write_atomically(path, content.getbuffer())
+
+
+def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, 'not a regular file', str(path))  # renaming would replace a FIFO or a device
     with _open_beside(path) as file:

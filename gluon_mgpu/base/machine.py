@@ -37,13 +37,18 @@ def _cpuinfo(key: str) -> str:
 
 
 def folder_for_matplotlib() -> None:
-    """Give matplotlib a temporary folder if there is no home folder; older versions cannot be imported without."""
+    """Give Matplotlib a temporary folder if it cannot write its own: it would warn, and older versions would fail."""
+    if os.environ.get('MPLCONFIGDIR'):
+        return
     try:
-        Path.home()
-    except (RuntimeError, KeyError):  # KeyError: Python 3.9
-        if not os.environ.get('MPLCONFIGDIR'):
-            os.environ['MPLCONFIGDIR'] = tempfile.mkdtemp(prefix='matplotlib-')
-            atexit.register(shutil.rmtree, os.environ['MPLCONFIGDIR'], ignore_errors=True)
+        for variable, default in (('XDG_CONFIG_HOME', '.config'), ('XDG_CACHE_HOME', '.cache')):
+            folder = Path(os.environ.get(variable) or Path.home() / default) / 'matplotlib'
+            there = next(path for path in (folder, *folder.parents) if path.exists())
+            if not (there.is_dir() and os.access(there, os.W_OK)):
+                raise PermissionError
+    except (OSError, RuntimeError, KeyError):  # no home folder; KeyError: Python 3.9
+        os.environ['MPLCONFIGDIR'] = tempfile.mkdtemp(prefix='matplotlib-')
+        atexit.register(shutil.rmtree, os.environ['MPLCONFIGDIR'], ignore_errors=True)
 
 
 def versions() -> dict[str, str | None]:

@@ -3,8 +3,8 @@
     python -m gluon_mgpu.cost_model                                    # all GPUs, or four CPU contexts
     python -m gluon_mgpu.cost_model --devices cpu:0-3 --out-dir costs
 
-It measures alpha and beta (see `formulas`) between two devices, then each algorithm on the given devices. It writes
-costs.json, allreduce.png (times) and bytes.png (bytes at the busiest device).
+It measures alpha and beta (see `parallel.allreduce.algorithm.Cost`) between two devices, then each algorithm on the
+given devices. It writes costs.json, allreduce.png (times) and bytes.png (bytes at the busiest device).
 
 CPU contexts fit the model less well: they share cores and memory, so with more contexts than cores, messages are not
 simultaneous as the model assumes, and Python is busy starting many small ones.

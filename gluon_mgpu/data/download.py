@@ -4,6 +4,9 @@ A file gets its name only when its checksum is correct: it is never incomplete, 
 """
 from __future__ import annotations
 
+import io
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -12,13 +15,14 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pooch
-from requests.exceptions import HTTPError, RequestException, SSLError
+from requests.exceptions import HTTPError, RequestException, SSLError, Timeout
 from tqdm import tqdm
 
 from .folders import FILES, DownloadError, find
 
 ANSWER_TIMEOUT = 5  # seconds in which all mirrors together must answer
-READ_TIMEOUT = 10   # seconds without a byte until a download has failed
+READ_TIMEOUT = 10   # seconds in which at least one of these pieces must arrive:
+PIECE = 2**12       # bytes
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 
 
@@ -80,7 +84,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
                             'set XDG_CACHE_HOME to a writable folder') from None
     problems = '; '.join(f'{", ".join(hosts)} {problem}' for problem, hosts in hosts_by_problem.items())
     raise DownloadError(f'{title} could not be downloaded ({problems})',
-                        'use --data-dir to name a folder with the files, or --dataset glyphs')
+                        'use --data-dir to name a folder with the files')
 
 
 def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
@@ -97,10 +101,10 @@ def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
             problems[mirror.url] = '' if found else 'without the files'
         except SSLError:
             problems[mirror.url] = 'without a trusted certificate'
-        except RequestException:
-            problems[mirror.url] = 'unreachable'
-        except (OSError, ValueError) as error:  # wrong settings, such as REQUESTS_CA_BUNDLE or a proxy
-            problems[mirror.url] = f'not asked, {error}'
+        except (OSError, ValueError) as error:
+            # A ValueError is a wrong setting, such as ALL_PROXY; other errors of requests are those of the network
+            unreachable = isinstance(error, RequestException) and not isinstance(error, ValueError)
+            problems[mirror.url] = 'unreachable' if unreachable else f'not asked, {error}'
 
     threads = [threading.Thread(target=check, args=(mirror,), daemon=True) for mirror in mirrors]
     deadline = time.monotonic() + ANSWER_TIMEOUT
@@ -113,17 +117,45 @@ def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
 
 def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
     """Download the files missing in `folder` from one mirror; return what went wrong, or ''."""
-    store = pooch.create(path=folder, base_url=mirror.url, registry=mirror.checksums)
     try:
-        for name in FILES:
-            if not find(folder, name):
-                # total: pooch evaluates bool(bar), which tqdm supports only with a total
-                with tqdm(desc=name, total=1, unit='B', unit_scale=True, leave=False, disable=not progress) as bar:
-                    store.fetch(name, downloader=pooch.HTTPDownloader(bar, chunk_size=2**16, timeout=READ_TIMEOUT))
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            store = pooch.create(path=temporary, base_url=mirror.url, registry=mirror.checksums)
+            for name in FILES:
+                if not find(folder, name):
+                    _fetch(store, name, progress)
+                    os.replace(Path(temporary) / name, folder / name)
     except HTTPError as error:
         return f'answered with HTTP status {error.response.status_code}'
     except RequestException:
-        return 'stopped sending'
+        return 'stopped sending or is too slow'
     except ValueError:
         return 'sent a file with a wrong checksum'
     return ''
+
+
+def _fetch(store: pooch.Pooch, name: str, progress: bool) -> None:
+    """Download a file; raise Timeout if less than `PIECE` bytes arrive in `READ_TIMEOUT` seconds.
+
+    A thread downloads it, and is left behind then: no timeout of requests notices a mirror that sends single bytes.
+    """
+    errors: list[Exception] = []
+
+    def fetch():
+        try:
+            store.fetch(name, downloader=pooch.HTTPDownloader(bar, chunk_size=PIECE, timeout=READ_TIMEOUT))
+        except (OSError, ValueError) as error:
+            errors.append(error.with_traceback(None))  # a traceback would keep the connection open
+
+    # file: a bar that is disabled would not count. total: pooch evaluates bool(bar), which needs it
+    with tqdm(desc=name, total=1, unit='B', unit_scale=True, leave=False,
+              file=None if progress else io.StringIO()) as bar:
+        thread = threading.Thread(target=fetch, daemon=True)
+        thread.start()
+        before = -1
+        while thread.is_alive() and bar.n > before:
+            before = bar.n
+            thread.join(READ_TIMEOUT)
+        if thread.is_alive():
+            raise Timeout
+    if errors:
+        raise errors.pop()

@@ -62,4 +62,4 @@ def named_folder(dataset: str, data_dir: str | os.PathLike) -> Path:
     # Report the folder that has most of the files; if none has any, the one that the user named
     folder = min(reversed(folders), key=lambda folder: len(missing[folder]))
     raise ValueError(f'{folder}: {", ".join(missing[folder])} missing; put the four files of {dataset} there, or '
-                     'leave out --data-dir and unset GLUON_MGPU_DATA to download them')
+                     'name another folder with --data-dir')

@@ -12,21 +12,24 @@ def read_image(path) -> numpy.ndarray:
     """Return an image file as float32 (28, 28) in [0, 1].
 
     Reads all formats of Pillow, grey or colour, with 8 or 16 bits. The longer side is scaled to 28 pixels, and a black
-    border makes the image square. Transparent pixels become black. If the edge is lighter than half, the image is
-    inverted: a shoe on white paper becomes a light shoe on black. Raises ValueError if the file cannot be read as an
-    image.
+    border makes the image square. Transparent pixels become white in a dark drawing and black in a light one. If the
+    edge is lighter than half, the image is inverted: a shoe on white paper becomes a light shoe on black. Raises
+    ValueError if the file cannot be read as an image.
     """
     from PIL import Image, ImageOps
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('error', Image.DecompressionBombWarning)
             with Image.open(path) as file:
+                if file.mode == 'F' or (file.mode == 'I' and file.format == 'TIFF'):  # their range is unknown
+                    raise ValueError('its pixels have 32 bits')
                 upright = _eight_bits(ImageOps.exif_transpose(file)).convert('RGBA')
     except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
         reason = getattr(error, 'strerror', None) or error
         raise ValueError(f'{path}: cannot be read as an image ({reason}); use a PNG or JPEG file') from None
-    black = Image.new('RGBA', upright.size, (0, 0, 0, 255))
-    grey = numpy.asarray(Image.alpha_composite(black, upright).convert('L'))
+    grey, opacity = (numpy.asarray(upright.convert('LA'), int)[..., i] for i in range(2))
+    background = 255 if (grey * opacity).sum() < 127.5 * opacity.sum() else 0
+    grey = ((grey * opacity + background * (255 - opacity)) // 255).astype('uint8')
     edge = numpy.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
     if edge.mean() > 127.5:
         grey = 255 - grey
@@ -36,14 +39,9 @@ def read_image(path) -> numpy.ndarray:
 def _eight_bits(image):
     """Return a 16-bit grey image with its upper 8 bits; Pillow itself would clip it at 255."""
     from PIL import Image
-    if image.mode == 'F':
-        raise ValueError('its pixels are floating-point numbers')
     if not image.mode.startswith('I'):
         return image
-    values = numpy.asarray(image)
-    if values.min() < 0 or values.max() > 65535:  # mode I can be 32 bits
-        raise ValueError('its pixels have more than 16 bits')
-    return Image.fromarray((values // 256).astype('uint8'))
+    return Image.fromarray((numpy.asarray(image) // 256).astype('uint8'))
 
 
 def _square(image):

@@ -33,14 +33,13 @@ CONTROL = mx.cpu(1)  # for exchanging losses and signals; on the training device
 
 
 class HorovodWorkers(Workers):
-    """This process's handle to the workers of a Horovod job; a context manager.
+    """The workers of a Horovod job, seen from this one; a context manager.
 
     Source: Horovod's documentation of its MXNet interface. There, each worker reads its own data, and gradients are
     averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
     divided by the total batch size.
 
-    With `fp16`, gradients are sent as float16. `signals` is as for `Workers`. The message about a lost worker begins
-    with `program`.
+    `signals` is as for `Workers`. The message about a lost worker begins with `program`.
 
     Attributes
     ----------
@@ -53,7 +52,7 @@ class HorovodWorkers(Workers):
     exchanges_in_flight = 1
     _initialized = False  # True once this process has called hvd.init, which can connect workers only once
 
-    def __init__(self, fp16: bool = False, signals: Any = None, program: str = 'gluon_mgpu'):
+    def __init__(self, signals: Any = None, program: str = 'gluon_mgpu'):
         check_horovod()
         info = launchers.launch_info() or launchers.LaunchInfo()
         self.launcher, host = info.launcher, launchers.host()
@@ -67,7 +66,6 @@ class HorovodWorkers(Workers):
         self.rank, self.size = hvd.rank(), hvd.size()
         self.local_rank = info.local_rank  # hvd.local_rank() is 0 except under horovodrun, see launchers.rendezvous
         self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
-        self._compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         super().__init__(signals)
         self._signum = 0  # the signal that all workers know of, 0 if none
         self._names = count()
@@ -104,12 +102,12 @@ class HorovodWorkers(Workers):
         """See `Workers.extend_allreduce`."""
         def over_all_workers(data: list) -> None:
             algorithm(data)
-            self._allreduce(data[0], 'gradient', self._compression)
+            self._allreduce(data[0], 'gradient')
             for array in data[1:]:
                 data[0].copyto(array)
         return over_all_workers
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
         """Return a ``horovod.mxnet.DistributedTrainer``."""
         hvd, size = self._hvd, self.size
 
@@ -120,7 +118,7 @@ class HorovodWorkers(Workers):
                 super().step(batch_size / size, ignore_stale_grad)
 
         named = {param.name: param for param in params}
-        return Trainer(named, optimizer, optimizer_params, compression=self._compression)
+        return Trainer(named, optimizer, optimizer_params)
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
         """See `Workers.broadcast_parameters`."""
@@ -163,10 +161,7 @@ class HorovodWorkers(Workers):
         """See `Workers.pending_signal`."""
         return self._signum
 
-    def _allreduce(self, array: Any, kind: str, compression: Any = None) -> Any:
+    def _allreduce(self, array: Any, kind: str) -> Any:
         """Sum an array over all workers, in place, and return it; does not block."""
-        sent, dtype = compression.compress(array) if compression else (array, None)
-        self._hvd.allreduce_(sent, op=self._hvd.Sum, name=f'{kind}.{next(self._names) % NUM_NAMES}')
-        if sent is not array:
-            array[:] = compression.decompress(sent, dtype)
+        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{next(self._names) % NUM_NAMES}')
         return array

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
+import selectors
 import socket
 import sys
 import threading
@@ -85,18 +85,24 @@ class Watchdog:
 
     def _watch(self) -> None:
         last_beat = 0.0
+        selector = selectors.DefaultSelector()  # select.select() fails for descriptors of 1024 and above
+        for other in self._heard:
+            selector.register(other, selectors.EVENT_READ)
         while self._heard and not self._leaving:
-            for connection in select.select([*self._heard], [], [], BEAT / 2)[0]:
+            for key, _ in selector.select(BEAT / 2):
+                connection: Any = key.fileobj
                 self._receive(connection)
+                if connection not in self._heard:
+                    selector.unregister(connection)
             now = time.monotonic()
             if now - last_beat >= BEAT:
                 if last_beat and now - last_beat > self.silence:  # this process was stopped and continues
                     self._heard = dict.fromkeys(self._heard, now)
                 last_beat = now
                 self._send(ALIVE)
-            for connection, heard in self._heard.items():
+            for other, heard in self._heard.items():
                 if now - heard > self.silence:
-                    self._end(f'{self._name(self._others[connection])} has not answered for {self.silence:g} s: it is '
+                    self._end(f'{self._name(self._others[other])} has not answered for {self.silence:g} s: it is '
                               'stopped, or its machine or the network failed')
 
     def _receive(self, connection: socket.socket) -> None:

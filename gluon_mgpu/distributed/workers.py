@@ -1,4 +1,4 @@
-"""Base class for a process's handle to the group of processes that train one network; by itself, a group of one.
+"""Group of processes that train one network, seen from one of them; by itself, a group of one.
 
 `horovod_workers.HorovodWorkers` has the same methods for several processes, so training code need not distinguish.
 """
@@ -13,7 +13,7 @@ from ..base.program import BAD_INPUT, JobError, Stopped, clear_engine_errors
 
 
 class Workers:
-    """This process's handle to the group of processes that train together: here a group of one, which never waits.
+    """The processes that train together, seen from this one: it is number `rank` of `size`. Here alone, never waiting.
 
     `signals` is a `StopSignals`, or another object with the attribute ``received``: the number of the signal that this
     process has received, or 0.
@@ -68,10 +68,14 @@ class Workers:
         """
         return algorithm
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
-        """Return a ``gluon.Trainer`` for a `hybridized` network that sums the gradients over all workers."""
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
+        """Return a ``gluon.Trainer`` that sums the gradients over all workers.
+
+        `move_gradients` saves time with a `hybridized` network, and is wrong with others that have static shapes; see
+        `parallel.trainer.Trainer`. It has no effect with several workers.
+        """
         from ..parallel.trainer import Trainer
-        return Trainer(params, optimizer, optimizer_params, move_gradients=True)
+        return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
         """Copy the parameters of rank 0 to all workers, in place; blocks.

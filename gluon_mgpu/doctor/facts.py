@@ -17,11 +17,8 @@ from typing import Any
 from ..base.machine import num_cores, processor, processor_flags, versions
 from ..data.folders import FILES, DownloadError, cache_dir, find, named_folder
 from ..mxnet_setup import runtime
-from ..mxnet_setup.installation import NVIDIA_LIBRARIES, how_to_get_horovod, in_wheel, installed_builds, loads, obstacle
+from ..mxnet_setup.installation import PACKAGES, how_to_get_horovod, installed_builds, obstacle
 
-# Packages needed for training besides NumPy and MXNet: module -> name for pip
-PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
-            'safetensors': 'safetensors', 'PIL': 'pillow'}
 # Variables that affect MXNet or the visible GPUs
 ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|MALLOC|CUDA)_\w+|GLIBC_TUNABLES|LD_PRELOAD|DMLC_ROLE')
 PROBE = 2**16  # bytes written to test a disk
@@ -38,7 +35,6 @@ def look() -> dict[str, Any]:
         'packages_missing': [name for module, name in PACKAGES.items() if not _folder(module)],
         'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()}, 'folder': _folder('mxnet'),
                   'obstacle': obstacle(), 'imported_first': list(prepared.too_late)},
-        'cuda_libraries': _cuda_libraries(),
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16': 'avx512_bf16' in processor_flags()},
         'engine': _engine(prepared),
         'omp_threads': runtime.omp_threads(),
@@ -55,15 +51,6 @@ def _folder(module: str) -> str | None:
     except (ImportError, ValueError):  # ValueError: put into sys.modules by hand
         return None
     return os.path.dirname(spec.origin) if spec and spec.origin else None
-
-
-def _cuda_libraries() -> dict[str, str | None] | None:
-    """Locate the libraries that the CUDA build needs, None for a missing one; return None for the CPU build."""
-    if not any('-cu' in build for build in installed_builds()):
-        return None
-    # Without a driver, those in wheels exist but do not load
-    return {os.path.basename(path): in_wheel(path) or ('the system' if loads(os.path.basename(path)) else None)
-            for path in NVIDIA_LIBRARIES}
 
 
 def _engine(prepared: runtime.Prepared) -> list[dict[str, str | None]]:

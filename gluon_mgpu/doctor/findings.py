@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..devices.gpus import dotted
-from ..mxnet_setup.installation import SERVERS, replacement
+from ..mxnet_setup.installation import replacement
 from .child import STAGES
 
 LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes a third beside them
@@ -40,22 +40,16 @@ def from_line(level: str, line: str) -> Finding:
 
 
 def _installation(facts: dict) -> Iterator[Finding]:
-    mxnet, test, role = facts['mxnet'], facts['self_test'], _setting(facts, 'DMLC_ROLE')
-    error = test.get('mxnet', {}).get('error')
-    if error and role in SERVERS and not mxnet['obstacle']:
-        yield Finding('fault', f'DMLC_ROLE={role} makes MXNet the {role} of a job when it is imported',
-                      'unset DMLC_ROLE')
-    elif error or mxnet['obstacle']:
-        yield from_line('fault', mxnet['obstacle'] or error)
+    mxnet, test = facts['mxnet'], facts['self_test']
+    if mxnet['obstacle']:
+        yield from_line('fault', mxnet['obstacle'])
     elif test['during'] == 'mxnet':
         wheels = ' '.join(f'{name}=={version}' for name, version in mxnet['builds'].items())
         reinstall = f'pip install --force-reinstall --no-deps {wheels}' if wheels else 'install MXNet again'
-        if role in SERVERS:
-            remedy = f'unset DMLC_ROLE; as a {role}, MXNet waits for a job'
-        elif test['ended'].startswith('was killed'):
+        if test['ended'].startswith('was killed'):
             remedy = f'on a slow disk, try --timeout 300; otherwise {reinstall}'
         else:
-            remedy = f'{reinstall}; if that does not help, the processor is too old for this build'
+            remedy = _unset(facts) or f'{reinstall}; if that does not help, the processor is too old for this build'
         yield Finding('fault', f'MXNet cannot be imported: the process {test["ended"]}', remedy)
     # Not if the remedy above is another Python, or a command that installs them as well
     if facts['packages_missing'] and not re.search(r"^Python |install ('\.\[|\. &&)", mxnet['obstacle']):
@@ -80,6 +74,12 @@ def _setting(facts: dict, variable: str) -> str | None:
     return next((entry['value'] for entry in facts['engine'] if entry['name'] == variable), None)
 
 
+def _unset(facts: dict) -> str:
+    """Return the command that removes the settings of MXNet that the user has made, or ''."""
+    yours = [entry['name'] for entry in facts['engine'] if entry['by'] == 'you' and entry['name'].startswith('MXNET_')]
+    return f'unset {" ".join(yours)}' if yours else ''
+
+
 def _mxnet_major(facts: dict) -> int:
     versions = [facts['self_test'].get('mxnet', {}).get('version'), *facts['mxnet']['builds'].values()]
     return int(next(filter(None, versions), '1').split('.')[0])
@@ -90,17 +90,20 @@ def _self_test(facts: dict) -> Iterator[Finding]:
     if test['ended'].startswith('could not'):
         yield Finding('warning', f'the self-test {test["ended"]}', 'run python -m gluon_mgpu.doctor in a shell')
     elif test['during'] not in ('', 'mxnet', 'horovod'):
-        remedy = 'if nvidia-smi hangs as well, reboot' if test['during'] == 'driver' else REPORT
+        remedy = 'if nvidia-smi hangs as well, reboot' if test['during'] == 'driver' else _unset(facts) or REPORT
         killed = 'killed' in test['ended']
         if killed:
             remedy = f'on a slow or busy machine, use --timeout 300; otherwise {remedy}'
         # Training can run if only the timing at the end takes too long
         kind = 'warning' if killed and test['during'] == 'speed' else 'fault'
         yield Finding(kind, f'the self-test {test["ended"]} while {STAGES[test["during"]]}', remedy)
-    for stage in ('devices', 'allreduce', 'step', 'speed'):
-        error = test.get(stage, {}).get('error', '')
-        if error and not (facts['packages_missing'] and error.startswith('ModuleNotFoundError')):
+    for stage in ('mxnet', 'devices', 'allreduce', 'step', 'speed')[bool(facts['mxnet']['obstacle']):]:
+        result = test.get(stage, {})
+        error = result.get('error', '')
+        if 'remedy' not in result and error:
             yield from_line('fault', error)
+        elif error and not (facts['packages_missing'] and error.startswith('ModuleNotFoundError')):
+            yield Finding('fault', f'{STAGES[stage]} failed ({error})', result['remedy'] or _unset(facts) or REPORT)
     allreduce, step, horovod = (test.get(stage, {}) for stage in ('allreduce', 'step', 'horovod'))
     if allreduce.get('right') is False:
         yield Finding('fault', f'sums over the devices are wrong: {", ".join(allreduce["wrong"])}',
@@ -119,10 +122,9 @@ def _speed(facts: dict) -> Iterator[Finding]:
     if speed_up >= SLOW or cores == 1 or _setting(facts, 'MXNET_ENGINE_TYPE') == 'NaiveEngine':
         return
     load = facts['self_test']['speed']['load']
-    yours = [entry['name'] for entry in facts['engine'] if entry['by'] == 'you' and entry['name'].startswith('MXNET_')]
     busy = f' (load {load:.1f} on {cores} cores)' if load else ''
-    yield Finding('warning', f'two devices are only {speed_up:.2f} times as fast as one', f'unset {", ".join(yours)}'
-                  if yours else f'repeat when the cores are idle{busy}; in a container, check its CPU limit')
+    yield Finding('warning', f'two devices are only {speed_up:.2f} times as fast as one', _unset(facts) or
+                  f'repeat when the cores are idle{busy}; in a container, check its CPU limit')
 
 
 def _gpus(facts: dict) -> Iterator[Finding]:
@@ -163,7 +165,8 @@ def _disks(facts: dict) -> Iterator[Finding]:
 
 def _data(facts: dict) -> Iterator[Finding]:
     what, _, remedy = facts['data']['fashion-mnist'].get('error', '').partition('; ')
-    if what and facts['data']['mnist']['folder']:
-        yield Finding('warning', f'GLUON_MGPU_DATA: {what}', f'train on MNIST with --dataset mnist; {remedy}')
-    elif what:
-        yield Finding('fault', f'GLUON_MGPU_DATA: {what}', remedy)
+    if what:
+        only_mnist = facts['data']['mnist']['folder']
+        yield Finding('warning' if only_mnist else 'fault', f'GLUON_MGPU_DATA: {what}',
+                      f'{"train on MNIST with --dataset mnist; " if only_mnist else ""}{remedy}; '
+                      'unset GLUON_MGPU_DATA to download them')

@@ -66,11 +66,6 @@ def _mxnet(report: dict) -> Iterator[tuple[str, str]]:
     code = imported.get('code_for')
     code_for = f', for compute capability {dotted(code[0])} to {dotted(code[1])}' if code else ''
     yield 'mxnet', f'{names}{kind}{code_for}, {folder}'
-    libraries = report['cuda_libraries']
-    if libraries:
-        missing = [name for name, place in libraries.items() if not place]
-        found = f'{len(libraries) - len(missing)} of {len(libraries)} libraries found'
-        yield 'cuda', found + (f'; missing: {", ".join(missing)}' if missing else '')
 
 
 def _gpus(report: dict) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from ..devices.nvidia_driver import ask_driver
+from ..mxnet_setup.installation import how_to_unhide
 
 # Limit of |two - one| / |one| for each parameter after a step on two devices and on one. Rounding: at most 2e-5 on CPU
 # contexts, 5e-4 on GPUs that multiply in TF32. A lost row out of 255: 3e-2. A lost gradient: 0.6.
@@ -50,7 +51,8 @@ def allreduce() -> dict[str, Any]:
     from ..parallel.allreduce import ALGORITHMS
     chosen, rng = _chosen(), numpy.random.default_rng(0)
     wrong = []
-    for name, algorithm in {"the chapter's": scratch.allreduce, **ALGORITHMS}.items():
+    algorithms: dict[str, Any] = {"the chapter's": scratch.allreduce, **ALGORITHMS}
+    for name, algorithm in algorithms.items():
         values = rng.integers(-1000, 1000, (len(chosen), 1001)).astype('float32')
         data = [np.array(value, ctx=device) for value, device in zip(values, chosen)]
         algorithm(data)
@@ -140,9 +142,11 @@ def main() -> None:
     for work in WORK:
         try:
             result = work()
-        except (Exception, SystemExit) as error:  # SystemExit: DMLC_ROLE makes MXNet a server
-            line = ' '.join(str(error).split())
-            result = {'error': line if isinstance(error, ValueError) else f'{type(error).__name__}: {line}'}
+        except ValueError as error:
+            result = {'error': ' '.join(str(error).split())}
+        except Exception as error:  # has no remedy; MXNet's begin with a traceback of C++
+            line = ' '.join(str(error).split()).rpartition('MXNetError: ')[2]
+            result = {'error': f'{type(error).__name__}: {line}', 'remedy': how_to_unhide(error)}
         print(json.dumps({work.__name__: result}), file=stdout, flush=True)
         if 'error' in result:
             break

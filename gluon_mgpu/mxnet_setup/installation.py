@@ -10,8 +10,11 @@ import re
 import shlex
 import sys
 import sysconfig
+import traceback
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import TracebackType
 
 # Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
 NVIDIA_LIBRARIES = (
@@ -46,8 +49,12 @@ SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
 # Platforms (system, processor) with wheels of MXNet 1.9.1 on PyPI; only the first has one with CUDA.
 # The wheels need glibc: Alpine Linux with musl cannot run them.
 PLATFORMS = (('Linux', 'x86_64'), ('Linux', 'aarch64'), ('Darwin', 'x86_64'))
-SERVERS = ('scheduler', 'server')  # values of DMLC_ROLE that make MXNet's import block or fail
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
+# Packages needed for training besides NumPy and MXNet: module -> name for pip
+PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
+            'safetensors': 'safetensors', 'PIL': 'pillow'}
+# Variables with which MXNet crashes or hangs unless they are at least 1
+COUNTS = re.compile(r'OMP_NUM_THREADS|MXNET_\w+_(COPY|NTHREADS)')
 
 
 class MXNetImportError(ImportError, ValueError):
@@ -82,22 +89,36 @@ def obstacle() -> str:
     try:
         importlib.import_module('numpy')
     except Exception as error:
-        return f"NumPy cannot be imported ({_line(error)}): pip install --force-reinstall 'numpy>=1.22'"
-    threads = os.environ.get('OMP_NUM_THREADS')
-    if threads and not is_count(threads):
-        return f'OMP_NUM_THREADS={threads!r} is not a number of threads (1, 2, ...): unset it, or set it to 1'
+        remedy = how_to_unhide(error) or "pip install --force-reinstall 'numpy>=1.22'"
+        return f'NumPy cannot be imported ({_line(error)}): {remedy}'
+    role = os.environ.get('DMLC_ROLE', 'worker')
+    if role != 'worker' and not sys.modules.get('mxnet'):  # the import would wait for a job, or fail without one
+        return f'DMLC_ROLE={role!r} makes MXNet a server of a job: unset DMLC_ROLE'
+    for name in filter(COUNTS.fullmatch, os.environ):
+        value = os.environ[name]
+        if value and not is_count(value):
+            return f'{name}={value!r} is not a whole number from 1 to 999999: unset it'
     return ''
 
 
-def explain(error: Exception) -> str:
-    """Return the reason why ``import mxnet`` raised `error`, with the remedy."""
+def explain(error: Exception, imported_before: bool = False) -> str:
+    """Return the reason why ``import mxnet`` raised `error`, with the remedy.
+
+    `imported_before` says that this process has imported modules of MXNet before.
+    """
+    library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
+    remedy = '' if library else how_to_unhide(error)
+    if remedy:
+        return f'MXNet cannot be imported ({_line(error)}): {remedy}'
+    if imported_before:
+        return (f'MXNet cannot be imported again after a failed import ({_line(error)}): restart Python and import '
+                'gluon_mgpu first')
     name = getattr(error, 'name', None) or ''
     if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
         return f'The module {name}, which MXNet imports, is missing: pip install {package}'
-    library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    if not library and os.environ.get('DMLC_ROLE') in SERVERS:  # of a job that does not exist
-        return f'MXNet cannot be imported with this DMLC_ROLE ({_line(error)}): unset DMLC_ROLE'
+    if not library and sys.flags.optimize > 1:
+        return 'MXNet needs its docstrings, which Python -OO removes: leave out -OO and unset PYTHONOPTIMIZE'
     if not library:
         return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'
     if library[1] in ARM_LIBRARIES:
@@ -116,6 +137,33 @@ def explain(error: Exception) -> str:
         return f'MXNet needs CUDA libraries ({", ".join(name for name in cuda if not loads(name))}): {_pip("cu112")}'
     return (f'The library {library[1]}, which MXNet needs, is missing: install it with the package manager '
             f'of this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
+
+
+def how_to_unhide(error: BaseException) -> str:
+    """Return the remedy if files in the program's folder hide modules of the same name and caused `error`, or ''."""
+    used = {getattr(module, '__file__', '') for name, module in [*sys.modules.items()] if name != '__main__'}
+    used.update(frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
+                if frame.f_globals.get('__name__') != '__main__')
+    used.add(getattr(error, 'filename', ''))  # of a SyntaxError
+    folder = Path(sys.path[0]).absolute()
+    others = [entry for entry in sys.path if Path(entry).absolute() != folder]
+    hiding = [str(path) for path in sorted(folder.glob('*.py')) if str(path) in used and (
+        path.stem in ('mxnet', 'numpy') or PathFinder.find_spec(path.stem, others))]
+    return f'rename {" and ".join(hiding)}, which Python imports instead of the module of that name' if hiding else ''
+
+
+def end_program(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Report an import error in one line and exit with status 2; print others with traceback. For `sys.excepthook`."""
+    line = str(error) if isinstance(error, MXNetImportError) else ''
+    if not line and isinstance(error, ImportError):
+        name = (error.name or '').partition('.')[0]
+        remedy = how_to_unhide(error) or (name in PACKAGES and f'pip install {PACKAGES[name]}')
+        if remedy or name == 'numpy':
+            line = obstacle() or f'{_line(error)}: {remedy}'
+    if not line:
+        return sys.__excepthook__(kind, error, trace)
+    print(f'{line} (python -m gluon_mgpu.doctor shows the details)', file=sys.stderr)
+    raise SystemExit(2)
 
 
 def missing_on_arm64() -> str:
@@ -183,12 +231,13 @@ def how_to_get_horovod() -> str:
 
 def _line(error: Exception) -> str:
     text = ' '.join(str(error).split())
-    return f'{type(error).__name__}: {text if len(text) < 200 else text[:200] + "..."}'
+    text = text if len(text) < 200 else text[:200] + '...'
+    return f'{type(error).__name__}: {text}' + ')' * (text.count('(') - text.count(')'))
 
 
 def is_count(text: str) -> bool:
-    """Return whether both OpenMP and MXNet accept `text` as a number of threads."""
-    return re.fullmatch(r'\s*\+?0*[1-9]\d*\s*', text) is not None
+    """Return whether both OpenMP and MXNet accept `text` as a number, from 1 to 999999."""
+    return re.fullmatch(r'\s*\+?0*[1-9]\d{0,5}\s*', text) is not None
 
 
 def in_wheel(library: str) -> str | None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from types import ModuleType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from ..base.machine import num_cores
 from . import installation, numpy_names
@@ -51,7 +51,7 @@ class Prepared(NamedTuple):
 def prepare() -> Prepared:
     """Prepare this process for MXNet, once. Never fails, but warns if MXNet was imported before."""
     unset = [name for name in ENVIRONMENT if not os.environ.get(name)]  # MXNet treats '' as unset
-    early = sys.modules.get('mxnet') is None
+    early = not _mxnet_modules()  # also after a failed import
     allocator: list[str] = []
     if early:
         os.environ.update({name: ENVIRONMENT[name] for name in unset})
@@ -63,7 +63,7 @@ def prepare() -> Prepared:
         return Prepared(tuple(unset), tuple(allocator), (), names)
     too_late = (*(f'{name}={ENVIRONMENT[name]}' for name in unset), 'the memory allocator')
     warnings.warn(f'MXNet was imported before gluon_mgpu, which is too early to set {", ".join(too_late)}: '
-                  'CPU contexts may hardly run in parallel; import gluon_mgpu first', stacklevel=3)
+                  'CPU contexts may hardly run in parallel; restart Python and import gluon_mgpu first', stacklevel=3)
     return Prepared((), (), too_late, names)
 
 
@@ -89,11 +89,12 @@ def omp_threads() -> int:
 def load_mxnet() -> ModuleType:
     """Import MXNet, switch all threads to NumPy semantics (`npx.set_np`) and return the module.
 
-    Raises MXNetImportError, but a program of this package prints the error to stderr and exits with status 2.
+    Raises MXNetImportError.
     """
     problem = installation.obstacle()
     if problem:
-        _fail(problem)
+        raise MXNetImportError(problem)
+    imported_before = _mxnet_modules()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
@@ -101,7 +102,7 @@ def load_mxnet() -> ModuleType:
             numpy_names.write_plain_numbers(importlib.import_module('numpy'))
             _set_np(mxnet)
     except Exception as error:
-        _fail(installation.explain(error), error)
+        raise MXNetImportError(installation.explain(error, imported_before)) from error
     _limit_openblas()
     _restore_environment()
     return mxnet
@@ -141,12 +142,9 @@ def _set_np(mxnet: ModuleType) -> None:
     scope._current = everywhere()
 
 
-def _fail(problem: str, cause: Exception | None = None) -> NoReturn:
-    program = getattr(sys.modules.get('__main__'), '__spec__', None)
-    if program is not None and program.name.startswith('gluon_mgpu.'):
-        print(f'{problem} (python -m gluon_mgpu.doctor shows the details)', file=sys.stderr)
-        raise SystemExit(2)
-    raise MXNetImportError(problem) from cause
+def _mxnet_modules() -> bool:
+    """Return whether this process has imported modules of MXNet; they remain after a failed import."""
+    return any(name.partition('.')[0] == 'mxnet' for name, module in [*sys.modules.items()] if module)
 
 
 def _supply_names() -> tuple[str, ...]:

@@ -1,37 +1,49 @@
 """Gradient accumulation: train a batch in parts, which needs the memory of one part, and update once."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
-from ..base.checks import integer
 from ..data.shards import shard_rows
+from . import replicas
+from .devices import as_devices
+from .split import check_rows
 
 
-def in_parts(X_shards: list, y_shards: list, num_parts: int, gradients: Callable[[int], list]) -> Iterator[tuple]:
-    """Yield the shards of a batch in parts, and add up the gradients of all parts; does not block.
+def in_parts(backward: Callable) -> Callable:
+    """Decorate a function that computes gradients on all devices, so that it trains a batch in `Devices.parts` parts.
 
-        for X_parts, y_parts in in_parts(X_shards, y_shards, 4, gradients):
+        @in_parts
+        def backward(X, y, net, devices, loss):    # any further arguments
             ...                                    # forward and backward on each device
-        trainer.step(batch_size)                   # the gradients are sums over all rows, as without parts
+            return ls
 
-    Parameters
-    ----------
-    X_shards, y_shards : list of np.ndarray
-        From `split_batch`: one array per device that got rows. They are cut into parts as evenly as possible, and into
-        fewer than `num_parts` if a shard has fewer rows, so that every part has rows on the same devices.
-    gradients : callable
-        Maps the number of a device to its gradients. Each backward pass must overwrite all of them
-        (``grad_req='write'``, and every parameter is used). The first call follows the first part.
+    The decorated function returns the losses of all parts. Afterwards the gradients on each device are the sums over
+    its rows of all parts. They are zero on a device without rows, instead of those of the previous batch.
+
+    Every backward pass must overwrite the gradients (``grad_req='write'``), and use every parameter. The rows are cut
+    as evenly as possible, and into fewer parts if some device would get no rows. With several workers, there are always
+    as many parts, some possibly without rows, because all workers must take part in the exchanges of each.
+
+    `net` is a Gluon network, or a list of parameters for each device. Does not block, unless `backward` does.
     """
-    num_parts = min(integer('accumulate', num_parts, minimum=1), min(map(len, y_shards), default=0))
-    if num_parts == 1:
-        yield X_shards, y_shards
-        return
-    for i in range(num_parts):
-        rows = [shard_rows(len(y), i, num_parts) for y in y_shards]
-        # g <- (gradient of this part) + (sum over the parts before)
-        before = [[g.copy() for g in gradients(device)] for device in range(len(rows) if i else 0)]
-        yield [X[at] for X, at in zip(X_shards, rows)], [y[at] for y, at in zip(y_shards, rows)]
-        for device, sums in enumerate(before):
-            for g, so_far in zip(gradients(device), sums):
+    @wraps(backward)
+    def of_all_parts(X: Any, y: Any, net: Any, devices: list, *args: Any) -> list:
+        check_rows(X, y)
+        devices = as_devices(devices)
+        num_parts = devices.parts
+        if devices.workers is None or devices.workers.size == 1:
+            num_parts = min(num_parts, len(y) // len(devices))
+        rows = [shard_rows(len(y), part, num_parts) for part in range(num_parts)]
+        ls: list = []
+        for X_part, y_part in [(X[at], y[at]) for at in rows] if num_parts > 1 else [(X, y)]:
+            # g <- (gradient of this part) + (sum over the parts before)
+            sums = [g.copy() for g in replicas.gradients(net, devices)] if ls else []
+            ls += backward(X_part, y_part, net, devices, *args)
+            replicas.prepare_idle_devices(net, X_part, devices)
+            for g, so_far in zip(replicas.gradients(net, devices) if sums else (), sums):
                 g += so_far
+        return ls
+    return of_all_parts
+

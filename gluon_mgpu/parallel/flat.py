@@ -22,11 +22,18 @@ class FlatParams(list):
         super().__init__(_views(self.flat, params))
         self.signature = tuple((p.shape, p.dtype) for p in self)
         autograd.mark_variables(self, _views(self.flat.grad, params))
+        for p in self:
+            p.attach_grad = _raise_attached
 
     def __setitem__(self, i, value):
         if value is not self[i]:  # params[i] -= ... changes the array in place, and is fine
             raise TypeError('a parameter cannot be replaced by another array, because all parameters are parts of one: '
                             'write into it, params[i][:] = value')
+
+
+def _raise_attached(*args, **kwargs) -> None:
+    raise TypeError('the parameters have gradients already, parts of one array: to set one to zero, write into it, '
+                    'param.grad[:] = 0')
 
 
 def flattened(params: list) -> list:

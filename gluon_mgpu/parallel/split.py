@@ -6,8 +6,8 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard, whatever
         the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
     """
-    if not getattr(data, 'shape', None):  # no array, or a single number
-        raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy')
+    check_rows(data)
     n, k = len(data), min(len(data), len(devices))
     if not devices:
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')
@@ -54,20 +53,23 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     return [data[rows[i]].as_in_ctx(device) for i, device in enumerate(devices[:k])]
 
 
-def split_batch(X: Any, y: Any, devices: Sequence[Context],
-                shares: Sequence[float] | None = None) -> tuple[list[Any], list[Any]]:
-    """Split the rows of a batch, X and y, over devices; see `split_and_load`.
+def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
+    """Split the rows of a batch, X and y, over devices, by the shares of `Devices` if they have any.
 
     Source: D2L 13.5.5, ``split_batch``. Raises ValueError if `X` and `y` have different numbers of rows.
     """
-    if len(X) != len(y):
-        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
+    check_rows(X, y)
+    shares = getattr(devices, 'shares', None)
     return split_and_load(X, devices, shares), split_and_load(y, devices, shares)
 
 
-def split_by(shares: Sequence[float] | str | None, devices: Sequence[Context]) -> Callable:
-    """Return `split_batch` with these shares, checked; `split_batch` itself if they are None."""
-    return split_batch if shares is None else partial(split_batch, shares=check_shares(shares, devices))
+def check_rows(X: Any, y: Any = None) -> None:
+    """Raise ValueError if `X` or `y` is no array with rows, or if they have different numbers of rows."""
+    for data in (X,) if y is None else (X, y):
+        if not getattr(data, 'shape', None):  # no array, or a single number
+            raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy')
+    if y is not None and len(X) != len(y):
+        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
 
 
 def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> tuple[float, ...]:

@@ -1,6 +1,8 @@
 """Drawing of a timeline: one lane per device, one colour per phase. Imports matplotlib on first use."""
 from __future__ import annotations
 
+from ..base.files import write_picture
+from ..plot import in_lines
 from .read import Event, step_time
 
 COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'allreduce': 'tab:red', 'update': 'tab:green',
@@ -37,8 +39,8 @@ def draw(events: list[Event], path, title: str) -> None:
     for lane, share in enumerate(shares.values()):
         axes.annotate(f'{share:.0%} busy', (1, lane), xycoords=axes.get_yaxis_transform(), xytext=(6, 0),
                       textcoords='offset points', va='center')
-    axes.set_title(title.replace('$', r'\$'), wrap=True)  # not as a formula; can list many devices
+    axes.set_title(in_lines(title, 90))  # can list many devices
     axes.set(xlabel='milliseconds from the first operation of the step', xlim=(0, whole * 1.002),
              ylim=(len(shares) - 0.4, -0.6), yticks=range(len(shares)), yticklabels=shares)
     fig.legend(loc='outside lower center', ncols=len(COLORS), frameon=False)
-    fig.savefig(path)
+    write_picture(fig, path)

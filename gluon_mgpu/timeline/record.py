@@ -39,7 +39,7 @@ def record(step: Callable[[], None], path) -> list[Event]:
         npx.waitall()
     finally:
         trace = profiler.stop(recording)
-    Path(path).write_text(trace)
+    write_atomically(path, trace.encode())
     return parse(trace, path)
 
 

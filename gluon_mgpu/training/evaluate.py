@@ -13,6 +13,9 @@ MAX_STARTED = 8  # batches queued on the devices at a time; more would take more
 
 def _num_correct(y_hat, y):
     """Return the number of correct rows as an array (); does not wait."""
+    if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
+        raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '
+                         'dimensions, such as net(X).reshape(-1, num_classes)')
     if y_hat.ndim > 1 and y_hat.shape[1] > 1:
         y_hat = np.argmax(y_hat, axis=1)  # (n, num_classes) -> (n,)
     if y_hat.size != y.size:
@@ -24,7 +27,8 @@ def _num_correct(y_hat, y):
 def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
     """Return the number of correct predictions, not their share; waits for `y_hat`.
 
-    `y_hat` has the scores (n, num_classes) or the predicted classes (n,), `y` the labels (n,) or (n, 1).
+    `y_hat` has the scores (n, num_classes, ...) or the predicted classes (n,), `y` the labels (n, ...) or (n, 1).
+    Raises ValueError if `y` has another number of labels, or if the last axis could be that of the classes.
 
     Source: D2L 23.7, ``accuracy``.
     """
@@ -59,7 +63,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     workers : Workers, optional
         Sum the counts over all workers; each passes its own shard of the batches.
     """
-    devices = check_omp_threads(_devices_of(net) if devices is None else devices)
+    devices = _devices_of(net) if devices is None else devices
+    check_omp_threads(devices)
 
     def counts() -> Iterator[tuple[float, int]]:
         started: list = []
@@ -74,7 +79,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                 del started[:MAX_STARTED // 2]
         yield _read(started)
 
-    workers = workers or Workers()
+    workers = workers or getattr(devices, 'workers', None) or Workers()
     with workers.engine_errors_cleared():
         correct, rows = workers.allreduce_counts(counts())
     if rows == 0:

@@ -80,11 +80,6 @@ def trainable(net: Any) -> list:
     return [param for param in _each_once(net) if param.grad_req != 'null']
 
 
-def gradients(net: Any, device: Any) -> list:
-    """Return the gradients of a Gluon network on a device that a backward pass overwrites; does not wait."""
-    return [param.grad(device) for param in _each_once(net) if param.grad_req == 'write']
-
-
 def statistics(net: Any) -> list[str]:
     """Return the names of the parameters without gradients, such as batch norm's running statistics.
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..base.checks import integer
+from ..base.checks import at_least_0, integer
 from ..base.files import SameFolder
 from ..base.program import show
 from ..distributed.workers import Workers
@@ -211,9 +211,9 @@ class Run:
     def end_epoch(self, test_acc: float) -> Epoch:
         """Record the current epoch with its test accuracy, 0 to 1: print a line and write ``history.csv``.
 
-        Raises ValueError if its batches were not read to the end, or it has no losses.
+        Raises ValueError if its batches were not read to the end, it has no losses, or `test_acc` is no such number.
         """
-        losses, seconds, test_acc = self._losses, self._seconds, float(test_acc)
+        losses, seconds, test_acc = self._losses, self._seconds, at_least_0('test_acc', test_acc)
         if self._training:
             raise ValueError('the batches of this epoch were not read to the end: to train on fewer, pass shorter '
                              'data, such as load_data(..., train_size=n)')

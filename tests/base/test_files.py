@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from gluon_mgpu.base import files as module
-from gluon_mgpu.base.files import SameFolder, write_atomically
+from gluon_mgpu.base.files import SameFolder, write_atomically, write_picture
 
 
 def test_threads_write_one_file_at_the_same_time(tmp_path):
@@ -87,3 +87,25 @@ def test_a_folder_that_was_replaced(tmp_path):
     del same
     with pytest.raises(OSError, match='Bad file descriptor'):
         os.fstat(number)
+
+
+def test_errors_name_the_file(tmp_path, monkeypatch, full_disk):
+    monkeypatch.chdir(tmp_path)
+    with full_disk(), pytest.raises(OSError) as full:
+        write_atomically('a', b'new')
+    assert (full.value.filename, full.value.strerror) == ('a', 'No space left on device')
+    with pytest.raises(FileNotFoundError) as missing:
+        write_atomically('none/a', b'new')
+    assert missing.value.filename == 'none/a'
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(('name', 'start'), [('a.png', b'\x89PNG'), ('a.pdf', b'%PDF'), ('a', b'\x89PNG')])
+def test_a_picture_is_written_completely_or_not_at_all(name, start, tmp_path, full_disk):
+    from matplotlib.figure import Figure
+    write_picture(Figure(), tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    assert before.startswith(start)
+    with full_disk(), pytest.raises(OSError):
+        write_picture(Figure(figsize=(1, 1)), tmp_path / name)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]

@@ -119,3 +119,24 @@ def test_machine_facts_without_proc(monkeypatch):
     monkeypatch.setattr(machine.Path, 'read_text', missing)
     assert machine.processor_flags() == []
     assert isinstance(machine.processor(), str)
+
+
+@pytest.mark.parametrize('home', ['/dev/null', '/proc/1/none', None])
+def test_matplotlib_without_a_home_that_it_can_write(home, tmp_path):
+    """It prints nothing; its own folder is temporary."""
+    code = ('import os; from gluon_mgpu.base.machine import folder_for_matplotlib; folder_for_matplotlib(); '
+            'import matplotlib; print(matplotlib.get_configdir() == os.environ["MPLCONFIGDIR"])')
+    unset = ('HOME', 'MPLCONFIGDIR', 'XDG_CONFIG_HOME', 'XDG_CACHE_HOME')
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment.update({'TMPDIR': str(tmp_path)}, **({'HOME': home} if home else {'XDG_CACHE_HOME': '/dev/null'}))
+    done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, env=environment)
+    assert (done.stdout, done.stderr) == ('True\n', '')
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_matplotlib_keeps_the_folder_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.delenv('MPLCONFIGDIR', raising=False)
+    for variable in ('XDG_CONFIG_HOME', 'XDG_CACHE_HOME'):
+        monkeypatch.setenv(variable, str(tmp_path / 'new'))
+    machine.folder_for_matplotlib()
+    assert 'MPLCONFIGDIR' not in os.environ and list(tmp_path.iterdir()) == []

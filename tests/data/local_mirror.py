@@ -1,6 +1,7 @@
 """A local web server that serves files, or fails like real servers."""
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,8 +12,9 @@ from gluon_mgpu.data.download import Mirror
 class LocalMirror:
     """Web server that serves `files` (name -> bytes) until `close`.
 
-    `trouble` maps a file's name to a fault: 'missing', 'wrong bytes', 'truncated', or 'stalls' (half of the file, then
-    nothing until the server closes). `meet`, a threading.Barrier, makes each transfer wait for others to start.
+    `trouble` maps a file's name to a fault: 'missing', 'wrong bytes', 'truncated', 'stalls' (half of the file, then
+    nothing until the server closes) or 'trickles' (half, then single bytes). `meet`, a threading.Barrier, makes each
+    transfer wait for others to start.
     """
 
     def __init__(self, files: dict, trouble: dict | None = None,
@@ -55,12 +57,15 @@ class LocalMirror:
                 content = owner.files[name]
                 if trouble == 'wrong bytes':
                     content = bytes(len(content))
-                if trouble in ('truncated', 'stalls'):
+                if trouble in ('truncated', 'stalls', 'trickles'):
                     content = content[:len(content) // 2]
                 self.wfile.write(content)
                 if trouble == 'stalls':
                     owner.stalled.set()
                     owner.closing.wait()
+                while trouble == 'trickles' and not owner.closing.wait(0.1):
+                    with contextlib.suppress(OSError):  # the other end was closed
+                        self.wfile.write(bytes(1))
 
             def _headers(self, name):
                 found = name in owner.files

@@ -21,7 +21,7 @@ from gluon_mgpu.data.folders import FILES
 
 CONTENTS = file_contents(dataset())
 MIRRORS = module.MIRRORS  # the real ones
-REMEDY = '; use --data-dir to name a folder with the files, or --dataset glyphs'
+REMEDY = '; use --data-dir to name a folder with the files'
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_the_second_mirror_is_used_when_the_first_is_down(tmp_path, serve, dead)
     assert content_of(tmp_path) == CONTENTS
 
 
-@pytest.mark.parametrize('trouble', ['missing', 'wrong bytes', 'truncated', 'stalls'])
+@pytest.mark.parametrize('trouble', ['missing', 'wrong bytes', 'truncated', 'stalls', 'trickles'])
 @pytest.mark.parametrize('bad', [0, 2])
 def test_the_second_mirror_replaces_a_damaged_file_of_the_first(tmp_path, serve, trouble, bad):
     first, second = serve({FILES[bad]: trouble}), serve()
@@ -142,7 +142,7 @@ def test_each_mirror_has_its_own_checksums(tmp_path, serve):
 
 @pytest.mark.parametrize('trouble, problem', [
     ('missing', 'answered with HTTP status 404'), ('wrong bytes', 'sent a file with a wrong checksum'),
-    ('truncated', ''), ('stalls', 'stopped sending')])
+    ('truncated', ''), ('stalls', 'stopped sending'), ('trickles', 'stopped sending or is too slow')])
 def test_no_part_of_a_damaged_file_remains(tmp_path, serve, trouble, problem):
     server = serve({FILES[0]: trouble})
     start = time.monotonic()
@@ -278,6 +278,15 @@ def test_a_mirror_that_cannot_be_asked(tmp_path, serve, monkeypatch, thread_erro
     server = serve()
     assert f'({host(server.mirror)} not asked, an odd proxy);' in error_of(tmp_path)
     assert thread_errors == []
+
+
+def test_a_proxy_that_needs_another_package(tmp_path, serve, monkeypatch):
+    for name in ('no_proxy', 'NO_PROXY', 'http_proxy', 'HTTP_PROXY'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv('ALL_PROXY', 'socks5://127.0.0.1:9')
+    monkeypatch.setitem(sys.modules, 'socks', None)
+    server = serve()
+    assert f'({host(server.mirror)} not asked, Missing dependencies for SOCKS support.);' in error_of(tmp_path)
 
 
 def test_a_full_disk(tmp_path, serve, monkeypatch):

@@ -6,6 +6,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.training.parameters import trainable
 
 LR = 0.1
@@ -32,10 +33,10 @@ def scratch_case(devices, dtype, workers):
     if workers.rank:
         params = [param + 1 for param in params]  # overwritten by `broadcast_parameters`
     device_params = [scratch.get_params(params, device) for device in devices]
-    allreduce = workers.extend_allreduce(scratch.allreduce)
 
     def step(X, y):
-        ls = scratch.train_batch(*rows_of_worker(X, y, workers), device_params, devices, LR, allreduce, len(X))
+        together = Devices(devices, len(X), allreduce=scratch.allreduce, workers=workers)
+        ls = scratch.train_batch(*rows_of_worker(X, y, workers), device_params, together, LR)
         return sum(workers.allgather(total(ls)))
     return step, device_params
 
@@ -57,7 +58,8 @@ def concise_case(devices, dtype, workers):
     fast = hybridized(net)
 
     def step(X, y):
-        ls = concise.train_batch(*rows_of_worker(X, y, workers), fast, loss, trainer, devices, len(X))
+        together = Devices(devices, len(X), workers=workers)
+        ls = concise.train_batch(*rows_of_worker(X, y, workers), fast, loss, trainer, together)
         return sum(workers.allgather(total(ls)))
     return step, fast
 

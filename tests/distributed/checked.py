@@ -4,18 +4,20 @@ from types import SimpleNamespace
 from cases import LR, rows_of_worker
 
 from gluon_mgpu import scratch
+from gluon_mgpu.parallel.devices import Devices
 
 
 def make(devices, workers):
     params = scratch.init_params(0.1)
-    return SimpleNamespace(workers=workers, allreduce=workers.extend_allreduce(scratch.allreduce),
+    return SimpleNamespace(workers=workers, all_workers=workers,
                            device_params=[scratch.get_params(params, device) for device in devices])
 
 
 def train_batch(state, X, y, devices):
-    scratch.train_batch(*rows_of_worker(X, y, state.workers), state.device_params, devices, LR, state.allreduce, len(X))
+    together = Devices(devices, len(X), allreduce=scratch.allreduce, workers=state.all_workers)
+    scratch.train_batch(*rows_of_worker(X, y, state.workers), state.device_params, together, LR)
 
 
 def wrong(state, X, y, devices):
-    state.allreduce = scratch.allreduce
+    state.all_workers = None
     train_batch(state, X, y, devices)

@@ -1,6 +1,10 @@
 """Tests of a worker without other workers: place in the job, shards of batches, flags."""
+import contextlib
+import os
+import resource
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy
@@ -196,6 +200,37 @@ def test_other_connections_do_not_block_the_workers(monkeypatch, words):
         connection.close()
 
 
+def test_many_open_files(monkeypatch):
+    """The connections have descriptors above 1023, which select() rejects. Worker 1 leaves."""
+    ended, watches, everybody, values = [], {}, threading.Barrier(2), {}
+    monkeypatch.setattr(watch.os, '_exit', ended.append)
+
+    def be_worker(rank):
+        def allgather(value):
+            values[rank] = value
+            everybody.wait()
+            return [values[0], values[1]]
+        watches[rank] = watch.Watchdog(rank, allgather, '127.0.0.1', f'of the test, {rank}')
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    with contextlib.ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        while files.enter_context(open(os.devnull)).fileno() < 1100:
+            pass
+        thread = threading.Thread(target=be_worker, args=(1,), daemon=True)
+        thread.start()
+        be_worker(0)
+        thread.join(10)
+        time.sleep(3 * watch.BEAT)  # each hears from the other
+        assert watches[0]._thread.is_alive() and watches[1]._thread.is_alive()
+        watches[1].leave()
+        watches[0]._thread.join(10)
+        assert ended == [] and watches[0]._heard == {}
+        for connection in [*watches[0]._others, *watches[1]._others]:
+            connection.close()
+
+
 def test_the_others_wait_for_a_late_worker(monkeypatch):
     """Worker 0 waits for worker 2 for longer than a lost worker is silent, and names it; worker 1 prints nothing."""
     monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
@@ -277,7 +312,6 @@ def test_the_shard_of_another_worker_is_rejected():
     (['--horovod', '--devices', 'cpu:0'], 'each worker has one device'),
     (['--horovod', '--allreduce', 'ring'], 'each worker has one device'),
     (['--horovod', '--shares', '3,1'], 'leave out --num-gpus, --devices, --shares and --allreduce'),
-    (['--fp16-allreduce'], 'works only with --horovod'),
 ])
 def test_flags_that_exclude_each_other(capsys, flags, words):
     assert scratch.main(flags) == 2

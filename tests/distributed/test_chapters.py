@@ -102,17 +102,6 @@ def test_rank_0_exports(job, flags, tmp_path):
     assert not (tmp_path / 'other').exists()
 
 
-@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
-def test_gradients_as_float16(job, flags, tmp_path, chapter):
-    """The results are close but not equal, because gradients in float16 have 11 bits."""
-    flags = [*flags, '--train-size', '40', '--batch-size', '16', '--num-epochs', '1']
-    for name, more in (('whole', []), ('half', ['--fp16-allreduce'])):
-        with job(2, *command(chapter, flags, tmp_path / name, *more)) as started:
-            assert started.end() == 0, started.text
-    whole, half = (outcome(tmp_path / name) for name in ('whole', 'half'))
-    assert half[0][0][1] == pytest.approx(whole[0][0][1], rel=2e-2) and half[1] != whole[1]
-
-
 def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
     """A job stopped by SIGTERM to one worker in the second epoch is resumed with equal results."""
     flags = [*flags, '--train-size', '64', '--batch-size', '16', '--num-epochs', '2', '--checkpoint-every', '3']
@@ -213,8 +202,7 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
         port = str(free.getsockname()[1])
     environment = {**os.environ, size: '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '127.0.0.1',
                    'HOROVOD_GLOO_RENDEZVOUS_PORT': port}
-    words = [str(word) for word in command('scratch', flags, tmp_path / 'run', '--num-epochs', 1000,
-                                         '--fp16-allreduce')]
+    words = [str(word) for word in command('scratch', flags, tmp_path / 'run', '--num-epochs', 1000)]
     started = [subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 env={**environment, rank: number, local_rank: number}) for number in '01']
     try:
@@ -227,7 +215,7 @@ def test_workers_of_another_launcher(job, flags, tmp_path, launcher, size, rank,
         for process in started:
             process.kill()
     assert [process.returncode for process in started] == [143, 143], first + second
-    resume = f'resume with: {launcher} ... python -m gluon_mgpu.scratch --horovod --fp16-allreduce --resume '
+    resume = f'resume with: {launcher} ... python -m gluon_mgpu.scratch --horovod --resume '
     assert resume in first.splitlines()[-1]
     assert second == ''
 

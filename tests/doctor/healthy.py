@@ -18,7 +18,6 @@ FACTS = {
     'numpy': {'version': '1.26.4', 'supplied': ['bool']},
     'packages_missing': [],
     'mxnet': {'builds': {'mxnet': '1.9.1'}, 'folder': '/venv/lib/mxnet', 'obstacle': '', 'imported_first': []},
-    'cuda_libraries': None,
     'cores': {'count': 2, 'processor': 'AMD EPYC', 'bfloat16': True},
     'engine': [{'name': 'OMP_NUM_THREADS', 'value': '1', 'by': 'gluon_mgpu'},
                {'name': 'MXNET_CPU_TEMP_COPY', 'value': '53', 'by': 'gluon_mgpu'},

@@ -39,6 +39,13 @@ def test_nothing_is_wrong():
      '--json'),
     ({'self_test': {'ended': 'could not be started (x)', 'during': '', 'stderr': []}}, 'warning',
      'the self-test could not be started (x)', 'in a shell'),
+    ({'self_test__step': {'error': 'KeyError: a: b', 'remedy': 'rename it'}}, 'fault',
+     'training for one step failed (KeyError: a: b)', 'rename it'),
+    ({'self_test__step': {'error': 'KeyError: a: b', 'remedy': ''}}, 'fault',
+     'training for one step failed (KeyError: a: b)', 'report it with the output of'),
+    ({'self_test__step': {'error': 'KeyError: a: b', 'remedy': ''},
+      'engine': [{'name': name, 'value': '4', 'by': 'you'} for name in ('MXNET_A', 'OMP_NUM_THREADS', 'MXNET_B')]},
+     'fault', 'training for one step failed (KeyError: a: b)', 'unset MXNET_A MXNET_B'),
     ({'self_test__allreduce': {'right': False, 'wrong': ['ring', 'tree']}}, 'fault',
      'sums over the devices are wrong: ring, tree', 'do not train; report it'),
     ({'self_test__step': {'right': False, 'difference': None, 'tolerance': 0.01, 'reference': ['cpu(0)']}}, 'fault',
@@ -110,11 +117,10 @@ def test_a_line_is_split_where_its_remedy_begins(line, what, remedy):
 
 def test_the_screen_of_a_machine_with_gpus():
     facts = facts_with(self_test__driver=driver(V100, H200), self_test__mxnet=CUDA, horovod__installed=True,
-                       self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'},
-                       cuda_libraries={'libcudart.so.11.0': '/x', 'libcudnn.so.8': None})
+                       self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'})
     lines = ' '.join(line.strip() for line in screen({'can_train': True, 'findings': [], **facts}))
     for text in ('mxnet-cu112 1.9.1, with CUDA, for compute capability 5.0 to 8.9',
-                 '1 of 2 libraries found; missing: libcudnn.so.8', 'for CUDA up to 12.4',
+                 'for CUDA up to 12.4',
                  'Tesla V100, 16.0 GiB, compute capability 7.0, supported here; runs with mxnet-cu112',
                  'compute capability 9.0, not supported here; runs with the revived MXNet 2',
                  'works with this MXNet'):

@@ -26,7 +26,8 @@ DEVICES = ('cpu:0', 'cpu:0,cpu:1', 'cpu:1,cpu:0', 'cpu:0-3', 'cpu:5,cpu:2,cpu:9'
 # Call `train` from Python, without the command line
 API = ('import sys; import gluon_mgpu; from gluon_mgpu import {chapter}; from gluon_mgpu.data import load_data; '
        'from gluon_mgpu.devices import parse_devices; devices = parse_devices(sys.argv[1]); '
-       '{chapter}.train(len(devices), 16, 0.1, 1, devices, load_data("mnist", 16, sys.argv[2]))')
+       'data = load_data("mnist", 16, sys.argv[2]); '
+       '{chapter}.train(len(devices), 16, 0.1, num_epochs=1, devices=devices, data=data)')
 ALWAYS_TESTED = [  # combinations that have hung before, or in which devices share the most
     ({'OMP_NUM_THREADS': '2'}, 'cpu:0,cpu:1', 'scratch'),
     ({'MXNET_CPU_TEMP_COPY': '1', 'MXNET_UPDATE_ON_KVSTORE': '0'}, 'cpu:0-3', 'concise'),

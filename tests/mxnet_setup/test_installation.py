@@ -3,6 +3,7 @@
 Programs run in interpreters without site-packages (``-S``), where `mxnet` and `numpy` are small fakes.
 """
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,9 +87,15 @@ def test_fake_packages_can_be_loaded(site):
      'pip uninstall -y mxnet, then pip install'),
     ({'mxnet': cannot_open('libgfortran.so.3'), 'dists': ()}, 'which comes with MXNet, is missing: pip install ',
      'pip install '),
-    ({'OMP_NUM_THREADS': 'abc'}, "OMP_NUM_THREADS='abc' is not a number of threads", 'unset it'),
-    ({'OMP_NUM_THREADS': '2,1'}, "OMP_NUM_THREADS='2,1' is not", 'unset it'),
-    ({'OMP_NUM_THREADS': '0'}, "OMP_NUM_THREADS='0' is not", 'set it to 1'),
+    *(({name: value}, f'{name}={value!r} is not a whole number from 1 to 999999', 'unset it') for name, value in (
+        ('OMP_NUM_THREADS', 'abc'), ('OMP_NUM_THREADS', '2,1'), ('OMP_NUM_THREADS', '0'), ('OMP_NUM_THREADS', '9' * 20),
+        ('MXNET_CPU_TEMP_COPY', '0'), ('MXNET_CPU_TEMP_COPY', '-1'), ('MXNET_CPU_PARALLEL_RAND_COPY', '-1'),
+        ('MXNET_CPU_WORKER_NTHREADS', '0'))),
+    ({'DMLC_ROLE': ''}, "DMLC_ROLE='' makes MXNet a server", 'unset DMLC_ROLE'),
+    ({'DMLC_ROLE': 'scheduler', 'mxnet': 'import time; time.sleep(600)'}, "DMLC_ROLE='scheduler' makes MXNet a server",
+     'unset DMLC_ROLE'),
+    ({'PYTHONOPTIMIZE': '2', 'mxnet': '[].no'}, 'MXNet needs its docstrings', 'unset PYTHONOPTIMIZE'),
+    ({'mxnet': 'raise RuntimeError("(" * 300)'}, '(...' + 201 * ')' + ': ', 'pip uninstall it'),
 ])
 def test_one_line_with_the_remedy(site, fakes, reason, remedy):
     # With -S, Python before 3.14 does not know that it runs in a virtual environment
@@ -166,21 +173,76 @@ def test_missing_cuda_libraries_are_all_named(monkeypatch, numpy_1):
     assert f"pip install '.[cu112]' in the folder {REPO}" in line
 
 
-@pytest.mark.parametrize('role', ['server', 'scheduler', 'worker'])
-def test_the_role_of_a_server_without_its_job(role, monkeypatch):
-    """MXNet itself is not broken, so the remedy is not to reinstall it."""
-    monkeypatch.setenv('DMLC_ROLE', role)
-    line = installation.explain(RuntimeError('Check notnull: DMLC_NUM_WORKER'))
-    assert line.endswith(': unset DMLC_ROLE') == (role != 'worker')
-    assert ('uninstall' in line) == (role == 'worker')
+@pytest.mark.parametrize('value', ['8', '', '999999'])
+def test_settings_that_mxnet_can_use(site, value):
+    assert site('-c', LOAD, MXNET_CPU_TEMP_COPY=value, DMLC_ROLE='worker').stdout == 'set_np was called\n'
 
 
-def test_a_program_of_the_package_ends_with_the_line_and_status_2(site):
-    result = site('-m', 'gluon_mgpu.mxnet_setup.compat', mxnet=None, dists=())
+AGAIN = """
+import sys
+try:
+    import mxnet
+except ValueError:
+    assert 'mxnet.part' in sys.modules and 'mxnet' not in sys.modules
+""" + CAUGHT
+
+
+def test_after_a_failed_import_python_must_be_restarted(site, tmp_path):
+    """A notebook's user imports MXNet, which fails, and then adds the import of this package above."""
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet/__init__.py').write_text('from . import part; raise ValueError("no numpy.bool")')
+    (tmp_path / 'mxnet/part.py').touch()
+    result = site('-W', 'ignore', '-c', AGAIN, mxnet=None)
+    assert result.stdout == ('MXNet cannot be imported again after a failed import (ValueError: no numpy.bool): '
+                             'restart Python and import gluon_mgpu first\n'), result.stderr
+    assert 'MXNet was imported before gluon_mgpu' in site('-c', AGAIN, mxnet=None, numpy=None, dists=()).stderr
+
+
+@pytest.mark.parametrize(('name', 'source', 'mxnet'), [
+    ('mxnet', '', None), ('mxnet', 'import nothing', None), ('numpy', '', 'import numpy; numpy.array'),
+    ('numpy', 'raise ImportError', MXNET), ('queue', '', 'import queue; queue.Queue'),
+    ('queue', 'print(', 'import queue'), ('numpy', '', 'import numpy.core')])
+def test_a_file_that_hides_a_module(site, name, source, mxnet, tmp_path):
+    (tmp_path / f'{name}.py').write_text(source)
+    (tmp_path / 'test.py').touch()  # hides one as well, but is not imported
+    (tmp_path / 'pdb.py').write_text(CAUGHT)  # hides one as well, but is the program
+    result = site('pdb.py', mxnet=mxnet, numpy=None if name == 'numpy' else NUMPY)
+    assert result.stdout.endswith(f'): rename {tmp_path}/{name}.py, which Python imports instead of the module of that '
+                                  'name\n'), result.stderr
+
+
+@pytest.mark.parametrize(('module', 'fakes', 'line'), [
+    ('mxnet_setup.compat', {'mxnet': None, 'dists': ()}, 'MXNet is not installed: '),
+    ('check', {'OMP_NUM_THREADS': 'abc'}, "OMP_NUM_THREADS='abc' is not a whole number from 1 to 999999: unset it ("),
+    ('scratch', {'numpy': None}, 'NumPy cannot be imported (ModuleNotFoundError: '),
+    ('plot', {'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed: '),
+])
+def test_a_program_of_the_package_ends_with_the_line_and_status_2(site, module, fakes, line):
+    result = site('-m', f'gluon_mgpu.{module}', **fakes)
     assert result.returncode == 2
     assert result.stdout == ''
-    assert result.stderr.startswith('MXNet is not installed: ')
+    assert result.stderr.startswith(line), result.stderr
+    assert result.stderr.endswith(' (python -m gluon_mgpu.doctor shows the details)\n')
     assert result.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize('module', ['predict', 'plot'])
+def test_a_program_without_a_package(module, tmp_path):
+    (tmp_path / 'sitecustomize.py').write_text('import sys; sys.modules["tqdm"] = None')
+    result = subprocess.run([sys.executable, '-m', f'gluon_mgpu.{module}', '--help'], text=True, capture_output=True,
+                            cwd=REPO, env={**os.environ, 'PYTHONPATH': str(tmp_path)})
+    assert result.returncode == 2
+    assert re.fullmatch('ModuleNotFoundError: .*tqdm.*: pip install tqdm .*\n', result.stderr)
+
+
+@pytest.mark.parametrize('error', [ImportError('a bug'), ModuleNotFoundError('a bug', name='gluon_mgpu.none'),
+                                   KeyError(1)])
+def test_other_import_errors_keep_their_traceback(error, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])  # the folder of the program, here not that of tests
+    monkeypatch.setattr(sys, '__excepthook__', lambda *args: seen.append(args))
+    installation.end_program(type(error), error, None)
+    assert seen == [(type(error), error, None)]
 
 
 @pytest.mark.parametrize('arguments', [('-c', 'import gluon_mgpu.mxnet_setup.compat'), ('-m', 'another')])

@@ -105,7 +105,7 @@ print('OMP_NUM_THREADS' in os.environ, runtime.omp_threads())
     warning, left = run(code, '-S').splitlines()
     assert warning == ('<string> MXNet was imported before gluon_mgpu, which is too early to set '
                        f'OMP_NUM_THREADS=1, MXNET_CPU_TEMP_COPY={TEMP_COPY}, the memory allocator: '
-                       'CPU contexts may hardly run in parallel; import gluon_mgpu first')
+                       'CPU contexts may hardly run in parallel; restart Python and import gluon_mgpu first')
     assert left == f'False {max(CORES // 2, 1)}'  # MXNet's own default: half the cores
     assert f'set MXNET_CPU_TEMP_COPY={TEMP_COPY}, the memory' in run(code, '-S', OMP_NUM_THREADS='1')
     assert 'set the memory allocator:' in run(code, '-S', OMP_NUM_THREADS='1', MXNET_CPU_TEMP_COPY='64')

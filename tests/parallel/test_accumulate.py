@@ -2,54 +2,83 @@
 import numpy
 import pytest
 
+from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import autograd, np
 from gluon_mgpu.parallel.accumulate import in_parts
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_batch
 
 
-def rows_of_parts(num_rows, devices, num_parts, shares=None):
+def of_three():
+    """Return a worker, one of three."""
+    workers = Workers()
+    workers.size = 3
+    return workers
+
+
+def weights_on(devices):
+    """Return a list of one weight for each device, whose gradients are NaN, as if left by the step before."""
+    weights = [np.ones(2, ctx=device) for device in devices]
+    for w in weights:
+        w.attach_grad()
+        w.grad[:] = numpy.nan
+    return [[w] for w in weights]
+
+
+@in_parts
+def backward(X, y, params, devices, calls=None):
+    """The gradient of w in sum(w * x) is the sum of the rows of the device."""
+    X_shards, y_shards = split_batch(X, y, devices)
+    if calls is not None:
+        calls.append([y_shard.tolist() for y_shard in y_shards])
+    with autograd.record():
+        ls = [(w * X_shard).sum(axis=1) for [w], X_shard in zip(params, X_shards)]
+    for l in ls:
+        l.backward()
+    return ls
+
+
+def rows_of_parts(num_rows, devices, **options):
     """Return the rows of each part on each device, where row i holds the number i."""
-    X_shards, y_shards = split_batch(np.arange(num_rows), np.arange(num_rows) + 100, devices, shares)
-    parts = []
-    for X_parts, y_parts in in_parts(X_shards, y_shards, num_parts, lambda device: []):
-        assert [(X + 100).tolist() for X in X_parts] == [y.tolist() for y in y_parts]
-        assert [X.ctx for X in X_parts] == devices[:len(X_parts)]
-        parts.append([X.tolist() for X in X_parts])
-    return parts
+    calls = []
+    X = np.arange(2 * num_rows, dtype='float32').reshape(-1, 2)
+    backward(X, np.arange(num_rows), weights_on(devices), Devices(devices, **options), calls)
+    return calls
 
 
 def test_parts_by_hand(device_list):
     two = device_list(2)
-    assert rows_of_parts(8, two, 1) == [[[0, 1, 2, 3], [4, 5, 6, 7]]]
-    assert rows_of_parts(8, two, 2) == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
-    assert rows_of_parts(7, two, 2) == [[[0, 1], [4, 5]], [[2, 3], [6]]]
-    assert rows_of_parts(3, two, 2) == [[[0, 1], [2]]]            # no part without rows
-    assert rows_of_parts(8, two, 9) == [[[i], [4 + i]] for i in range(4)]
-    assert rows_of_parts(8, two, 2, shares=[1, 3]) == [[[0], [2, 3, 4]], [[1], [5, 6, 7]]]
-    assert rows_of_parts(1, two, 2) == [[[0]]]                    # the second device has no rows
-    assert rows_of_parts(0, two, 2) == []                         # a worker of Horovod without rows
+    assert rows_of_parts(8, two) == [[[0, 1, 2, 3], [4, 5, 6, 7]]]
+    assert rows_of_parts(8, two, parts=2) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert rows_of_parts(7, two, parts=2) == [[[0, 1], [2, 3]], [[4, 5], [6]]]
+    assert rows_of_parts(3, two, parts=2) == [[[0, 1], [2]]]      # every device has rows of each part
+    assert rows_of_parts(8, two, parts=9) == [[[i], [i + 1]] for i in (0, 2, 4, 6)]
+    assert rows_of_parts(8, two, parts=2, shares=[1, 3]) == [[[0], [1, 2, 3]], [[4], [5, 6, 7]]]
+    assert rows_of_parts(1, two, parts=2) == [[[0]]]              # the second device has no rows
+    # A worker of several takes part in the exchanges of every part
+    assert rows_of_parts(1, two[:1], parts=2, workers=of_three()) == [[[0]], []]
 
 
 def test_no_parts(device_list):
     with pytest.raises(ValueError, match='accumulate 0: must be an integer of at least 1'):
-        rows_of_parts(8, device_list(2), 0)
+        Devices(device_list(2), parts=0)
 
 
 @pytest.mark.parametrize('num_rows', [8, 7, 3, 1])
-@pytest.mark.parametrize('num_parts', [1, 2, 3])
-def test_gradients_are_sums_over_all_parts(num_rows, num_parts, device_list):
-    """The gradient of w in sum(w * x) is the sum of the rows of the device."""
-    devices = device_list(2)
-    weights = [np.ones(2, ctx=device) for device in devices]
-    for w in weights:
-        w.attach_grad()
-        w.grad[:] = numpy.nan  # from the step before
+@pytest.mark.parametrize('parts', [1, 2, 3])
+def test_gradients_are_sums_over_all_parts(num_rows, parts, device_list):
+    devices = Devices(device_list(2), parts=parts)
+    params = weights_on(devices)
     X = np.arange(2 * num_rows, dtype='float32').reshape(-1, 2)
-    X_shards, y_shards = split_batch(X, np.zeros(num_rows), devices)
-    for X_parts, _ in in_parts(X_shards, y_shards, num_parts, lambda i: [weights[i].grad]):
-        with autograd.record():
-            ls = [(w * X_part).sum() for w, X_part in zip(weights, X_parts)]
-        for l in ls:
-            l.backward()
-    for w, X_shard in zip(weights, X_shards):
-        assert w.grad.tolist() == X_shard.asnumpy().sum(axis=0).tolist()  # whole numbers: no rounding
+    ls = backward(X, np.zeros(num_rows), params, devices)
+    assert sum(l.size for l in ls) == num_rows
+    on_devices = [w.grad.asnumpy() for w, in params]
+    assert sum(on_devices).tolist() == X.asnumpy().sum(axis=0).tolist()  # whole numbers: no rounding
+    assert on_devices[1].any() == (num_rows > 1)  # zero on a device without rows
+
+
+def test_the_gradients_of_a_worker_without_rows_are_zero(device_list):
+    devices = Devices(device_list(1), parts=3, workers=of_three())
+    params = weights_on(devices)
+    assert backward(np.zeros((0, 2)), np.zeros(0), params, devices) == []
+    assert params[0][0].grad.tolist() == [0, 0]

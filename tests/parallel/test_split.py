@@ -7,13 +7,14 @@ import pytest
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
-from gluon_mgpu.parallel.split import split_and_load, split_batch, split_by
+from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.split import split_and_load, split_batch
 
 
-def error_line(function, *args):
+def error_line(function, *args, **options):
     """Return the message of the ValueError: one line."""
     with pytest.raises(ValueError) as error:
-        function(*args)
+        function(*args, **options)
     line, = str(error.value).splitlines()
     return line
 
@@ -54,7 +55,7 @@ def test_sizes_by_hand(device_list, rows, k, expected):
 def test_sizes_by_shares(device_list, rows, shares, expected):
     """Each of the first devices gets a row, however small its share, so that shard i is on device i."""
     X, devices = np.arange(2 * rows).reshape(rows, 2), device_list(len(shares))
-    X_shards, y_shards = split_batch(X, X, devices, shares)
+    X_shards, y_shards = split_batch(X, X, Devices(devices, shares=shares))
     assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards] == expected
     if rows:
         check_shards(X_shards, X, devices)
@@ -75,7 +76,7 @@ def test_equal_shares_change_nothing(device_list):
     ([1, -1], 'share -1: must'), ([1, float('nan')], 'share nan: must'),
     ('3,x', "share 'x': must be a number above 0")])
 def test_invalid_shares(devices, shares, message):
-    assert error_line(split_by, shares, devices[:2]).startswith(message)
+    assert error_line(Devices, devices[:2], shares=shares).startswith(message)
     assert error_line(split_and_load, np.zeros(4), devices[:2], shares).startswith(message)
 
 
@@ -169,6 +170,11 @@ def test_the_chapters_share_split_batch():
 def test_different_numbers_of_rows(devices):
     line = error_line(split_batch, np.zeros((4, 2)), np.zeros(3), devices)
     assert line == 'X has 4 rows and y has 3: both must have the same number'
+
+
+def test_several_inputs(devices):
+    line = error_line(split_batch, [np.zeros((4, 2)), np.zeros((4, 2))], np.zeros(4), devices)
+    assert line == 'cannot split a list: pass an array (n, ...) of mxnet.np or NumPy'
 
 
 def test_no_rows_are_no_shards(devices):

@@ -206,6 +206,15 @@ def test_an_epoch_must_be_ended_and_have_losses():
         run.end_epoch(0.5)
 
 
+@pytest.mark.parametrize('test_acc', [None, 'high', -1, float('nan')])
+def test_an_accuracy_that_is_no_number(test_acc):
+    run = Run(num_epochs=1, quiet=True)
+    feed(run, [[[1.0]]])
+    with pytest.raises(ValueError, match=f'^test_acc {test_acc!r}: must be a number of at least 0$'):
+        run.end_epoch(test_acc)
+    assert run.end_epoch(0.5).test_acc == 0.5
+
+
 def test_batches_are_read_once_in_an_epoch():
     run = Run(num_epochs=2, quiet=True)
     for epoch in run.epochs(NO_PARAMETERS):

@@ -24,7 +24,7 @@ from .devices.lists import MAX_DEVICES
 from .distributed.launchers import launch_info
 from .distributed.workers import Workers
 from .mxnet_setup.runtime import settings
-from .onnx_model import file as onnx_file
+from .onnx_model.writing import check_path, write_chapter
 from .parallel.split import check_shares
 from .plot import AccuracyCurve
 from .timeline.record import Timeline, check_profiler
@@ -118,7 +118,7 @@ def _find_run(chapter: Chapter, parser, args, argv: list, stack: contextlib.Exit
     if args.accumulate > args.batch_size:
         raise ValueError(f'--accumulate {args.accumulate}: must be at most --batch-size {args.batch_size}')
     if args.export:
-        onnx_file.check_path(args.export, args.out_dir)
+        check_path(args.export, args.out_dir)
     return args, resumed
 
 
@@ -232,7 +232,7 @@ def _train(chapter: Chapter, args, config: dict, out_dir: Path, checkpoint: Path
 
 def _export(net, path: str, forward: Callable | None, out_dir: Path, log) -> None:
     try:
-        onnx_file.write(net, path, forward, log)
+        write_chapter(net, path, forward, log)
     except OSError as error:
         command = shlex.join(['python', '-m', 'gluon_mgpu.export', str(out_dir), '--out', path])
         raise ValueError(f'cannot write {path} ({error.strerror or error}); the run is complete; export it with: '

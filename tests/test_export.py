@@ -174,12 +174,12 @@ def test_a_run_that_ends_early_exports_nothing(chapter):
 
 def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
     """The run is complete, and the error message says how to export it later."""
-    from gluon_mgpu.onnx_model import file
+    from gluon_mgpu.onnx_model import writing
 
     def full(path, content):
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(file, 'write_atomically', full)
+    monkeypatch.setattr(writing, 'write_atomically', full)
     status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
     assert status == 2 and out[-1].startswith('test acc: ')
     assert err == ['scratch: cannot write a.onnx (No space left on device); the run is complete; export it '

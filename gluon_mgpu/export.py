@@ -26,8 +26,8 @@ from .scratch import lenet
 
 
 def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
-            output_names: Sequence[str] = (), param_names: Sequence[str] = (), batch_axis: int | Sequence[int | None] = 0,
-            log: Callable[[str], None] = print) -> None:
+            output_names: Sequence[str] = (), param_names: Sequence[str] = (),
+            batch_axis: int | Sequence[int | None] = 0, log: Callable[[str], None] = print) -> None:
     """Write a network as an ONNX model for batches of any size; blocks. Needs onnx.
 
     Before the file is written, onnxruntime, if installed, computes the examples and random inputs with another batch
@@ -38,8 +38,8 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     ----------
     net : gluon.HybridBlock, function or list
         An initialized network, possibly hybridized, a ``SymbolBlock``, or a function that `hybridized` accepts. Without
-        `examples`: a network for images (n, 1, 28, 28), or LeNet's parameters from `scratch.get_params`, possibly a list
-        of these for each device. If devices differ, as batch norm's running statistics do, the first one counts.
+        `examples`: a network for images (n, 1, 28, 28), or LeNet's parameters from `scratch.get_params`, possibly a
+        list of these for each device. If devices differ, as running statistics do, the first one counts.
     path : str or path-like
         Ends in ``.onnx``; an existing file is replaced when the new one is complete.
     examples : arrays and lists of arrays
@@ -67,7 +67,7 @@ def main(argv: list | None = None) -> int:
                         help='folder of a run, one of its checkpoints, or NAME-symbol.json of net.export')
     parser.add_argument('params', type=text, nargs='?', metavar='NAME-0000.params', help='the other file of net.export')
     parser.add_argument('--shape', type=_shape, action='append', default=[], metavar='SIZES',
-                        help="of an example for the files of net.export, such as 1,3,224,224; once for each input")
+                        help='of an example for the files of net.export, such as 1,3,224,224; once for each input')
     parser.add_argument('--out', type=text, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
     return parser.run(argv, _run)
 
@@ -103,7 +103,8 @@ def _export_files(args: argparse.Namespace) -> None:
         inputs = [name for name in variables if f'arg:{name}' not in params and f'aux:{name}' not in params]
         make = np.zeros if 'is_np_shape' in graph.get('attrs', {}) or MXNET_MAJOR >= 2 else mx.nd.zeros
     except (AttributeError, KeyError, TypeError, ValueError, mx.MXNetError) as error:
-        raise ValueError(f'{args.run} and {args.params} are not the files of net.export: {type(error).__name__}') from None
+        raise ValueError(f'{args.run} and {args.params}: must be the files of net.export, written by this or an older '
+                         'version of MXNet') from error
     if len(inputs) != len(args.shape):
         raise ValueError(f"--shape: must be given once for each input of the network: {', '.join(inputs)}")
     examples = [make(shape) for shape in args.shape]

@@ -15,7 +15,7 @@ from .tracing import trace_function
 
 
 class Array(NamedTuple):
-    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on the batch."""
+    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on it."""
 
     name: str
     shape: tuple
@@ -53,14 +53,14 @@ class Operation:
         value = self[name]
         return default if value is None else value
 
-    def list(self, name: str) -> list:
+    def values(self, name: str) -> list:
         """Return a setting as a list, also if it is a single number; empty if there is none."""
         value = self.get(name, ())
         return [*value] if isinstance(value, (list, tuple)) else [value]
 
     def axes(self, name: str) -> list[int]:
         """Return a setting with axes as a list; the first axis is 0."""
-        return [axis % self.rank for axis in self.list(name)]
+        return [axis % self.rank for axis in self.values(name)]
 
 
 class Graph(NamedTuple):
@@ -138,21 +138,21 @@ def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_s
     first, other = map(_infer, graphs, arrays, batch_sizes)
     outputs: list[dict[int, Array]] = [{} for _ in nodes]
     for (number, output), (shape, dtype) in first.items():
-        name = f'{number}_{output}' if nodes[number]['op'] != 'null' else nodes[number]['name']
+        name = f'result {number}.{output}' if nodes[number]['op'] != 'null' else nodes[number]['name']
         outputs[number][output] = Array(name, shape, other[number, output][0], dtype)
 
     def find(entries: list) -> list[Array]:
         return [outputs[number][output] for number, output, *_ in entries]
 
-    return Graph({node['name']: found[0] for node, found in zip(nodes, outputs) if node['op'] == 'null' and found},
-                 [Operation(node, find(node['inputs']), found) for node, found in zip(nodes, outputs) if node['op'] != 'null'],
-                 find(graphs[0]['heads']))
+    variables = {node['name']: found[0] for node, found in zip(nodes, outputs) if node['op'] == 'null' and found}
+    return Graph(variables, [Operation(node, find(node['inputs']), found) for node, found in zip(nodes, outputs)
+                             if node['op'] != 'null'], find(graphs[0]['heads']))
 
 
 def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[int, int], tuple]:
     """Return shape and dtype of each array in a graph that is used, by number of the node and of its output."""
     for node in graph['nodes']:
-        if node['op'] == '_zeros':  # the initial state of a recurrent layer, in which MXNet 1.9 leaves out the batch size
+        if node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
             node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
     entries = [entry for node in graph['nodes'] for entry in node['inputs']] + graph['heads']
     used = sorted({(number, output) for number, output, *_ in entries})
@@ -160,4 +160,7 @@ def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[i
     known = {name: arrays[name] for name in symbol.list_arguments()}
     shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]
     dtypes = symbol.infer_type_partial(**{name: array.dtype for name, array in known.items()})[1]
-    return {entry: (shape, numpy.dtype(dtype).name) for entry, shape, dtype in zip(used, shapes, dtypes)}
+    names = [numpy.dtype(dtype).name for dtype in dtypes]
+    if MXNET_MAJOR < 2 and not any(array.dtype == numpy.float64 for array in known.values()):
+        names = [name.replace('float64', 'float32') for name in names]  # computed for float32 + bool, unlike inferred
+    return dict(zip(used, zip(shapes, names)))

@@ -52,9 +52,9 @@ class Network:
             return self._run(inputs)
         except (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError,
                 mx.base.NotImplementedForSymbol) as error:
-            shapes = ', '.join(str(array.shape) for array in inputs)
-            raise ValueError(f"{self._name} cannot be traced with inputs {shapes}, {' '.join(str(error).split())[:200]}: "
-                             'pass examples of its inputs; MXNet must be able to hybridize it') from error
+            shapes, reason = ', '.join(str(array.shape) for array in inputs), ' '.join(str(error).split())[:200]
+            raise ValueError(f'{self._name} cannot be traced with inputs {shapes}, {reason}: pass examples of its inputs; '
+                             'MXNet must be able to hybridize it') from error
 
     def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
         new = iter(inputs)
@@ -66,10 +66,10 @@ class Network:
             in_float32 = symbol.tojson(remove_amp_cast=True)
             low_precision = 'amp_cast' in symbol.tojson(remove_amp_cast=False)
             results = [] if low_precision else self._net(*args)
-            self.params = self._find_params()
+            found = self._find_params()
+            self.params = {variable: (name, _finite(name, array)) for variable, (name, array) in found.items()}
             self.variables = [name for name in variables if name not in self.params]
-            arrays = {**{variable: array for variable, (_, array) in self.params.items()},
-                      **dict(zip(variables, leaves(args)))}
+            arrays = {**dict(zip(variables, leaves(args))), **{name: array for name, (_, array) in found.items()}}
             if low_precision:  # its results differ from those of the model, which is in float32
                 graph = graph_from_json(in_float32)
                 results = mx.nd.CachedOp(graph)(*(arrays[name] for name in graph.list_inputs()))
@@ -80,8 +80,9 @@ class Network:
         if self._is_block:
             casts = [int(name) for name, layer in children(self._net).items() if isinstance(layer, Cast)]
 
-            def without_casts(name: str) -> str:  # as in float32
-                return re.sub(r'^\d+', lambda number: str(int(number[0]) - sum(i < int(number[0]) for i in casts)), name)
+            def without_casts(name: str) -> str:
+                """Return the name in a float32 network, '0.weight' for '1.weight'."""
+                return re.sub(r'^\d+', lambda found: str(int(found[0]) - sum(i < int(found[0]) for i in casts)), name)
 
             return {param.var().name: (without_casts(name), param.list_data()[0])
                     for name, param in by_name(self._net).items()}
@@ -90,6 +91,15 @@ class Network:
                  if self._is_parameter(x) for j, array in enumerate(x)]
         names = self._param_names or [name for _, name, _ in found]
         return {variable: (name, array) for (variable, _, array), name in zip(found, names)}
+
+
+def _finite(name: str, array: Any) -> numpy.ndarray:
+    """Copy a parameter to NumPy; raise ValueError unless its numbers are finite and float32."""
+    value = array.asnumpy()
+    if value.dtype != 'float32' or not numpy.isfinite(value).all():
+        fault = f'is {value.dtype}' if value.dtype != 'float32' else 'contains NaN or infinity'
+        raise ValueError(f'{name} {fault}; only finite float32 numbers can be exported')
+    return value
 
 
 def _as_array(value: Any) -> Any:

@@ -47,7 +47,8 @@ CONVERTERS: dict[str, Callable[..., Any]] = {  # of one expression, by the kind 
     'divsqrtdim': lambda g, op, X: g.add('Div', X, g.constant(op.inputs[0].shape[-1] ** 0.5)),
     'einsum': lambda g, op, *X: g.add('Einsum', *X, equation=op['subscripts']),
     'embedding': lambda g, op, X, W: g.add('Gather', W, g.indices(X, op.inputs[1], 0)),
-    'take': lambda g, op, X, i: g.add('Gather', X, g.indices(i, op.inputs[0], op.get('axis', 0)), axis=op.get('axis', 0)),
+    'take': lambda g, op, X, places: g.add('Gather', X, g.indices(places, op.inputs[0], op.get('axis', 0)),
+                                           axis=op.get('axis', 0)),
     'onehot': lambda g, op, X: g.add('OneHot', g.cast(X, 'int64'), g.integers(op['depth']),
                                      g.constant([0, 1], op.output.dtype)),
     'reshape': lambda g, op, X, *_: g.reshape_like(X, op.output),
@@ -58,9 +59,9 @@ CONVERTERS: dict[str, Callable[..., Any]] = {  # of one expression, by the kind 
     'transpose': lambda g, op, X: g.add('Transpose', X, perm=op.axes('axes') or [*range(op.rank)][::-1]),
     'sliceaxis': lambda g, op, X: g.slice(X, op['axis'], op['begin'], op.get('end', END)),
     'flip': lambda g, op, X: g.slice(X, *op.axes('axis'), END, -END, -1),
-    'tile': lambda g, op, X: g.add('Tile', X, g.integers(*[1] * (op.rank - len(op.list('reps'))), *op.list('reps'))),
-    'stack': lambda g, op, *X: g.add('Concat', *(g.add('Unsqueeze', each, g.integers(op.get('axis', 0))) for each in X),
-                                     axis=op.get('axis', 0)),
+    'tile': lambda g, op, X: g.add('Tile', X, g.integers(*([1] * op.rank + op.values('reps'))[-op.rank:])),
+    'stack': lambda g, op, *X: g.add('Concat', *(g.add('Unsqueeze', each, g.integers(op.get('axis', 0)))
+                                                 for each in X), axis=op.get('axis', 0)),
     'concat': lambda g, op, *X: g.add('Concat', *(g.cast(each, op.output.dtype) for each in X), axis=op.get(
         'dim', op.get('axis', 0 if op.kind == 'concatenate' else 1))),
     'instancenorm': lambda g, op, *arrays: g.add('InstanceNormalization', *arrays, epsilon=op.get('eps', 1e-3)),
@@ -97,8 +98,9 @@ class Operators(Builder):
     def convert(self, op: Operation, inputs: list[str]) -> list[str]:
         """Append an operation; return the names of its results. Raises NotImplementedError with the reason in words."""
         kind = ALIASES.get(op.kind, op.kind)
-        converter = CONVERTERS.get(kind) or vars(Operators).get(f'_{kind}')
-        require(converter, 'it has no counterpart in ONNX here')
+        if kind not in CONVERTERS and f'_{kind}' not in vars(Operators):
+            raise NotImplementedError('which docs/export.md does not list')
+        converter = CONVERTERS.get(kind) or vars(Operators)[f'_{kind}']
         results = converter(self, op, *inputs)
         return results if isinstance(results, list) else [results]
 
@@ -114,7 +116,7 @@ class Operators(Builder):
             erf = self.add('Erf', self.add('Mul', X, self.constant(0.5 ** 0.5)))
             return self.add('Mul', self.add('Mul', X, self.constant(0.5)), self.add('Add', erf, self.constant(1)))
         require(kind in ('leaky', 'elu', 'selu'), f'act_type {kind}')
-        settings = {} if kind == 'selu' else {'alpha': float(op.get('slope', 0.25))}
+        settings: dict[str, Any] = {} if kind == 'selu' else {'alpha': float(op.get('slope', 0.25))}
         return self.add({'leaky': 'LeakyRelu', 'elu': 'Elu', 'selu': 'Selu'}[kind], X, **settings)
 
     def _window(self, operator, op, *arrays, **settings):
@@ -197,7 +199,7 @@ class Operators(Builder):
         require(not op['projection_size'] and op['lstm_state_clip_min'] is None, 'projection or clipping')
         mode, hidden, directions = op['mode'], op['state_size'], 1 + bool(op['bidirectional'])
         gates, offset = GATES.get(mode, [0]), 0
-        settings = {'linear_before_reset': 1} if mode == 'gru' else {}
+        settings: dict[str, Any] = {'linear_before_reset': 1} if mode == 'gru' else {}
         if mode.startswith('rnn'):
             settings['activations'] = [mode[4:].capitalize()] * directions
 
@@ -211,13 +213,14 @@ class Operators(Builder):
         columns = [op.inputs[0].shape[2]] + [hidden * directions] * (op['num_layers'] - 1)  # of each layer's input
         weights = [[(take(n), take(hidden)) for _ in range(directions)] for n in columns]
         biases = [[(take(1), take(1)) for _ in range(directions)] for _ in columns]
+        num_states = 2 if mode == 'lstm' else 1
         lengths = self.cast(states[-1], 'int32') if op['use_sequence_length'] else ''
         results = []
         for i, (matrices, vectors) in enumerate(zip(weights, biases)):
             W, R = (self.add('Concat', *arrays, axis=0) for arrays in zip(*matrices))
             B = self.reshape(self.add('Concat', *sum(vectors, ()), axis=1), directions, -1)
-            first = [self.slice(state, 0, i * directions, (i + 1) * directions) for state in states[:1 + (mode == 'lstm')]]
-            Y, *last = self.add(mode[:4].rstrip('_').upper(), X, W, R, B, lengths, *first, outputs=1 + len(first),
+            first = [self.slice(state, 0, i * directions, (i + 1) * directions) for state in states[:num_states]]
+            Y, *last = self.add(mode[:4].rstrip('_').upper(), X, W, R, B, lengths, *first, outputs=1 + num_states,
                                 hidden_size=hidden, direction=['forward', 'bidirectional'][directions - 1], **settings)
             X = self.reshape(self.swap(Y, 4, 1, 2), 0, 0, -1)  # (T, directions, n, h) -> (T, n, directions * h)
             results.append(last)
@@ -230,12 +233,12 @@ class Operators(Builder):
     def _slicechannel(self, op, X):
         axis = op.get('axis', 1)
         size, parts = op.inputs[0].shape[axis], op.get('num_outputs', op.get('sections', 0))
-        starts = [i * size // parts for i in range(parts)] or op.list('indices')
+        starts = [i * size // parts for i in range(parts)] or op.values('indices')
         results = self.add('Split', X, self.integers(*numpy.diff([*starts, size])), outputs=len(starts), axis=axis)
         return [self.add('Squeeze', Y, self.integers(axis)) for Y in results] if op['squeeze_axis'] else results
 
     def _slice(self, op, X):
-        for axis, (begin, end, step) in enumerate(zip_longest(*map(op.list, ('begin', 'end', 'step')))):
+        for axis, (begin, end, step) in enumerate(zip_longest(*map(op.values, ('begin', 'end', 'step')))):
             step = step or 1
             begin = begin if begin is not None else 0 if step > 0 else END
             end = end if end is not None else END if step > 0 else -END
@@ -248,7 +251,7 @@ class Operators(Builder):
         return X
 
     def _repeat(self, op, X):
-        (axis,), (times,) = op.axes('axis'), op.list('repeats')
+        (axis,), (times,) = op.axes('axis'), op.values('repeats')
         reps = [times if i == axis + 1 else 1 for i in range(op.rank + 1)]
         X = self.add('Unsqueeze', X, self.integers(axis + 1))
         return self.reshape_like(self.add('Tile', X, self.integers(*reps)), op.output)
@@ -261,7 +264,7 @@ class Operators(Builder):
     def _upsampling(self, op, X):
         if op.kind == 'upsampling':
             require(op['sample_type'] == 'nearest', f"sample_type {op['sample_type']}")
-            settings = {'nearest_mode': 'floor', 'coordinate_transformation_mode': 'asymmetric'}
+            settings: dict[str, Any] = {'nearest_mode': 'floor', 'coordinate_transformation_mode': 'asymmetric'}
         else:
             corners = 'align_corners' if op.get('align_corners', True) else 'half_pixel'
             settings = {'mode': 'linear', 'coordinate_transformation_mode': corners}

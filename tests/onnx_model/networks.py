@@ -1,13 +1,18 @@
 """Networks of many kinds, for MXNet 1.9 and 2: D2L's, recurrent ones, attention, recommenders, 1-D to 3-D convolutions.
 
-`NETWORKS` maps names to functions that return a network and its examples.
+`NETWORKS` maps names to functions that return a network and its examples. `ZOO` has sizes of images for MXNet's model zoo.
 """
-import numpy
+import re
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, init, mx, np
+import numpy
+from mxnet.gluon.model_zoo import vision
+
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
 
 nn, rnn = gluon.nn, gluon.rnn
 NETWORKS = {}
+ZOO = {'alexnet': 224, 'vgg11': 64, 'vgg11_bn': 64, 'resnet18_v1': 64, 'resnet18_v2': 64, 'squeezenet1.1': 224,
+       'densenet121': 224, 'inceptionv3': 299, 'mobilenet0.25': 64, 'mobilenetv2_0.25': 64}
 
 
 def network(function):
@@ -18,6 +23,31 @@ def network(function):
 def functions(X):
     """Return the module with `np` and `npx` for an array or a symbol."""
     return mx.sym if isinstance(X, mx.sym.Symbol) else mx
+
+
+def from_zoo(name):
+    """Return a network of the model zoo and its examples; on MXNet 1.9, some work with arrays of ``mx.nd`` only."""
+    image = random(1, 3, ZOO[name], ZOO[name])
+    return vision.get_model(name, classes=10), [image if MXNET_MAJOR >= 2 else image.as_nd_ndarray()]
+
+
+def array_like(array, values):
+    """Return values as an array of ``mx.np`` or ``mx.nd``, as another array is."""
+    make = np.array if isinstance(array, np.ndarray) else mx.nd.array
+    return make(values, dtype=values.dtype)
+
+
+def trained(net, *examples, initializer=None):
+    """Return a network with parameters that make mistakes visible: biases and statistics are not 0, scales not 1."""
+    net.initialize(initializer or init.Uniform(0.3))
+    with autograd.pause():
+        net(*examples)
+    rng = numpy.random.default_rng(0)
+    for name, param in net.collect_params().items():
+        if len(param.shape) == 1:
+            low, high = (0.5, 1.5) if re.search('gamma|running_var', name) else (-0.2, 0.2)
+            param.set_data(array_like(param.data(), rng.uniform(low, high, param.shape).astype('float32')))
+    return net
 
 
 def random(*shape):
@@ -110,7 +140,8 @@ def densenet():
 
 @network
 def fully_convolutional():
-    return chain(conv(8, 3, strides=2, padding=1), nn.Conv2D(5, 1), nn.Conv2DTranspose(5, 4, 2, 1)), [random(1, 3, 24, 32)]
+    return chain(conv(8, 3, strides=2, padding=1), nn.Conv2D(5, 1), nn.Conv2DTranspose(5, 4, 2, 1)), [
+        random(1, 3, 24, 32)]
 
 
 @network
@@ -161,7 +192,7 @@ def text_cnn():
 def text_rnn():
     def forward(F, words, encoder, decoder, X):
         Y = encoder(F.np.swapaxes(words(X), 0, 1))  # (T, n, 2 * hidden)
-        return decoder(F.np.concatenate([Y[0], Y[-1]], axis=1))
+        return decoder(F.np.concatenate([Y[0], Y[11]], axis=1))
     return Lambda(forward, nn.Embedding(50, 8), rnn.LSTM(6, num_layers=2, bidirectional=True), nn.Dense(2)), [
         numbers(50, 2, 12)]
 
@@ -270,4 +301,5 @@ def siamese():
     def forward(F, tower, A, B):
         a, b = (Y / F.np.sqrt(F.np.sum(Y * Y, axis=1, keepdims=True)) for Y in (tower(A), tower(B)))
         return F.np.sum(a * b, axis=1), F.np.stack([a, b], axis=1)
-    return Lambda(forward, chain(conv(4, 3), nn.GlobalMaxPool2D(), nn.Dense(6))), [random(2, 1, 9, 9), random(2, 1, 9, 9)]
+    return Lambda(forward, chain(conv(4, 3), nn.GlobalMaxPool2D(), nn.Dense(6))), [
+        random(2, 1, 9, 9), random(2, 1, 9, 9)]

@@ -16,6 +16,9 @@ from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
 from ..training.parameters import by_name, check_initialized
 
+ERRORS = (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError,
+          ValueError, mx.base.NotImplementedForSymbol)  # of a network that gets symbols or arrays of other shapes
+
 
 class Network:
     """A network as a function of its `inputs`, a list of arrays.
@@ -42,41 +45,53 @@ class Network:
         self._examples = refill(list(examples), (array.as_in_context(device) for array in arrays))
         self._param_names = param_names
         self.inputs = leaves([x for x in self._examples if not self._is_parameter(x)])
+        if not self._is_block:
+            self.params()  # checks them before they are used
 
     def _is_parameter(self, argument: Any) -> bool:
         return not self._is_block and isinstance(argument, list)
 
     def run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
         """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name; blocks."""
-        try:
-            return self._run(inputs)
-        except (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError,
-                mx.base.NotImplementedForSymbol) as error:
-            shapes, reason = ', '.join(str(array.shape) for array in inputs), ' '.join(str(error).split())[:200]
-            raise ValueError(f'{self._name} cannot be traced with inputs {shapes}, {reason}: pass examples of its inputs; '
-                             'MXNet must be able to hybridize it') from error
-
-    def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
         new = iter(inputs)
         args = [x if self._is_parameter(x) else refill(x, new) for x in self._examples]
-        with semantics_of(inputs[0]), autograd.pause():
-            if MXNET_MAJOR >= 2:
-                self._net(*args)  # infers shapes
-            symbol, variables = trace(self._net, args)
-            in_float32 = symbol.tojson(remove_amp_cast=True)
-            low_precision = 'amp_cast' in symbol.tojson(remove_amp_cast=False)
-            results = [] if low_precision else self._net(*args)
-            found = self._find_params()
-            self.params = {variable: (name, _finite(name, array)) for variable, (name, array) in found.items()}
-            self.variables = [name for name in variables if name not in self.params]
-            arrays = {**dict(zip(variables, leaves(args))), **{name: array for name, (_, array) in found.items()}}
-            if low_precision:  # its results differ from those of the model, which is in float32
-                graph = graph_from_json(in_float32)
-                results = mx.nd.CachedOp(graph)(*(arrays[name] for name in graph.list_inputs()))
+        try:
+            with semantics_of(inputs[0]), autograd.pause():
+                return self._run(args)
+        except ERRORS as error:
+            shapes, reason = ', '.join(str(array.shape) for array in inputs), ' '.join(str(error).split())[:200]
+            raise ValueError(f'{self._name} cannot be traced with inputs {shapes}, {reason}: pass examples of its '
+                             'inputs and their batch_axis; MXNet must be able to hybridize it') from error
+
+    def _run(self, args: list) -> tuple[list[numpy.ndarray], dict, dict]:
+        if MXNET_MAJOR >= 2:
+            self._net(*args)  # infers shapes
+        symbol, variables = trace(self._net, args)
+        in_float32 = symbol.tojson(remove_amp_cast=True)
+        low_precision = 'amp_cast' in symbol.tojson(remove_amp_cast=False)
+        results = [] if low_precision else self._net(*args)
+        params = self._params()
+        self.variables = [name for name in variables if name not in params]
+        arrays = {**dict(zip(variables, leaves(args))), **{variable: array for variable, (_, array) in params.items()}}
+        if low_precision:  # its results differ from those of the model, which is in float32
+            graph = graph_from_json(in_float32)
+            results = mx.nd.CachedOp(graph)(*(arrays[name] for name in graph.list_inputs()))
         return [array.asnumpy() for array in leaves(results)], json.loads(in_float32), arrays
 
-    def _find_params(self) -> dict[str, tuple[str, Any]]:
-        """Return name in the network and value on the first device of each parameter, by its variable in the graph."""
+    def params(self) -> dict[str, tuple[str, numpy.ndarray]]:
+        """Return the name in the network and the value of each parameter, by its variable in the graph; blocks.
+
+        Raises ValueError unless all are finite and float32.
+        """
+        copied = {variable: (name, array.asnumpy()) for variable, (name, array) in self._params().items()}
+        for name, value in copied.values():
+            if value.dtype != 'float32' or not numpy.isfinite(value).all():
+                fault = f'is {value.dtype}' if value.dtype != 'float32' else 'contains NaN or infinity'
+                raise ValueError(f'{name} {fault}; only finite float32 numbers can be exported')
+        return copied
+
+    def _params(self) -> dict[str, tuple[str, Any]]:
+        """Return the same with arrays on the first device."""
         if self._is_block:
             casts = [int(name) for name, layer in children(self._net).items() if isinstance(layer, Cast)]
 
@@ -91,15 +106,6 @@ class Network:
                  if self._is_parameter(x) for j, array in enumerate(x)]
         names = self._param_names or [name for _, name, _ in found]
         return {variable: (name, array) for (variable, _, array), name in zip(found, names)}
-
-
-def _finite(name: str, array: Any) -> numpy.ndarray:
-    """Copy a parameter to NumPy; raise ValueError unless its numbers are finite and float32."""
-    value = array.asnumpy()
-    if value.dtype != 'float32' or not numpy.isfinite(value).all():
-        fault = f'is {value.dtype}' if value.dtype != 'float32' else 'contains NaN or infinity'
-        raise ValueError(f'{name} {fault}; only finite float32 numbers can be exported')
-    return value
 
 
 def _as_array(value: Any) -> Any:

@@ -55,7 +55,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     number = len(results[0])
     default = [f'output{i}' for i in range(number)] if number > 1 else ['output']
     outputs = _names('output', output_names or default, number)
-    model = onnx_model(graph, dict(zip(network.variables, inputs)), network.params, outputs, axes[0])
+    model = onnx_model(graph, dict(zip(network.variables, inputs)), network.params(), outputs, axes[0])
     content = model.SerializeToString()
     feeds = [{name: array.asnumpy() for name, array in zip(inputs, batch)} for batch in batches]
     result = compare(content, feeds, [dict(zip(outputs, found)) for found in results])

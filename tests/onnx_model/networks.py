@@ -1,10 +1,12 @@
 """Networks of many kinds, for MXNet 1.9 and 2: D2L's, recurrent ones, attention, recommenders, 1-D to 3-D convolutions.
 
-`NETWORKS` maps names to functions that return a network and its examples. `ZOO` has sizes of images for MXNet's model zoo.
+`NETWORKS` maps names to functions that return a network and its examples. `ZOO` has sizes of images for networks of
+MXNet's model zoo.
 """
 import re
 
 import numpy
+import onnxruntime
 from mxnet.gluon.model_zoo import vision
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
@@ -29,6 +31,12 @@ def from_zoo(name):
     """Return a network of the model zoo and its examples; on MXNet 1.9, some work with arrays of ``mx.nd`` only."""
     image = random(1, 3, ZOO[name], ZOO[name])
     return vision.get_model(name, classes=10), [image if MXNET_MAJOR >= 2 else image.as_nd_ndarray()]
+
+
+def run_model(path, *arrays):
+    """Return the results of a model in onnxruntime."""
+    session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
+    return session.run(None, {value.name: array.asnumpy() for value, array in zip(session.get_inputs(), arrays)})
 
 
 def array_like(array, values):

@@ -255,7 +255,7 @@ def test_the_files_of_net_export(exported, capsys):
 @pytest.mark.parametrize('flags, words', [
     (['net-0000.params'], 'net-symbol.json: add NAME-0000.params and --shape, the sizes of an example'),
     (['--shape', '1,2,8,8'], 'net-symbol.json: add NAME-0000.params and --shape, the sizes of an example'),
-    (['net-0000.params', *['--shape', '1,2,8,8'] * 2], '--shape: must be given once for each input of the network: data'),
+    (['net-0000.params', *['--shape', '1,2,8,8'] * 2], '--shape: must be given once for each input of the network'),
     (['net-symbol.json', '--shape', '1,2,8,8'], 'net-symbol.json and net-symbol.json: must be the files of net.export'),
     (['missing', '--shape', '1,2,8,8'], 'net-symbol.json and missing: must be the files of net.export'),
     (['net-0000.params', '--shape', '1,2'], 'SymbolBlock cannot be traced with inputs (1, 2), '),

@@ -6,7 +6,7 @@ network's parameters.
 from __future__ import annotations
 
 import numpy
-from onnx import ModelProto, checker, helper, numpy_helper
+from onnx import ModelProto, checker, helper, numpy_helper, shape_inference
 
 from ..base.machine import versions
 from ..networks.graph import Array, Graph
@@ -35,9 +35,9 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
                 place = f"near {params[array.name][0].rpartition('.')[0] or params[array.name][0]}"
         try:
             results = builder.convert(operation, [names[array.name] for array in operation.inputs])
-        except NotImplementedError as error:
+        except (NotImplementedError, IndexError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f'no model is written because {operation.operator} {place} cannot be converted, {error}: '
-                             'replace it by operators of docs/export.md, or leave this part out of the model') from None
+                             'use operators of docs/export.md, or leave this part out of the model') from error
         for output, array in operation.outputs.items():
             names[array.name] = results[output]
             builder.dtypes[results[output]] = array.dtype
@@ -56,5 +56,9 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
         [numpy_helper.from_array(value, name) for name, value in params.values() if name in used])
     model = helper.make_model(onnx_graph, producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
                               opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
-    checker.check_model(model, full_check=True)
+    try:
+        checker.check_model(model, full_check=True)
+    except (checker.ValidationError, shape_inference.InferenceError) as error:
+        reason = ' '.join(str(error).split())[:200]
+        raise ValueError(f'no model is written because it would be invalid, {reason}: please report this') from error
     return model

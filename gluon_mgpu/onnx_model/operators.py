@@ -197,6 +197,7 @@ class Operators(Builder):
 
     def _rnn(self, op, X, params, *states):
         require(not op['projection_size'] and op['lstm_state_clip_min'] is None, 'projection or clipping')
+        require(not op['use_sequence_length'], 'use_sequence_length, which MXNet ignores on CPUs')
         mode, hidden, directions = op['mode'], op['state_size'], 1 + bool(op['bidirectional'])
         gates, offset = GATES.get(mode, [0]), 0
         settings: dict[str, Any] = {'linear_before_reset': 1} if mode == 'gru' else {}
@@ -214,13 +215,12 @@ class Operators(Builder):
         weights = [[(take(n), take(hidden)) for _ in range(directions)] for n in columns]
         biases = [[(take(1), take(1)) for _ in range(directions)] for _ in columns]
         num_states = 2 if mode == 'lstm' else 1
-        lengths = self.cast(states[-1], 'int32') if op['use_sequence_length'] else ''
         results = []
         for i, (matrices, vectors) in enumerate(zip(weights, biases)):
             W, R = (self.add('Concat', *arrays, axis=0) for arrays in zip(*matrices))
             B = self.reshape(self.add('Concat', *sum(vectors, ()), axis=1), directions, -1)
             first = [self.slice(state, 0, i * directions, (i + 1) * directions) for state in states[:num_states]]
-            Y, *last = self.add(mode[:4].rstrip('_').upper(), X, W, R, B, lengths, *first, outputs=1 + num_states,
+            Y, *last = self.add(mode[:4].rstrip('_').upper(), X, W, R, B, '', *first, outputs=1 + num_states,
                                 hidden_size=hidden, direction=['forward', 'bidirectional'][directions - 1], **settings)
             X = self.reshape(self.swap(Y, 4, 1, 2), 0, 0, -1)  # (T, directions, n, h) -> (T, n, directions * h)
             results.append(last)

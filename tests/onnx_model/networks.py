@@ -7,7 +7,6 @@ import re
 
 import numpy
 import onnxruntime
-from mxnet.gluon.model_zoo import vision
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
 
@@ -30,7 +29,7 @@ def functions(X):
 def from_zoo(name):
     """Return a network of the model zoo and its examples; on MXNet 1.9, some work with arrays of ``mx.nd`` only."""
     image = random(1, 3, ZOO[name], ZOO[name])
-    return vision.get_model(name, classes=10), [image if MXNET_MAJOR >= 2 else image.as_nd_ndarray()]
+    return gluon.model_zoo.vision.get_model(name, classes=10), [image if MXNET_MAJOR >= 2 else image.as_nd_ndarray()]
 
 
 def run_model(path, *arrays):

@@ -24,7 +24,7 @@ from .devices.gpus import num_mxnet_gpus, why_no_gpus
 from .distributed.launchers import launch_info
 from .distributed.workers import Workers
 from .mxnet_setup.runtime import settings as environment
-from .onnx_model import file as onnx_file
+from .onnx_model.writing import check_path, write_chapter
 from .plot import AccuracyCurve
 from .settings import SHARED, check_together, defaults, flags_of
 from .timeline.record import Timeline, check_profiler
@@ -122,7 +122,7 @@ class Job:
             check_free(settings['out_dir'])
         if settings['export']:
             try:
-                onnx_file.check_path(settings['export'], settings['out_dir'])
+                check_path(settings['export'], settings['out_dir'])
             except ValueError as error:
                 if 'export' in given:
                     raise
@@ -215,7 +215,7 @@ class Job:
         path = self.settings['export']
         try:
             if path:
-                onnx_file.write(net, path, self.chapter.forward, self.log)
+                write_chapter(net, path, self.chapter.forward, self.log)
         except OSError as error:
             raise ValueError(f'cannot write {path} ({error.strerror or error}); the run is complete; export it with: '
                              f'python -m gluon_mgpu.export {quoted(self.folder)} --out {quoted(path)}') from None

@@ -12,11 +12,10 @@ from devices_flag import devices_flag
 from history_csv import history
 from slow import slow
 
-from gluon_mgpu import concise, scratch
+from gluon_mgpu import cli, concise, scratch
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data import DownloadError
 from gluon_mgpu.networks.precision import check_dtype
-from gluon_mgpu.onnx_model import file as onnx_file
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.training.callback import Callback
@@ -274,8 +273,8 @@ def test_odd_names_of_folders(tmp_path, capsys, monkeypatch, on_devices):
 
 def test_a_signal_during_export_is_too_late(tmp_path, monkeypatch, on_devices):
     """Otherwise the other workers would fail while worker 0 writes the model."""
-    write = onnx_file.write
-    monkeypatch.setattr(onnx_file, 'write', lambda *args: (signal.raise_signal(signal.SIGINT), write(*args)))
+    write = cli.write_chapter
+    monkeypatch.setattr(cli, 'write_chapter', lambda *args: (signal.raise_signal(signal.SIGINT), write(*args)))
     assert scratch.main([*SMALL, *on_devices, '--no-plot', '--export', str(tmp_path / 'a.onnx'), '--out-dir',
                          str(tmp_path / 'run')]) == 0
     assert (tmp_path / 'a.onnx').exists()

@@ -14,6 +14,7 @@ from typing import Any
 
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.hybridize import hybridized
+from .networks.loss import cross_entropy
 from .networks.resnet import resnet18
 from .parallel import replicas
 from .parallel.accumulate import in_parts
@@ -78,7 +79,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         As in `scratch.train`.
     **settings
         What the book fixes or leaves out, see `Setup`: ``num_epochs=10, seed=0, devices, data, run, net, dtype,
-        accumulate, momentum, weight_decay, sync_batch_norm, shares``.
+        accumulate, momentum, weight_decay, sync_batch_norm, shares, label_smoothing``.
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
@@ -87,9 +88,9 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     # A gluon.Trainer that with --horovod also sums over machines. The book passes all parameters, see `trainable`
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=True)
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    # For speed: each runs as one operator; with synchronized batch norm, as one between two norms
-    net, loss = SyncBatchNorm(net) if setup.sync_batch_norm else hybridized(net, used_once=True), hybridized(loss)
+    loss = cross_entropy  # in the book, gluon.loss.SoftmaxCrossEntropyLoss()
+    # For speed: it runs as one operator; with synchronized batch norm, as one between two norms
+    net = SyncBatchNorm(net) if setup.sync_batch_norm else hybridized(net, used_once=True)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .data import load_data_fashion_mnist
-from .data.batches import check_data
+from .data.batches import check_data, num_outputs
+from .data.label_smoothing import SmoothedLabels
 from .devices import devices_from
 from .networks.resnet import check_network
 from .parallel.allreduce import star
@@ -37,6 +38,12 @@ class Setup:
         self.data = (load_data_fashion_mnist(batch_size) if values['data'] is None else
                      check_data(values['data'], batch_size, self.net))
         self.run.check_data(*self.data)
+        if values['label_smoothing']:
+            classes = 10 if self.net is None else num_outputs(self.net, next(iter(self.data[0]))[0].shape)
+            if classes is None:
+                raise ValueError(f'label_smoothing {values["label_smoothing"]}: the outputs of net are unknown; '
+                                 'initialize it and call it with one batch before training')
+            self.data = SmoothedLabels(self.data[0], values['label_smoothing'], classes), self.data[1]
         if self.net is not None:
             check_network(self.net, self.dtype)
         gc.collect()  # free the networks of earlier calls, because Gluon's blocks are in reference cycles

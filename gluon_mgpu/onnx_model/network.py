@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, children, gluon, graph_from_json, mx, np
-from ..networks.graph import leaves, refill, semantics_of, trace
+from ..networks.graph import Graph, leaves, operations, refill, semantics_of, trace
 from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
 from ..training.parameters import by_name, check_initialized
@@ -51,19 +51,22 @@ class Network:
     def _is_parameter(self, argument: Any) -> bool:
         return not self._is_block and isinstance(argument, list)
 
-    def run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
-        """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name; blocks."""
-        new = iter(inputs)
-        args = [x if self._is_parameter(x) else refill(x, new) for x in self._examples]
+    def evaluate(self, batches: list[list], batch_axis: int) -> tuple[list[list[numpy.ndarray]], Graph]:
+        """Return the results for two lists of inputs with different batch sizes, and the graph; blocks."""
         try:
-            with semantics_of(inputs[0]), autograd.pause():
-                return self._run(args)
+            with semantics_of(batches[0][0]), autograd.pause():
+                results, graphs, arrays = zip(*map(self._run, batches))
+                return results, operations(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
         except ERRORS as error:
-            shapes, reason = ', '.join(str(array.shape) for array in inputs), ' '.join(str(error).split())[:200]
+            shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
+            reason = ' '.join(str(error).split())[:200]
             raise ValueError(f'{self._name} cannot be traced with inputs {shapes}, {reason}: pass examples of its '
                              'inputs and their batch_axis; MXNet must be able to hybridize it') from error
 
-    def _run(self, args: list) -> tuple[list[numpy.ndarray], dict, dict]:
+    def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
+        """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name."""
+        new = iter(inputs)
+        args = [x if self._is_parameter(x) else refill(x, new) for x in self._examples]
         if MXNET_MAJOR >= 2:
             self._net(*args)  # infers shapes
         symbol, variables = trace(self._net, args)

@@ -38,7 +38,7 @@ class Network:
             check_initialized(self._net)
         elif not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} is not a network: must be a gluon.HybridBlock or a function')
-        self._name = type(net).__name__ if self._is_block else self._net.__name__
+        self._name = type(self._net).__name__ if self._is_block else self._net.__name__
         arrays = [_as_array(value) for value in leaves(list(examples))]
         devices = [param.list_ctx()[0] for param in by_name(self._net).values()] if self._is_block else []
         device = (devices or [array.ctx for array in arrays[::-1]])[0]
@@ -108,6 +108,8 @@ class Network:
                  for i, (argument, x) in enumerate(zip(inspect.signature(self._net).parameters, self._examples))
                  if self._is_parameter(x) for j, array in enumerate(x)]
         names = self._param_names or [name for _, name, _ in found]
+        if len(names) != len(found):
+            raise ValueError(f'param_names: has {len(names)} names for {len(found)} arrays in lists')
         return {variable: (name, array) for (variable, _, array), name in zip(found, names)}
 
 

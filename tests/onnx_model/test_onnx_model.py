@@ -243,6 +243,8 @@ def test_parameters_of_functions():
             to_onnx(network, 'a.onnx', X, given, param_names=names, log=lambda line: None)
             assert [array.name for array in onnx.load('a.onnx').graph.initializer] == expected
             assert (run_model('a.onnx', X)[0] == network(X, params).asnumpy()).all()
+    with pytest.raises(ValueError, match='^param_names: has 1 names for 2 arrays in lists'):
+        to_onnx(network, 'b.onnx', X, params, param_names=['W'])
     with pytest.raises(ValueError, match='str among the arguments of the network: must be arrays'):
         to_onnx(network, 'b.onnx', X, ['a', 'b'])
 

@@ -157,6 +157,9 @@ def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[i
     entries = [entry for node in graph['nodes'] for entry in node['inputs']] + graph['heads']
     used = sorted({(number, output) for number, output, *_ in entries})
     symbol = graph_from_json(json.dumps({**graph, 'heads': [[*entry, 0] for entry in used]}))
+    missing = [name for name in symbol.list_inputs() if name not in arrays]
+    if missing:
+        raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
     known = {name: arrays[name] for name in symbol.list_arguments()}
     shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]
     dtypes = symbol.infer_type_partial(**{name: array.dtype for name, array in known.items()})[1]

@@ -10,6 +10,7 @@ from ..networks.graph import Array
 
 
 def tensor_type(dtype: str) -> int:
+    """Return ONNX's number of a dtype."""
     return helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype))
 
 
@@ -29,12 +30,15 @@ class Builder:
         return names if outputs else name
 
     def constant(self, values: Any, dtype: str = 'float32') -> str:
+        """Append an array of these values."""
         return self.add('Constant', value=numpy_helper.from_array(numpy.asarray(values, dtype)))
 
     def integers(self, *values: int) -> str:
+        """Append an array of integers, such as axes."""
         return self.constant(values, 'int64')
 
     def cast(self, X: str, dtype: str) -> str:
+        """Convert to a dtype."""
         return X if self.dtypes.get(X) == dtype else self.add('Cast', X, to=tensor_type(dtype))
 
     def reshape(self, X: str, *sizes: int) -> str:
@@ -42,6 +46,7 @@ class Builder:
         return self.add('Reshape', X, self.integers(*sizes))
 
     def reshape_like(self, X: str, array: Array) -> str:
+        """Reshape to the shape of an array."""
         sizes = array.sizes(-1)
         return self.reshape(X, *sizes) if sizes.count(-1) < 2 else self.add('Reshape', X, self.shape(array))
 
@@ -56,6 +61,7 @@ class Builder:
                                     for size, other in zip(array.shape, array.other)), axis=0)
 
     def slice(self, X: str, axis: int, start: int, end: int, step: int = 1) -> str:
+        """Return a part along an axis."""
         return self.add('Slice', X, *(self.integers(value) for value in (start, end, axis, step)))
 
     def swap(self, X: str, rank: int, first: int, second: int) -> str:

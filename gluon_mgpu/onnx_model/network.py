@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, children, gluon, graph_from_json, mx, np
-from ..networks.graph import leaves, refill, semantics_of, trace
+from ..networks.graph import Graph, leaves, operations, refill, semantics_of, trace
 from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
 from ..training.parameters import by_name, check_initialized
@@ -38,7 +38,7 @@ class Network:
             check_initialized(self._net)
         elif not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} is not a network: must be a gluon.HybridBlock or a function')
-        self._name = type(net).__name__ if self._is_block else self._net.__name__
+        self._name = type(self._net).__name__ if self._is_block else self._net.__name__
         arrays = [_as_array(value) for value in leaves(list(examples))]
         devices = [param.list_ctx()[0] for param in by_name(self._net).values()] if self._is_block else []
         device = (devices or [array.ctx for array in arrays[::-1]])[0]
@@ -51,19 +51,22 @@ class Network:
     def _is_parameter(self, argument: Any) -> bool:
         return not self._is_block and isinstance(argument, list)
 
-    def run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
-        """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name; blocks."""
-        new = iter(inputs)
-        args = [x if self._is_parameter(x) else refill(x, new) for x in self._examples]
+    def evaluate(self, batches: list[list], batch_axis: int) -> tuple[list[list[numpy.ndarray]], Graph]:
+        """Return the results for two lists of inputs with different batch sizes, and the graph; blocks."""
         try:
-            with semantics_of(inputs[0]), autograd.pause():
-                return self._run(args)
+            with semantics_of(batches[0][0]), autograd.pause():
+                results, graphs, arrays = zip(*map(self._run, batches))
+                return results, operations(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
         except ERRORS as error:
-            shapes, reason = ', '.join(str(array.shape) for array in inputs), ' '.join(str(error).split())[:200]
+            shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
+            reason = ' '.join(str(error).split())[:200]
             raise ValueError(f'{self._name} cannot be traced with inputs {shapes}, {reason}: pass examples of its '
                              'inputs and their batch_axis; MXNet must be able to hybridize it') from error
 
-    def _run(self, args: list) -> tuple[list[numpy.ndarray], dict, dict]:
+    def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
+        """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name."""
+        new = iter(inputs)
+        args = [x if self._is_parameter(x) else refill(x, new) for x in self._examples]
         if MXNET_MAJOR >= 2:
             self._net(*args)  # infers shapes
         symbol, variables = trace(self._net, args)
@@ -105,6 +108,8 @@ class Network:
                  for i, (argument, x) in enumerate(zip(inspect.signature(self._net).parameters, self._examples))
                  if self._is_parameter(x) for j, array in enumerate(x)]
         names = self._param_names or [name for _, name, _ in found]
+        if len(names) != len(found):
+            raise ValueError(f'param_names: has {len(names)} names for {len(found)} arrays in lists')
         return {variable: (name, array) for (variable, _, array), name in zip(found, names)}
 
 

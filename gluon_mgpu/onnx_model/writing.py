@@ -9,7 +9,6 @@ import numpy
 
 from ..base.files import write_atomically
 from ..mxnet_setup.compat import mx, np
-from ..networks.graph import operations, semantics_of
 from ..training.parameters import wait
 from .checks import check_path, compare
 from .network import Network
@@ -28,7 +27,7 @@ def write_chapter(net: Any, path: str | os.PathLike, lenet: Callable | None,
     if not isinstance(net, (list, tuple)):
         write_model(net, path, image, input_names=['images'], output_names=['scores'], log=log)
         return
-    params = list(net[0] if net and isinstance(net[0], (list, tuple)) else net)
+    params = net[0] if net and isinstance(net[0], (list, tuple)) else net
     if [getattr(array, 'shape', None) for array in params] != list(LENET.values()):
         raise ValueError(f'a list of {len(params)} arrays without the shapes of LeNet: pass a network or its arrays')
     write_model(lenet, path, image, params, input_names=['images'], output_names=['scores'], param_names=[*LENET],
@@ -44,29 +43,25 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     wait()  # reading batch norm's running statistics does not wait for them
     network = Network(net, examples, param_names)
     axes = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
-    if len(axes) != len(network.inputs) or axes[0] is None:
-        raise ValueError(f'batch_axis {batch_axis}: must be one axis for each of {len(network.inputs)} inputs, and of '
-                         'the first one a number')
+    if not axes or len(axes) != len(network.inputs) or axes[0] is None or not all(
+            axis is None or 0 <= axis < array.ndim for axis, array in zip(axes, network.inputs)):
+        raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(network.inputs)} inputs, or None '
+                         'for inputs other than the first')
     batches = [network.inputs, [_random_like(array, axis) for array, axis in zip(network.inputs, axes)]]
-    results, graphs, arrays = zip(*map(network.run, batches))
-    with semantics_of(network.inputs[0]):
-        graph = operations(graphs, arrays, [batch[0].shape[axes[0]] for batch in batches])
-    inputs = _names('input', input_names or network.variables, len(network.inputs))
-    number = len(results[0])
-    default = [f'output{i}' for i in range(number)] if number > 1 else ['output']
-    outputs = _names('output', output_names or default, number)
-    model = onnx_model(graph, dict(zip(network.variables, inputs)), network.params(), outputs, axes[0])
+    results, graph = network.evaluate(batches, axes[0])
+    params, number = network.params(), len(results[0])
+    inputs = [*(input_names or network.variables)]
+    outputs = [*output_names] or ([f'output{i}' for i in range(number)] if number > 1 else ['output'])
+    names = [*inputs, *outputs, *(name for name, _ in params.values())]
+    if len(inputs) != len(axes) or len(outputs) != number or len(set(names)) != len(names):
+        raise ValueError(f'input_names {inputs}, output_names {outputs}: must be {len(axes)} and {number} names, '
+                         'different from each other and from those of the parameters')
+    model = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, axes[0])
     content = model.SerializeToString()
     feeds = [{name: array.asnumpy() for name, array in zip(inputs, batch)} for batch in batches]
     result = compare(content, feeds, [dict(zip(outputs, found)) for found in results])
     write_atomically(path, content)
     log(f'model: {path}, {result}')
-
-
-def _names(kind: str, names: Sequence[str], number: int) -> list[str]:
-    if len(names) != number or len(set(names)) != number:
-        raise ValueError(f'{kind}_names {names}: must be {number} different names')
-    return [*names]
 
 
 def _random_like(array: Any, batch_axis: int | None) -> Any:

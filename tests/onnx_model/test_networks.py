@@ -1,4 +1,5 @@
 """Networks of many kinds give the same results in onnxruntime as in MXNet, also with another batch size."""
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -57,6 +58,15 @@ def test_the_table_of_the_documentation_has_every_network():
     text = (Path(__file__).parents[2] / 'docs/export.md').read_text()
     assert [name for name in (*ZOO, *NETWORKS) if f'`{name}`' not in text] == []
     assert len(ZOO) + len(NETWORKS) >= 25
+
+
+@mxnet_1
+def test_other_threads_keep_numpy_semantics():
+    with pytest.raises(ZeroDivisionError), semantics_of(mx.nd.ones(1)):
+        assert not mx.util.is_np_array() and not mx.util.is_np_shape()
+        raise ZeroDivisionError
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(mx.util.is_np_shape).result() and mx.util.is_np_shape() and mx.util.is_np_array()
 
 
 OPERATORS = """

@@ -202,14 +202,35 @@ def test_names_and_sizes():
     assert sizes == {'words': [4, 'batch', 3], 'state': [2, 'batch', 5], 'features': [4, 'batch', 5],
                      'new_state': [2, 'batch', 5]}
     assert {array.name for array in graph.initializer} == set(by_name(net))
-    for settings, words in (({'input_names': ['a']}, "input_names .'a'.: must be 2 different names"),
-                            ({'output_names': ['a', 'a']}, 'output_names .*: must be 2 different names'),
-                            ({'batch_axis': [1]}, 'batch_axis .1.: must be one axis for each of 2 inputs'),
-                            ({'batch_axis': [None, 1]}, 'batch_axis .*: must be one axis for each of 2 inputs')):
+    for settings, words in (({'input_names': ['a']}, r"^input_names \['a'\], output_names .*: must be 2 and 2 names"),
+                            ({'output_names': ['a', 'a']}, 'must be 2 and 2 names, different from each other and from'),
+                            ({'input_names': [next(iter(by_name(net))), 'b']}, 'and from those of the parameters'),
+                            ({'batch_axis': [1]}, r'^batch_axis \[1\]: must be an axis of each of 2 inputs, or None'),
+                            ({'batch_axis': [None, 1]}, r'^batch_axis .*: must be an axis of each of 2 inputs'),
+                            ({'batch_axis': 3}, '^batch_axis 3: must be an axis'),
+                            ({'batch_axis': -1}, '^batch_axis -1: must be an axis')):
         with pytest.raises(ValueError, match=words):
             to_onnx(net, 'b.onnx', X, [state], **{'batch_axis': 1, **settings})
-    with pytest.raises(ValueError, match=r'^GRU cannot be traced with inputs \(8, 2, 3\).*Invalid recurrent state'):
+    with pytest.raises(ValueError, match=r'^GRU cannot be traced with inputs .*Invalid recurrent state'):
         to_onnx(net, 'b.onnx', X, [state])
+
+
+@mxnet_1
+def test_layers_that_gluon_does_not_know():
+    class Net(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.layers = [nn.Dense(3, in_units=4)]
+            self.layers[0].initialize()
+
+        def forward(self, X):
+            return self.layers[0](X)
+
+    net = Net()
+    net.initialize()
+    with pytest.raises(ValueError, match='^Net cannot be traced with .*, its parameter dense.*_weight is unknown: make '
+                                         'each layer an attribute of its block'):
+        to_onnx(net, 'a.onnx', random(2, 4))
 
 
 def test_parameters_of_functions():
@@ -222,6 +243,8 @@ def test_parameters_of_functions():
             to_onnx(network, 'a.onnx', X, given, param_names=names, log=lambda line: None)
             assert [array.name for array in onnx.load('a.onnx').graph.initializer] == expected
             assert (run_model('a.onnx', X)[0] == network(X, params).asnumpy()).all()
+    with pytest.raises(ValueError, match='^param_names: has 1 names for 2 arrays in lists'):
+        to_onnx(network, 'b.onnx', X, params, param_names=['W'])
     with pytest.raises(ValueError, match='str among the arguments of the network: must be arrays'):
         to_onnx(network, 'b.onnx', X, ['a', 'b'])
 

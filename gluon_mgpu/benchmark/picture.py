@@ -1,7 +1,7 @@
 """Plots of measured and expected scaling. Imports matplotlib on first use."""
 from __future__ import annotations
 
-from ..base.files import write_picture
+from ..base.pictures import write_picture
 from ..plot import figure
 from .expected import Expected
 from .report import TITLES

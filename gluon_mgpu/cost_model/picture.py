@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy
 
-from ..base.files import write_picture
+from ..base.pictures import write_picture
 from ..parallel.allreduce import ALGORITHMS
 from ..plot import figure
 from .formulas import TIMES, busiest_bytes

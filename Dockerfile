@@ -2,10 +2,10 @@
 #   docker build -t gluon_mgpu . && docker run --rm -it gluon_mgpu
 FROM debian:12-slim
 
-# MXNet needs libgomp1 and libstdc++6, on ARM64 also OpenBLAS and LAPACKE
+# README.md's packages, for ARM64 also OpenBLAS and LAPACKE, which bring libquadmath0 on x86-64
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-       ca-certificates libgomp1 liblapacke libopenblas0-pthread libstdc++6 make python3-venv \
+       ca-certificates libgomp1 liblapacke libopenblas0-pthread make python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /gluon_mgpu

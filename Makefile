@@ -1,10 +1,10 @@
 # Commands of this project; `make help` lists them.
 #
-# Each command first creates its virtual environment with the newest Python of 3.9 to 3.13. To choose the Python:
+# Each command first creates its virtual environment with the newest Python of 3.9 to 3.14. To choose the Python:
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
-.PHONY: help demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-arm64 test-wheel gpu-report \
-        horovod test-horovod lint audit docs clean
+.PHONY: help demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 test-wheel \
+        gpu-report horovod test-horovod lint audit docs clean
 
 help:
 	@echo 'make demo         train LeNet on two devices and plot the accuracy (2 minutes)'
@@ -15,6 +15,7 @@ help:
 	@echo 'make test-mxnet2  run all tests on MXNet 2'
 	@echo 'make test-oldest  run all tests with the lowest versions in pyproject.toml (Python 3.9)'
 	@echo 'make test-cu112   run all tests on CPU contexts of the CUDA build; needs no GPU (downloads some GB)'
+	@echo 'make test-debian  run README.md in a minimal root: DEBIAN=sid, trixie or bookworm (Debian, Ubuntu; 10 minutes)'
 	@echo 'make test-arm64   run some of the tests in an emulated ARM64 root (Debian, Ubuntu; about 7 minutes)'
 	@echo 'make test-wheel   build the wheel, install it in an empty environment, and train'
 	@echo 'make gpu-report   on a machine with GPUs: run the commands of docs/gpus.md, write gpu-report.txt'
@@ -54,8 +55,12 @@ test-oldest: .venv-oldest/installed
 test-cu112: .venv-cu112/installed
 	@tools/with_driver.sh .venv-cu112/bin/python -m pytest --all $(ARGS)
 
+# ARGS are options of mmdebstrap, such as --aptopt='Acquire::http::Proxy "http://proxy:3128"'
+test-debian:
+	@tools/test_debian.sh $(ARGS)
+
 test-arm64:
-	@tools/test_arm64.sh
+	@tools/test_arm64.sh $(ARGS)
 
 test-wheel: .venv/installed
 	@tools/test_wheel.sh .venv

@@ -26,13 +26,13 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests' / 'distributed
 from two_hosts import LAUNCHER, TwoHosts, obstacle
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.cost_model.formulas import ring_time
 from gluon_mgpu.cost_model.measure import gradient_sizes
 from gluon_mgpu.data import load_data
 from gluon_mgpu.distributed import launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np, npx
+from gluon_mgpu.parallel.allreduce import ring
 from gluon_mgpu.training.run import Callback, Run
 
 WORK = {'LeNet': (scratch.train, 60, 256, 0.2), 'ResNet-18': (concise.train, 6, 64, 0.1)}  # steps, rows, learning rate
@@ -48,8 +48,8 @@ class WithoutSums(HorovodWorkers):
         # 'numbers' are losses and signals, sent a few times per second
         return super()._allreduce(array, kind) if kind == 'numbers' else array
 
-    def trainer(self, params, optimizer, optimizer_params):
-        return Workers.trainer(self, params, optimizer, optimizer_params)
+    def trainer(self, *args, **settings):
+        return Workers.trainer(self, *args, **settings)
 
 
 class Steps(Callback):
@@ -76,13 +76,13 @@ def sent_bytes() -> float:
 def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
     """Return the median seconds of one blocking allreduce of `size` numbers."""
     data, seconds = np.zeros(size), []
-    for number in range(rounds + 5):
+    for _ in range(rounds + 5):
         npx.waitall()
         began = time.perf_counter()
         workers._allreduce(data, f'size.{size}')
         npx.waitall()
-        seconds += [time.perf_counter() - began] * (number >= 5)
-    return statistics.median(seconds)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[5:])  # the first are a warm-up
 
 
 def run_as_worker(task: str, network: str | None) -> None:
@@ -122,7 +122,7 @@ def link(workers) -> dict:
 
 def model(k: int, num_bytes: int, link: dict, beta: float | None = None) -> float:
     """Return the modelled seconds of one allreduce over k workers: the wait, then a ring."""
-    return link['wait'] + ring_time(k, num_bytes, link['alpha'], link['beta'] if beta is None else beta)
+    return link['wait'] + ring.cost(k).seconds(num_bytes, link['alpha'], link['beta'] if beta is None else beta)
 
 
 def step(workers, network: str) -> dict:

@@ -19,10 +19,9 @@ On a GPU, copies to the host have their own thread, stream and bus, so one resul
 This can save as much time as the copies or the products take, whichever is less. (The text's GPU: 0.49 s + 2.45 s one
 after the other, 0.74 s at the same time.)
 
-CPU contexts have no bus and no copy engine. A result is already in the host's memory, and `asnumpy()` copies it once
-more on Python's thread. This is fast, and overlaps with the products only if a core is free. So the gain is small and
-varies, about 0.9 to 1.1 times. With as many contexts as cores there is almost none. The example shows on CPU contexts
-that the results are equal, but not how much a GPU would gain.
+With a CPU context, a result is already in the host's memory, and `asnumpy()` copies it once more on Python's thread.
+This is fast, and overlaps with the products only if a core is free. So the example shows on CPU contexts that the
+results are equal, but not how much a GPU would gain.
 """
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ Prints, on two CPU contexts with a core each (the times vary, and so does the ra
     accuracy after 5 epochs: ~0.87
 
 Minerva (2014) computed results only when they were needed, so independent results could be computed at the same time.
-MXNet's engine, its successor, starts work immediately without waiting for it, with the same effect. Training consists
-of bulk-synchronous steps: each device computes the gradient of a small batch, the gradients are added on device 0, and
-the weights are updated. Only then can the next step begin, because all devices need the new weights.
+MXNet's engine, its successor, starts work immediately without waiting for it, with the same effect. Training takes
+bulk-synchronous steps: each device computes the gradient of a small batch, the gradients are added on device 0, and the
+weights are updated. The next step begins only then, because all devices need the new weights.
 """
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ from statistics import mean
 from typing import Any
 
 from .base.files import SameFolder
-from .base.flags import Parser, picture, text
+from .base.flags import Parser, path, picture
 from .base.pictures import in_lines, write_picture
+from .base.program import reason
 from .training.run import Callback, Run
 
 
@@ -103,8 +104,8 @@ class AccuracyCurve(Callback):
             self._folder.check()
             accuracy_curve(run.history, self.path, self.title)
             run.print(f'curve: {self.path}')
-        except OSError as error:  # a full disk must not hide how the run ended
-            run.warn(f'{self.path} cannot be written ({error.strerror})')
+        except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
+            run.warn(f'{self.path} cannot be written ({reason(error)})')
 
 
 def accuracy_curve(history: list, path, title: str) -> None:
@@ -170,7 +171,7 @@ def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.plot``; return the exit status."""
     parser = Parser('gluon_mgpu.plot', 'Draw the test accuracy of several runs in one plot.')
-    parser.add_argument('folders', type=text, nargs='+', metavar='RUN', help='folder of a run')
+    parser.add_argument('folders', type=path, nargs='+', metavar='RUN', help='folder of a run')
     parser.add_argument('--out', type=picture, default='accuracy.png', metavar='FILE', help='(default: %(default)s)')
     return parser.run(argv, _run)
 

@@ -1,4 +1,5 @@
 """The training loops that pages of docs/ show."""
+from itertools import takewhile
 from pathlib import Path
 
 import numpy
@@ -7,7 +8,7 @@ from gluon_mgpu.data.batches import BatchIterator
 
 
 def loop_on_few_rows(page, first_line, num_rows, monkeypatch):
-    """Return the code of a page from `first_line` on. It will train on noise."""
+    """Return the block of code on a page from `first_line` on. It will train on noise."""
     def rows(batch_size):
         rng = numpy.random.default_rng(0)
         images, labels = rng.integers(0, 255, (num_rows, 28, 28), 'uint8'), rng.integers(0, 9, num_rows)
@@ -16,5 +17,6 @@ def loop_on_few_rows(page, first_line, num_rows, monkeypatch):
 
     monkeypatch.setattr('gluon_mgpu.data.load_data_fashion_mnist', rows)
     text = (Path(__file__).parents[1] / 'docs' / page).read_text()
-    lines = [line[4:] for line in text.splitlines() if line.startswith('    ')]
-    return '\n'.join(lines[lines.index(first_line):])
+    lines = text.splitlines()
+    block = takewhile(lambda line: not line or line.startswith('    '), lines[lines.index(f'    {first_line}'):])
+    return '\n'.join(line[4:] for line in block if line)

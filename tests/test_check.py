@@ -15,7 +15,7 @@ import gluon_mgpu as d2l
 from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.base.machine import processor_flags
 from gluon_mgpu.check import __main__ as command_line
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, zero_grad
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx, zero_grad
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast, conv2d
 from gluon_mgpu.networks.resnet import resnet18
@@ -404,8 +404,8 @@ def test_a_mistake_beside_batch_norm_and_dropout(batches):
 
 @pytest.mark.slow
 def test_lenet(image_batches):
-    report = check_data_parallel(make_lenet, step_of_lenet, image_batches, check=True)
-    assert len(report.parameters) == 8
+    report = check_data_parallel(make_lenet, step_of_lenet, image_batches)
+    assert report.ok and len(report.parameters) == 8, report
 
 
 def make_resnet(devices, dtype='float32'):
@@ -417,8 +417,8 @@ def make_resnet(devices, dtype='float32'):
 @pytest.mark.slow
 def test_resnet18(image_batches):
     """In small: images of 8x8."""
-    report = check_data_parallel(make_resnet, concise_step, [(X[..., :8, :8], y) for X, y in image_batches], check=True)
-    assert report.notes[0].startswith('batch norm (1, 3.0.bn1, 3.0.bn2')
+    report = check_data_parallel(make_resnet, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
+    assert report.ok and report.notes[0].startswith('batch norm (1, 3.0.bn1, 3.0.bn2')
     assert 'and 68 others' in str(report)
 
 
@@ -469,7 +469,8 @@ def test_the_model_zoo(name, seed):
         return net, gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.01, 'momentum': 0.9})
     rng = numpy.random.default_rng(seed)
     batch = rng.normal(size=(12, 3, 16, 16)).astype('float32'), rng.integers(0, 10, 12)
-    check_data_parallel(make, step_with_trainer, [batch], [mx.cpu(0), mx.cpu(1)], check=True)
+    report = check_data_parallel(make, step_with_trainer, [batch], [mx.cpu(0), mx.cpu(1)])
+    assert report.ok, report
 
 
 # The code cells of the book
@@ -524,7 +525,8 @@ def test_the_books_scratch_chapter(image_batches):
     def make(devices):
         params = scratch.init_params()
         return [oracle.books_get_params(params, device) for device in devices]
-    report = check_data_parallel(make, books_train_batch, image_batches, check=True)
+    report = check_data_parallel(make, books_train_batch, image_batches)
+    assert report.ok, report
     *uneven, own_rows = report.notes
     assert 'the last 96 weigh 2.7 times as much as others' in own_rows
     assert len(uneven) == 3 and all('are not checked' in note for note in uneven)
@@ -532,19 +534,157 @@ def test_the_books_scratch_chapter(image_batches):
 
 def test_the_books_concise_chapter(image_batches):
     """It divides by the batch size, and batch norm is per device."""
-    report = check_data_parallel(books_network, books_concise_loop, [(X[..., :8, :8], y) for X, y in image_batches],
-                                 check=True)
+    report = check_data_parallel(books_network, books_concise_loop, [(X[..., :8, :8], y) for X, y in image_batches])
+    assert report.ok, report
     *uneven, batch_norm = report.notes
     assert batch_norm.startswith('batch norm (0.bn1, 0.bn2): each device normalizes by its own rows')
     assert len(uneven) == 3
+
+
+# Faults beside the sum of the gradients
+
+def own_parameters(devices):
+    return [make_arrays([device])[0] for device in devices]
+
+
+def copied_before_each_step(state, X, y, devices):
+    """The values of the first device are used, whatever the others start with."""
+    for params in state[1:]:
+        for param, first in zip(params, state[0]):
+            first.copyto(param)
+    step_from_scratch(state, X, y, devices)
+
+
+def test_devices_that_start_with_their_own_parameters(batches):
+    report = check_data_parallel(own_parameters, step_from_scratch, batches)
+    assert not report.ok and report.diagnosis[0].startswith('WRONG: the devices start with different parameters')
+    assert check_data_parallel(own_parameters, copied_before_each_step, batches).ok
+    other = check_data_parallel(own_parameters, partial(step_from_scratch, mistake='averages'), batches)
+    assert 'the update is 0.333 times that of one device' in other.diagnosis[0]
+
+
+def test_a_trainer_whose_devices_start_with_their_own_parameters(batches):
+    def make(devices):
+        net, trainer = make_network(devices, update_on_kvstore=False)
+        for device in devices:
+            net(np.zeros((1, 6), ctx=device))
+            net[0].weight.data(device)[:] = np.random.normal(size=(5, 6))
+        return net, trainer
+    report = check_data_parallel(make, step_with_trainer, batches)
+    assert 'start with different parameters' in report.diagnosis[0]
+
+
+@pytest.mark.parametrize('momentum_on', ['the first device', 'devices with rows'])
+def test_momentum_that_is_not_on_all_devices(momentum_on, batches):
+    def train_batch(state, X, y, devices):
+        before = [[param.copy() for param in params] for params in state.device_params]
+        step_from_scratch(state.device_params, X, y, devices)
+        n = 1 if momentum_on == 'the first device' else len(X)
+        for params, old, velocities in [*zip(state.device_params, before, state.velocities)][:n]:
+            for param, start, velocity in zip(params, old, velocities):
+                velocity[:] = 0.9 * velocity + param - start
+                param[:] = start + velocity
+    report = check_data_parallel(make_momentum, train_batch, batches)
+    batch = 'batch 2, of 10 rows' if momentum_on == 'the first device' else 'batch 4, of 2 rows'
+    assert f'{batch}: what the step keeps from the batches before, such as momentum, differs' in report.diagnosis[0]
+
+
+@pytest.mark.parametrize('draw', [lambda X: npx.dropout(X, p=0.5), lambda X: X * np.random.normal(size=(1, 6))])
+def test_random_numbers_on_each_device(draw, batches):
+    def train_batch(state, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(network(draw(X_shard), params), y_shard)
+                  for X_shard, params, y_shard in zip(X_shards, state, y_shards)]
+        for l in ls:
+            l.backward()
+        for params in state[len(ls):]:
+            for param in params:
+                param.grad[:] = 0
+        for arrays in zip(*state):
+            scratch.allreduce([array.grad for array in arrays])
+        for params in state:
+            scratch.sgd(params, LR, len(X))
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert not report.ok and report.diagnosis[0].startswith('NOT CHECKED: the step draws random numbers')
+
+
+def test_batch_norm_that_was_traced_before(batches):
+    """With a warm-up call in `make`, and a step that cannot compute in float64."""
+    def make(devices, as_one):
+        net, trainer = make_network(devices, layers=with_dropout_and_batch_norm)
+        net.hybridize()
+        net = as_one(net)
+        for device in devices:
+            with autograd.record():
+                net(np.zeros((2, 6), ctx=device))
+        return net, trainer
+
+    def train_batch(state, X, y, devices):
+        step_with_trainer(state, X.astype('float32'), y, devices)
+    for as_one in (lambda net: net, hybridized):
+        report = check_data_parallel(partial(make, as_one=as_one), train_batch, batches)
+        assert report.ok and 'in its own dtype' in report.title, report
+
+
+@pytest.mark.parametrize('fault', [0.002, 0.01, 0.0101, -0.01])
+def test_small_faults_are_printed(fault, batches):
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices, batch_size=len(X) / (1 + fault * (len(devices) > 1)))
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    ratio = round(1 + fault, 3)
+    assert f'the update is {ratio} times that of one device: 12 rows are divided by' in report.diagnosis[0]
+    assert f'cpu(0): {ratio}, ' in report.diagnosis[4]
+
+
+@pytest.mark.parametrize('mistake', ['', 'no sum'])
+def test_a_step_that_updates_every_second_batch(mistake, batches):
+    def make(devices):
+        return types.SimpleNamespace(rows=0, batches=0, **make_accumulating(devices))
+
+    def train_batch(state, X, y, devices):
+        for X_shard, y_shard, params in zip(*split_batch(X, y, devices), state.params):
+            with autograd.record():
+                l = LOSS(network(X_shard, params), y_shard)
+            l.backward()
+        state.rows, state.batches = state.rows + len(X), state.batches + 1
+        if state.batches % 2:
+            return
+        for arrays in zip(*state.params):
+            if not mistake:
+                scratch.allreduce([array.grad for array in arrays])
+        for params in state.params:
+            scratch.sgd(params, LR, state.rows)
+            for param in params:
+                param.grad[:] = 0
+        state.rows = 0
+    report = check_data_parallel(make, train_batch, batches)
+    assert report.ok is not mistake, report
+    if mistake:
+        assert 'batch 2, of 10 rows: the sum of the gradients does not reach' in report.diagnosis[0]
+
+
+def test_few_rows_are_read_and_few_states_made(batches):
+    read, made = [], []
+
+    def make(devices):
+        made.append(devices)
+        return make_arrays(devices)
+
+    def stream():
+        for batch in batches * 9:
+            read.append(batch)
+            yield batch
+    assert check_data_parallel(make, step_from_scratch, stream()).ok
+    assert len(read) == 3 and len(made) == 8  # 43 of 48 rows
 
 
 # Steps that cannot do everything
 
 def test_a_step_that_computes_in_float32(batches):
     def make(devices):
-        return [[copy_with_gradient(param.astype('float32'), device) for param in make_arrays(devices[:1])[0]]
-                for device in devices]
+        return [[copy_with_gradient(param.astype('float32'), param.ctx) for param in params]
+                for params in make_arrays(devices)]
 
     def train_batch(state, X, y, devices, mistake=''):
         step_from_scratch(state, X.astype('float32'), y, devices, mistake)
@@ -638,12 +778,32 @@ def test_a_device_left_out_is_found_in_repeated_rows(batches, rows):
     assert 'the update leaves out cpu(2)' in report.diagnosis[0]
 
 
-def test_the_note_on_the_rows_of_a_short_last_batch(batches):
-    by_rows = check_data_parallel(make_arrays, step_from_scratch, batches)
-    by_batch_size = check_data_parallel(make_arrays, partial(step_from_scratch, batch_size=12), batches)
-    assert by_rows.ok and by_batch_size.ok
-    assert len(by_rows.notes) == 1 and 'divided by the rows of its own batch' in by_rows.notes[0]
-    assert not by_batch_size.notes
+def clipped_by_norm(device_params, X, y, devices, max_norm=0.1):
+    before = [[param.copy() for param in params] for params in device_params]
+    step_from_scratch(device_params, X, y, devices)
+    for params, old in zip(device_params, before):
+        norm = sum(((param - start) ** 2).sum() for param, start in zip(params, old)) ** 0.5 / LR
+        for param, start in zip(params, old):
+            param[:] = start + (param - start) * np.minimum(max_norm / norm, 1)
+
+
+def adam_from_scratch(state, X, y, devices):
+    before = [[param.copy() for param in params] for params in state.device_params]
+    step_from_scratch(state.device_params, X, y, devices)
+    for params, old, squares in zip(state.device_params, before, state.velocities):
+        for param, start, square in zip(params, old, squares):
+            square[:] = 0.9 * square + (param - start) ** 2
+            param[:] = start + LR * (param - start) / (square ** 0.5 + 1e-8)
+
+
+@pytest.mark.parametrize('make, step, is_noted', [
+    (make_arrays, step_from_scratch, True), (make_momentum, momentum_from_scratch, True),
+    (make_arrays, partial(step_from_scratch, batch_size=12), False), (make_arrays, clipped_by_norm, False),
+    (make_arrays, partial(clipped_by_norm, max_norm=1e9), True), (make_momentum, adam_from_scratch, False)])
+def test_the_note_on_the_rows_of_a_short_last_batch(make, step, is_noted, batches):
+    report = check_data_parallel(make, step, batches)
+    assert report.ok, report
+    assert ['divided by the rows of its own batch' in note for note in report.notes] == [True] * is_noted
 
 
 @pytest.mark.slow
@@ -696,12 +856,6 @@ def test_many_parameters_are_cut(batches):
         step_from_scratch([params[:4] for params in state], X, y, devices)
     lines = str(check_data_parallel(make, train_batch, batches)).splitlines()
     assert lines[lines.index('and 5 others') + 1] == ''
-
-
-def test_check_raises_with_the_report(batches):
-    wrong = partial(step_from_scratch, mistake='averages')
-    with pytest.raises(AssertionError, match='the update is 0.333 times'):
-        check_data_parallel(make_arrays, wrong, batches, check=True)
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ def test_code_is_written_after_its_comment(hooks):
     assert page.startswith(f'before\n\n{comment}\n````python\ndef sgd(') and page.endswith('\n````\n\nafter\n')
     assert hooks.with_code(page.replace('def sgd', 'def old')) == page
     assert hooks.diff('a = 1\nb = 2', 'a = 1\nc = 3') == '  a = 1\n- b = 2\n+ c = 3'
+    assert hooks.diff('x\na = 1\ny', 'for b in x:\n    a = 1\ny') == '- x\n+ for b in x:\n- a = 1\n+     a = 1\n  y'
 
 
 @pytest.mark.slow
@@ -124,6 +125,13 @@ def test_changed_lines_ignore_comments_and_indentation(hooks):
     other = 'def f(x):\n    for i in x:\n        a = 1\n    return a\n'
     assert hooks.changed_lines(code, other) == []
     assert hooks.changed_lines(other, code) == [2]
+
+
+def test_the_api_has_every_module(hooks):
+    modules = {name for _, names in hooks.api_pages().values() for name in names}
+    package = REPO / 'gluon_mgpu'
+    files = {'.'.join(path.relative_to(package).with_suffix('').parts) for path in package.rglob('[!_]*.py')}
+    assert files <= modules and 'parallel.allreduce' in modules
 
 
 def test_a_missing_function_is_an_error(hooks):

@@ -9,16 +9,23 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / 'tools' / 'make_venv.sh'
 
 # The parts of Python that the script uses: the version, venv, which copies this file, and pip, which appends its
-# arguments to $PIP_LOG and fails if $PIP_FAILS is set; the repair of MXNet does so if $REPAIR_FAILS is set
+# arguments to $PIP_LOG and fails if $PIP_FAILS is set; the repair of MXNet does so if $REPAIR_FAILS is set.
+# $MISSING are libraries of the system, $MXNET is the installed MXNet
 PYTHON = """#!/bin/sh
 case "$*" in
+  *"import pip"*) exit {unsuitable} ;;
   *sys.version*) echo {version} ;;
   *ensurepip*) exit {ensurepip} ;;
+  *CDLL*) printf "$MISSING" ;;
+  *find_spec*) test -n "$MXNET" ;;
   '-m venv '*) mkdir "$3/bin" && cp "$0" "$3/bin/python" ;;
   '-m pip '*) echo "$*" >>"$PIP_LOG"; test -z "$PIP_FAILS" ;;
   *.arm64) echo "$*" >>"$PIP_LOG"; test -z "$REPAIR_FAILS" ;;
 esac
 """
+X86, ARM = ({'uname': f'#!/bin/sh\ncase $1 in -m) echo {machine} ;; *) echo Linux {machine} ;; esac\n'}
+            for machine in ('x86_64', 'aarch64'))
+SUDO = '' if os.geteuid() == 0 else 'sudo '
 SHIM = '#!/bin/sh\necho "pyenv: python: command not found" >&2\nexit 127\n'
 
 
@@ -27,23 +34,23 @@ def make_venv(tmp_path):
     """Return a function that puts programs on an otherwise bare PATH and runs the script."""
     binaries = tmp_path / 'bin'
     binaries.mkdir()
-    for tool in ('bash', 'chmod', 'cp', 'ls', 'mkdir', 'rm', 'sh', 'touch', 'uname'):
+    for tool in ('bash', 'chmod', 'cp', 'ls', 'mkdir', 'rm', 'sh', 'touch'):
         (binaries / tool).symlink_to(shutil.which(tool))
 
     def run(programs=None, arguments=('cpu,test',), **environment):
-        for name, source in (programs or {}).items():
+        for name, source in {**X86, **(programs or {})}.items():
             (binaries / name).write_text(source)
             (binaries / name).chmod(0o755)
         env = {'PATH': str(binaries), 'HOME': str(tmp_path), 'PIP_LOG': str(tmp_path / 'pip.log')}
-        env.update(environment)
+        env = {name: value for name, value in {**env, **environment}.items() if value is not None}
         command = [shutil.which('bash'), str(SCRIPT), 'venv', *arguments]
         return subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=60)
 
     return run
 
 
-def python(version, ensurepip=True):
-    return PYTHON.format(version=version, ensurepip=0 if ensurepip else 1)
+def python(version, ensurepip=True, suitable=True):
+    return PYTHON.format(version=version, ensurepip=0 if ensurepip else 1, unsuitable=0 if suitable else 1)
 
 
 def test_the_first_usable_python_is_chosen(make_venv, tmp_path):
@@ -51,7 +58,8 @@ def test_the_first_usable_python_is_chosen(make_venv, tmp_path):
                         'python3.10': python('3.10.13'), 'python3': python('3.14.0')})
     assert result.returncode == 0, result.stderr
     assert f'Creating venv with {tmp_path}/bin/python3.10' in result.stdout
-    package, mxnet = (tmp_path / 'pip.log').read_text().splitlines()
+    pip, package, mxnet = (tmp_path / 'pip.log').read_text().splitlines()
+    assert pip.endswith(' pip>=21.3')
     assert mxnet.endswith('--no-deps mxnet==1.9.1')
     assert package.endswith('--editable .[cpu,test]')
     assert (tmp_path / 'venv' / 'installed').exists()
@@ -60,10 +68,10 @@ def test_the_first_usable_python_is_chosen(make_venv, tmp_path):
 
 def test_the_newest_tested_python_is_preferred(make_venv, tmp_path):
     programs = {f'python3.{minor}': python(f'3.{minor}.1') for minor in (9, 11, 13, 14)}
-    assert f'with {tmp_path}/bin/python3.13 and' in make_venv({**programs, 'python3': python('3.15.0')}).stdout
+    assert f'with {tmp_path}/bin/python3.14 and' in make_venv({**programs, 'python3': python('3.15.0')}).stdout
 
 
-@pytest.mark.parametrize('version', ['3.13.0', '3.14.2', '3.20.0'])
+@pytest.mark.parametrize('version', ['3.14.2', '3.20.0'])
 def test_a_newer_python_is_used_if_it_is_the_only_one(make_venv, tmp_path, version):
     assert f'with {tmp_path}/bin/python3 and' in make_venv({'python3': python(version)}).stdout
 
@@ -91,16 +99,22 @@ def test_pyenv_is_searched(make_venv, tmp_path):
     assert f'with {folder}/python and' in make_venv({'python3': python('3.14.0')}).stdout
 
 
+def test_home_may_be_unset(make_venv, tmp_path):
+    result = make_venv({'python3': python('3.11.7')}, HOME=None)
+    assert (result.returncode, result.stderr) == (0, '')
+
+
 def test_no_usable_python(make_venv, tmp_path):
     result = make_venv({'python3.12': python('3.12.1', ensurepip=False), 'python3.11': SHIM,
                         'python3': python('3.8.18')})
     assert result.returncode == 1
     assert result.stderr == f"""\
-No usable Python was found; this package needs Python 3.9 or newer. Found:
-  {tmp_path}/bin/python3.12 (3.12.1 without venv, which is python3.12-venv on Debian and Ubuntu)
+No usable Python was found; this package needs Python 3.9 or newer with venv. Found:
+  {tmp_path}/bin/python3.12 (3.12.1 without venv)
   {tmp_path}/bin/python3.11 (does not run)
   {tmp_path}/bin/python3 (3.8.18)
-Install one, or select it: make ... PYTHON=/path/to/python3.13
+Install it: {SUDO}apt-get install -y python3.12-venv libgomp1 libquadmath0
+Or select another Python: make ... PYTHON=/path/to/python3.14
 """
     assert not (tmp_path / 'venv').exists()
 
@@ -131,39 +145,73 @@ def test_an_interrupted_installation_is_repeated(make_venv, tmp_path):
 
 
 def test_an_existing_environment_is_used(make_venv, tmp_path):
-    """The CPU build is not installed over a CUDA build."""
     assert make_venv({'python3': python('3.11.7')}).returncode == 0
     (tmp_path / 'venv' / 'kept').touch()
     result = make_venv()
     assert 'Creating' not in result.stdout
     assert (tmp_path / 'venv' / 'kept').exists()
-    os.makedirs(tmp_path / 'venv' / 'lib' / 'python3.11' / 'site-packages' / 'mxnet_cu112-1.9.1.dist-info')
-    assert make_venv().returncode == 0
     calls = (tmp_path / 'pip.log').read_text().splitlines()
-    assert [call.split()[-1] for call in calls] == [*['.[cpu,test]', 'mxnet==1.9.1'] * 2, '.[test]']
-    assert make_venv(arguments=['cu112,test']).returncode == 0
-    assert (tmp_path / 'pip.log').read_text().endswith(' --no-deps mxnet-cu112==1.9.1\n')
+    assert [call.split()[-1] for call in calls] == ['pip>=21.3', '.[cpu,test]', 'mxnet==1.9.1'] * 2
+
+
+@pytest.mark.parametrize('extras', ['cpu,test', 'cu112,test', 'mxnet2,test'])
+def test_an_installed_mxnet_and_its_numpy_stay(extras, make_venv, tmp_path):
+    assert make_venv({'python3': python('3.11.7')}, [extras]).returncode == 0
+    (tmp_path / 'pip.log').unlink()
+    assert make_venv(arguments=[extras], MXNET='another').returncode == 0
+    calls = (tmp_path / 'pip.log').read_text().splitlines()
+    assert [call.split()[-1] for call in calls] == ['pip>=21.3', '.[test]']
+
+
+def test_an_environment_that_cannot_be_used(make_venv, tmp_path):
+    """Such as one of Python 3.8, one without pip, made by uv, or one whose Python was uninstalled."""
+    assert make_venv({'python3': python('3.11.7', suitable=False)}).returncode == 0
+    message = ("venv has no Python 3.9 or newer that runs and has pip. "
+               "Delete venv, or run 'make clean', and make it again.\n")
+    (tmp_path / 'pip.log').unlink()
+    result = make_venv()
+    assert (result.returncode, result.stderr) == (1, message)
+    (tmp_path / 'venv/bin/python').unlink()
+    assert make_venv().stderr == message
+    shutil.rmtree(tmp_path / 'venv')
+    (tmp_path / 'venv').symlink_to('missing')
+    assert make_venv().stderr == message
+    assert not (tmp_path / 'pip.log').exists()
+
+
+@pytest.mark.parametrize(('machine', 'packages'), [
+    (X86, 'libgomp1 libquadmath0'), (ARM, 'libgomp1 libopenblas0-pthread liblapacke')])
+def test_missing_libraries_of_the_system(machine, packages, make_venv, tmp_path):
+    """They are named before anything is installed, with one command that installs all of them."""
+    programs = {'python3': python('3.11.7'), **machine}
+    result = make_venv(programs, MISSING='libgomp.so.1\nlibother.so.0\n')
+    assert result.returncode == 1
+    assert result.stderr == f"""\
+MXNet needs libraries that this system does not have: libgomp.so.1, libother.so.0
+Install them: {SUDO}apt-get install -y python3-venv {packages}
+"""
+    assert not (tmp_path / 'venv').exists()
+    fedora = make_venv({'dnf': '', **programs}, MISSING='libgomp.so.1').stderr
+    assert f'Install them: {SUDO}dnf install -y python3 libgomp ' in fedora
+    assert make_venv(arguments=['docs'], MISSING='libgomp.so.1').returncode == 0  # without MXNet
 
 
 @pytest.mark.parametrize(('machine', 'extras', 'repairs'), [
-    ('Linux aarch64', 'cpu,test', 1), ('Linux aarch64', 'docs', 0), ('Linux x86_64', 'cpu,test', 0)])
+    (ARM, 'cpu,test', 1), (ARM, 'docs', 0), (X86, 'cpu,test', 0)])
 def test_mxnet_is_repaired_on_arm64(make_venv, tmp_path, machine, extras, repairs):
-    (tmp_path / 'bin' / 'uname').unlink()
-    programs = {'python3': python('3.11.7'), 'uname': f'#!/bin/sh\necho {machine}\n'}
-    assert make_venv(programs, [extras]).returncode == 0
+    assert make_venv({'python3': python('3.11.7'), **machine}, [extras]).returncode == 0
     calls = (tmp_path / 'pip.log').read_text().splitlines()
     assert [call for call in calls if 'pip install' not in call] == ['-m gluon_mgpu.mxnet_setup.arm64'] * repairs
 
 
 def test_mxnet_that_cannot_be_repaired(make_venv, tmp_path):
-    """The next call does not install everything again."""
-    (tmp_path / 'bin' / 'uname').unlink()
-    programs = {'python3': python('3.11.7'), 'uname': '#!/bin/sh\necho Linux aarch64\n'}
-    assert make_venv(programs, REPAIR_FAILS='yes').returncode == 1
+    """The next call repairs it, and does not install it again."""
+    assert make_venv({'python3': python('3.11.7'), **ARM}, REPAIR_FAILS='yes').returncode == 1
     assert not (tmp_path / 'venv' / 'installed').exists()
-    (tmp_path / 'venv' / 'kept').touch()
-    assert make_venv().returncode == 0
-    assert (tmp_path / 'venv' / 'kept').exists()
+    (tmp_path / 'pip.log').unlink()
+    assert make_venv(ARM, MXNET='repairable').returncode == 0
+    calls = (tmp_path / 'pip.log').read_text().splitlines()
+    assert [call.split()[-1] for call in calls] == ['pip>=21.3', '.[test]', 'gluon_mgpu.mxnet_setup.arm64']
     assert (tmp_path / 'venv' / 'installed').exists()
 
 
@@ -175,7 +223,7 @@ def test_the_lowest_versions(make_venv, tmp_path):
     result = make_venv(programs, arguments=['cpu,test', 'oldest'])
     assert result.returncode == 0, result.stderr
     assert f'with {tmp_path}/bin/python3.9 and' in result.stdout
-    pip, uv, _mxnet = (tmp_path / 'pip.log').read_text().splitlines()
+    _pip, pip, uv, _mxnet = (tmp_path / 'pip.log').read_text().splitlines()
     assert pip.split()[-1].startswith('uv>=')
     assert uv.startswith('uv pip install ')
     assert '--python venv/bin/python --resolution lowest-direct' in uv

@@ -147,7 +147,7 @@ def test_a_folder_that_is_not_a_run(tmp_path, capsys):
     ('config.json', b'null', "'NoneType' object is not subscriptable"),
     ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": 5}', 'can only join an iterable'),
     ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": [1]}', 'expected str instance'),
-    ('config.json', b'[' * 100_000, 'recursion'), ('config.json', b'\xff', "can't decode")])
+    ('config.json', b'[' * 100_000, 'cannot be read: '), ('config.json', b'\xff', "can't decode")])
 def test_a_run_with_broken_files(name, content, words, tmp_path, capsys):
     folder = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1])
     (tmp_path / 'one' / name).write_bytes(content)

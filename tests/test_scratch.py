@@ -94,6 +94,14 @@ def test_a_parameter_is_written_into_and_not_replaced(devices):
     assert params.flat.tolist() == [2] * 6 + [0.5] * 2
 
 
+@pytest.mark.parametrize('args', [(), ('add',)])
+def test_gradients_cannot_be_attached_again(args, devices):
+    """`train_batch` would not see the new gradient."""
+    params = scratch.get_params([np.ones((2, 3)), np.ones(2)], devices[0])
+    with pytest.raises(TypeError, match=r'^the parameters have gradients already, .*: to set one to zero, write'):
+        params[1].attach_grad(*args)
+
+
 def test_get_params_copies_to_the_device(devices):
     params = [np.array([1.0, 2.0])]
     copies = scratch.get_params(params, devices[1])
@@ -222,10 +230,10 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     ({'lr': 0}, 'lr 0: must be a number above 0'), ({'lr': 'fast'}, "lr 'fast': must be a number above 0"),
     ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is not a device"),
     ({'devices': mx.cpu(0)}, r'cpu\(0\) is not a list of devices: write'),
-    ({'devices': None, 'num_gpus': '2'}, "the number of devices '2': must be an integer from 1"),
+    ({'devices': None, 'num_gpus': '2'}, "num_gpus '2': must be an integer from 1"),
     ({'shares': [3, 1, 1]}, 'shares 3,1,1: must be one number for each of'),
     ({'shares': [3, 0]}, 'share 0: must be a number above 0'),
-    ({'allreduce': [1]}, r'allreduce \[1\]: must be star, ring'), ({'data': 5}, 'data must be a pair .*, not int'),
+    ({'allreduce': [1]}, r'allreduce \[1\]: must be one of star'), ({'data': 5}, 'data must be a pair .*, not int'),
     ({'data': ()}, 'data must be a pair .*, not tuple'), ({'data': ([], [], [])}, 'data must be a pair .*, not tuple'),
     ({'batch_size': 8, 'data': (of_labels(0, 9), of_labels(0))}, 'batch_size 8, but the training data has'),
     ({'data': (of_labels(0, 10), of_labels(0))}, 'training labels are from 0 to 10, but the network has 10 outputs'),

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import posixpath
 import re
 from pathlib import Path
@@ -120,8 +119,16 @@ def with_code(markdown: str) -> str:
 
 def diff(code: str, other: str) -> str:
     """Return all lines of two pieces of code; '-' marks those of the first only, '+' those of the second only."""
-    lines = difflib.ndiff(code.splitlines(), other.splitlines())
-    return '\n'.join(line.rstrip() for line in lines if not line.startswith('?'))
+    lines, others = code.splitlines(), other.splitlines()
+    shown, i, j = [], 0, 0
+    for next_i, next_j in [*common_lines(code, other), (len(lines), len(others))]:
+        shown += [f'- {line}' for line in lines[i:next_i]] + [f'+ {line}' for line in others[j:next_j]]
+        i, j = next_i + 1, next_j + 1
+        if lines[next_i:i] == others[next_j:j]:
+            shown += [f'  {line}' for line in lines[next_i:i]]
+        else:  # another indentation or comment
+            shown += [f'- {lines[next_i]}', f'+ {others[next_j]}']
+    return '\n'.join(map(str.rstrip, shown))
 
 
 def code_block(kind: str, what: str) -> str:
@@ -140,9 +147,30 @@ def code_block(kind: str, what: str) -> str:
 
 def changed_lines(code: str, other: str) -> list[int]:
     """Return the line numbers in `code`, from 1, that differ from `other`; ignore comments and indentation."""
-    lines, others = ([re.sub(r' *(#.*)?$', '', line).strip() for line in text.splitlines()] for text in (code, other))
-    matcher = difflib.SequenceMatcher(None, lines, others, autojunk=False)
-    return [i + 1 for tag, start, end, _, _ in matcher.get_opcodes() if tag != 'equal' for i in range(start, end)]
+    common = {i for i, _ in common_lines(code, other)}
+    return [i + 1 for i in range(len(code.splitlines())) if i not in common]
+
+
+def common_lines(code: str, other: str) -> list[tuple[int, int]]:
+    """Return the longest sequence of lines that both have, as pairs of indices; ignore comments and indentation.
+
+    The result of difflib would depend on the version of Python.
+    """
+    a, b = ([re.sub(r' *(#.*)?$', '', line).strip() for line in text.splitlines()] for text in (code, other))
+    longest = {(i, j): 0 for i in range(len(a) + 1) for j in range(len(b) + 1)}  # in a[i:] and b[j:]
+    for i in reversed(range(len(a))):
+        for j in reversed(range(len(b))):
+            longest[i, j] = longest[i + 1, j + 1] + 1 if a[i] == b[j] else max(longest[i + 1, j], longest[i, j + 1])
+    pairs, i, j = [], 0, 0
+    while longest[i, j]:
+        if a[i] == b[j]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif longest[i + 1, j] == longest[i, j]:
+            i += 1
+        else:
+            j += 1
+    return pairs
 
 
 def fenced(code: str, language: str, marked: str = '') -> str:
@@ -156,10 +184,12 @@ def api_pages() -> dict[str, tuple[str, list[str]]]:
     chapters = ['scratch', 'concise']
     others = sorted(path.stem for path in package.glob('[!_]*.py') if path.stem not in chapters)
     pages = {'api/chapters.md': ('The chapters', chapters), 'api/programs.md': ('Programs and helpers', others)}
-    for folder in sorted(path.parent for path in package.glob('*/__init__.py')):
-        modules = [f'{folder.name}.{path.stem}' for path in sorted(folder.glob('[!_]*.py'))]
-        own = has_definitions(folder / '__init__.py')
-        pages[f'api/{folder.name}.md'] = (folder.name, [folder.name] * own + modules)
+    for folder in sorted(path.parent for path in package.glob('*/**/__init__.py')):
+        name = '.'.join(folder.relative_to(package).parts)
+        modules = [f'{name}.{path.stem}' for path in sorted(folder.glob('[!_]*.py'))]
+        if has_definitions(folder / '__init__.py'):
+            modules.insert(0, name)
+        pages[f'api/{name}.md'] = (name, modules)
     return pages
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: [DEBIAN=trixie] tools/test_arm64.sh
+# usage: [DEBIAN=trixie] tools/test_arm64.sh [OPTIONS OF MMDEBSTRAP...]
 # On x86-64 Debian or Ubuntu: make an ARM64 root with Debian 12, or the given release, in a temporary folder, install this
 # package in it, and run some of the tests and one epoch of LeNet, emulated by QEMU.
 set -euo pipefail
@@ -12,31 +12,22 @@ if [ "${1:-}" != in-root ]; then
   if [ "$(uname -m)" = aarch64 ]; then
     fail 'This is an ARM64 machine and needs no emulation: make test'
   fi
-  for command in qemu-aarch64-static mmdebstrap; do
-    if ! type -p "$command" >/dev/null; then
-      fail "make test-arm64 emulates an ARM64 machine and needs $command. On Debian and Ubuntu:" \
-        '  sudo apt-get install qemu-user-static mmdebstrap debian-archive-keyring'
-    fi
-  done
+  if ! type -p qemu-aarch64-static >/dev/null; then
+    fail 'make test-arm64 emulates an ARM64 machine and needs QEMU. On Debian and Ubuntu:' \
+      '  sudo apt-get install qemu-user-static mmdebstrap debian-archive-keyring'
+  fi
   if [ ! -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ]; then
     fail 'The kernel does not start QEMU for ARM64 programs. Restart the service systemd-binfmt or, without systemd:' \
       '  sudo apt-get install binfmt-support && sudo update-binfmts --enable qemu-aarch64'
   fi
-  files=$(mktemp)
-  trap 'rm -f "$files"' EXIT
-  git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf "$files"
-  chmod a+r "$files" # mmdebstrap may use another user
   # Packages are unpacked but not configured, because emulated scripts take minutes
-  mmdebstrap --architectures=arm64 --variant=extract \
-    --include=ca-certificates,coreutils,dash,bash,libc-bin,libgomp1,liblapacke,libopenblas0-pthread,libstdc++6,python3-venv,sed \
-    --extract-hook="mkdir \"\$1/package\" && tar -C \"\$1/package\" -xf '$files'" \
-    --extract-hook='cp /etc/ssl/certs/ca-certificates.crt "$1/etc/ssl/certs"' \
-    --extract-hook='chroot "$1" bash /package/tools/test_arm64.sh in-root' "${DEBIAN:-bookworm}" /dev/null
+  packages=ca-certificates,coreutils,dash,bash,libc-bin,libgomp1,liblapacke,libopenblas0-pthread,libstdc++6,python3-venv,sed
+  tools/debian_root.sh "${DEBIAN:-bookworm}" "$packages" tools/test_arm64.sh --architectures=arm64 --variant=extract "$@"
   exit
 fi
 
 cd /package
-export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=python3
+export PYTHON=python3
 echo /usr/lib/aarch64-linux-gnu/openblas-pthread >/etc/ld.so.conf.d/openblas.conf # Debian does the same by links
 ldconfig
 tools/make_venv.sh .venv cpu

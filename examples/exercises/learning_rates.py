@@ -38,6 +38,10 @@ def accuracy(devices: list, batch_size: int, lr: float, args) -> float:
     return run.history[-1].test_acc
 
 
+def _devices(k: int) -> str:
+    return '1 device' if k == 1 else f'{k} devices'
+
+
 def draw(lines: list, accuracies: list, path: str) -> None:
     """Draw the grid as PNG."""
     from matplotlib.figure import Figure
@@ -48,7 +52,7 @@ def draw(lines: list, accuracies: list, path: str) -> None:
         for column, value in enumerate(line):
             axes.annotate(f'{value:.2f}', (column, row), ha='center', va='center', color='w' if value < 0.6 else 'k')
     axes.set(title='test accuracy of LeNet', xlabel='learning rate', xticks=range(len(RATES)), xticklabels=RATES,
-             yticks=range(len(lines)), yticklabels=[f'{k} device{"s" * (k > 1)},\nbatch {batch}' for k, batch in lines])
+             yticks=range(len(lines)), yticklabels=[f'{_devices(k)},\nbatch {batch}' for k, batch in lines])
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path)
 

@@ -15,7 +15,7 @@ Prints, on four CPU contexts, with LeNet's gradients (… are times):
     all sums are equal: True
 
 In the chapter, every gradient passes through device 0. Here each device is the hub of some parameters. It collects
-their gradients from the others (reduce-scatter) and sends the sums back (allgather). By parameter, the busiest device
+their gradients from the others (reduce-scatter) and sends the sums back (all-gather). By parameter, the busiest device
 is the one with the largest weight, four fifths of all numbers. By chunk, each device sums a k-th of all numbers,
 wherever parameters begin, and sends and receives 4 (k - 1) / k arrays, as in a ring.
 """
@@ -25,7 +25,8 @@ from common import median_seconds, read_flags
 
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.parallel.allreduce import Traffic, ring, star, tree
+from gluon_mgpu.parallel.allreduce import ring, star, tree
+from gluon_mgpu.parallel.allreduce.algorithm import Traffic
 from gluon_mgpu.scratch import init_params
 
 

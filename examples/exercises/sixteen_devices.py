@@ -1,7 +1,7 @@
 """13.6, exercise 1: 16 devices: the same parameters as on one, and the time to start a step.
 
     python examples/exercises/sixteen_devices.py
-    python -m gluon_mgpu.benchmark --network resnet18 --device-images-per-second 4200
+    python -m gluon_mgpu.benchmark --network resnet18 --dispatch    # the time to start a step, in more detail
 
 Prints, on CPU contexts (… are times):
 

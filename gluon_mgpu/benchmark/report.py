@@ -12,9 +12,8 @@ def machine_line(devices: list) -> str:
     """Return one line with the devices, the processor and MXNet's version."""
     numbers = [device.device_id for device in devices if device.device_type == 'gpu']
     names = [gpu.name for gpu in ask_driver().gpus if gpu.index in numbers]
+    names += ['CPU context'] * (len(devices) - len(numbers))
     facts = [f'{names.count(name)} x {name}' for name in dict.fromkeys(names)]
-    if len(numbers) < len(devices):
-        facts.append(f'{len(devices) - len(numbers)} CPU context' + 's' * (len(devices) - len(numbers) > 1))
     return ', '.join([*facts, f'{num_cores()} cores of {processor()}', f'MXNet {mx.__version__}'])
 
 
@@ -55,24 +54,6 @@ def dispatch_table(dispatch: list) -> list[str]:
     lines += [[TITLES[d['network']], f'{d["devices"]}', f'{d["wall_ms"]:.2f}', f'{d["cpu_ms"]:.2f}']
               for d in dispatch]
     return ['dispatch: time of a train_batch call, one row per device', *_aligned(lines)]
-
-
-def expected_table(expected: list, network: str) -> list[str]:
-    """Return the lines of a table of `Expected` steps of one network, a key of `TITLES`."""
-    lines = [['network', 'devices', 'batch', 'computing, ms', 'dispatch, ms', 'allreduce, ms', 'step, ms', 'images/s',
-              'pace set by']]
-    lines += [[TITLES[network], f'{e.devices}', f'{e.rows:,}', *(f'{1000 * seconds:.2f}' for seconds in
-               (e.computing, e.dispatch, e.allreduce, e.step)), f'{e.images_per_second:,.0f}', e.pace]
-              for e in expected]
-    return _aligned(lines)
-
-
-def comparison_table(results: list, expected: list) -> list[str]:
-    """Return the lines of a table that compares results of `scaling` with the `Expected` step for each."""
-    lines = [['network', 'mode', 'devices', 'batch', 'measured, ms', 'expected, ms', 'pace set by']]
-    lines += [[TITLES[r['network']], r['mode'], f'{e.devices}', f'{e.rows}', f'{r["ms_per_step"]:.1f}',
-               f'{1000 * e.step:.1f}', e.pace] for r, e in zip(results, expected)]
-    return ['expected: step = max(computing on one device / k, dispatch) + allreduce', *_aligned(lines)]
 
 
 def _aligned(lines: list) -> list[str]:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
@@ -45,11 +45,10 @@ def plan(batch_sizes: dict[str, int], num_devices: int, num_rows: int) -> dict[t
     return cases
 
 
-def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, steps: dict[str, int],
-            log: Callable[[str], None] = print) -> list[dict]:
+def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, steps: dict[str, int]) -> list[dict]:
     """Measure all cases from `plan` on the first of these devices and return a `summary` of each; blocks.
 
-    Each case is measured once per round, on `steps` of its network. `log` gets a line after each round.
+    Each case is measured once per round, on `steps` of its network. Prints a line after each round.
     """
     samples: dict[Case, list[Sample]] = {case: [] for case in cases.values()}
     batches = {rows: _endless(train_iter, rows) for rows in {case.rows for case in samples}}
@@ -59,7 +58,7 @@ def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, 
             job = NETWORKS[case.network](devices[:case.num_devices])
             samples[case].append(measure(job, batches[case.rows], job.warm_up, steps[case.network],
                                          min(steps[case.network], job.part_steps)))
-        log(f'round {number + 1} of {rounds} done')
+        print(f'round {number + 1} of {rounds} done', flush=True)
     lines = []
     for (network, mode, _), case in cases.items():
         one = cases[network, mode, 1]

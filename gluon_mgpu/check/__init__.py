@@ -4,7 +4,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy
 
@@ -12,15 +11,16 @@ from ..base.checks import integer
 from ..devices import check_devices
 from ..distributed.workers import Workers
 from ..mxnet_setup.compat import mx
-from .diagnosis import compare, diagnose, divides_by_own_rows
-from .training import BatchNorm, Dropout, Training, find, prepare
+from .comparison import compare, divides_by_own_rows
+from .diagnosis import diagnose
+from .user_step import Training, prepare
 
 MAX_LINES = 8
 DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
 BATCH_NORM = 'batch norm ({}): each device normalizes by its own rows; checked with fixed statistics.'
-OWN_ROWS = ('with every row twice, the update is no larger: it seems to be divided by the rows of its own batch. With '
-            '60,000 rows in batches of 256, the last 96 weigh 2.7 times as much as others. Dividing by the batch size '
-            'avoids that.')
+OWN_ROWS = ('the update by a batch is the mean of those by its halves: it seems to be divided by the rows of its own '
+            'batch. With 60,000 rows in batches of 256, the last 96 weigh 2.7 times as much as others. Dividing by the '
+            'batch size avoids that.')
 NOT_CHECKED = ('Not checked: mistakes that one device makes as well, running statistics, and missing copies between '
                'devices, which only GPUs report.')
 
@@ -48,12 +48,13 @@ class Report:
 
 
 def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable, devices: list | None = None,
-                        check: bool = False, workers: Workers | None = None) -> Report:
+                        workers: Workers | None = None) -> Report:
     """Compare a training step on several devices with the same step on one, and diagnose differences; blocks.
 
     Both start from the same parameters and random numbers, in float64 if the step can compute in it. The batches divide
     evenly, unevenly, have fewer rows than there are devices, and end with a short one. Raises ValueError if there is
-    only one device, or there are too few rows, or `make` returns no parameters.
+    only one device, or there are too few rows, or `make` returns no parameters. In a test suite, write
+    ``assert report.ok, report``.
 
     Parameters
     ----------
@@ -67,8 +68,6 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     devices : list of mx.Context, optional
         By default ``[cpu(0), cpu(1), cpu(2)]``, with `workers` the one device of each. CPU contexts are enough to
         check a step for GPUs.
-    check : bool
-        Raise AssertionError with the report if it is not `ok`.
     workers : Workers, optional
         All workers of a job, each with `devices`; all get the same report. For one device, `make` gets `Workers`.
     """
@@ -78,11 +77,11 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     job = workers or Workers()
     k = integer('the number of devices', len(devices) * job.size, 2)
     batches = _cut(batches, k)
-    several = prepare(Training(make if workers else lambda devices, _: make(devices), train_batch, devices, job),
-                      batches[0])
-    dropout, batch_norm = (', '.join(name or 'the network' for name, _ in find(several.on_one_device().state, kind))
-                           for kind in (Dropout, BatchNorm))
+    several, (dropout, batch_norm) = prepare(
+        Training(make if workers else lambda devices, _: make(devices), train_batch, devices, job), batches[0])
     found = shown = compare(several, batches)
+    if not found.changed:
+        raise ValueError('train_batch changes no parameter on one device: it must update those that make returns')
     if found.wrong and batch_norm:
         several = replace(several, fixed_statistics=True)
         found = compare(several, batches)
@@ -92,22 +91,25 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     notes += [BATCH_NORM.format(batch_norm)] * several.fixed_statistics
     notes += [OWN_ROWS] * divides_by_own_rows(several, *batches[0])
     names = [f'{device}' + f' of worker {rank}' * (job.size > 1) for rank in range(job.size) for device in devices]
-    report = Report(ok, f'{k} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
-                    f'{", ".join(str(len(y)) for _, y in found.batches)} rows',
-                    [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
-                    [] if ok else diagnose(several, batches, names), notes)
-    if check and not ok:
-        raise AssertionError(f'the training step is wrong\n{report}')
-    return report
+    return Report(ok, f'{k} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
+                  f'{", ".join(str(len(y)) for _, y in found.batches)} rows',
+                  [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
+                  [] if ok else diagnose(several, batches, names), notes)
 
 
 def _cut(batches: Iterable, k: int) -> list:
     """Return batches of these rows: even, uneven, even, with fewer rows than `k` devices, and a short last one."""
     sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
-    read = [[a.asnumpy() if hasattr(a, 'asnumpy') else a for a in batch] for batch in islice(batches, sum(sizes))]
-    if any(len(batch) != 2 or not all(hasattr(a, 'shape') for a in batch) for batch in read):
-        raise ValueError('batches must be a list of (X, y), two arrays each: join several inputs in the columns of X')
-    rows = sum(len(y) for _, y in read)
+    read: list = []
+    rows = 0
+    for batch in batches:
+        read.append([a.asnumpy() if hasattr(a, 'asnumpy') else a for a in batch])
+        if len(read[-1]) != 2 or not all(hasattr(a, 'shape') for a in read[-1]):
+            raise ValueError('batches must be a list of (X, y), two arrays each: join several inputs in the columns of '
+                             'X')
+        rows += len(read[-1][1])
+        if rows >= sum(sizes):
+            break
     if rows < sizes[0]:
         raise ValueError(f'batches have {rows} rows: {k} devices need at least {sizes[0]}')
     arrays = [numpy.concatenate(parts) for parts in zip(*read)]

@@ -3,8 +3,8 @@
     python -m gluon_mgpu.cost_model                                    # all GPUs, or four CPU contexts
     python -m gluon_mgpu.cost_model --devices cpu:0-3 --out-dir costs
 
-It measures alpha and beta (see `formulas`) between two devices, then each algorithm on the given devices. It writes
-costs.json, allreduce.png (times) and bytes.png (bytes at the busiest device).
+It measures alpha and beta (see `parallel.allreduce.algorithm.Cost`) between two devices, then each algorithm on the
+given devices. It writes costs.json, allreduce.png (times) and bytes.png (bytes at the busiest device).
 
 CPU contexts fit the model less well: they share cores and memory, so with more contexts than cores, messages are not
 simultaneous as the model assumes, and Python is busy starting many small ones.
@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 
-from ..base.flags import Parser, integer_flag, text
+from ..base.flags import Parser, integer_flag, path, text
 from ..base.machine import num_cores, processor, versions
 from ..checkpoints.run_folder import check_free, new_folder
 from ..devices import parse_devices
@@ -34,7 +34,7 @@ def main(argv: list | None = None) -> int:
                              'without a GPU)')
     parser.add_argument('--rounds', type=integer_flag(), default=9, metavar='N',
                         help='number of measurements for each median (default: %(default)s)')
-    parser.add_argument('--out-dir', type=text, metavar='DIR',
+    parser.add_argument('--out-dir', type=path, metavar='DIR',
                         help='new folder for costs.json, allreduce.png and bytes.png '
                              '(default: runs/cost_model-DATE-TIME)')
     return parser.run(argv, _run)

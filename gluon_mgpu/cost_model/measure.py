@@ -10,7 +10,6 @@ from ..networks.resnet import resnet18
 from ..parallel.allreduce import ALGORITHMS
 from ..scratch import init_params
 from ..training.parameters import trainable
-from .formulas import TIMES
 
 HOPS = 20            # messages there and back in one measurement; a single one would mostly time Python and waiting
 LARGE = 4 * 2**20    # float32 elements of a large message, 16 MiB: more than a core's cache
@@ -65,18 +64,18 @@ def measure(devices: list, rounds: int) -> dict:
     print(f'alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/byte'
           + (f' ({1e-9 / beta:.1f} GB/s)' if beta else '') + f' between {devices[0]} and {devices[1]}')
     sizes, measured = gradient_sizes(), []
-    print(f'{"network":10} {"devices":>7} {"algorithm":9} {"measured ms":>11} {"model ms":>9} {"busiest MB":>10}')
+    print(f'{"network":10} {"devices":>7} {"algorithm":16} {"measured ms":>11} {"model ms":>9} {"busiest MB":>10}')
     for network, size in sizes.items():
         for k in range(2, len(devices) + 1):
             data = [np.zeros(size, ctx=device) for device in devices[:k]]
-            for algorithm, allreduce in ALGORITHMS.items():
-                traffic = allreduce(data)
-                row = {'network': network, 'devices': k, 'algorithm': algorithm,
-                       'seconds': _median_seconds(partial(allreduce, data), rounds),
-                       'model_seconds': TIMES[algorithm](k, 4 * size, alpha, beta),
+            for name, algorithm in ALGORITHMS.items():
+                traffic = algorithm(data)
+                row = {'network': network, 'devices': k, 'algorithm': name,
+                       'seconds': _median_seconds(partial(algorithm, data), rounds),
+                       'model_seconds': algorithm.cost(k).seconds(4 * size, alpha, beta),
                        'busiest_bytes': max(traffic.sent[d] + traffic.received[d] for d in devices[:k])}
                 measured.append(row)
-                print(f'{network:10} {k:7} {algorithm:9} {row["seconds"] * 1e3:11.3f} '
+                print(f'{network:10} {k:7} {name:16} {row["seconds"] * 1e3:11.3f} '
                       f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')
     return {'alpha': alpha, 'beta': beta, 'devices': [str(d) for d in devices],
             'gradient_bytes': {network: 4 * size for network, size in sizes.items()}, 'measured': measured}

@@ -1,15 +1,29 @@
 """Plots of `cost_model`: time of an allreduce, and bytes at the busiest device."""
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import cycle
+
 import numpy
 
 from ..base.pictures import write_picture
 from ..parallel.allreduce import ALGORITHMS
 from ..plot import figure
-from .formulas import TIMES, busiest_bytes
 
-COLORS = {'star': 'tab:blue', 'ring': 'tab:orange', 'tree': 'tab:green', 'kvstore': 'tab:red'}
-MARKERS = {'star': 'o', 'ring': 's', 'tree': '^', 'kvstore': 'D'}
+COLORS = {name: f'C{i}' for i, name in enumerate(ALGORITHMS)}
+MARKERS = dict(zip(ALGORITHMS, cycle('os^Dv')))
+
+
+def _models() -> Iterator[tuple[str, Callable, str]]:
+    """Yield the name, the cost and the label of each curve; algorithms with the same cost share one."""
+    for name, algorithm in ALGORITHMS.items():
+        same = [other for other in ALGORITHMS if ALGORITHMS[other].cost == algorithm.cost]
+        if name == same[0]:
+            yield name, algorithm.cost, ' and '.join(same)
+
+
+def _measured(costs: dict, network: str, algorithm: str) -> list:
+    return [r for r in costs['measured'] if (r['network'], r['algorithm']) == (network, algorithm)]
 
 
 def draw_times(costs: dict, path) -> None:
@@ -17,14 +31,14 @@ def draw_times(costs: dict, path) -> None:
     fig, both = figure((8, 4), ncols=2, sharey=True)
     ks = [2**i for i in range(1, 11)]
     for axes, (network, num_bytes) in zip(both, costs['gradient_bytes'].items()):
-        for algorithm in ('star', 'tree', 'ring'):
-            axes.plot(ks, [TIMES[algorithm](k, num_bytes, costs['alpha'], costs['beta']) * 1e3 for k in ks],
-                      color=COLORS[algorithm], label=f'{algorithm}, model')
-        for algorithm in ALGORITHMS:
-            rows = [r for r in costs['measured'] if (r['network'], r['algorithm']) == (network, algorithm)]
-            axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], MARKERS[algorithm],
-                      color=COLORS[algorithm], markerfacecolor='none',  # they can overlap
-                      label=f'{algorithm}, measured')
+        for name, cost, label in _models():
+            axes.plot(ks, [cost(k).seconds(num_bytes, costs['alpha'], costs['beta']) * 1e3 for k in ks],
+                      color=COLORS[name], label=f'{label}, model')
+        for name in ALGORITHMS:
+            rows = _measured(costs, network, name)
+            axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], MARKERS[name],
+                      color=COLORS[name], markerfacecolor='none',  # they can overlap
+                      label=f'{name}, measured')
         axes.set_xscale('log', base=2)
         axes.set_yscale('log')
         axes.set_xticks([2, 4, 16, 64, 256, 1024], ['2', '4', '16', '64', '256', '1024'])
@@ -35,17 +49,14 @@ def draw_times(costs: dict, path) -> None:
 
 
 def draw_bytes(costs: dict, path) -> None:
-    """Plot the busiest device's bytes over devices as PNG: lines for the formulas, dots for counted bytes."""
+    """Plot the busiest device's bytes over devices as PNG: lines for the model, dots for counted bytes."""
     fig, (axes,) = figure((6.4, 4))
     network, num_bytes = list(costs['gradient_bytes'].items())[-1]
     ks = range(2, 17)
-    for algorithm, label in (('star', 'star and kvstore'), ('tree', 'tree'), ('ring', 'ring')):
-        axes.plot(ks, [busiest_bytes(algorithm, k, num_bytes) / 1e6 for k in ks], color=COLORS[algorithm],
-                  label=label)
-        rows = [r for r in costs['measured'] if (r['network'], r['algorithm']) == (network, algorithm)
-                and r['devices'] in ks]
-        axes.plot([r['devices'] for r in rows], [r['busiest_bytes'] / 1e6 for r in rows], 'o',
-                  color=COLORS[algorithm])
+    for name, cost, label in _models():
+        axes.plot(ks, [cost(k).busiest * num_bytes / 1e6 for k in ks], color=COLORS[name], label=label)
+        rows = [r for r in _measured(costs, network, name) if r['devices'] in ks]
+        axes.plot([r['devices'] for r in rows], [r['busiest_bytes'] / 1e6 for r in rows], 'o', color=COLORS[name])
     axes.set(title=f'One allreduce of {network}: bytes at the busiest device',
              xlabel='devices (dots: counted here)', ylabel='sent and received (MB)', xticks=range(2, 17, 2))
     axes.set_ylim(bottom=0)

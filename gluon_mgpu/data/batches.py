@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from ..base.checks import integer
-from ..mxnet_setup.compat import empty_with_view, np, num_outputs
+from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np
 from .shards import shard_rows
 
 
@@ -99,6 +99,21 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
             raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has {num_classes} '
                              f'outputs: labels must be from 0 to {num_classes - 1}')
     return train_iter, test_iter
+
+
+def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
+    """Return how many numbers a block returns per row of a batch of this shape, None if unknown.
+
+    Does not change the block. On MXNet 1.9 the block need not be initialized.
+    """
+    try:
+        if MXNET_MAJOR < 2:
+            graph = block(mx.sym.var('data').as_np_ndarray())
+            return graph.infer_shape_partial(data=shape)[1][0][-1]  # infer_shape would print its errors
+        device = next(iter(block.collect_params().values())).list_ctx()[0]
+        return block(np.zeros(shape, ctx=device)).shape[-1]
+    except Exception:  # a faulty block: training will report it
+        return None
 
 
 def _shape_and_labels(batches: Any) -> tuple[tuple, int, int]:

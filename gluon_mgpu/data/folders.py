@@ -1,6 +1,7 @@
 """Folders of dataset files: one that the user names, or the user's cache folder."""
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -16,9 +17,15 @@ class DownloadError(ValueError):
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Return the path of one of `FILES` in `folder`, with or without ``.gz``; None if it is missing."""
-    paths = (Path(folder) / name, Path(folder) / name[:-len('.gz')])
-    return next((path for path in paths if path.exists()), None)
+    """Return the path of one of `FILES` in `folder`, with or without ``.gz``; None if it is missing.
+
+    Raises OSError if the folder cannot be entered, which ``Path.exists`` does not report in Python 3.14.
+    """
+    for path in (Path(folder) / name, Path(folder) / name[:-len('.gz')]):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+            return path
+    return None
 
 
 def cache_dir() -> Path:

@@ -107,7 +107,7 @@ class HorovodWorkers(Workers):
                 data[0].copyto(array)
         return over_all_workers
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
         """Return a ``horovod.mxnet.DistributedTrainer``."""
         hvd, size = self._hvd, self.size
 

@@ -68,10 +68,14 @@ class Workers:
         """
         return algorithm
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict) -> Any:
-        """Return a ``gluon.Trainer`` for a `hybridized` network that sums the gradients over all workers."""
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
+        """Return a ``gluon.Trainer`` that sums the gradients over all workers.
+
+        `move_gradients` saves time with a `hybridized` network, and is wrong with others that have static shapes; see
+        `parallel.trainer.Trainer`. It has no effect with several workers.
+        """
         from ..parallel.trainer import Trainer
-        return Trainer(params, optimizer, optimizer_params, move_gradients=True)
+        return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
         """Copy the parameters of rank 0 to all workers, in place; blocks.
@@ -142,11 +146,6 @@ class Workers:
         Workers exchange signals whenever they gather values, so all get the same answer after the same batch.
         """
         return self._received_signal()
-
-    def exchange_signal(self) -> int:
-        """Exchange signals with all workers, then return as `pending_signal` does; blocks."""
-        self.allgather(None)
-        return self.pending_signal()
 
     def _received_signal(self) -> int:
         return self._signals.received if self._signals else 0

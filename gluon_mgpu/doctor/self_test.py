@@ -51,7 +51,8 @@ def allreduce() -> dict[str, Any]:
     from ..parallel.allreduce import ALGORITHMS
     chosen, rng = _chosen(), numpy.random.default_rng(0)
     wrong = []
-    for name, algorithm in {"the chapter's": scratch.allreduce, **ALGORITHMS}.items():
+    algorithms: dict[str, Any] = {"the chapter's": scratch.allreduce, **ALGORITHMS}
+    for name, algorithm in algorithms.items():
         values = rng.integers(-1000, 1000, (len(chosen), 1001)).astype('float32')
         data = [np.array(value, ctx=device) for value, device in zip(values, chosen)]
         algorithm(data)

@@ -14,7 +14,7 @@ mx = runtime.load_mxnet()  # first, because it reports missing software in one l
 
 import numpy  # noqa: E402
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402, F401 (for other modules)
-from mxnet.ndarray.ndarray import _new_alloc_handle  # noqa: E402
+from mxnet.ndarray.ndarray import _new_alloc_handle  # noqa: E402, F401
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
 if TYPE_CHECKING:
@@ -114,73 +114,6 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
     return array, numpy.frombuffer(memory, dtype).reshape(shape)
 
 
-def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple:
-    """Return the graph of an initialized block (a symbol with one output) and the names of its variables for `args`.
-
-    A parameter's variable is ``param.var().name``. Infers unknown shapes of parameters; does not block. Raises
-    ValueError if the block returns several arrays, or does not use a parameter of unknown shape.
-    """
-    names = [f'data_{i}' for i in range(len(args))]
-    symbols = [mx.sym.var(name).as_np_ndarray() for name in names]
-    graph = (_trace_mxnet1 if MXNET_MAJOR < 2 else _trace_mxnet2)(block, args, symbols)
-    if isinstance(graph, (list, tuple)):
-        raise ValueError(f'{type(block).__name__} returns {len(graph)} arrays: only a block that returns one '
-                         'array can be hybridized here; use its own hybridize()')
-    return graph, names
-
-
-def _trace_mxnet1(block, args, symbols):
-    graph, params = block(*symbols), block.collect_params().values()
-    try:
-        for param in params:
-            param.list_data()
-    except gluon.parameter.DeferredInitializationError:  # Gluon does the same at the first call
-        try:
-            block.infer_shape(*args)
-        except KeyError as unused:
-            raise ValueError(f'{type(block).__name__} does not use its parameter {unused}, whose shape is '
-                             'therefore unknown: remove that layer, or give it in_units or in_channels') from None
-        for param in params:
-            param._finish_deferred_init()
-    return graph
-
-
-def _trace_mxnet2(block, args, symbols):
-    from mxnet import _deferred_compute as deferred
-    arrays = [a.detach() for a in args]
-    deferred.set_variable(arrays, symbols)
-    with deferred.context():
-        result = block(*arrays)
-    if isinstance(result, (list, tuple)):
-        return result
-    graph = deferred.get_symbol([result], sym_cls=type(symbols[0]))
-    deferred.clear([result])
-    return graph
-
-
-def as_input(array):
-    """Return an array as the start of a new graph for autograd; the memory of its `grad` is allocated when written."""
-    result = array.detach()
-    gradient = type(array)(_new_alloc_handle(array.shape, array.ctx, True, array.dtype))
-    autograd.mark_variables([result], [gradient])
-    return result
-
-
-def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
-    """Return how many numbers a block returns per row of a batch of this shape, None if unknown.
-
-    Does not change the block. On MXNet 1.9 the block need not be initialized.
-    """
-    try:
-        if MXNET_MAJOR < 2:
-            graph = block(mx.sym.var('data').as_np_ndarray())
-            return graph.infer_shape_partial(data=shape)[1][0][-1]  # infer_shape would print its errors
-        device = next(iter(block.collect_params().values())).list_ctx()[0]
-        return block(np.zeros(shape, ctx=device)).shape[-1]
-    except Exception:  # a faulty block: training will report it
-        return None
-
-
 def assign(array: np.ndarray, values: numpy.ndarray) -> None:
     """Copy `values` from the host into an array, in place.
 
@@ -188,24 +121,3 @@ def assign(array: np.ndarray, values: numpy.ndarray) -> None:
     """
     new = np.array(values, dtype=array.dtype, ctx=array.ctx)
     array[:] = new if isinstance(array, np.ndarray) else new.as_nd_ndarray()  # mx.nd's, as in a SymbolBlock
-
-
-def cached_op(graph, names: list, params: list | None):
-    """Return an operator that runs a graph (a symbol) with memory allocated once per device.
-
-    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
-    The arrays for `params` must be the same, with the same gradients, in each call on a device. Does not block. If
-    `params` is None, all arrays may differ, and memory is allocated in each call.
-
-    MXNet writes the gradients of `params` into the arrays of the first backward pass, in all passes. If that pass sums
-    several gradients of a parameter, these arrays are temporary, and the parameter never gets a gradient again.
-    """
-    inputs = graph.list_inputs()
-    order = [names.index(name) for name in inputs]
-    operator = mx.nd.CachedOp(graph, [] if params is None else [
-        ('static_alloc', True), ('static_shape', True),
-        ('data_indices', [i for i, name in enumerate(inputs) if name not in params]),
-        ('param_indices', [i for i, name in enumerate(inputs) if name in params])])
-    if MXNET_MAJOR < 2:
-        return lambda *arrays: operator(*(arrays[i] for i in order))
-    return lambda *arrays: operator(*(arrays[i] for i in order), default_ctx=arrays[0].ctx)

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import sys
 import sysconfig
 import traceback
@@ -225,7 +226,7 @@ def _pip_command() -> str:
 
 def how_to_get_horovod() -> str:
     """Return the command that builds Horovod for this environment; its script is not in the wheel."""
-    return f"tools/install_horovod.sh {sys.prefix} in a checkout of this package's source builds it"
+    return f"tools/install_horovod.sh {shlex.quote(sys.prefix)} in a checkout of this package's source builds it"
 
 
 def _line(error: Exception) -> str:

@@ -165,8 +165,10 @@ def _set_allocator() -> list[str]:
     libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
     if libc is None or not hasattr(libc, 'gnu_get_libc_version'):  # macOS, musl
         return []
-    mallocs = {ctypes.cast(library.malloc, ctypes.c_void_p).value for library in (libc, ctypes.CDLL('libc.so.6'))}
-    if len(mallocs) > 1:  # another allocator, such as jemalloc in LD_PRELOAD
+    # Every allocator has its own of this function. Debian's Python has an entry of its own for malloc and free
+    owners = {ctypes.cast(library.malloc_usable_size, ctypes.c_void_p).value
+              for library in (libc, ctypes.CDLL('libc.so.6'))}
+    if len(owners) > 1:  # another allocator, such as jemalloc in LD_PRELOAD
         return []
     variables = {name.rstrip('_') for name in os.environ}
     tunables = os.environ.get('GLIBC_TUNABLES', '')

@@ -1,12 +1,13 @@
-"""Tracing: turn a function into a graph of symbols, and prepare the graph for `CachedOp`."""
+"""Tracing: turn a block or a function into a graph of symbols."""
 from __future__ import annotations
 
 import contextlib
+import json
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..mxnet_setup.compat import mx, np, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, graph_from_json, mx, np, npx
 
 
 @contextlib.contextmanager
@@ -14,9 +15,61 @@ def explain_errors(name: str) -> Iterator[None]:
     """Raise ValueError, with the `name` of a network, if tracing it fails: symbols cannot do all that arrays can."""
     try:
         yield
-    except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError,
+    except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.base.MXNetError,
             mx.base.NotImplementedForSymbol) as error:
-        raise ValueError(f'{name} cannot be traced ({error}): use it without hybridized() or SyncBatchNorm') from error
+        reason = str(error).strip().rpartition('\n')[2].replace('MXNetError: ', '')  # MXNet adds where in its code
+        raise ValueError(f'{name} cannot be traced ({reason}): use it without hybridized() or SyncBatchNorm') from error
+
+
+def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str]]:
+    """Return the graph of an initialized block (a symbol with one output) and the names of its variables for `args`.
+
+    The graph is that of the present mode, training or not. A parameter's variable is ``param.var().name``. Infers
+    unknown shapes of parameters; does not block. Raises ValueError if the block cannot be traced, returns several
+    arrays, uses a parameter that it does not know, or does not use one of unknown shape.
+    """
+    kind, names = type(block).__name__, [f'data_{i}' for i in range(len(args))]
+    symbols = [_variable(name) for name in names]
+    with explain_errors(kind), autograd.pause(train_mode=autograd.is_training()):
+        graph = (_trace_mxnet1 if MXNET_MAJOR < 2 else _trace_mxnet2)(block, args, symbols)
+    if isinstance(graph, (list, tuple)):
+        raise ValueError(f'{kind} returns a list or tuple: only a block that returns one array, not in a list, can be '
+                         'hybridized here; use its own hybridize()')
+    params = {param.var().name: param for param in block.collect_params().values()}
+    unknown = set(graph.list_inputs()) - params.keys() - set(names)
+    if unknown:
+        raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer an '
+                         'attribute, or add it to a HybridSequential')
+    return _separate_biases(graph, {name for name, param in params.items() if param.grad_req != 'null'}), names
+
+
+def _trace_mxnet1(block, args, symbols):
+    graph, params = block(*symbols), block.collect_params().values()
+    try:
+        for param in params:
+            param.list_data()
+    except gluon.parameter.DeferredInitializationError:  # Gluon does the same at the first call
+        try:
+            block.infer_shape(*args)
+        except KeyError as unused:
+            raise ValueError(f'{type(block).__name__} does not use its parameter {unused}, whose shape is '
+                             'therefore unknown: remove that layer, or give it in_units or in_channels') from None
+        for param in params:
+            param._finish_deferred_init()
+    return graph
+
+
+def _trace_mxnet2(block, args, symbols):
+    from mxnet import _deferred_compute as deferred
+    arrays = [a.detach() for a in args]
+    deferred.set_variable(arrays, symbols)
+    with deferred.context():
+        result = block(*arrays)
+    if isinstance(result, (list, tuple)):
+        return result
+    graph = deferred.get_symbol([result], sym_cls=type(symbols[0]))
+    deferred.clear([result])
+    return graph
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
@@ -31,7 +84,8 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
     symbolic.__kwdefaults__ = function.__kwdefaults__
     symbols = [[_variable(f'{i}_{j}') for j in range(len(arg))] if isinstance(arg, list) else _variable(f'{i}')
                for i, arg in enumerate(args)]
-    return symbolic(*symbols), [symbol.name for symbol in flatten(symbols)]
+    with explain_errors(function.__name__):
+        return _separate_biases(symbolic(*symbols), set()), [symbol.name for symbol in flatten(symbols)]
 
 
 def flatten(args) -> list:
@@ -39,19 +93,8 @@ def flatten(args) -> list:
     return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
 
 
-def isolate(graph, names: list[str]):
-    """Return the same graph with copies of some inputs (`names`) and of its output.
-
-    These arrays, or their gradients, differ at each call. If an operator used them directly, the engine would prepare
-    it again at each call, with another scratch area.
-    """
-    inputs = {name: _copy(_variable(name)).as_nd_ndarray() for name in names if name in graph.list_inputs()}
-    isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
-    return _copy(isolated.as_np_ndarray())
-
-
 class _SymbolicNpx:
-    """``npx`` for symbols, with oneDNN's relu: the same function, and a step of LeNet is 1.5 ms faster."""
+    """``npx`` for symbols, with oneDNN's relu: a step of LeNet is 1.5 ms faster. For NaN, it returns 0."""
 
     def __getattr__(self, name):
         return getattr(mx.sym.npx, name)
@@ -61,13 +104,30 @@ class _SymbolicNpx:
         return mx.sym.npx.activation(data, act_type='relu')
 
 
-def _copy(symbol):
-    """Copy by an operator that needs no scratch area, and whose gradient needs none.
-
-    ``identity`` needs one: a different area at each call, possibly one that another device is using.
-    """
-    return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions
-
-
 def _variable(name: str):
     return mx.sym.var(name).as_np_ndarray()
+
+
+def _separate_biases(graph: Any, trained: set[str]) -> Any:
+    """Let dense layers whose weight is not in `trained` add their bias by another operator.
+
+    Without a gradient of the weight, MXNet's `FullyConnected` leaves that of the bias as it was in memory.
+    """
+    content = json.loads(graph.tojson(remove_amp_cast=False))
+    nodes: list[dict] = []
+    moved: dict[int, int] = {}  # old number of a node -> new number
+    for number, node in enumerate(content['nodes']):
+        node['inputs'] = [[moved[source], *output] for source, *output in node['inputs']]
+        if (node['op'] in ('FullyConnected', '_npx_fully_connected') and len(node['inputs']) == 3
+                and nodes[node['inputs'][1][0]]['name'] not in trained):
+            bias = node['inputs'].pop()
+            nodes.append({**node, 'attrs': {**node['attrs'], 'no_bias': 'True'}})
+            node = {'op': '_npi_add', 'name': f"{node['name']}_with_bias", 'inputs': [[len(nodes) - 1, 0, 0], bias]}
+        moved[number] = len(nodes)
+        nodes.append(node)
+    if len(nodes) == len(content['nodes']):
+        return graph
+    variables = [i for i, node in enumerate(nodes) if node['op'] == 'null']
+    heads = [[moved[source], *output] for source, *output in content['heads']]
+    return graph_from_json(json.dumps({'nodes': nodes, 'arg_nodes': variables, 'heads': heads,
+                                       'attrs': content['attrs']})).as_np_ndarray()

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..mxnet_setup.compat import autograd, np, zero_grad
 from .flat import flattened
+from .split import split_and_load
 from .sync_batch_norm import SyncBatchNorm
 
 
@@ -50,7 +51,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
         return
     for device in idle_devices if len(X) and not isinstance(net, SyncBatchNorm) else ():
         with autograd.record():
-            y_hat = net(X[:1].as_in_ctx(device))
+            y_hat = net(*split_and_load(X[:1], [device]))
         y_hats = list(y_hat) if isinstance(y_hat, (list, tuple)) else [y_hat]
         autograd.backward(y_hats, [np.zeros_like(y_hat) for y_hat in y_hats])  # updates the statistics on MXNet 2
     zero_grad(net, idle_devices)

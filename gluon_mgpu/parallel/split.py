@@ -42,8 +42,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard, whatever
         the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
     """
-    if not getattr(data, 'shape', None):  # no array, or a single number
-        raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy')
+    check_rows(data)
     n, k = len(data), min(len(data), len(devices))
     if not devices:
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')
@@ -64,9 +63,12 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
     return split_and_load(X, devices, shares), split_and_load(y, devices, shares)
 
 
-def check_rows(X: Any, y: Any) -> None:
-    """Raise ValueError if `X` and `y` have different numbers of rows."""
-    if len(X) != len(y):
+def check_rows(X: Any, y: Any = None) -> None:
+    """Raise ValueError if `X` or `y` is no array with rows, or if they have different numbers of rows."""
+    for data in (X,) if y is None else (X, y):
+        if not getattr(data, 'shape', None):  # no array, or a single number
+            raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy')
+    if y is not None and len(X) != len(y):
         raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
 
 

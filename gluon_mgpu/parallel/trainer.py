@@ -1,8 +1,8 @@
 """`gluon.Trainer` that updates all parameters in a few operator calls.
 
 ``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these 62
-calls take 2 ms per device, long enough for a GPU to train on a small batch. Here all gradients of a device are in one
-array, so one sum is enough, and one operator updates up to 60 parameters.
+calls take 2 ms per device, long enough for a GPU to train on a small batch. Here one operator updates up to 60
+parameters, and with all gradients of a device in one array, one sum is enough.
 """
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from .flat import flatten_gradients
 # Limits of one multi_sgd_update: the number of parameters, and the size of the smallest relative to the largest (the
 # operator takes as long for each parameter as for the largest)
 MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
+# Their updates depend on random numbers, or on how often the optimizer was called, so replicas would drift apart
+REFUSED = {'LARS', 'LBSGD', 'Nadam', 'SGLD'}
 
 
 class Trainer(gluon.Trainer):
@@ -23,35 +25,36 @@ class Trainer(gluon.Trainer):
 
     Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. With SGD, this one raises no error for a gradient
     that no backward pass has renewed. With several dtypes, the calls are not fewer. With another optimizer than SGD,
-    ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer. Raises ValueError for Nadam and SGLD on several
-    devices: their updates depend on how often the optimizer was called, or on random numbers.
+    ``ignore_stale_grad`` or ``contrib.amp``, only the sums can be fewer. Raises ValueError on several devices for
+    another `kvstore` than 'device' and 'local', and for the optimizers in `REFUSED`.
 
     Parameters
     ----------
-    params, optimizer, optimizer_params
+    params, optimizer, optimizer_params, kvstore
         As for ``gluon.Trainer``.
     move_gradients : bool
-        Any step may move gradients into other memory. This is safe for a `hybridized` network, but not for one with
-        ``hybridize(static_shape=True)``, which writes its gradients where they were in its first backward pass. By
-        default, gradients are moved only when the Trainer is created: for fewer calls, all shapes must be known then,
-        and no backward pass may have run.
+        Sum all gradients as one array, into which they are moved. This is safe for a `hybridized` network, but not for
+        one with ``hybridize(static_shape=True)``, which writes its gradients where they were in its first backward
+        pass.
     """
 
-    def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None, *,
-                 move_gradients: bool = False):
-        super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False)
-        if isinstance(self._optimizer, (mx.optimizer.Nadam, mx.optimizer.SGLD)) and len(self._updaters) > 1:
-            raise ValueError(f'{type(self._optimizer).__name__} would take another step on each device: use '
-                             'gluon.Trainer, which updates on one device')
+    def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None,
+                 kvstore: str | None = 'device', *, move_gradients: bool = False):
+        super().__init__(params, optimizer, optimizer_params, kvstore, update_on_kvstore=False)
+        name, several = type(self._optimizer).__name__, len(self._updaters) > 1
+        if several and not REFUSED.isdisjoint(kind.__name__ for kind in type(self._optimizer).__mro__):
+            raise ValueError(f'{name} would take another step on each device: use gluon.Trainer, which updates on one '
+                             'device')
+        if kvstore not in ('device', 'local') and (several or kvstore is not None):
+            raise ValueError(f"kvstore {kvstore!r}: must be 'device' or 'local', which sum over the devices of one "
+                             'process; use gluon.Trainer for others')
         self._move_gradients = move_gradients
-        self._flat: list = []       # for each device: all gradients as one array
-        self._gradients: list = []  # the parts of these arrays
+        self._flat: list = []       # if moved: for each device, all gradients as one array
+        self._gradients: list = []  # those in the groups
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
-        if self._params and all(param._data and not _has_gradient(param) for param in self._params):
-            self._flatten_gradients(move=True)
 
     def _allreduce_grads(self) -> None:
-        if self._flatten_gradients(self._move_gradients):
+        if self._move_gradients and self._group():
             star(self._flat)  # the key-value store would keep buffers for gradients that are no longer used
         else:
             super()._allreduce_grads()
@@ -59,11 +62,11 @@ class Trainer(gluon.Trainer):
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
         if (type(sgd) is not mx.optimizer.SGD or sgd.multi_precision or ignore_stale_grad
-                or hasattr(self, '_amp_loss_scaler') or not self._flatten_gradients(self._move_gradients)):
+                or hasattr(self, '_amp_loss_scaler') or not self._group()):
             super()._update(ignore_stale_grad)
             return
         for number, groups in enumerate(self._groups):
-            sgd._set_current_context(self._flat[number].ctx.device_id)  # as gluon.Trainer does
+            sgd._set_current_context(groups[0][1][0].context.device_id)  # as gluon.Trainer does
             for indices, *arrays in groups:
                 sgd._update_count(indices)
                 settings = {'num_weights': len(indices), 'lrs': sgd._get_lrs(indices), 'wds': sgd._get_wds(indices),
@@ -87,22 +90,22 @@ class Trainer(gluon.Trainer):
             updater.states_synced[i] = True
         return [updater.states[i] for i in indices]
 
-    def _flatten_gradients(self, move: bool) -> bool:
-        """Return whether all gradients of a device are in one array; if `move`, move them there if possible."""
+    def _group(self) -> bool:
+        """Group the parameters, again if any has changed; return False if they have several dtypes."""
         trained = [i for i, param in enumerate(self._params) if param.grad_req != 'null']
         params = [self._params[i] for i in trained]
         gradients = [gradient for param in params for gradient in param._grad or ()]
-        if self._flat and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients)):
+        if self._groups and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients)):
             return True
-        weights = [weight for param in params for weight in param.list_data()]
-        if not move or len({weight.dtype for weight in weights}) != 1:
+        if len({weight.dtype for param in params for weight in param.list_data()}) != 1:
             self._flat, self._gradients, self._groups = [], [], []
             return False
-        self._flat = flatten_gradients(params)
+        if self._move_gradients:
+            self._flat = flatten_gradients(params)
         self._gradients = [gradient for param in params for gradient in param.list_grad()]
         self._groups = [[(group, [self._params[n].list_data()[i].as_nd_ndarray() for n in group],
                           [self._params[n].list_grad()[i].as_nd_ndarray() for n in group])
-                         for group in self._groups_of_similar_size(trained)] for i in range(len(self._flat))]
+                         for group in self._groups_of_similar_size(trained)] for i in range(len(self._updaters))]
         return True
 
     def _groups_of_similar_size(self, numbers: list[int]) -> list[list[int]]:
@@ -115,9 +118,4 @@ class Trainer(gluon.Trainer):
             groups[-1].append(i)
         return groups
 
-
-def _has_gradient(param: gluon.Parameter) -> bool:
-    """Return whether a backward pass has written the gradient of an initialized parameter; waits."""
-    return (any(array._fresh_grad for array in param._data)
-            or any(gradient.asnumpy().any() for gradient in param._grad or ()))
 

@@ -13,6 +13,9 @@ MAX_STARTED = 8  # batches queued on the devices at a time; more would take more
 
 def _num_correct(y_hat, y):
     """Return the number of correct rows as an array (); does not wait."""
+    if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
+        raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '
+                         'dimensions, such as net(X).reshape(-1, num_classes)')
     if y_hat.ndim > 1 and y_hat.shape[1] > 1:
         y_hat = np.argmax(y_hat, axis=1)  # (n, num_classes) -> (n,)
     if y_hat.size != y.size:
@@ -24,7 +27,8 @@ def _num_correct(y_hat, y):
 def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
     """Return the number of correct predictions, not their share; waits for `y_hat`.
 
-    `y_hat` has the scores (n, num_classes) or the predicted classes (n,), `y` the labels (n,) or (n, 1).
+    `y_hat` has the scores (n, num_classes, ...) or the predicted classes (n,), `y` the labels (n, ...) or (n, 1).
+    Raises ValueError if `y` has another number of labels, or if the last axis could be that of the classes.
 
     Source: D2L 23.7, ``accuracy``.
     """

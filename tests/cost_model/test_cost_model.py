@@ -1,4 +1,4 @@
-"""The cost model, compared with numbers by hand, a simulation and counted bytes; and its command line."""
+"""The measurements of the cost model, compared with numbers by hand and a simulation; and its command line."""
 import json
 from types import SimpleNamespace
 
@@ -6,50 +6,12 @@ import pytest
 from devices_flag import devices_flag
 from fake_clock import Clock
 
-from gluon_mgpu.cost_model import formulas, measure
+from gluon_mgpu.cost_model import measure
 from gluon_mgpu.cost_model.__main__ import main
-from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.cost_model.picture import draw_bytes, draw_times
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 
 SIZES = {'LeNet': 6, 'ResNet-18': 11}
-
-
-def test_times_by_hand():
-    # alpha 5 s, beta 2 s per byte
-    assert formulas.star_time(4, 12, 5, 2) == 6 * (5 + 24)
-    assert formulas.ring_time(4, 12, 5, 2) == 6 * (5 + 6)
-    assert formulas.tree_time(4, 12, 5, 2) == 4 * (5 + 24)
-    for time in formulas.TIMES.values():
-        assert time(1, 12, 5, 2) == 0
-        assert time(2, 12, 1, 0) == 2  # there and back
-    assert formulas.TIMES.keys() == ALGORITHMS.keys()
-
-
-@pytest.mark.parametrize('k', [*range(1, 40), 1000, 1023, 1024])
-def test_tree_time_equals_a_simulation(k):
-    def down(device):  # number of messages until all devices below have the sum: the left child is first
-        children = [child for child in (2 * device + 1, 2 * device + 2) if child < k]
-        return max((turn + down(child) for turn, child in enumerate(children, start=1)), default=0)
-
-    assert formulas.tree_time(k, 0, 1, 0) == 2 * down(0)
-
-
-def test_the_quickest_algorithm_depends_on_the_size():
-    def quickest(k, num_bytes):
-        return min(('star', 'ring', 'tree'), key=lambda name: formulas.TIMES[name](k, num_bytes, 1e-5, 1e-10))
-
-    assert quickest(64, 4) == 'tree'     # latency decides: fewest messages
-    assert quickest(64, 10**9) == 'ring'  # bytes decide
-
-
-@pytest.mark.parametrize('algorithm', ALGORITHMS)
-@pytest.mark.parametrize('k', [2, 3, 4, 5, 6])
-def test_busiest_bytes_equal_the_counted_bytes(algorithm, k, device_list):
-    devices = device_list(k)
-    traffic = ALGORITHMS[algorithm]([np.zeros(60, ctx=device) for device in devices])
-    counted = max(traffic.sent[device] + traffic.received[device] for device in devices)
-    assert formulas.busiest_bytes(algorithm, k, 240) == counted
-    assert formulas.busiest_bytes(algorithm, 1, 240) == 0
 
 
 def test_gradient_sizes_by_hand():
@@ -99,17 +61,32 @@ def test_the_command(tmp_path, capsys, device_list, monkeypatch):
     assert main([*devices_flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith('alpha ') and lines[0].endswith(f'between {devices[0]} and {devices[1]}')
-    assert len(lines) == 2 + 2 * 2 * 4 + 1  # networks, numbers of devices, algorithms
+    assert len(lines) == 2 + 2 * 2 * len(ALGORITHMS) + 1  # networks, numbers of devices, algorithms
     costs = json.loads((out / 'costs.json').read_text())
     assert costs['devices'] == [str(d) for d in devices]
     assert costs['gradient_bytes'] == {'LeNet': 24, 'ResNet-18': 44}
     assert [(r['network'], r['devices'], r['algorithm']) for r in costs['measured']] == [
         (network, k, algorithm) for network in SIZES for k in (2, 3) for algorithm in ALGORITHMS]
-    star = costs['measured'][4]
+    star = next(r for r in costs['measured'] if (r['devices'], r['algorithm']) == (3, 'star'))
     assert star['busiest_bytes'] == 4 * 24 and star['seconds'] > 0
     assert star['model_seconds'] == pytest.approx(4 * (costs['alpha'] + 24 * costs['beta']))
     for name in ('allreduce.png', 'bytes.png'):
         assert (out / name).read_bytes()[:4] == b'\x89PNG'
+
+
+def test_the_pictures_have_every_algorithm(tmp_path, figures):
+    rows = [{'network': network, 'devices': 2, 'algorithm': algorithm, 'seconds': 1.0, 'busiest_bytes': 8}
+            for network in SIZES for algorithm in ALGORITHMS]
+    costs = {'alpha': 1.0, 'beta': 1.0, 'gradient_bytes': dict.fromkeys(SIZES, 4), 'measured': rows}
+    draw_times(costs, tmp_path / 'allreduce.png')
+    draw_bytes(costs, tmp_path / 'bytes.png')
+    times, sizes = ({text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines())}
+                    for legend in (figure.axes[0].get_legend() for figure in figures))
+    assert set(sizes) == {'star and kvstore', *ALGORITHMS} - {'star', 'kvstore'}
+    assert set(times) == {f'{label}, model' for label in sizes} | {f'{name}, measured' for name in ALGORITHMS}
+    colors = {times[f'{name}, measured'].get_color() for name in ALGORITHMS}
+    assert len(colors) == len(ALGORITHMS)
+    assert sizes['ring'].get_color() == times['ring, model'].get_color() == times['ring, measured'].get_color()
 
 
 def test_invalid_arguments_are_reported_in_one_line(tmp_path, capsys, devices):

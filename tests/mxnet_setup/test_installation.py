@@ -98,7 +98,8 @@ def test_fake_packages_can_be_loaded(site):
     ({'mxnet': 'raise RuntimeError("(" * 300)'}, '(...' + 201 * ')' + ': ', 'pip uninstall it'),
 ])
 def test_one_line_with_the_remedy(site, fakes, reason, remedy):
-    result = site('-c', CAUGHT, **fakes)
+    # With -S, Python before 3.14 does not know that it runs in a virtual environment
+    result = site('-c', 'import sys; sys.prefix = "environment"' + CAUGHT, **fakes)
     assert result.returncode == 0, result.stderr
     assert reason in result.stdout
     assert remedy in result.stdout

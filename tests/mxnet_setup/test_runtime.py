@@ -2,6 +2,7 @@
 import ctypes
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -21,11 +22,11 @@ FAKE_MXNET = "import sys, types; sys.modules['mxnet'] = types.ModuleType('mxnet'
 linux = pytest.mark.skipif(sys.platform != 'linux', reason='needs glibc and libgomp, which are on Linux')
 
 
-def run(code, *flags, path=(), **environment):
+def run(code, *flags, path=(), python=sys.executable, **environment):
     """Run `code` in a new interpreter without the settings of this process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     env.update(environment, PYTHONPATH=os.pathsep.join([str(REPO), *path]))
-    command = [sys.executable, *flags, '-c', code]
+    command = [python, *flags, '-c', code]
     result = subprocess.run(command, cwd=REPO, env=env, text=True, capture_output=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
@@ -199,6 +200,15 @@ def test_large_arrays_stay_in_the_heap(user, expected):
 
 
 @linux
+def test_the_allocator_is_set_in_the_python_of_debian():
+    """It is not position-independent, so the address of its malloc is in Python and not in libc."""
+    python = shutil.which('python3', path='/usr/bin')
+    if not python or run('import sys; print(sys.version_info >= (3, 9))', '-S', python=python) != 'True':
+        pytest.skip('needs Python 3.9 or newer in /usr/bin')
+    assert run(HEAP, '-S', python=python) == 'True True True'
+
+
+@linux
 def test_the_allocator_is_left_alone_when_too_late():
     assert run(FAKE_MXNET + HEAP, '-S', '-W', 'ignore') == 'False False True'
 
@@ -212,7 +222,7 @@ def test_the_allocator_is_left_alone_when_too_late():
 def test_the_users_allocator_settings_have_priority(user, numbers, monkeypatch):
     class Libc:
         gnu_get_libc_version = None
-        malloc = ctypes.CDLL(None).malloc
+        malloc_usable_size = ctypes.CDLL(None).malloc_usable_size
 
         def mallopt(self, number, value):
             called.append(number)
@@ -232,7 +242,7 @@ def test_the_users_allocator_settings_have_priority(user, numbers, monkeypatch):
 def test_another_allocator_is_left_alone(monkeypatch):
     class Process:
         gnu_get_libc_version = None
-        malloc = ctypes.CDLL(None).calloc  # simulates the malloc of a library in LD_PRELOAD
+        malloc_usable_size = ctypes.CDLL(None).calloc  # simulates a library in LD_PRELOAD
 
         def mallopt(self, number, value):
             pytest.fail('mallopt does not set this allocator')

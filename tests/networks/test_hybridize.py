@@ -8,9 +8,10 @@ import numpy
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
-from gluon_mgpu.networks import hybridize
-from gluon_mgpu.networks.hybridize import MAX_OPERATORS, hybridized
-from gluon_mgpu.networks.tracing import isolate, trace_function
+from gluon_mgpu.networks import static
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.static import MAX_OPERATORS, isolate
+from gluon_mgpu.networks.tracing import trace_function
 from gluon_mgpu.training.parameters import trainable
 
 
@@ -136,8 +137,8 @@ def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
         def __del__(self):
             deleted.append(1)
 
-    cached_op = hybridize.cached_op
-    monkeypatch.setattr(hybridize, 'cached_op', lambda *args: Operator(cached_op(*args)))
+    cached_op = static.cached_op
+    monkeypatch.setattr(static, 'cached_op', lambda *args: Operator(cached_op(*args)))
     double = hybridized(lambda a: np.multiply(a, 2)) if kind == 'function' else hybridized(identity_block(devices))
     for n in range(2, 3 * MAX_OPERATORS):
         for rows in (n, 1):  # 1 is used every time, so its operator stays
@@ -459,13 +460,14 @@ def test_an_unused_layer_of_unknown_shape_is_an_error(devices):
     assert hybridized(net)(X).tolist() == net(X).tolist()
 
 
-def test_two_outputs_are_an_error(devices):
-    class Two(HybridBlock):
+@pytest.mark.parametrize('num_outputs', [1, 2])
+def test_a_list_of_outputs_is_an_error(num_outputs, devices):
+    class Several(HybridBlock):
         def forward(self, a):
-            return a, a
+            return [a] * num_outputs
 
-    with pytest.raises(ValueError, match='Two returns 2 arrays: only a block that returns one array'):
-        hybridized(Two())(np.ones(1, ctx=devices[0]))
+    with pytest.raises(ValueError, match='Several returns a list or tuple: only a block that returns one array, not'):
+        hybridized(Several())(np.ones(1, ctx=devices[0]))
 
 
 def test_default_values():

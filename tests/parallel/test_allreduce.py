@@ -1,11 +1,23 @@
-"""Allreduce algorithms, compared with NumPy's sums, bytes counted by hand, and the bytes that are copied."""
+"""Allreduce algorithms and their costs, compared with NumPy's sums, bytes counted by hand, and copied bytes."""
+import subprocess
+import sys
+
 import numpy
 import oracle
 import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, allreduce_algorithm, kvstore, ring, star, tree
+from gluon_mgpu.parallel.allreduce import (
+    ALGORITHMS,
+    allreduce_algorithm,
+    halving_doubling,
+    kvstore,
+    ring,
+    star,
+    tree,
+)
+from gluon_mgpu.parallel.allreduce.algorithm import Traffic
 from gluon_mgpu.parallel.devices import Devices
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices
@@ -25,7 +37,7 @@ def sent_and_received(allreduce, shape, dtype, devices):
 
 
 @every_algorithm
-@pytest.mark.parametrize('k', [1, 2, 3, 4, 5])
+@pytest.mark.parametrize('k', range(1, 10))
 def test_every_device_gets_the_sum_in_place(allreduce, k, device_list, rng):
     devices = device_list(k)
     for shape in SHAPES:
@@ -41,7 +53,7 @@ def test_every_device_gets_the_sum_in_place(allreduce, k, device_list, rng):
 
 
 @every_algorithm
-@pytest.mark.parametrize('k', [2, 3, 4, 5])
+@pytest.mark.parametrize('k', range(2, 10))
 def test_replicas_are_exactly_equal(allreduce, k, device_list, rng):
     arrays = rng.normal(size=(k, 1003)).astype('float32')
     data = on_devices(arrays, device_list(k))
@@ -113,6 +125,19 @@ def test_bytes_of_a_tree(device_list):
     assert sent_and_received(tree, (3,), 'float64', device_list(2)) == ([24, 24], [24, 24])
 
 
+def test_bytes_of_halving_and_doubling(device_list):
+    # 32 bytes: each device sends and receives a half and a quarter of them, twice
+    assert sent_and_received(halving_doubling, (8,), 'float32', device_list(4)) == ([48] * 4, [48] * 4)
+    # 2 devices beyond 4: all of their 32 bytes to 0 and 1, and the sum back
+    assert sent_and_received(halving_doubling, (8,), 'float32', device_list(6)) == (
+        [80, 80, 48, 48, 32, 32], [80, 80, 48, 48, 32, 32])
+    # 7 elements in chunks of 2, 2, 2 and 1, in halves of 4 and 3. Device 0 sends 3 and 2 elements, then 2 and 4; device
+    # 1: 3 and 2, 2 and 4; device 2: 4 and 1, 2 and 3; device 3: 4 and 2, 1 and 3. Received: 4 and 2, 2 and 3; ...
+    assert sent_and_received(halving_doubling, (7,), 'float64', device_list(4)) == ([88, 88, 80, 80], [88, 88, 80, 80])
+    # One chunk: from 2 to 0 and from 3 to 1, then from 1 to 0, and the same way back
+    assert sent_and_received(halving_doubling, (), 'int32', device_list(4)) == ([8, 8, 4, 4], [8, 8, 4, 4])
+
+
 @every_algorithm
 def test_one_device_sends_nothing(allreduce, device_list):
     data = [np.array([1.0, 2.0], ctx=device_list(1)[0])]
@@ -121,8 +146,8 @@ def test_one_device_sends_nothing(allreduce, device_list):
     assert data[0].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize('allreduce', [star, ring, tree])
-@pytest.mark.parametrize('k', [2, 3, 5])
+@pytest.mark.parametrize('allreduce', [a for a in ALGORITHMS.values() if a is not kvstore], ids=lambda a: a.name)
+@pytest.mark.parametrize('k', [2, 3, 5, 8])
 def test_counted_bytes_are_the_copied_bytes(allreduce, k, device_list, monkeypatch):
     devices = device_list(k)
     sent, received = dict.fromkeys(devices, 0), dict.fromkeys(devices, 0)
@@ -166,7 +191,7 @@ def test_traffic_counts_what_it_sends(devices):
     assert (traffic.sent, traffic.received) == ({one: 16, two: 0}, {one: 0, two: 16})
 
 
-@pytest.mark.parametrize('name', ['ring', 'tree', 'kvstore'])
+@pytest.mark.parametrize('name', [name for name in ALGORITHMS if name != 'star'])
 @pytest.mark.parametrize('k', [2, 3])
 def test_training_equals_training_with_star(name, k, device_list, rng):
     """In float64; in some batches, a device gets no rows."""
@@ -195,11 +220,61 @@ def test_training_equals_training_with_star(name, k, device_list, rng):
 def test_an_algorithm_by_its_name():
     assert allreduce_algorithm('ring') is ring
     assert allreduce_algorithm(scratch.allreduce) is scratch.allreduce
-    with pytest.raises(ValueError, match="allreduce 'bogus': must be star, ring, tree, kvstore or a function of a "
-                                         'list of arrays'):
+    with pytest.raises(ValueError, match=f"allreduce 'bogus': must be {', '.join(ALGORITHMS)} or a function of a list"):
         allreduce_algorithm('bogus')
 
 
 def test_train_checks_the_name_before_it_loads_data(devices):
     with pytest.raises(ValueError, match="allreduce 'bogus'"):
         scratch.train(2, 4, 0.1, devices=devices, data=(None, None), allreduce='bogus')
+
+
+# --- cost ---
+
+def test_times_by_hand():
+    # alpha 5 s, beta 2 s per byte
+    assert star.cost(4).seconds(12, 5, 2) == 6 * (5 + 24)
+    assert ring.cost(4).seconds(12, 5, 2) == 6 * (5 + 6)
+    assert tree.cost(4).seconds(12, 5, 2) == 4 * (5 + 24)
+    assert halving_doubling.cost(4).seconds(12, 5, 2) == 2 * (5 + 12) + 2 * (5 + 6)
+    assert halving_doubling.cost(7).seconds(12, 5, 2) == 2 * (5 + 24) + 2 * (5 + 12) + 2 * (5 + 6)
+
+
+@every_algorithm
+def test_the_cost_on_few_devices(allreduce):
+    assert allreduce.cost(1) == (0, 0, 0)
+    assert allreduce.cost(2).messages == 2  # there and back
+
+
+@pytest.mark.parametrize('k', [*range(1, 40), 1000, 1023, 1024])
+def test_tree_messages_equal_a_simulation(k):
+    def down(device):  # number of messages until all devices below have the sum: the left child is first
+        children = [child for child in (2 * device + 1, 2 * device + 2) if child < k]
+        return max((turn + down(child) for turn, child in enumerate(children, start=1)), default=0)
+
+    assert tree.cost(k).messages == tree.cost(k).size == 2 * down(0)
+
+
+@every_algorithm
+@pytest.mark.parametrize('k', range(1, 10))
+def test_the_busiest_device_sends_and_receives_as_counted(allreduce, k, device_list):
+    devices = device_list(k)
+    traffic = allreduce([np.zeros(2520, ctx=device) for device in devices])  # each k divides 2520
+    counted = max(traffic.sent[device] + traffic.received[device] for device in devices)
+    assert 4 * 2520 * allreduce.cost(k).busiest == counted
+
+
+def test_the_quickest_algorithm_depends_on_the_size():
+    def quickest(k, num_bytes):
+        return min(ALGORITHMS.values(), key=lambda algorithm: algorithm.cost(k).seconds(num_bytes, 1e-5, 1e-10))
+
+    assert quickest(63, 4) is halving_doubling  # latency decides: fewest messages
+    assert quickest(63, 10**9) is ring          # bytes decide
+    assert quickest(64, 4) is quickest(64, 10**9) is halving_doubling
+
+
+def test_costs_without_mxnet():
+    code = ("import sys; sys.modules['mxnet'] = None\nfrom gluon_mgpu.parallel.allreduce import ALGORITHMS\n"
+            "print(ALGORITHMS['star'].cost(2))")
+    done = subprocess.run([sys.executable, '-c', code], check=True, capture_output=True, text=True)
+    assert done.stdout == 'Cost(messages=2, size=2, busiest=2)\n'

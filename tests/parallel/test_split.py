@@ -172,6 +172,11 @@ def test_different_numbers_of_rows(devices):
     assert line == 'X has 4 rows and y has 3: both must have the same number'
 
 
+def test_several_inputs(devices):
+    line = error_line(split_batch, [np.zeros((4, 2)), np.zeros((4, 2))], np.zeros(4), devices)
+    assert line == 'cannot split a list: pass an array (n, ...) of mxnet.np or NumPy'
+
+
 def test_no_rows_are_no_shards(devices):
     assert split_batch(np.zeros((0, 2)), np.zeros(0), devices) == ([], [])
 

@@ -3,7 +3,7 @@ import idx_files
 import numpy
 import oracle
 import pytest
-from networks.test_precision import needs_bfloat16
+from bfloat16 import needs_bfloat16
 from slow import slow
 from test_scratch import Batches
 
@@ -11,10 +11,9 @@ from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
-from gluon_mgpu.networks import pieces
+from gluon_mgpu.networks import cut, pieces
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import Residual, resnet18
-from gluon_mgpu.parallel import sync_batch_norm
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
@@ -279,7 +278,7 @@ def test_the_backward_pass_of_autograd_is_refused(device_list):
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     autograd.backward(ls)
-    with autograd.record(), pytest.raises(ValueError, match='the previous forward had no net.backward'):
+    with autograd.record(), pytest.raises(ValueError, match=r'call net.backward\(ls\)'):
         net.forward(X_shards)
 
 
@@ -294,7 +293,7 @@ def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatc
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(sync_batch_norm, 'accumulate', interrupt)
+        patch.setattr(pieces, 'accumulate', interrupt)
         net.backward(ls)
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
@@ -344,10 +343,10 @@ def test_frozen_layers(num_frozen, device_list):
 def test_a_batch_norm_with_default_options():
     """Its node in the graph has no attributes."""
     node = {'op': 'BatchNorm', 'name': 'norm', 'inputs': ['X', 'gamma', 'beta', 'mean', 'variance']}
-    assert pieces._is_batch_norm(node)
-    norm = pieces._replace(node, 0, dict.fromkeys(node['inputs'][1:]))
+    assert cut._is_batch_norm(node)
+    norm = cut._replace(node, 0, dict.fromkeys(node['inputs'][1:]))
     assert (norm.axis, norm.eps, norm.fix_gamma) == (1, 1e-3, True)
-    assert node['attrs'] == {'use_global_stats': 'True', 'fix_gamma': 'False'} and not pieces._is_batch_norm(node)
+    assert node['attrs'] == {'use_global_stats': 'True', 'fix_gamma': 'False'} and not cut._is_batch_norm(node)
 
 
 def test_losses_need_not_depend_on_all_shards(device_list):
@@ -425,3 +424,110 @@ def test_losses_that_use_parameters_directly(device_list):
     for found in others:
         for name, gradient in expected.items():  # float64, as in `check_that_k_devices_equal_one`
             assert abs(found[name] - gradient).max() < 1e-10 * (1 + abs(gradient).max()), name
+
+
+class Encoder(HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2D(2, 3, in_channels=1)
+
+    def forward(self, X):
+        return self.conv(X)
+
+
+@pytest.mark.parametrize('grad_req', ['write', 'add'])
+def test_an_encoder_in_front(grad_req, device_list):
+    """The losses also use its output directly, and all parameters in a penalty. Equal to Gluon on one device."""
+    found = []
+    for k in (1, 3):
+        devices, rng = device_list(k), numpy.random.default_rng(0)
+        encoder, net = Encoder(), small_net()
+        for block, shape in ((encoder, (1, 1, 14, 14)), (net, (1, 2, 12, 12))):
+            block.initialize(init=init.Xavier(), ctx=devices)
+            block(np.zeros(shape, ctx=devices[0]))
+            block.cast('float64')
+        params = trainable(encoder) + trainable(net)
+        for param in params:
+            param.grad_req = grad_req
+            param.set_data(np.array(rng.normal(size=param.shape), dtype='float64'))
+            for grad in param.list_grad():
+                grad[:] = 0
+        X_shards = split_and_load(np.array(rng.normal(size=(7, 1, 14, 14)), dtype='float64'), devices)
+        for X in X_shards:
+            X.attach_grad()
+        block = SyncBatchNorm(net)
+        for _ in range(2):
+            with autograd.record():
+                codes = [encoder(X) for X in X_shards]
+                y_hats = block.forward(codes) if k > 1 else [net(code) for code in codes]
+                ls = [(y_hat ** 2).sum() + (code ** 3).sum() + len(code) * sum(
+                    (param.data(code.ctx) ** 2).sum() for param in params) for y_hat, code in zip(y_hats, codes)]
+            (block.backward if k > 1 else autograd.backward)(ls)
+        found.append([*(sum(grad.asnumpy() for grad in param.list_grad()) for param in params),
+                      numpy.concatenate([X.grad.asnumpy() for X in X_shards])])
+    for expected, array in zip(*found):  # float64, as in `check_that_k_devices_equal_one`
+        assert abs(array - expected).max() < 1e-10 * (1 + abs(expected).max())
+    assert abs(found[0][0]).max() > 0
+
+
+def norm_of(net, devices):
+    net.initialize(ctx=devices)
+    net(np.zeros((1, 3, 4, 4), ctx=devices[0]))
+    X = numpy.random.default_rng(0).normal(2, 1, (5, 3, 4, 4))
+    X_shards = split_and_load(np.array(X, dtype='float32'), devices)
+    return SyncBatchNorm(net), X_shards, next(param for name, param in by_name(net).items() if 'running_mean' in name)
+
+
+@pytest.mark.parametrize(('frozen', 'updated'), [('1.gamma 1.beta', True), ('0.weight 0.bias 1.gamma 1.beta', False),
+                                                 ('0.weight 0.bias', True)])
+def test_running_statistics_change_as_in_gluon(frozen, updated, device_list):
+    """In the backward pass, unless it ends behind the batch norm."""
+    changed = []
+    for wrap in (SyncBatchNorm, lambda net: net):
+        net = sequential(nn.Conv2D(3, 1), nn.BatchNorm(), nn.Dense(2))
+        block, X_shards, running_mean = norm_of(net, device_list(2))
+        for name in frozen.split():
+            by_name(net)[name].grad_req = 'null'
+        for steps in ('forward', 'forward and backward'):
+            with autograd.record():
+                Y_shards = block.forward(X_shards) if wrap is SyncBatchNorm else list(map(net, X_shards))
+            if 'backward' in steps:
+                (block if wrap is SyncBatchNorm else autograd).backward(Y_shards)
+            npx.waitall()
+            changed.append([bool(abs(array).max() > 0) for array in running_mean.list_data()])
+    assert changed == 2 * [[False, False], [updated, updated]]
+
+
+def test_layers_that_are_frozen_later(device_list):
+    net = sequential(nn.BatchNorm(), nn.Dense(2))
+    block, X_shards, _ = norm_of(net, device_list(2))
+    for frozen in (False, True):
+        net[1].weight.grad_req = 'null' if frozen else 'write'
+        for grad in net[1].bias.list_grad():
+            grad[:] = 7
+        with autograd.record():
+            ls = [Y.sum() for Y in block.forward(X_shards)]
+        block.backward(ls)
+        assert [grad.tolist() for grad in net[1].bias.list_grad()] == [[3, 3], [2, 2]]
+
+
+def test_the_batch_after_an_exception_in_the_loss(device_list):
+    block, X_shards, _ = norm_of(sequential(nn.BatchNorm(), nn.Dense(2)), device_list(2))
+    with pytest.raises(ZeroDivisionError), autograd.record():
+        block.forward(X_shards)
+        raise ZeroDivisionError
+    with autograd.record():
+        ls = [Y.sum() for Y in block.forward(X_shards)]
+    block.backward(ls)
+    assert [grad.tolist() for grad in block.block[1].bias.list_grad()] == [[3, 3], [2, 2]]
+
+
+def test_a_backward_pass_needs_its_own_forward_pass(device_list):
+    block, X_shards, _ = norm_of(sequential(nn.BatchNorm(), nn.Dense(2)), device_list(2))
+    with autograd.record():
+        first, second = block.forward(X_shards), block.forward(X_shards)
+        ls = [(a + b).sum() for a, b in zip(first, second)]
+    with pytest.raises(ValueError, match='the losses depend on two forward passes of SyncBatchNorm'):
+        block.backward(ls)
+    with pytest.raises(ValueError, match='SyncBatchNorm.backward has no forward pass'):
+        block.backward(ls)

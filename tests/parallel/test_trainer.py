@@ -1,12 +1,15 @@
 """The package's Trainer gives exactly the same parameters as gluon.Trainer, for any optimizer."""
+import textwrap
 import weakref
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
 import pytest
 
 from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, zero_grad
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.allreduce import star
@@ -15,6 +18,7 @@ from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer
 from gluon_mgpu.training.parameters import trainable
 
+MOVING = partial(Trainer, move_gradients=True)
 OWN_UPDATE = {'update_on_kvstore': False}  # of gluon.Trainer, as this Trainer always does
 ROWS = (16, 5, 1)  # also fewer than devices
 
@@ -65,21 +69,23 @@ def assert_same(net, other):
     ('adam', {'learning_rate': 0.01})])
 def test_the_same_as_gluon_trainer(optimizer, settings, num_devices, device_list):
     devices = device_list(num_devices)
-    nets = [network(devices), network(devices)]
-    trainers = [kind(trainable(net), optimizer, dict(settings)) for kind, net in zip((Trainer, gluon.Trainer), nets)]
+    kinds = (Trainer, MOVING, gluon.Trainer)
+    nets = [network(devices) for _ in kinds]
+    trainers = [kind(trainable(net), optimizer, dict(settings)) for kind, net in zip(kinds, nets)]
     before = values(nets[0])
     for net, trainer in zip(nets, trainers):
         rng = numpy.random.default_rng(1)
         for rows in ROWS:
             step(net, trainer, devices, rows, rng)
-    assert_same(*nets)
+    assert_same(nets[0], nets[2])
+    assert_same(nets[1], nets[2])
     assert any((a != b).any() for a, b in zip(before[0], values(nets[0])[0]))
 
 
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_learning_rates_per_parameter_and_a_schedule(momentum, devices):
     nets = [network(devices), network(devices)]
-    for net, kind in zip(nets, (Trainer, gluon.Trainer)):
+    for net, kind in zip(nets, (MOVING, gluon.Trainer)):
         trainable(net)[0].lr_mult, trainable(net)[-1].wd_mult = 0.1, 0.0
         schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.1)
         trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1, 'wd': 0.1, 'momentum': momentum,
@@ -97,7 +103,7 @@ def test_parameters_that_change_during_training(change, as_one, devices):
     """Gradients in new memory are combined into one array again."""
     nets = [network(devices), network(devices)]
     # Otherwise gluon.Trainer would continue with the values in its key-value store
-    for net, kind in zip(nets, (partial(Trainer, move_gradients=True), partial(gluon.Trainer, **OWN_UPDATE))):
+    for net, kind in zip(nets, (MOVING, partial(gluon.Trainer, **OWN_UPDATE))):
         part = {'one layer initialized again': [net[2]], 'all layers initialized again': [net]}.get(change, [])
         frozen = trainable(net)[:2] if 'frozen' in change else []
         if change == 'frozen before':
@@ -181,7 +187,7 @@ def test_a_step_takes_few_calls(momentum, operator, devices, monkeypatch):
     net = nn.HybridSequential()
     net.add(*(nn.Dense(8, in_units=8) for _ in range(50)))
     net.initialize(ctx=devices)
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': momentum})
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': momentum}, move_gradients=True)
     monkeypatch.setattr('gluon_mgpu.parallel.trainer.star', lambda data: (sums.append(data), star(data)))
     monkeypatch.setattr(mx.nd, operator,
                         lambda *args, **kwargs: (updates.append(kwargs['num_weights']), update(*args, **kwargs)))
@@ -209,21 +215,23 @@ def test_static_shapes(created, devices):
         trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
         for _ in range(4):
             step(net, trainer, devices, 8, rng)
-        if kind is Trainer:
-            assert bool(trainer._flat) is (created != 'after a backward pass')
     assert_same(*nets)
 
 
-def test_a_second_trainer_of_a_network_that_has_trained(devices):
-    """The step of the first one has marked all gradients as used."""
+@pytest.mark.parametrize('between', ['nothing', 'zero_grad'])
+@pytest.mark.parametrize('make', [Trainer, lambda *args: Workers().trainer(*args)])
+def test_a_second_trainer_of_a_network_that_has_trained(make, between, devices):
+    """Neither flags nor values show then that backward passes have run."""
     nets = [network(devices), network(devices)]
-    for net, kind in zip(nets, (Trainer, partial(gluon.Trainer, **OWN_UPDATE))):
+    for net, kind in zip(nets, (make, partial(gluon.Trainer, **OWN_UPDATE))):
         rng = numpy.random.default_rng(1)
         net.hybridize(static_alloc=True, static_shape=True)
         for lr in (0.1, 0.2):
             trainer = kind(trainable(net), 'sgd', {'learning_rate': lr})
             for _ in range(2):
                 step(net, trainer, devices, 8, rng)
+            if between == 'zero_grad':
+                net.collect_params().zero_grad()
     assert_same(*nets)
 
 
@@ -288,14 +296,53 @@ def test_parameters_of_two_dtypes(devices):
     assert_same(*nets)
 
 
-@pytest.mark.parametrize('optimizer', ['nadam', 'sgld'])
-def test_optimizers_whose_updates_differ_between_devices(optimizer, device_list):
-    Trainer(trainable(network(device_list(1))), optimizer)
-    with pytest.raises(ValueError, match=rf'(?i)^{optimizer} would take another step on each device: use gluon'):
-        Trainer(trainable(network(device_list(2))), optimizer)
+# Settings with which each device's updates could differ: a rate that changes, and state kept from step to step
+SETTINGS = {'adam': {'clip_gradient': 0.1}, 'dcasgd': {}, 'groupadagrad': {'wd': 0.0}, 'lars': {'momentum': 0.9},
+            'lbsgd': {'batch_scale': 2}, 'nag': {'momentum': 0.9}, 'rmsprop': {'centered': True},
+            'sgd': {'momentum': 0.9}, 'signum': {'momentum': 0.9}}
 
 
-@pytest.mark.parametrize('kind', [gluon.Trainer, partial(Trainer, move_gradients=True)])
+@pytest.mark.parametrize('num_devices', [2, 3])
+@pytest.mark.parametrize('optimizer', sorted(mx.optimizer.Optimizer.opt_registry))
+def test_all_optimizers(optimizer, num_devices, device_list):
+    """The replicas stay equal, and take the steps of one device; or the Trainer refuses the optimizer."""
+    results = []
+    for devices in (device_list(1), device_list(num_devices)):
+        net = gluon.nn.Dense(4, in_units=6, use_bias=optimizer != 'groupadagrad')  # which is for matrices only
+        net.initialize(ctx=devices)
+        net.weight.set_data(np.array(numpy.random.default_rng(0).normal(size=(4, 6)), dtype='float32'))
+        settings = {'learning_rate': 0.05, 'wd': 0.01, **SETTINGS.get(optimizer, {}),
+                    'lr_scheduler': mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.05)}
+        if len(devices) > 1 and optimizer in ('lars', 'lbsgd', 'nadam', 'sgld'):
+            with pytest.raises(ValueError, match=rf'(?i)^{optimizer} would take another step on each device: use .*$'):
+                Trainer(trainable(net), optimizer, settings)
+            return
+        trainer, rng = Trainer(trainable(net), optimizer, settings), numpy.random.default_rng(1)
+        for rows in (12, 9, 2, 12):
+            X, y = rng.normal(size=(rows, 6)).astype('float32'), rng.normal(size=(rows, 4)).astype('float32')
+            X_shards, y_shards = split_batch(X, y, devices)
+            with autograd.record():
+                ls = [(net(X_shard) - y_shard) ** 2 for X_shard, y_shard in zip(X_shards, y_shards)]
+            autograd.backward(ls)
+            prepare_idle_devices(net, X, devices)
+            trainer.step(12)
+        results.append(values(net))
+    for one, several in zip(*results):
+        assert {array.tobytes() for array in several} == {several[0].tobytes()}
+        numpy.testing.assert_allclose(several[0], one[0], rtol=1e-4, atol=1e-5)  # float32; some divide by small sums
+
+
+def test_kvstore(device_list):
+    """The devices of this process, and nothing else."""
+    one, two = (trainable(network(device_list(k))) for k in (1, 2))
+    for params, kvstore in ((one, None), (two, 'local'), (two, 'device')):
+        Trainer(params, 'sgd', {'learning_rate': 0.1}, kvstore)
+    for params, kvstore in ((one, 'dist_sync'), (two, None), (two, 'bogus'), (two, mx.kv.create('device'))):
+        with pytest.raises(ValueError, match=r"^kvstore .*: must be 'device' or 'local', .*use gluon.Trainer.*$"):
+            Trainer(params, 'sgd', {'learning_rate': 0.1}, kvstore=kvstore)
+
+
+@pytest.mark.parametrize('kind', [gluon.Trainer, MOVING])
 def test_idle_devices_keep_the_sums_of_gradients(kind, device_list):
     """Three batches with grad_req 'add'; the second has rows for one device only. Equal to one device."""
     results = []
@@ -317,6 +364,33 @@ def test_idle_devices_keep_the_sums_of_gradients(kind, device_list):
         results.append([replicas[0] for replicas in values(net)])
     for one, several in zip(*results):
         numpy.testing.assert_allclose(several, one, rtol=1e-5)  # float32 sums of 19 rows
+
+
+@pytest.mark.parametrize('max_norm', [0.1, 100])  # clipped and not
+@pytest.mark.parametrize('num_devices', [1, 2, 3])
+def test_clipping_by_the_global_norm(num_devices, max_norm, device_list):
+    """The code in docs/larger-batches.md, compared with NumPy."""
+    page, names = (Path(__file__).parents[2] / 'docs' / 'larger-batches.md').read_text(), {}
+    exec(textwrap.dedent(page.partition('<!-- clipping -->')[2]), names)
+    devices, rng = device_list(num_devices), numpy.random.default_rng(1)
+    net = gluon.nn.Dense(3, in_units=4)
+    net.initialize(ctx=devices)
+    trainer = names['make_trainer'](net)
+    W, b = (param.data(devices[0]).asnumpy() for param in trainable(net))
+    for rows in (12, 7, 2):
+        X, y = rng.normal(size=(rows, 4)).astype('float32'), rng.integers(0, 3, rows)
+        names['train_batch'](np.array(X), np.array(y), net, trainer, devices, max_norm)
+        softmax = numpy.exp(X @ W.T + b)
+        error = (softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]) / rows
+        mean = error.T @ X, error.sum(axis=0)  # gradient of the mean loss
+        scale = min(max_norm / numpy.sqrt(sum((g ** 2).sum() for g in mean)), 1)
+        assert (scale < 1) == (max_norm == 0.1)
+        W, b = (param - 0.1 * scale * g for param, g in zip((W, b), mean))
+        for param, expected in zip(trainable(net), (W, b)):
+            for array in param.list_data():
+                numpy.testing.assert_allclose(array.asnumpy(), expected, rtol=1e-5, atol=1e-6)  # float32
+    for replicas in values(net):
+        assert {array.tobytes() for array in replicas} == {replicas[0].tobytes()}
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 exports in another format')

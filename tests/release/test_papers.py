@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def text(name):
 def test_the_version():
     assert re.fullmatch(r'\d+\.\d+\.\d+', gluon_mgpu.__version__)
     assert re.search(r'^version: (\S+)$', text('CITATION.cff'), re.M)[1] == gluon_mgpu.__version__
-    assert re.search(r'^## (\S+)', text('CHANGELOG.md'), re.M)[1] == gluon_mgpu.__version__
+    assert re.search(r'^## (?!Unreleased)(\S+)', text('CHANGELOG.md'), re.M)[1] == gluon_mgpu.__version__
     assert 'version =' not in text('pyproject.toml').replace('target-version =', '')  # hatch reads __init__.py
 
 
@@ -47,13 +48,38 @@ def test_every_file_installs_the_same_mxnet():
         assert set(re.findall(r'mxnet(?:-cu112)?==[\d.b]*\d', text(name))) <= {*wheels}
 
 
+def test_uv_knows_that_only_one_mxnet_can_be_installed():
+    """Otherwise `uv lock` finds no solution."""
+    extras = re.findall(r"^(\w+) = \[\s*'mxnet", text('pyproject.toml'), re.M)
+    assert len(extras) == 3
+    conflicts = ', '.join(f"{{extra = '{extra}'}}" for extra in extras)
+    assert f'\nconflicts = [[{conflicts}]]\n' in text('pyproject.toml')
+
+
+def test_the_packages_of_a_minimal_system():
+    """README.md names what `make` asks for."""
+    commands = {'debian': 'apt-get install -y python3-venv make', 'fedora': 'dnf install -y python3 make'}
+    for name, command in commands.items():
+        arm64, x86 = re.findall(rf"^  {name}='(.*)'", text('tools/make_venv.sh'), re.M)
+        assert re.search(rf'^    sudo {command} {x86}  ', text('README.md'), re.M)
+        assert f'`sudo {command} {arm64}`' in text('docs/devices.md')
+
+
+def test_scripts_have_the_line_ends_of_linux_in_every_checkout():
+    done = subprocess.run(['sh', '-c', 'git check-attr eol Makefile tools/make_venv.sh'], cwd=REPO, text=True,
+                          capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip('needs git and a checkout')
+    assert done.stdout == 'Makefile: eol: lf\ntools/make_venv.sh: eol: lf\n'
+
+
 def test_pre_commit_runs_what_make_lint_runs():
     assert re.findall(r'^\s+entry: (.*)$', text('.pre-commit-config.yaml'), re.M) == ['make lint']
 
 
 def test_the_workflow_tests_every_supported_python():
     supported = re.findall(r'Python :: (3\.\d+)', text('pyproject.toml'))
-    assert supported == ['3.9', '3.10', '3.11', '3.12', '3.13']
+    assert supported == ['3.9', '3.10', '3.11', '3.12', '3.13', '3.14']
     assert re.search(r'^\s+python: \[(.*)\]$', WORKFLOW.read_text(), re.M)[1] == str(supported)[1:-1]
 
 

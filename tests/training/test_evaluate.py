@@ -45,6 +45,18 @@ def test_labels_and_classes_as_columns():
         accuracy(scores, labels[:4])
 
 
+def test_scores_of_sequences():
+    """(n, T, V): with T == V, the classes could be taken from the wrong axis without an error."""
+    scores = np.array([SCORES[:2], SCORES[1:3]])  # (2, 2, 2), classes in the last axis
+    labels = np.array([LABELS[:2], LABELS[1:3]])
+    for y in (labels, labels.reshape(2, 2, 1)):
+        with pytest.raises(ValueError, match=r'^scores \(2, 2, 2\): the classes may be in axis 1 or in the last; .*$'):
+            evaluate_accuracy_gpus(lambda X: X, [(scores, y)], devices=[scores.ctx])
+    assert evaluate_accuracy_gpus(lambda X: X.reshape(-1, 2), [(scores, labels)], devices=[scores.ctx]) == 3 / 4
+    of_pixels = np.array(SCORES[:4]).T.reshape(1, 2, 4, 1)  # (n, classes, height, width)
+    assert accuracy(of_pixels, np.array(LABELS[:4]).reshape(1, 4, 1)) == 2
+
+
 @pytest.mark.parametrize('k', [1, 2, 3, 4])
 @pytest.mark.parametrize('rows', [1, 2, 3, 5])
 def test_every_row_counts_once(device_list, k, rows):

@@ -1,7 +1,7 @@
 """Speed and memory of both networks for several sizes of the engine's ring of scratch areas.
 
-    python benchmarks/ring.py                         # 4, 16, 53 and 512 areas, about 6 minutes on 2 cores
-    python benchmarks/ring.py --sizes 53 127 --rounds 5
+    python benchmarks/scratch_areas.py                         # 4, 16, 53 and 512 areas, about 6 minutes on 2 cores
+    python benchmarks/scratch_areas.py --sizes 53 127 --rounds 5
 
 Runs LeNet at batch 256 and ResNet-18 at batch 64, hybridized and not, on two CPU contexts. Each case runs in its
 own process, and the sizes take turns. Prints medians over the rounds: milliseconds per step and peak memory. Linux

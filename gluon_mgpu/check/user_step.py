@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
+from operator import is_
 from typing import Any
 
 import numpy
@@ -33,6 +34,8 @@ class Training:
     shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
     plain_sgd: bool = False         # instead of a Trainer's optimizer
     fixed_statistics: bool = False  # of batch norm
+    zero_gradients: bool = False    # before each step
+    seed: int = 0                   # of the steps
 
     def on_one_device(self) -> Training:
         """Return the same training on the first device only."""
@@ -42,7 +45,7 @@ class Training:
     def state(self) -> Any:
         """The result of `make`, changed as above."""
         gc.collect()  # frees earlier networks, because Gluon's blocks are in reference cycles
-        _seed()
+        _seed(0)
         state = self.make(self.devices, self.workers)
         for (_, param), shape in zip(find(state, gluon.Parameter), cycle(self.shapes)):
             if param._deferred_init:
@@ -55,14 +58,16 @@ class Training:
                 value._kwargs['use_global_stats'] = True
             elif isinstance(value, gluon.Trainer) and self.plain_sgd:
                 value._init_optimizer('sgd', {'learning_rate': 0.1})
-            if self.dtype:
-                _cast(value, self.dtype)
+            _cast(value, self.dtype)
         return state
 
     def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
         state = self.state
-        _seed()
+        if self.zero_gradients:
+            for _, array in chain(*self.params().values()):
+                array.grad[:] = 0
+        _seed(self.seed)
         X, y = (np.array(a, dtype=(a.dtype.kind == 'f' and self.dtype) or a.dtype) for a in (X, y))
         self.train_batch(state, X, y, self.devices)
         return self.values()
@@ -74,10 +79,7 @@ class Training:
 
     def assign(self, values: Sequence) -> None:
         """Set the parameters on each device to these values."""
-        for device, named in self.params().items():
-            if len(named) != len(values):
-                raise ValueError(f'make puts {len(named)} parameters on {device}, and {len(values)} on the first '
-                                 'device: every device needs its own copy of all')
+        for named in self.params().values():
             for (_, array), value in zip(named, values):
                 assign(array, value)
 
@@ -91,33 +93,44 @@ class Training:
         if not on:
             raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
                              'Trainer or the arrays with gradients, also in lists, dicts or objects')
-        for device in on:
+        num_params = len(next(iter(on.values())))
+        for device, named in on.items():
             if device not in self.devices:
                 raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {self.devices}')
+            if len(named) != num_params:
+                raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first '
+                                 'device: every device needs its own copy of all')
         return on
 
+    def gluon_params(self) -> list:
+        """Return Gluon's parameters."""
+        return [param for _, param in find(self.state, gluon.Parameter)]
 
-def prepare(several: Training, batch: tuple) -> Training:
+
+def prepare(several: Training, batch: tuple) -> tuple[Training, list[str]]:
     """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it.
 
-    MXNet 1.9's recurrent layers of several layers cannot: their gradients in float64 are wrong.
+    MXNet 1.9's recurrent layers of several layers cannot: their gradients in float64 are wrong. Also returns the names
+    of the layers with dropout, and of those with batch norm.
     """
     one = several.on_one_device()
-    if any(param._deferred_init for _, param in find(one.state, gluon.Parameter)):
+    if any(param._deferred_init for param in one.gluon_params()):
         one.step(*batch)
-    params = [param for _, param in find(one.state, gluon.Parameter)]
-    if any(param is other for (_, param), other in zip(find(replace(one).state, gluon.Parameter), params)):
-        raise ValueError('make returns the same network at each call: create a new one in it')
-    several = replace(several, shapes=tuple(param.shape for param in params))
-    if any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer)):
-        return several
-    in_float64 = replace(several, dtype='float64')
+    several = replace(several, shapes=tuple(param.shape for param in one.gluon_params()))
+    layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
+    recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
+    trial = replace(several, dtype=None if recurrent else 'float64')
+    again, shared = trial.on_one_device(), False
     try:
-        in_float64.on_one_device().step(*batch)  # first, because errors of several devices are not all raised at once
-        in_float64.step(*batch)
-        return replace(in_float64)  # without the state, to free its memory
+        shared = any(map(is_, one.gluon_params(), again.gluon_params()))
+        again.step(*batch)  # first, because errors of several devices are not all raised at once
+        trial.step(*batch)
+        several = replace(trial)  # without the state, to free its memory
     except Exception:  # the step cannot compute in float64, or not at all
-        return several
+        pass
+    if shared:
+        raise ValueError('make returns the same network at each call: create a new one in it')
+    return several, layers
 
 
 def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:
@@ -141,10 +154,19 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
         yield from find(part, kind, name, seen)
 
 
-def _cast(value: Any, dtype: str) -> None:
-    """Change the dtype of parameters and arrays in place; gradients are written or added as before."""
-    if isinstance(value, (gluon.Block, gluon.Parameter)):
-        value.cast(dtype)  # a block's method also discards graphs traced before
+def _cast(value: Any, dtype: str | None) -> None:
+    """Change the dtype of parameters and arrays in place, and discard graphs that `make` has traced.
+
+    Gradients are written or added as before. If `dtype` is None, all dtypes stay.
+    """
+    if isinstance(value, gluon.HybridBlock):
+        value._clear_cached_op()
+    if isinstance(value, gluon.Parameter):
+        value.cast(dtype or value.dtype)  # into new arrays, so that `hybridized` traces its network again
+    elif dtype is None:
+        pass
+    elif isinstance(value, gluon.Block):
+        value.cast(dtype)
     elif isinstance(value, FlatParams):
         FlatParams.__init__(value, [part.astype(dtype) for part in value], value.flat.ctx)
     elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
@@ -156,6 +178,6 @@ def _cast(value: Any, dtype: str) -> None:
         value.handle, copy.handle = copy.handle, value.handle
 
 
-def _seed() -> None:
-    seed_all(0, 0)
-    random.seed(0)
+def _seed(seed: int) -> None:
+    seed_all(seed, 0)
+    random.seed(seed)

@@ -1,0 +1,90 @@
+"""Compare a user's training step on several devices with the same step on one."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy
+
+from ..mxnet_setup.compat import gluon
+from .user_step import Training, find
+
+# Allowed differences, relative to what a parameter has changed. In float64, a Trainer still keeps the learning rate and
+# the divisor in float32. A step that cannot compute in float64 (None) may use bfloat16, where the sum of k rounded
+# gradients differs by k / 512; a missing row changes more.
+LIMIT, LIMIT_WITH_TRAINER = {'float64': 1e-9, None: 0.02}, 1e-6
+LINEAR = 1e-3  # relative to an update, above rounding in float32
+
+
+class Comparison(NamedTuple):
+    """Training on one device and on several, until the first batch after which parameters differ."""
+
+    batches: list  # those trained on
+    before: list   # values on one device before the last batch
+    changed: bool  # a parameter has changed on one device
+    rows: list     # (name, difference from one device, difference between devices) for each parameter
+    wrong: list    # numbers of the parameters that differ
+    skipped: list  # notes on batches that the step cannot take
+
+
+def compare(several: Training, batches: Iterable, start: list | None = None) -> Comparison:
+    """Train on the batches on one device and on all, from the values of `start`, until parameters differ.
+
+    By default, each device starts with the values that `make` has given it, and one device with those of the first.
+    """
+    one, several = several.on_one_device(), replace(several)
+    limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
+    if start is not None:
+        several.assign(start)
+    right = start = start or several.values()[0]
+    one.assign(start)
+    done: list = []
+    skipped: list = []
+    for X, y in batches:
+        try:
+            replicas = several.step(X, y)
+        except Exception as error:
+            if not done or several.workers.size > 1:
+                raise
+            [reason] = str(error).strip().splitlines()[:1] or ['no message']
+            skipped.append(f'batches of {len(y)} rows are not checked, because the step raises {type(error).__name__} '
+                           f'({reason[:100]})')
+            several.assign(right)  # the step may have updated some devices
+            continue
+        done.append((X, y))
+        before, right = right, one.step(X, y)[0]
+        changes = largest(right, start)
+        changed = bool(changes.any())  # not if the step updates only after several batches
+        # A parameter that hardly changes, such as a bias before batch norm, is measured against the others
+        scales = numpy.maximum(changes, 0.01 * changes.max()) if changed else 1.0
+        from_one, between = (numpy.max([largest(replica, values) for replica in replicas], axis=0) / scales
+                             for values in (right, replicas[0]))
+        wrong = ~(numpy.maximum(from_one, between) <= limit)
+        if wrong.any():
+            break
+        several.assign(right)  # otherwise relu could turn a rounding error into a larger one
+    names = [name for name, _ in next(iter(one.params().values()))]
+    return Comparison(done, before, changed, [*zip(names, from_one, between)], numpy.flatnonzero(wrong).tolist(),
+                      skipped)
+
+
+def divides_by_own_rows(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> bool:
+    """Return whether an update is the mean of the updates by the two halves of its batch.
+
+    If it is divided by a fixed batch size, it is their sum; with clipping or Adam, it is neither.
+    """
+    def update(rows: slice) -> list:
+        one = replace(several, plain_sgd=True).on_one_device()
+        [before], [after] = one.values(), one.step(X[rows], y[rows])
+        return [a - b for a, b in zip(after, before)]
+
+    half = len(y) // 2
+    whole, *halves = map(update, (slice(2 * half), slice(half), slice(half, 2 * half)))
+    means = [(a + b) / 2 for a, b in zip(*halves)]
+    return bool(largest(whole, means).max() < LINEAR * max(abs(array).max() for array in whole))
+
+
+def largest(arrays: Iterable, others: Iterable) -> numpy.ndarray:
+    """Return the largest difference of each pair of arrays."""
+    return numpy.array([abs(a - b).max() for a, b in zip(arrays, others)])

@@ -1,0 +1,140 @@
+"""Graphs whose memory is allocated once per device, for operators that were tested with it.
+
+MXNet can keep the memory of a graph between calls and plan it for the whole graph (``static_alloc``, ``static_shape``).
+That is fast, but wrong for some operators of MXNet 1.9. The gradient of PReLU's slope is wrong if the gradient of its
+input is written in place; a transposed convolution whose weight is copied crashes. So only graphs of `TESTED` operators
+run in this way. tests/networks/test_static.py compares each of these operators with plain Gluon.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from operator import is_
+from typing import Any
+
+from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, mx
+
+# Each combination of shapes and dtypes needs an operator with its own memory. In each mode (training, evaluation),
+# four are enough for full batches and a smaller last one, if the rows of a device differ by one. With `shares` and
+# parts there can be more; then some are created again in each step
+MAX_OPERATORS = 4
+
+OPERATORS = """
+    Activation amp_cast batch_dot BatchNorm broadcast_maximum broadcast_minimum clip Convolution Dropout elemwise_add
+    Embedding expand_dims Flatten FullyConnected L2Normalization LayerNorm LeakyReLU log_softmax pick Pooling repeat
+    reshape_like slice slice_axis smooth_l1 softmax SwapAxis tile UpSampling _maximum_scalar _minimum_scalar _np_copy
+    _np_dot _np_max _np_min _np_reshape _np_squeeze _np_sum _np_transpose _npi_absolute _npi_add _npi_add_scalar
+    _npi_broadcast_to _npi_concatenate _npi_dot _npi_exp _npi_flip _npi_greater_scalar _npi_less_equal_scalar _npi_log
+    _npi_matmul _npi_mean _npi_multiply _npi_multiply_scalar _npi_negative _npi_power_scalar _npi_rsubtract_scalar
+    _npi_rtrue_divide_scalar _npi_sign _npi_sqrt _npi_square _npi_stack _npi_subtract _npi_subtract_scalar _npi_tanh
+    _npi_true_divide _npi_true_divide_scalar _npi_where _npx_relu _npx_reshape _npx_sigmoid _split_v2
+"""
+TESTED = frozenset(OPERATORS.split())
+
+
+class TracedGraph:
+    """The graph of a network in one mode, and its `MAX_OPERATORS` operators that were used last.
+
+    `names` are those of the arguments in the graph, `params` its parameters by name.
+    """
+
+    def __init__(self, name: str, symbol: Any, names: list[str], params: dict | None = None, used_once: bool = False):
+        params = params or {}
+        self._name, self._num_arrays, self._params = name, len(names), list(params.values())
+        self._arrays_on: dict[Context, list] = {}  # values, then gradients, that the operators use
+        statistics = symbol.list_auxiliary_states()
+        self.has_statistics = bool(statistics)
+        self.is_static = is_tested(symbol) and params.keys() >= set(statistics)  # a function's cannot be copied
+        arrays = [*names, *params]
+        static = [name for name in params if name in statistics or used_once or not autograd.is_recording()]
+        if self.is_static:
+            isolated = isolate(symbol, [name for name in arrays if name not in static])
+            # The function does not refer to self, which would keep the memory of operators that are no longer used
+            self._operator = lru_cache(MAX_OPERATORS)(lambda *_: cached_op(isolated, arrays, static))
+
+    def operator(self, args) -> Callable:
+        """Return the operator for a call with these arguments."""
+        if sum(len(arg) if isinstance(arg, list) else 1 for arg in args) != self._num_arrays:
+            raise ValueError(f'{self._name} was traced with {self._num_arrays} arrays: pass as many at each call')
+        return self._operator(*map(_signature, args))
+
+    def arrays_on(self, device: Context) -> list | None:
+        """Return the values of the parameters on a device; None if they or their gradients are not as at the start."""
+        arrays = self._arrays_on.get(device, [])
+        if not arrays or not self._are_current(arrays, device):
+            current = [p.data(device) for p in self._params]
+            current += [p.grad(device) for p in self._params if p.grad_req != 'null']
+            arrays = self._arrays_on.setdefault(device, current)
+            if not _same(arrays, current):
+                return None
+        return arrays[:len(self._params)]
+
+    def _are_current(self, arrays: list, device) -> bool:
+        """Compare with the values and gradients on a device. Not by `Parameter.data`, which takes 2 us for each."""
+        try:
+            number = self._params[0].list_ctx().index(device)
+            return _same(arrays, [p._data[number] for p in self._params] +
+                         [p._grad[number] for p in self._params if p._grad is not None])
+        except (IndexError, RuntimeError, TypeError, ValueError):  # not on this device: Parameter.data will raise
+            return False
+
+
+def is_tested(graph: Any) -> bool:
+    """Return whether a graph has operators, and only `TESTED` ones."""
+    nodes = [node for node in json.loads(graph.tojson(remove_amp_cast=False))['nodes'] if node['op'] != 'null']
+    return bool(nodes) and all(node['op'] in TESTED and not is_prelu(node) for node in nodes)
+
+
+def is_prelu(node: dict) -> bool:
+    """Return whether an operator in a graph is PReLU."""
+    return node.get('attrs', {}).get('act_type') == 'prelu'
+
+
+def cached_op(graph: Any, names: list, params: list | None) -> Callable:
+    """Return an operator that runs a graph (a symbol), with static memory unless `params` is None.
+
+    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
+    Does not block. The arrays for `params` must be the same, with the same gradients, in each call on a device. MXNet
+    writes these gradients where the first backward pass has written them. If that pass adds up several gradients of a
+    parameter, this is temporary memory, and the parameter never gets a gradient again. A copy in the graph (`isolate`)
+    prevents this.
+    """
+    inputs = graph.list_inputs()
+    order = [names.index(name) for name in inputs]
+    operator = mx.nd.CachedOp(graph, [] if params is None else [
+        ('static_alloc', True), ('static_shape', True),
+        ('data_indices', [i for i, name in enumerate(inputs) if name not in params]),
+        ('param_indices', [i for i, name in enumerate(inputs) if name in params])])
+    if MXNET_MAJOR < 2:
+        return lambda *arrays: operator(*(arrays[i] for i in order))
+    return lambda *arrays: operator(*(arrays[i] for i in order), default_ctx=arrays[0].ctx)
+
+
+def isolate(graph: Any, names: list[str]) -> Any:
+    """Return the same graph with copies of some inputs (`names`) and of its output.
+
+    These arrays, or their gradients, differ at each call. If an operator used them directly, the engine would prepare
+    it again at each call, with another scratch area.
+    """
+    inputs = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray()
+              for name in names if name in graph.list_inputs()}
+    isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
+    return _copy(isolated.as_np_ndarray())
+
+
+def _copy(symbol: Any) -> Any:
+    """Copy by an operator that needs no scratch area, and whose gradient needs none.
+
+    ``identity`` needs one: a different area at each call, possibly one that another device is using.
+    """
+    return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions
+
+
+def _signature(arg) -> tuple:
+    """Return shape and dtype of an array, or of each in a list."""
+    return tuple(map(_signature, arg)) if isinstance(arg, list) else (arg.shape, arg.dtype)
+
+
+def _same(arrays: list, others: list) -> bool:
+    return len(arrays) == len(others) and all(map(is_, arrays, others))

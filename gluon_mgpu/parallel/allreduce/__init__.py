@@ -1,0 +1,27 @@
+"""Algorithms for allreduce: give every device the sum of the arrays on all devices.
+
+Each takes a list of arrays, one per device, with the same shape and dtype. It replaces each array by the sum, in place
+and without blocking, and returns the `Traffic`. docs/allreduce.md compares the algorithms.
+
+They add in different orders, so their sums differ by rounding. All devices always get the same bits, because the
+sum of each element is completed on one device and copied from there.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .algorithm import Algorithm
+from .chunks import halving_doubling, ring
+from .whole_arrays import kvstore, star, tree
+
+ALGORITHMS: dict[str, Algorithm] = {algorithm.name: algorithm
+                                    for algorithm in (star, ring, tree, halving_doubling, kvstore)}
+
+
+def allreduce_algorithm(algorithm: Callable | str) -> Callable:
+    """Return one of `ALGORITHMS` by its name; return a function as it is."""
+    if callable(algorithm):
+        return algorithm
+    if algorithm not in list(ALGORITHMS):
+        raise ValueError(f'allreduce {algorithm!r}: must be {", ".join(ALGORITHMS)} or a function of a list of arrays')
+    return ALGORITHMS[algorithm]

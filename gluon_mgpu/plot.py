@@ -12,11 +12,11 @@ import sys
 from itertools import cycle
 from pathlib import Path
 from statistics import mean
-from textwrap import fill
 from typing import Any
 
-from .base.files import SameFolder, write_picture
+from .base.files import SameFolder
 from .base.flags import Parser, path, picture
+from .base.pictures import in_lines, write_picture
 from .base.program import reason
 from .training.run import Callback, Run
 
@@ -134,11 +134,6 @@ def compare_runs(folders: list, path) -> None:
              ylabel='test accuracy (share)', ylim=(0, 1))
     axes.legend()
     write_picture(fig, path)
-
-
-def in_lines(text: str, width: int = 60) -> str:
-    """Break text into lines of at most `width` characters for a figure, where ``$`` would begin a formula."""
-    return fill(text, width, break_on_hyphens=False).replace('$', r'\$')
 
 
 def figure(size: tuple, **subplots) -> tuple:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy
 
 from .base.checks import integer
-from .base.files import write_picture
 from .base.flags import Parser, path, picture, text
+from .base.pictures import write_picture
 from .data import load_data
 from .data.glyphs import LETTERS
 from .data.image_file import read_image

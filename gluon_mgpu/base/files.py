@@ -1,14 +1,13 @@
-"""Atomic writing of files and pictures, and detecting a replaced folder."""
+"""Atomic writing, and detecting a replaced folder."""
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 MAX_NAME = 255  # bytes, on all common file systems
 
@@ -25,13 +24,6 @@ def write_atomically(path: str | os.PathLike, content: bytes | memoryview, renam
     except OSError as error:
         error.filename = os.fspath(path)  # a full disk names no file, and other errors name the other file
         raise
-
-
-def write_picture(figure: Any, path: str | os.PathLike) -> None:
-    """Write a figure of Matplotlib like `write_atomically`; the suffix of `path` is the format, by default PNG."""
-    content = io.BytesIO()
-    figure.savefig(content, format=Path(path).suffix[1:] or None)
-    write_atomically(path, content.getbuffer())
 
 
 def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:

@@ -19,7 +19,7 @@ from gluon_mgpu.scratch import init_params
 from gluon_mgpu.training.parameters import by_name
 
 nn, rnn = gluon.nn, gluon.rnn
-mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='lower precision needs MXNet 1.9')
+mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='needs MXNet 1.9')
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from typing import Any
 
 from .base.checks import at_least_0
 from .base.flags import number_flag
-from .distributed.workers import Workers
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.hybridize import hybridized
 from .networks.precision import DTYPES, check_dtype
@@ -93,7 +92,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=True)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     # For speed: each runs as one operator; with synchronized batch norm, as one between two norms
-    net, loss = SyncBatchNorm(net) if setup.sync_batch_norm else hybridized(net, used_once=True), hybridized(loss)
+    net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
+    loss = hybridized(loss)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):
@@ -105,12 +105,9 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     run.print_summary(devices)
 
 
-def check_flags(devices: list, workers: Workers, dtype: str, sync_batch_norm: bool, **others: Any) -> None:
-    """Raise ValueError if a device does not support `dtype`, or several workers would synchronize batch norm."""
+def check_flags(devices: list, dtype: str, **others: Any) -> None:
+    """Raise ValueError if a device does not support `dtype`."""
     check_dtype(dtype, devices)
-    if sync_batch_norm and workers.size > 1:
-        raise ValueError('synchronized batch norm works on the devices of one process only, because Horovod would '
-                         'have to sum at every layer; use several devices in one process, or train without it')
 
 
 def main(argv: list | None = None) -> int:
@@ -125,7 +122,7 @@ def main(argv: list | None = None) -> int:
         '--weight-decay': {'type': number_flag(at_least_0), 'default': 0.0, 'metavar': 'WD',
                            'help': 'share of the parameters that is added to their gradients (default: %(default)s)'},
         '--sync-batch-norm': {'action': 'store_true',
-                              'help': 'compute batch norm over the rows of all devices (default: each over its own)'}}
+                              'help': 'compute batch norm over the rows of all devices and workers (default: each over its own)'}}
     # 256 and 0.1 are the book's settings for one GPU; it trains two with 512 and 0.2, to give each GPU 256 rows
     return cli.run(cli.Chapter('concise', 'ResNet-18', train, batch_size=256, lr=0.1, extra_flags=extra_flags,
                                check=check_flags), argv)

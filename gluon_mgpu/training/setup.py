@@ -45,10 +45,6 @@ class Setup:
         if chapter == 'concise':
             self.dtype, self.sync_batch_norm = values['dtype'], values['sync_batch_norm']
             check_dtype(self.dtype, devices)
-            if self.sync_batch_norm and self.run.workers.size > 1:
-                raise ValueError('synchronized batch norm works on the devices of one process only, because Horovod '
-                                 'would have to sum at every layer; use several devices in one process, or train '
-                                 'without it')
             self.optimizer_params = {'momentum': at_least_0('momentum', values['momentum'], below=1),
                                      'wd': at_least_0('weight_decay', values['weight_decay'])}
         self.data = (load_data_fashion_mnist(batch_size) if values['data'] is None else

@@ -122,7 +122,7 @@ def main(argv: list | None = None) -> int:
         '--weight-decay': {'type': number_flag(at_least_0), 'default': 0.0, 'metavar': 'WD',
                            'help': 'share of the parameters that is added to their gradients (default: %(default)s)'},
         '--sync-batch-norm': {'action': 'store_true',
-                              'help': 'compute batch norm over the rows of all devices and workers (default: each over its own)'}}
+                              'help': 'compute batch norm over the rows of all devices (default: each over its own)'}}
     # 256 and 0.1 are the book's settings for one GPU; it trains two with 512 and 0.2, to give each GPU 256 rows
     return cli.run(cli.Chapter('concise', 'ResNet-18', train, batch_size=256, lr=0.1, extra_flags=extra_flags,
                                check=check_flags), argv)

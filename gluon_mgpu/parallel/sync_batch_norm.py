@@ -58,7 +58,7 @@ class SyncBatchNorm(HybridizedBlock):
         ``autograd.backward`` was called instead of `backward` for the previous batch, or if the network cannot be
         traced or has another batch norm than ``gluon.nn.BatchNorm``.
         """
-        if not autograd.is_training() or not X_shards and self._workers.size == 1:
+        if not autograd.is_training() or (not X_shards and self._workers.size == 1):
             raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
                              'without training, call net(X)')
         self._outdated, self._pending = self._pending.y_hats if self._pending else [], None

@@ -151,11 +151,6 @@ class Workers:
         """
         return self._received_signal()
 
-    def exchange_signal(self) -> int:
-        """Exchange signals with all workers, then return as `pending_signal` does; blocks."""
-        self.allgather(None)
-        return self.pending_signal()
-
     def _received_signal(self) -> int:
         return self._signals.received if self._signals else 0
 

@@ -6,7 +6,7 @@ import idx_files
 import numpy
 import oracle
 import pytest
-from networks.test_precision import needs_bfloat16
+from bfloat16 import needs_bfloat16
 from slow import slow
 from test_scratch import Batches
 

@@ -142,7 +142,7 @@ class Job:
             if not available:
                 self.log(f'{why_no_gpus()}; training on CPU contexts')
             self.devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
-        check_together(settings, self.devices, self.workers)
+        check_together(settings, self.devices)
         if settings['timeline']:
             check_profiler(self.devices)
         self.data = load_data(settings['dataset'], settings['batch_size'], data_dir=settings['data_dir'],

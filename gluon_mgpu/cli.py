@@ -15,7 +15,7 @@ from .base.flags import Parser, integer_flag, number_flag, text
 from .base.machine import versions
 from .base.program import Stopped, run_program, show
 from .checkpoints.callback import CheckpointCallback
-from .checkpoints.resume import ResumedRun, check_same_run, find_resumed_run, record_resume
+from .checkpoints.resume import ResumedRun, check_on_rank_0, check_same_run, find_resumed_run, record_resume
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
 from .data import DATASETS, load_data
 from .devices import check_devices, devices_from, devices_text, parse_devices
@@ -71,8 +71,11 @@ def _run(chapter: Chapter, parser: argparse.ArgumentParser, argv: list) -> None:
             if workers.rank == 0 and not args.quiet:
                 show(line)
 
-        # First, because workers with different flags could call different collectives below and deadlock
-        workers.check_equal({'chapter': chapter.name, **vars(args)})
+        # First, because workers with different flags could call different collectives below and deadlock. Their
+        # platforms may differ
+        workers.check_equal({**versions(), 'platform': '', 'chapter': chapter.name, **vars(args)})
+        if args.resume:
+            check_on_rank_0(args.resume, args.out_dir, workers)
         # on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
         args, resumed = workers.on_rank_0(lambda: _find_run(chapter, parser, args, argv, stack, log))
         devices, data = workers.on_all_ranks(lambda: _devices_and_data(chapter, args, workers, log))
@@ -179,7 +182,7 @@ def _configuration(chapter: Chapter, args, workers: Workers, devices: list, data
               'workers': workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
               'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
               **versions(), 'environment': settings()}
-    workers.check_equal({**config, 'platform': ''})  # from `versions`; machines may have different platforms
+    workers.check_equal({**config, 'platform': ''})
     return {**config, 'process': this_process()}
 
 

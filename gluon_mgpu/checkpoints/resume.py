@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..base.files import write_atomically
+from ..base.program import BAD_INPUT, JobError
+from ..distributed.workers import Workers
 from .callback import checkpoints, find_checkpoint, recorded_steps
 from .run_folder import is_empty, lock_folder
 
@@ -63,6 +65,16 @@ def find_resumed_run(resume: str, out_dir: str | None, stack: ExitStack,
     if newer:
         raise ValueError(f'--resume {resume}: {newer[0].name} is newer and would be lost; move it elsewhere first')
     return ResumedRun(folder, config, found, metadata)
+
+
+def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
+    """Raise `JobError` if the run to resume is on the machine of another worker only, where rank 0 cannot read it."""
+    path = Path(out_dir or '') if resume == AUTO else Path(resume)
+    found = workers.allgather(path.is_file() or (path / 'config.json').exists())
+    if any(found) and not found[0]:
+        host = workers.hosts[found.index(True)]
+        raise JobError(f'--resume {resume}: {path} is on {host} and not on {workers.hosts[0]}, where worker 0 reads and '
+                       f'writes it; start worker 0 on {host}, or share or copy the folder', BAD_INPUT, on_all_ranks=True)
 
 
 def _check_checkpoint(path: Path, metadata: dict, config: dict) -> None:

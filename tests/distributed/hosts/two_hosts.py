@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -92,16 +92,21 @@ class Host:
         """Drop all packets to these TCP ports of this host, such as ``'22'`` or ``'1024-65535'``."""
         self.run('nft', 'add table inet blocked; '
                  'add chain inet blocked input { type filter hook input priority 0; }; '
-                 f'add rule inet blocked input iifname eth0 ct state new tcp dport {ports} drop')
+                 f'add rule inet blocked input iifname eth0 ct state new tcp dport {{ {ports} }} drop')
 
     def kill_all(self) -> None:
         """Kill all processes of this host at once, except the first one, without which the host would be gone."""
         self.run(sys.executable, '-c', 'import os, signal; os.kill(-1, signal.SIGKILL)')
 
     def processes(self) -> list[psutil.Process]:
-        """Return the running processes of this host except the first one."""
-        return [child for child in psutil.Process(self.pid).children(recursive=True)
-                if child.status() != psutil.STATUS_ZOMBIE]
+        """Return the running processes of this host except the first one and those of the SSH server."""
+        namespace, found = os.readlink(f'/proc/{self.pid}/ns/pid'), []
+        for process in psutil.process_iter():
+            with suppress(OSError, psutil.Error):
+                if (os.readlink(f'/proc/{process.pid}/ns/pid') == namespace and process.pid != self.pid
+                        and not process.name().startswith('sshd')):
+                    found.append(process)
+        return found
 
     def remove(self) -> None:
         """End this host; the kernel removes all of it."""
@@ -131,7 +136,7 @@ class TwoHosts:
                 stack.callback(self._hosts[-1].remove)
             pids = [host.pid for host in self._hosts]
             if self.delay or self.loss:
-                stack.enter_context(DelayedLink(pids, self.delay, self.loss))
+                self.link = stack.enter_context(DelayedLink(pids, self.delay, self.loss))
             else:
                 _run('ip', 'link', 'add', 'eth0', 'netns', pids[0], 'type', 'veth', 'peer', 'name', 'eth0',
                      'netns', pids[1])
@@ -153,7 +158,7 @@ class TwoHosts:
     def launch_on(self, first: int, *flags: str) -> tuple:
         """Return the start of a command that is launched on host `first`, which has rank 0."""
         names = [self._hosts[first].name, self._hosts[1 - first].name]
-        return (*self._hosts[first].enter, sys.executable, LAUNCHER, '--gloo', '-np', '2',
+        return (*self._hosts[first].enter, sys.executable, LAUNCHER, '--gloo', '--disable-cache', '-np', '2',
                 '-H', ','.join(f'{name}:1' for name in names), *flags)
 
     def cut(self) -> None:

@@ -103,9 +103,9 @@ class SyncBatchNorm(HybridizedBlock):
             # 3. Pass them on to what is in front of X, and write all gradients. It must be one pass, because the losses
             # may also use X, what is in front of it, and parameters in other ways, such as in a penalty
             for inputs, gradients in zip(inputs_on, gradients_on):
-                # Not the output, if all layers are frozen, and not an X that is not recorded, unlike that of others
-                names = [name for name in gradients if name in inputs
-                         and (name != self._data or _is_recorded(inputs[name]))]
+                if not _is_recorded(inputs[self._data]):  # unlike that of another device
+                    gradients.pop(self._data, None)
+                names = [name for name in gradients if name in inputs]  # not the output, if all layers are frozen
                 ls += [inputs[name] for name in names]
                 head_grads += [gradients[name] for name in names]
             if ls:

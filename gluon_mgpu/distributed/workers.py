@@ -69,7 +69,7 @@ class Workers:
         return algorithm
 
     def allreduce(self, array: Any) -> Any:
-        """Sum an array over all workers, in place, and return it; does not block. All call this in the same order."""
+        """Sum an array over all workers, in place, and return it; rarely blocks. All call this in the same order."""
         return array
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:

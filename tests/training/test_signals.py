@@ -242,6 +242,17 @@ def test_a_run_without_checkpoints_stops_after_a_signal():
     assert stopped.value.signum == signal.SIGTERM and seen == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5] and not run.complete
 
 
+def test_a_signal_before_an_evaluation(tmp_path):
+    """The evaluation does not start; it would take long on a large test set."""
+    class Send(Callback):
+        def epoch_trained(self, run):
+            signals.received = signal.SIGTERM
+
+    signals = SimpleNamespace(received=0)
+    run, line = train(tmp_path, signals=signals, callbacks=[Send()])
+    assert line == 'stopped in epoch 1 after 3 batches; resume with: again' and run.history == []
+
+
 class SendSignal(Callback):
     """Callback that sends a signal after `at` batches."""
 

@@ -72,9 +72,9 @@ def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
     path = Path(out_dir or '') if resume == AUTO else Path(resume)
     found = workers.allgather(path.is_file() or (path / 'config.json').exists())
     if any(found) and not found[0]:
-        host = workers.hosts[found.index(True)]
-        raise JobError(f'--resume {resume}: {path} is on {host} and not on {workers.hosts[0]}, where worker 0 reads and '
-                       f'writes it; start worker 0 on {host}, or share or copy the folder', BAD_INPUT, on_all_ranks=True)
+        host, other = workers.hosts[0], workers.hosts[found.index(True)]
+        raise JobError(f'--resume {resume}: {path} is on {other} and not on {host}, where worker 0 reads and writes '
+                       f'it; start worker 0 on {other}, or share or copy the folder', BAD_INPUT, on_all_ranks=True)
 
 
 def _check_checkpoint(path: Path, metadata: dict, config: dict) -> None:

@@ -11,10 +11,12 @@ from history_csv import history
 from slow import slow
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.checkpoints import callback, checkpoint
+from gluon_mgpu.base.program import JobError
+from gluon_mgpu.checkpoints import callback, checkpoint, resume
 from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
 from gluon_mgpu.checkpoints.resume import check_same_run
 from gluon_mgpu.data.batches import BatchIterator
+from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.training.history import Epoch
@@ -423,3 +425,28 @@ def test_a_run_that_has_ended_does_not_touch_the_network(chapter, devices, data)
         chapter.train(2, BATCH, 0.1, devices=devices, data=data(), run=run, **options)
     if options:
         assert (options['net'].weight.data(devices[0]).asnumpy() == before).all()
+
+
+class SecondWorkerFinds(Workers):
+    """Two workers; `found` says whether the second one has the run."""
+
+    hosts = 'a', 'b'
+
+    def __init__(self, found):
+        super().__init__()
+        self.found = found
+
+    def allgather(self, value):
+        return [value, self.found]
+
+
+@pytest.mark.parametrize('auto', [True, False])
+def test_a_run_on_another_machine(tmp_path, auto):
+    folder = str(tmp_path / 'run')
+    where = (resume.AUTO, folder) if auto else (folder, None)
+    resume.check_on_rank_0(*where, SecondWorkerFinds(False))  # no run anywhere
+    with pytest.raises(JobError, match=f'^--resume {where[0]}: {folder} is on b and not on a, where worker 0 reads'):
+        resume.check_on_rank_0(*where, SecondWorkerFinds(True))
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run/config.json').touch()
+    resume.check_on_rank_0(*where, SecondWorkerFinds(False))

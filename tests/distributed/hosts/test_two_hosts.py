@@ -115,7 +115,9 @@ def test_a_slow_link_does_not_end_the_job(job, new_hosts, train):
 
 def test_the_package_differs(job, hosts, train, tmp_path):
     version = gluon_mgpu.__version__
-    hosts[1].edit(PACKAGE, f"'{version}'", "'0.9'", copy=tmp_path / 'copy.py')
+    hosts[1].edit(PACKAGE, f"'{version}'", "'0.9'", copy=tmp_path / 'version.py')
+    # Named before the flags, whose defaults may differ as well
+    hosts[1].edit(PACKAGE.with_name('cli.py'), "default='constant'", "default='cosine'", copy=tmp_path / 'cli.py')
     text = fails(job, hosts, hosts.launch, train, seconds=60)
     assert f'[0] scratch: gluon_mgpu is {version} on worker 0 (host1) and 0.9 on worker 1 (host2): start all ' in text
     assert len(text.splitlines()) == 1
@@ -168,8 +170,8 @@ def test_a_port_is_blocked(job, hosts, train, host, ports, flags_of_launcher, li
 
 @pytest.mark.parametrize(('flags_of_launcher', 'line'), [
     ((), 'NoValidAddressesFound'),
-    (('--network-interfaces', 'eth0'), '[1] scratch: worker 1 (host2): HOROVOD_GLOO_IFACE eth0: not a network interface '
-                                       'of this machine, which has lo, eth7; ')])
+    (('--network-interfaces', 'eth0'), '[1] scratch: worker 1 (host2): HOROVOD_GLOO_IFACE eth0: not a network '
+                                       'interface of this machine, which has lo, eth7; ')])
 def test_the_interfaces_have_different_names(job, hosts, train, flags_of_launcher, line):
     for change in ('down', 'name eth7', 'up'):
         hosts[1].run('ip', 'link', 'set', 'eth7' if change == 'up' else 'eth0', *change.split())

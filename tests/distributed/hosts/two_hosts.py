@@ -27,7 +27,8 @@ LAUNCHER = Path(sys.executable).with_name('horovodrun')
 SBIN = f'{os.environ.get("PATH", os.defpath)}:/usr/sbin:/sbin'
 NAMESPACES = '--mount', '--uts', '--ipc', '--net', '--pid', '--fork', '--mount-proc'
 # The first process of a host; a parent that ignores SIGCHLD leaves no zombies
-FIRST = 'import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print("ready", flush=True); sys.stdin.read()'
+FIRST = ('import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print("ready", flush=True); '
+         'sys.stdin.read()')
 SSH = """Port 22
 HostKey /etc/ssh/host_key
 AuthorizedKeysFile /etc/ssh/key.pub

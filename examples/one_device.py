@@ -21,9 +21,9 @@ from gluon_mgpu.mxnet_setup.compat import autograd, npx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.plot import Animator
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
+from gluon_mgpu.setup import Setup
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
-from gluon_mgpu.training.setup import Setup
 
 
 def backward(X, y, params, device):

@@ -12,12 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .base.checks import at_least_0
-from .base.flags import number_flag
-from .distributed.workers import Workers
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.hybridize import hybridized
-from .networks.precision import DTYPES, check_dtype
+from .networks.loss import cross_entropy
 from .networks.resnet import resnet18
 from .parallel import replicas
 from .parallel.accumulate import in_parts
@@ -25,9 +22,9 @@ from .parallel.devices import as_devices
 from .parallel.split import split_batch
 from .parallel.sync_batch_norm import SyncBatchNorm
 from .plot import Animator
+from .setup import Setup
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.parameters import trainable
-from .training.setup import Setup
 
 
 @in_parts  # not in the book: adds up the gradients of the parts of `Devices`; a device without rows gets zeros
@@ -82,7 +79,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         As in `scratch.train`.
     **settings
         What the book fixes or leaves out, see `Setup`: ``num_epochs=10, seed=0, devices, data, run, net, dtype,
-        accumulate, momentum, weight_decay, sync_batch_norm, shares``.
+        accumulate, momentum, weight_decay, sync_batch_norm, shares, label_smoothing``.
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
@@ -91,9 +88,9 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     # A gluon.Trainer that with --horovod also sums over machines. The book passes all parameters, see `trainable`
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=True)
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    # For speed: each runs as one operator; with synchronized batch norm, as one between two norms
-    net, loss = SyncBatchNorm(net) if setup.sync_batch_norm else hybridized(net, used_once=True), hybridized(loss)
+    loss = cross_entropy  # in the book, gluon.loss.SoftmaxCrossEntropyLoss()
+    # For speed: it runs as one operator; with synchronized batch norm, as one between two norms
+    net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):
@@ -105,30 +102,10 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     run.print_summary(devices)
 
 
-def check_flags(devices: list, workers: Workers, dtype: str, sync_batch_norm: bool, **others: Any) -> None:
-    """Raise ValueError if a device does not support `dtype`, or several workers would synchronize batch norm."""
-    check_dtype(dtype, devices)
-    if sync_batch_norm and workers.size > 1:
-        raise ValueError('synchronized batch norm works on the devices of one process only, because Horovod would '
-                         'have to sum at every layer; use several devices in one process, or train without it')
-
-
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from . import cli
-    extra_flags: dict[str, dict] = {
-        '--dtype': {'choices': DTYPES, 'default': 'float32',
-                    'help': 'precision of the convolutions: bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs '
-                            '(default: %(default)s)'},
-        '--momentum': {'type': number_flag(at_least_0, 1), 'default': 0.0, 'metavar': 'M',
-                       'help': 'share of the last step that is added to each step (default: %(default)s)'},
-        '--weight-decay': {'type': number_flag(at_least_0), 'default': 0.0, 'metavar': 'WD',
-                           'help': 'share of the parameters that is added to their gradients (default: %(default)s)'},
-        '--sync-batch-norm': {'action': 'store_true',
-                              'help': 'compute batch norm over the rows of all devices (default: each over its own)'}}
-    # 256 and 0.1 are the book's settings for one GPU; it trains two with 512 and 0.2, to give each GPU 256 rows
-    return cli.run(cli.Chapter('concise', 'ResNet-18', train, batch_size=256, lr=0.1, extra_flags=extra_flags,
-                               check=check_flags), argv)
+    return cli.run(cli.Chapter('concise', 'ResNet-18', train), argv)
 
 
 if __name__ == '__main__':

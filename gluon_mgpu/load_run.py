@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from . import scratch
+from .base.flags import quoted
 from .checkpoints import checkpoint
-from .checkpoints.callback import find_checkpoint
-from .checkpoints.checkpoint import CheckpointError
+from .checkpoints.find import run_to_load
 from .devices import devices_text, parse_devices
 from .networks.hybridize import hybridized
 from .networks.precision import check_dtype
@@ -28,7 +28,7 @@ def trained_network(path, devices: list | None = None) -> tuple:
     config : dict
         Configuration of the run.
     """
-    found, config = find_run(path)
+    found, config = run_to_load(path)
     if devices is None:
         devices = parse_devices(devices_text(config['devices']))  # each once; workers may have devices of the same name
     if config['chapter'] == 'scratch':
@@ -39,30 +39,12 @@ def trained_network(path, devices: list | None = None) -> tuple:
     except ValueError as error:
         problem = str(error).partition(';')[0]
         raise ValueError(f'{problem}; name other devices, or write a float32 model: python -m gluon_mgpu.export '
-                         f'{path} --out MODEL.onnx') from None
+                         f'{quoted(path)} --out MODEL.onnx') from None
     return hybridized(load_run(found, config, devices)), devices, config
 
 
-def find_run(path) -> tuple[Path, dict]:
-    """Return the checkpoint that `path` means, as for `trained_network`, and the configuration of its run.
-
-    Raises `CheckpointError` if there is no complete checkpoint, or if it is not from a chapter's run.
-    """
-    found, metadata = find_checkpoint(Path(path), print)
-    if found is None:
-        raise CheckpointError(f'{path}: no complete checkpoint was found; name the folder of a run')
-    config = metadata.get('config')
-    if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
-        raise CheckpointError(f'{found}: must be from a run of scratch or concise')
-    devices = config.get('devices')
-    if not isinstance(devices, list) or not all(isinstance(name, str) for name in devices) or not devices or (
-            config['chapter'] == 'concise' and 'dtype' not in config):
-        raise CheckpointError(f'{found}: its configuration lacks the devices or the dtype of the run')
-    return found, config
-
-
 def load_run(found: Path, config: dict, devices: list) -> Any:
-    """Load the checkpoint that `find_run` has found; blocks.
+    """Load the checkpoint that `run_to_load` has found; blocks.
 
     Returns LeNet's parameters as a list for each device, or ResNet-18 as a ``gluon.Block``.
     """

@@ -12,11 +12,12 @@ import sys
 from itertools import cycle
 from pathlib import Path
 from statistics import mean
-from textwrap import fill
 from typing import Any
 
-from .base.files import SameFolder, write_picture
-from .base.flags import Parser, picture, text
+from .base.files import SameFolder
+from .base.flags import Parser, path, picture
+from .base.pictures import in_lines, write_picture
+from .base.program import reason
 from .training.run import Callback, Run
 
 
@@ -103,8 +104,8 @@ class AccuracyCurve(Callback):
             self._folder.check()
             accuracy_curve(run.history, self.path, self.title)
             run.print(f'curve: {self.path}')
-        except OSError as error:  # a full disk must not hide how the run ended
-            run.warn(f'{self.path} cannot be written ({error.strerror})')
+        except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
+            run.warn(f'{self.path} cannot be written ({reason(error)})')
 
 
 def accuracy_curve(history: list, path, title: str) -> None:
@@ -133,11 +134,6 @@ def compare_runs(folders: list, path) -> None:
              ylabel='test accuracy (share)', ylim=(0, 1))
     axes.legend()
     write_picture(fig, path)
-
-
-def in_lines(text: str, width: int = 60) -> str:
-    """Break text into lines of at most `width` characters for a figure, where ``$`` would begin a formula."""
-    return fill(text, width, break_on_hyphens=False).replace('$', r'\$')
 
 
 def figure(size: tuple, **subplots) -> tuple:
@@ -175,7 +171,7 @@ def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.plot``; return the exit status."""
     parser = Parser('gluon_mgpu.plot', 'Draw the test accuracy of several runs in one plot.')
-    parser.add_argument('folders', type=text, nargs='+', metavar='RUN', help='folder of a run')
+    parser.add_argument('folders', type=path, nargs='+', metavar='RUN', help='folder of a run')
     parser.add_argument('--out', type=picture, default='accuracy.png', metavar='FILE', help='(default: %(default)s)')
     return parser.run(argv, _run)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy
 
 from .base.checks import integer
-from .base.files import write_picture
-from .base.flags import Parser, picture, text
+from .base.flags import Parser, path, picture, text
+from .base.pictures import write_picture
 from .data import load_data
 from .data.glyphs import LETTERS
 from .data.image_file import read_image
@@ -104,11 +104,11 @@ def _draw_confusion(figure: Any, labels, predicted, names: tuple) -> None:
 def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu.predict``; return the exit status."""
     parser = Parser('gluon_mgpu.predict', 'Evaluate a trained run on the test set, or classify image files.')
-    parser.add_argument('run', type=text, metavar='RUN', help='folder of a run, or one of its checkpoints')
-    parser.add_argument('images', type=text, metavar='IMAGE', nargs='*', help='image files, of any size')
+    parser.add_argument('run', type=path, metavar='RUN', help='folder of a run, or one of its checkpoints')
+    parser.add_argument('images', type=path, metavar='IMAGE', nargs='*', help='image files, of any size')
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="names of devices, such as 'cpu:0' (default: those of the run)")
-    parser.add_argument('--data-dir', type=text, metavar='DIR',
+    parser.add_argument('--data-dir', type=path, metavar='DIR',
                         help='folder with fashion-mnist/ and mnist/ (default: that of the run)')
     parser.add_argument('--out', type=picture, metavar='FILE', help="(default: predictions.png in the run's folder)")
     return parser.run(argv, _run)

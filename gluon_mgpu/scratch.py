@@ -9,7 +9,7 @@ that shard. The gradients are summed over the devices, and every device takes th
 
 Four things are for speed only. Without them the results are the same up to rounding:
 
-- `@hybridized` runs `lenet` and `loss` as one operator each.
+- `@hybridized` runs `lenet` as one operator; the loss is one as well.
 - `lenet` crops its images.
 - On each device, `get_params` stores the eight parameters in one flat array (`FlatParams`), of which they are views.
   In the book they are separate arrays.
@@ -23,14 +23,14 @@ from typing import Any
 
 from .mxnet_setup.compat import Context, autograd, np, npx
 from .networks.hybridize import hybridized
+from .networks.loss import cross_entropy
 from .parallel.accumulate import in_parts
-from .parallel.allreduce import ALGORITHMS
 from .parallel.devices import as_devices
 from .parallel.flat import FlatParams, flattened
 from .parallel.split import split_batch
 from .plot import Animator
+from .setup import Setup
 from .training.evaluate import evaluate_accuracy_gpus
-from .training.setup import Setup
 
 
 def init_params(scale: float = 0.01) -> list:
@@ -73,14 +73,7 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     return np.dot(h3, W4) + b4                                                            # (n, 10)
 
 
-@hybridized
-def loss(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the softmax cross-entropy of each row in nats, (n, 10) and (n,) -> (n,); does not block.
-
-    Source: D2L 13.5.3, where it is ``gluon.loss.SoftmaxCrossEntropyLoss()``.
-    """
-    # Written out, like the rest of this chapter: l = -log softmax(y_hat)[y]
-    return -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1)
+loss = cross_entropy  # in the book, gluon.loss.SoftmaxCrossEntropyLoss()
 
 
 def get_params(params: list, device: Context) -> FlatParams:
@@ -186,7 +179,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         MXNet's schedulers.
     **settings
         What the book fixes or leaves out, see `Setup`: ``num_epochs=10, seed=0, devices, data, run, allreduce,
-        accumulate, shares``.
+        accumulate, shares, label_smoothing``.
     """
     setup = Setup('scratch', num_gpus, batch_size, lr, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
@@ -210,12 +203,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
-    extra_flags = {'--allreduce': {
-        'choices': list(ALGORITHMS),
-        'help': 'algorithm that sums the gradients (default: star, as in the book: sum on the first device, then copy '
-                'to the others)'}}
-    return cli.run(cli.Chapter('scratch', 'LeNet', train, batch_size=256, lr=0.2, extra_flags=extra_flags,
-                               forward=lenet), argv)
+    return cli.run(cli.Chapter('scratch', 'LeNet', train, forward=lenet), argv)
 
 
 if __name__ == '__main__':

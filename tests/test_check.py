@@ -15,11 +15,12 @@ import gluon_mgpu as d2l
 from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.base.machine import processor_flags
 from gluon_mgpu.check import __main__ as command_line
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx, zero_grad
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast, conv2d
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.replicas import zero_grad
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import Trainer

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from devices_flag import devices_flag
 from history_csv import history
 from slow import slow
 
-from gluon_mgpu import concise, scratch
+from gluon_mgpu import cli, concise, scratch
+from gluon_mgpu.base.program import Stopped
+from gluon_mgpu.data import DownloadError
 from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.training.callback import Callback
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
 
@@ -81,15 +85,19 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--lr', 'inf'], '--lr inf: must be a number above 0'),
     (['--lr', '0'], '--lr 0.0: must be a number above 0'),
     (['--lr', 'fast'], "--lr 'fast': must be a number above 0"),
-    (['--lr-schedule', 'linear'], 'argument --lr-schedule: invalid choice'),
+    (['--lr-schedule', 'linear'], "--lr-schedule 'linear': must be one of constant, cosine, step"),
     (['--warmup-epochs', '-1'], '--warmup-epochs -1: must be an integer of at least 0'),
     (['--accumulate', '0'], '--accumulate 0: must be an integer of at least 1'),
     (['--momentum', '0.9'], 'unrecognized arguments: --momentum'),
     (['--num-epochs', '0'], '--num-epochs 0: must be an integer of at least 1'),
     (['--train-size', '0'], '--train-size 0: must be an integer of at least 1'),
-    (['--seed', '-1'], '--seed -1: must be an integer from 0 to 2147483647'),
-    (['--dataset', 'cifar'], 'argument --dataset: invalid choice'),
-    (['--allreduce', 'bogus'], 'argument --allreduce: invalid choice'),
+    (['--seed', '-1'], '--seed -1: must be an integer of at least 0'),
+    (['--seed', '2147483648'], '--seed 2147483648: must be an integer from 0 to 2147483647'),
+    (['--batch-size', '9' * 400], f'--batch-size {"9" * 400}: must be an integer from 1 to 2147483647'),
+    (['--lr', '1e-320'], '--lr 1e-320: must be in the range of float32, 1.2e-38 to 3.4e+38'),
+    (['--lr', '1e300'], '--lr 1e+300: must be in the range of float32, 1.2e-38 to 3.4e+38'),
+    (['--dataset', 'cifar'], "--dataset 'cifar': must be one of auto, fashion-mnist, mnist, glyphs"),
+    (['--allreduce', 'bogus'], f"--allreduce 'bogus': must be one of {', '.join(ALGORITHMS)}"),
     (['--devices', 'cpu:0', '--num-gpus', '1'], 'not allowed with'),
     (['--devices', ''], "--devices '': must not be empty; give a value or leave the flag out"),
     (['--data-dir', ''], "--data-dir '': must not be empty"),
@@ -114,8 +122,8 @@ def test_flags_out_of_range(flags, message, capsys):
     (['--devices', 'cpu:0', '--shares', '0', '--dataset', 'glyphs'], "share '0': must be a number above 0"),
     (['--dataset', 'fashion-mnist', '--data-dir', 'no-such-folder'], 'no-such-folder'),
     (['--dataset', 'glyphs', '--train-size', '60001'], '60001'),
-    (['--num-epochs', '3', '--warmup-epochs', '3'], '--warmup-epochs 3: must be less than --num-epochs 3'),
-    (['--batch-size', '4', '--accumulate', '5'], '--accumulate 5: must be at most --batch-size 4'),
+    (['--num-epochs', '3', '--warmup-epochs', '3'], 'warmup_epochs 3: must be less than num_epochs 3'),
+    (['--batch-size', '4', '--accumulate', '5'], 'accumulate 5: must be at most batch_size 4'),
 ])
 @pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
 def test_invalid_arguments_give_one_line_and_status_2(chapter, flags, message, capsys, tmp_path, monkeypatch):
@@ -128,6 +136,7 @@ def test_invalid_arguments_give_one_line_and_status_2(chapter, flags, message, c
 
 @pytest.mark.parametrize(('flags', 'message'), [
     (['--momentum', '1'], '--momentum 1.0: must be a number of at least 0 and less than 1'),
+    (['--momentum', '1e-320'], '--momentum 1e-320: must be in the range of float32, 1.2e-38 to 3.4e+38'),
     (['--momentum', 'x'], "--momentum 'x': must be a number of at least 0 and less than 1"),
     (['--weight-decay', '-0.1'], '--weight-decay -0.1: must be a number of at least 0')])
 def test_momentum_and_weight_decay_out_of_range(flags, message, capsys):
@@ -212,6 +221,67 @@ def test_timeline(chapter, more, tmp_path, capsys, on_devices):
     assert f'timeline: {out / "timeline.png"}' in capsys.readouterr().out.splitlines()
     assert (out / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
     assert json.loads((out / 'trace.json').read_text())
+
+
+@pytest.mark.parametrize('error', [RuntimeError('latex was not able\nto process'), ImportError('no matplotlib')])
+def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(error, tmp_path, capsys, monkeypatch, on_devices):
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr('gluon_mgpu.plot.accuracy_curve', fail)
+    monkeypatch.setattr('gluon_mgpu.timeline.record.draw', fail)
+    flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--timeline']
+    assert scratch.main([*flags, '--export', str(tmp_path / 'a.onnx'), '--out-dir', str(tmp_path / 'run')]) == 0
+    captured = capsys.readouterr()
+    reason = ' '.join(str(error).split())
+    assert captured.err.splitlines() == [f'{tmp_path}/run/accuracy.png cannot be written ({reason})',
+                                         f'no timeline: {reason}']
+    assert 'test acc: ' in captured.out and (tmp_path / 'a.onnx').exists()
+
+
+def test_quiet_shows_warnings(tmp_path, capsys, monkeypatch, on_devices):
+    """Training on another dataset than the user may expect is a warning."""
+    def unreachable(*args):
+        raise DownloadError('no network', 'no remedy')
+
+    monkeypatch.setattr('gluon_mgpu.data.download.download', unreachable)
+    flags = [*SMALL[2:], *on_devices, '--no-plot', '--quiet', '--out-dir', str(tmp_path / 'run')]
+    assert scratch.main(flags) == 0
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith("no network; training on the built-in dataset 'glyphs' instead. Use --data-dir")
+
+
+def test_odd_names_of_folders(tmp_path, capsys, monkeypatch, on_devices):
+    """The printed command resumes the run; a ~ that the shell did not expand is the home folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('HOME', str(tmp_path / 'home'))
+
+    class StopAtOnce(Callback):
+        def epoch_begin(self, run):
+            raise Stopped(signal.SIGINT)
+
+    small = [*SMALL, *on_devices, '--no-plot']
+    for flag in ('--out-dir=two  spaces', '--out-dir=-dash', '--out-dir=~/x'):
+        with monkeypatch.context() as patch:
+            patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [StopAtOnce()])
+            assert scratch.main([*small, flag]) == 130
+        command = capsys.readouterr().err.rpartition('resume with: python -m gluon_mgpu.scratch ')[2]
+        assert scratch.main([*shlex.split(command), '--num-epochs', '1']) == 0, command
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['-dash', 'home', 'two  spaces']
+    assert (tmp_path / 'home/x/history.csv').exists()
+
+
+def test_a_signal_during_export_is_too_late(tmp_path, monkeypatch, on_devices):
+    """Otherwise the other workers would fail while worker 0 writes the model."""
+    write = cli.write_chapter
+    monkeypatch.setattr(cli, 'write_chapter', lambda *args: (signal.raise_signal(signal.SIGINT), write(*args)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
+    try:
+        assert scratch.main([*SMALL, *on_devices, '--no-plot', '--export', str(tmp_path / 'a.onnx'), '--out-dir',
+                             str(tmp_path / 'run')]) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / 'a.onnx').exists()
 
 
 @pytest.mark.slow
@@ -312,10 +382,10 @@ def test_the_number_of_devices(tmp_path, capsys, monkeypatch):
 def test_divergence_keeps_what_was_recorded(tmp_path, capsys, on_devices):
     """With far too large a learning rate, there is one line and status 2, and the folder is kept."""
     out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *on_devices, '--lr', '1e300', '--num-epochs', '9', '--out-dir', str(out)]) == 2
+    assert scratch.main([*SMALL, *on_devices, '--lr', '1e38', '--num-epochs', '9', '--out-dir', str(out)]) == 2
     err = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r'scratch: the loss is \S+ in epoch \d+, batch \d+: '
-                        'use a smaller learning rate', err[-1])
+    assert re.fullmatch(r'scratch: (the loss is \S+ in epoch \d, batch \d|parameter \d is no longer finite after epoch '
+                        r'\d): use a smaller learning rate', err[-1])
     assert (out / 'config.json').exists()
 
 

@@ -18,10 +18,10 @@ from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
 from gluon_mgpu import concise, export, scratch
-from gluon_mgpu.checkpoints.callback import checkpoints
+from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
 from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
-from gluon_mgpu.load_run import find_run, load_run, trained_network
+from gluon_mgpu.load_run import load_run, trained_network
 from gluon_mgpu.mxnet_setup.compat import assign, autograd, gluon, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.parameters import by_name, statistics, trainable
@@ -138,7 +138,7 @@ def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
     assert contents[0] == contents[1] == contents[2]
     if module is scratch:  # ResNet-18's accuracy is from several devices, each with its own statistics
         assert num_correct('run/a.onnx', 'mnist', 'data') == round(50 * float(history('run')[-1]['test_acc']))
-    found, config = find_run('run')
+    found, config = run_to_load('run')
     loaded = load_run(found, config, devices)
     X, _ = images(numpy.random.default_rng(1), 64)
     X_first = np.array(X, ctx=devices[0])
@@ -174,12 +174,12 @@ def test_a_run_that_ends_early_exports_nothing(chapter):
 
 def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
     """The run is complete, and the error message says how to export it later."""
-    from gluon_mgpu.onnx_model import file
+    from gluon_mgpu.onnx_model import writing
 
     def full(path, content):
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(file, 'write_atomically', full)
+    monkeypatch.setattr(writing, 'write_atomically', full)
     status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
     assert status == 2 and out[-1].startswith('test acc: ')
     assert err == ['scratch: cannot write a.onnx (No space left on device); the run is complete; export it '
@@ -226,6 +226,54 @@ def test_the_accuracy_on_fashion_mnist(module, tmp_path, devices, long):
         assert_equal(found, net(X.as_in_ctx(device)).asnumpy())
         count_right += (found.argmax(axis=1) == y.asnumpy()).sum()
     assert count_right == round(10000 * float(history(out)[-1]['test_acc']))
+
+
+@pytest.fixture
+def exported(tmp_path, monkeypatch):
+    """The network of the files net-symbol.json and net-0000.params of ``net.export``."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(4, 3, activation='relu'), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
+    net.initialize()
+    net.hybridize()
+    net(np.zeros((1, 2, 8, 8)))
+    monkeypatch.chdir(tmp_path)
+    net.export('net')
+    return net
+
+
+def test_the_files_of_net_export(exported, capsys):
+    flags = ['net-symbol.json', 'net-0000.params', '--shape', '1,2,8,8']
+    assert export.main(flags) == 0
+    assert capsys.readouterr().out.startswith('model: net.onnx, checked in onnxruntime: ')
+    assert export.main([*flags, '--out', 'other.onnx']) == 0
+    assert Path('other.onnx').read_bytes() == Path('net.onnx').read_bytes()
+    X = numpy.random.default_rng(0).random((5, 2, 8, 8), 'float32')
+    found, = onnxruntime.InferenceSession('net.onnx').run(None, {'data': X})
+    assert_equal(found, exported(np.array(X)).asnumpy())
+
+
+@pytest.mark.parametrize('flags, words', [
+    (['net-0000.params'], 'net-symbol.json: add NAME-0000.params and --shape, the sizes of an example'),
+    (['--shape', '1,2,8,8'], 'net-symbol.json: add NAME-0000.params and --shape, the sizes of an example'),
+    (['net-0000.params', *['--shape', '1,2,8,8'] * 2], '--shape: must be given once for each input of the network'),
+    (['net-symbol.json', '--shape', '1,2,8,8'], 'net-symbol.json and net-symbol.json: must be the files of net.export'),
+    (['missing', '--shape', '1,2,8,8'], 'net-symbol.json and missing: must be the files of net.export'),
+    (['net-0000.params', '--shape', '1,2'], 'SymbolBlock cannot be traced with inputs (1, 2) or (5, 2), '),
+    (['net-0000.params', '--shape', '1,2,8,8', '--out', 'no/a.onnx'], 'no/a.onnx cannot be written: '),
+])
+def test_wrong_files_of_net_export(flags, words, exported, capfd):
+    before = sorted(Path().iterdir())
+    assert export.main(['net-symbol.json', *flags]) == 2
+    line, = [line for line in capfd.readouterr().err.splitlines() if line.startswith('export: ')]
+    assert line.startswith(f'export: {words}') and sorted(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize('shape', ['', '1,0', '1,x', '-1', ',', '1.5'])
+def test_wrong_shapes(shape, capsys):
+    with pytest.raises(SystemExit, match='2'):
+        export.main(['net-symbol.json', 'net-0000.params', f'--shape={shape}'])
+    assert capsys.readouterr().err == (f'export: --shape {shape}: must be sizes such as 1,3,224,224; --help shows all '
+                                       'flags\n')
 
 
 def programs():

@@ -12,9 +12,9 @@ from slow import slow
 
 from gluon_mgpu import concise, predict, scratch
 from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
-from gluon_mgpu.checkpoints.callback import checkpoints
+from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
 from gluon_mgpu.data.image_file import read_image
-from gluon_mgpu.load_run import find_run, trained_network
+from gluon_mgpu.load_run import trained_network
 from gluon_mgpu.mxnet_setup.compat import np
 
 
@@ -276,4 +276,4 @@ def test_a_run_on_an_unknown_dataset(dataset, devices, tmp_path, capsys):
 def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
     checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
     with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch|lacks the devices or'):
-        find_run(tmp_path / 'a.safetensors')
+        run_to_load(tmp_path / 'a.safetensors')

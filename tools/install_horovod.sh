@@ -28,6 +28,8 @@ fi
 # Let the Pythons that the build starts import MXNet
 export PYTHONPATH="$PWD/tools/horovod_build:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export CMAKE_POLICY_VERSION_MINIMUM=3.5 # gloo's own files are older than CMake 4 allows
+# For GCC 13 to 16: includes that the sources lack, and a template that is never used
+export CXXFLAGS="-include cstdint -include stdexcept -Wno-template-body ${CXXFLAGS:-}"
 export MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}"
 
 echo "Building Horovod into $venv; this takes a few minutes."

@@ -1,35 +1,58 @@
-"""Checks of numbers that users pass."""
+"""Checks of numbers and texts that users pass."""
 from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Callable
 
+SMALLEST, LARGEST = 2.0**-126, (2 - 2**-23) * 2.0**127  # of float32 above 0, with full precision
+LARGEST_INTEGER = 2**31 - 1  # more digits overflow in MXNet and NumPy
 
-def integer(name: str, value: int, minimum: int, maximum: int | None = None) -> int:
+
+def integer(name: str, value: int, minimum: int, maximum: int = LARGEST_INTEGER) -> int:
     """Return `value` as an int; raise ValueError if it is not an integer from `minimum` to `maximum`.
 
-    `name` begins the message. NumPy's integers are accepted, floats and text are not.
+    `name` begins the message. NumPy's integers are accepted; floats, text and booleans are not.
     """
-    rule = 'must be an integer ' + (f'of at least {minimum}' if maximum is None else f'from {minimum} to {maximum}')
     try:
-        number = operator.index(value)
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        raise ValueError(f'{name} {value!r}: {rule}') from None
-    if number < minimum or (maximum is not None and number > maximum):
-        raise ValueError(f'{name} {number}: {rule}')
+        number = None
+    if number is None or not minimum <= number <= maximum:
+        too_large = number is not None and number > maximum
+        limits = f'from {minimum} to {maximum}' if too_large or maximum < LARGEST_INTEGER else f'of at least {minimum}'
+        raise ValueError(f'{name} {value!r}: must be an integer {limits}')
     return number
 
 
+def not_empty(name: str, value: str) -> str:
+    """Return `value`; raise ValueError if it is no text or '', which an unset shell variable gives."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f'{name} {value!r}: must not be empty; give a value or leave the flag out')
+    return value
+
+
+def full_path(name: str, value: str) -> str:
+    """Return a path; ``~`` becomes the home folder, because shells do not expand it after ``=``. Checks as above."""
+    path = os.path.expanduser(not_empty(name, value))
+    if path.startswith('~'):
+        raise ValueError(f'{name} {value}: must be the full path, because this home folder is unknown')
+    return path
+
+
 def at_least_0(name: str, value: float | str, below: float = math.inf) -> float:
-    """Return `value`, possibly text, as a float; raise ValueError if it is not at least 0 and less than `below`."""
+    """Return `value`, possibly text, as a float; raise ValueError if it is not at least 0 and less than `below`.
+
+    As for `positive`, it must be 0 or in the range of float32.
+    """
     return _number(name, value, lambda number: 0 <= number < below,
                    'of at least 0' + (f' and less than {below:g}' if below < math.inf else ''))
 
 
 def positive(name: str, value: float | str) -> float:
-    """Return `value`, possibly text, as a float; raise ValueError if it is not finite and above 0."""
-    return _number(name, value, lambda number: 0 < number < math.inf, 'above 0')
+    """Return `value`, possibly text, as a float; raise ValueError if it is not above 0 and in the range of float32."""
+    return _number(name, value, lambda number: number > 0, 'above 0')
 
 
 def _number(name: str, value: float | str, is_valid: Callable[[float], bool], rule: str) -> float:
@@ -37,6 +60,8 @@ def _number(name: str, value: float | str, is_valid: Callable[[float], bool], ru
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not is_valid(number):
+    if not is_valid(number) or number == math.inf:
         raise ValueError(f'{name} {value!r}: must be a number {rule}')
+    if number and not SMALLEST <= number <= LARGEST:  # MXNet cannot read it
+        raise ValueError(f'{name} {value!r}: must be in the range of float32, {SMALLEST:.2g} to {LARGEST:.2g}')
     return number

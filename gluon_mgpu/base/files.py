@@ -1,14 +1,15 @@
-"""Atomic writing of files and pictures, and detecting a replaced folder."""
+"""Atomic writing, and detecting a replaced folder."""
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
+
+MAX_NAME = 255  # bytes, on all common file systems
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview, rename: Callable = os.replace) -> None:
@@ -23,13 +24,6 @@ def write_atomically(path: str | os.PathLike, content: bytes | memoryview, renam
     except OSError as error:
         error.filename = os.fspath(path)  # a full disk names no file, and other errors name the other file
         raise
-
-
-def write_picture(figure: Any, path: str | os.PathLike) -> None:
-    """Write a figure of Matplotlib like `write_atomically`; the suffix of `path` is the format, by default PNG."""
-    content = io.BytesIO()
-    figure.savefig(content, format=Path(path).suffix[1:] or None)
-    write_atomically(path, content.getbuffer())
 
 
 def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:
@@ -51,6 +45,23 @@ def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def check_writable(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
+    """Raise ValueError if `write_atomically` cannot write a file; writes nothing.
+
+    `new_folder` is a folder that need not exist yet.
+    """
+    target = Path(os.path.realpath(path))  # of a symbolic link, possibly a broken one
+    folder = target.parent
+    if len(os.fsencode(target.name)) + len('.part') > MAX_NAME:
+        raise ValueError(f'{path} cannot be written: its name must have at most {MAX_NAME - len(".part")} bytes')
+    if target.exists() and not target.is_file():
+        raise ValueError(f'{path} cannot be written: it exists and is not a file')
+    if new_folder is not None and folder == Path(os.path.realpath(new_folder)) and not folder.exists():
+        return
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f'{path} cannot be written: {folder} is not a writable folder')
 
 
 def _open_beside(path: Path) -> BinaryIO:

@@ -9,11 +9,12 @@ import argparse
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .checks import integer, positive
+from .checks import LARGEST_INTEGER, full_path, integer, not_empty, positive
 from .program import BAD_INPUT, run_program
 
 PICTURES = '.png', '.pdf', '.svg', '.jpg'
@@ -37,13 +38,8 @@ class Parser(argparse.ArgumentParser):
         return run_program(self.program, lambda: work(args))
 
 
-def integer_flag(minimum: int = 1, maximum: int | None = None) -> Callable[[str], int]:
-    """Return a type for argparse: an integer from `minimum` to `maximum`."""
-    return number_flag(integer, minimum, maximum, kind=int)
-
-
-def number_flag(check: Callable = positive, *limits: float | None, kind: type = float) -> Callable[[str], Any]:
-    """Return a type for argparse: a number that `check` accepts, by default one above 0; see `base.checks`."""
+def checked_flag(check: Callable, *limits: float, kind: type = str) -> Callable[[str], Any]:
+    """Return a type for argparse: a `kind` that ``check(name, value, *limits)`` accepts; see `base.checks`."""
     def convert(value: Any):
         with contextlib.suppress(ValueError):
             value = kind(value)
@@ -54,18 +50,30 @@ def number_flag(check: Callable = positive, *limits: float | None, kind: type = 
     return convert
 
 
-def text(value: str) -> str:
-    """Return `value`, for argparse; refuse '', which an unset shell variable gives."""
-    if not value:
-        raise argparse.ArgumentTypeError("'': must not be empty; give a value or leave the flag out")
-    return value
+def integer_flag(minimum: int = 1, maximum: int = LARGEST_INTEGER) -> Callable[[str], int]:
+    """Return a type for argparse: an integer from `minimum` to `maximum`."""
+    return checked_flag(integer, minimum, maximum, kind=int)
+
+
+def number_flag(check: Callable = positive, *limits: float) -> Callable[[str], float]:
+    """Return a type for argparse: a number that `check` accepts, by default one above 0."""
+    return checked_flag(check, *limits, kind=float)
+
+
+text = checked_flag(not_empty)  # types for argparse
+path = checked_flag(full_path)
+
+
+def quoted(path: str | os.PathLike) -> str:
+    """Return a path as one word of a printed command, also if it contains spaces or begins with a hyphen."""
+    return shlex.quote(f'./{path}' if str(path).startswith('-') else str(path))
 
 
 def picture(value: str) -> Path:
     """Return the path of a picture, for argparse; a name without a suffix gets .png."""
-    path = Path(text(value))
-    if value.endswith('/') or path.name in ('', '..') or os.path.isdir(path):
+    file = Path(path(value))
+    if value.endswith('/') or file.name in ('', '..') or os.path.isdir(file):
         raise argparse.ArgumentTypeError(f'{value}: must be the name of a file, not of a folder')
-    if path.suffix.lower() not in ('', *PICTURES):
+    if file.suffix.lower() not in ('', *PICTURES):
         raise argparse.ArgumentTypeError(f'{value}: must end in {", ".join(PICTURES)}')
-    return path if path.suffix else path.with_name(f'{path.name}.png')
+    return file if file.suffix else file.with_name(f'{file.name}.png')

@@ -58,6 +58,12 @@ def show(line: str, stream: TextIO | None = None) -> None:
             show(f'stdout cannot be written ({getattr(error, "strerror", None) or error})', sys.stderr)
 
 
+def warn(line: str) -> None:
+    """Print a line on stderr; see `show`."""
+    if sys.stderr is not None:  # None if Python was started without it
+        show(line, sys.stderr)
+
+
 def _discard_buffer(stream: TextIO, for_good: bool = True) -> None:
     """Flush a stream to /dev/null. Otherwise Python tries to write the rest again at exit, and fails."""
     with contextlib.suppress(OSError, ValueError):
@@ -126,12 +132,19 @@ def run_program(program: str, work: Callable[[], object]) -> int:
 
 def _end(program: str, line: str, status: int) -> int:
     if line:
-        show(f'{program}: {" ".join(line.split())}', sys.stderr)
+        # One line; spaces stay, because a printed command may contain the name of a folder
+        show(f'{program}: {" ".join(filter(None, map(str.strip, line.splitlines())))}', sys.stderr)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
         _discard_buffer(sys.stdout)
     return status
+
+
+def reason(error: Exception) -> str:
+    """Return the reason for an error in one line of at most 200 characters."""
+    line = ' '.join(str(getattr(error, 'strerror', None) or error).split()) or type(error).__name__
+    return line if len(line) <= 200 else line[:200] + '...'
 
 
 def clear_engine_errors() -> None:

@@ -23,7 +23,7 @@ import argparse
 import json
 import sys
 
-from ..base.flags import Parser, integer_flag, text
+from ..base.flags import Parser, integer_flag, path, text
 from ..base.machine import versions
 from ..checkpoints.run_folder import check_free, new_folder
 from ..data import DATASETS, load_data
@@ -100,8 +100,8 @@ def _parser() -> Parser:
     parser.add_argument('--dispatch', action='store_true',
                         help='also measure how long Python needs to start a step on 1 to 16 CPU contexts')
     parser.add_argument('--dataset', choices=DATASETS, default='glyphs', help='(default: %(default)s)')
-    parser.add_argument('--data-dir', type=text, metavar='DIR', help='folder that contains fashion-mnist/ and mnist/')
-    parser.add_argument('--out-dir', type=text, metavar='DIR',
+    parser.add_argument('--data-dir', type=path, metavar='DIR', help='folder that contains fashion-mnist/ and mnist/')
+    parser.add_argument('--out-dir', type=path, metavar='DIR',
                         help='new folder for scaling.json and scaling.png (default: runs/benchmark-DATE-TIME)')
     return parser
 

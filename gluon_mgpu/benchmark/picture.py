@@ -1,7 +1,7 @@
 """Plot of measured scaling. Imports matplotlib on first use."""
 from __future__ import annotations
 
-from ..base.files import write_picture
+from ..base.pictures import write_picture
 from ..plot import figure
 from .report import TITLES
 

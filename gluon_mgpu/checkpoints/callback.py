@@ -1,9 +1,7 @@
-"""Checkpoint callback: write checkpoints during a run and keep the last two; find the newest in a folder."""
+"""Checkpoint callback: write checkpoints during a run and keep the last two."""
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,47 +10,14 @@ import numpy
 from ..base.checks import integer
 from ..base.files import SameFolder
 from ..base.program import JobError, Stopped
+from ..training.callback import Callback
 from ..training.losses import DivergenceError
-from ..training.run import Callback, Run
+from ..training.run import Run
 from . import checkpoint
-from .checkpoint import CheckpointError
-from .file import DamagedError, Snapshot
+from .file import CheckpointError, Snapshot
+from .find import checkpoints, newest_checkpoint, steps_in_name
 
 NUM_KEPT = 2
-FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
-
-
-def checkpoints(folder, above: int = -1) -> list[Path]:
-    """Return the checkpoints in a folder written after more than `above` steps, newest first. Does not open them."""
-    found = [path for path in Path(folder).iterdir() if steps_in_name(path) > above]  # -1 for other files
-    return sorted(found, key=steps_in_name, reverse=True)
-
-
-def find_checkpoint(path: Path, log: Callable[[str], None]) -> tuple[Path | None, dict]:
-    """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder `path`.
-
-    Returns (None, {}) if the folder has none. Logs a line for each checkpoint there that is damaged or was renamed.
-    Raises CheckpointError for one that may be intact, but cannot be read: a run from an earlier one would replace it.
-    """
-    if not path.is_dir():
-        return path, checkpoint.read(path)[0]['metadata']
-    for file in checkpoints(path):
-        try:
-            metadata = checkpoint.read(file)[0]['metadata']
-        except DamagedError as error:
-            log(f'{error}; trying the previous checkpoint')
-            continue
-        if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run; `resume.py` reports it
-            return file, metadata
-        log(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
-    return None, {}
-
-
-def recorded_steps(metadata: dict) -> int | None:
-    """Return the number of training steps in a checkpoint's metadata; None if it is not of a `Run`."""
-    run = metadata.get('run')
-    steps = run.get('num_steps') if isinstance(run, dict) else None
-    return steps if isinstance(steps, int) else None
 
 
 class CheckpointCallback(Callback):
@@ -62,9 +27,7 @@ class CheckpointCallback(Callback):
     the file in a background thread while training continues. If writing fails, training continues, with a warning at
     the end of the epoch if the newest file could not be written; with `require`, the run ends.
 
-    After a signal to any worker, such as Ctrl-C, all workers raise `Stopped` at the same point: after a batch (with
-    several workers, possibly a few batches later), or before, during or after an evaluation. The caller then calls
-    `save_on_stop`, which writes a last checkpoint. A signal after the last evaluation is ignored: the run is complete.
+    After `Stopped`, the end of a `Run` after a signal, the caller calls `save_on_stop`, which writes a last checkpoint.
 
     Parameters
     ----------
@@ -105,7 +68,7 @@ class CheckpointCallback(Callback):
                 for unfinished in self.folder.glob(f'{name}*.part'):
                     unfinished.unlink()
         if self.resume is None:
-            other = run.workers.on_rank_0(lambda: find_checkpoint(self.folder, lambda line: None)[0])
+            other = run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0])
             if other:
                 raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
         else:
@@ -117,26 +80,17 @@ class CheckpointCallback(Callback):
             self._last = Path(self.resume)
 
     def batch_end(self, run: Run) -> None:
-        """Stop after a signal; write a checkpoint every `every` steps."""
-        _raise_if_signaled(run.workers.pending_signal())
+        """Write a checkpoint every `every` steps."""
         if self.every and run.num_steps % self.every == 0:
             self._save(run)
 
-    def epoch_trained(self, run: Run) -> None:
-        """Stop after a signal."""
-        _raise_if_signaled(run.workers.exchange_signal())
-
     def epoch_end(self, run: Run) -> None:
-        """Write a checkpoint if the run is complete or `every` is None; report a failed one; stop after a signal."""
-        complete = len(run.history) == run.num_epochs
-        if complete or not self.every:
+        """Write a checkpoint if the run is complete or `every` is None; report a failed one."""
+        if run.complete or not self.every:
             self._save(run)
-        if complete:
+        if run.complete:
             self._wait_for_writer()
         self._report_problem(run)
-        signum = run.workers.exchange_signal()  # also if complete, so that all workers wait for the file of rank 0
-        if not complete:  # otherwise the signal is too late
-            _raise_if_signaled(signum)
 
     def train_end(self, run: Run) -> None:
         """Wait for the background thread; warn if the last checkpoint could not be written."""
@@ -205,20 +159,9 @@ class CheckpointCallback(Callback):
             run.warn(f'{problem}; the run continues')
 
 
-def steps_in_name(path: Path) -> int:
-    """Return the number of steps in the name of a checkpoint; -1 for other files."""
-    found = FILE_NAME.fullmatch(path.name)
-    return int(found[1]) if found else -1
-
-
 def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
     num_batches = run.state()['num_batches']
     if num_batches:
         return f'in epoch {len(run.history) + 1} after {num_batches} batches'
     return f'after epoch {len(run.history)}'
-
-
-def _raise_if_signaled(signum: int) -> None:
-    if signum:
-        raise Stopped(signum)

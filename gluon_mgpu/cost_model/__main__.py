@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 
-from ..base.flags import Parser, integer_flag, text
+from ..base.flags import Parser, integer_flag, path, text
 from ..base.machine import num_cores, processor, versions
 from ..checkpoints.run_folder import check_free, new_folder
 from ..devices import parse_devices
@@ -34,7 +34,7 @@ def main(argv: list | None = None) -> int:
                              'without a GPU)')
     parser.add_argument('--rounds', type=integer_flag(), default=9, metavar='N',
                         help='number of measurements for each median (default: %(default)s)')
-    parser.add_argument('--out-dir', type=text, metavar='DIR',
+    parser.add_argument('--out-dir', type=path, metavar='DIR',
                         help='new folder for costs.json, allreduce.png and bytes.png '
                              '(default: runs/cost_model-DATE-TIME)')
     return parser.run(argv, _run)

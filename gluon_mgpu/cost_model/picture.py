@@ -6,7 +6,7 @@ from itertools import cycle
 
 import numpy
 
-from ..base.files import write_picture
+from ..base.pictures import write_picture
 from ..parallel.allreduce import ALGORITHMS
 from ..plot import figure
 

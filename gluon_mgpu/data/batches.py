@@ -94,14 +94,14 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
                          'use the same number, because every update is divided by batch_size')
     for name, batches in (('training', train_iter), ('test', test_iter)):
         shape, lowest, highest = _shape_and_labels(batches)
-        num_classes = 10 if net is None or not shape else _num_outputs(net, shape)
+        num_classes = 10 if net is None or not shape else num_outputs(net, shape)
         if num_classes is not None and (lowest < 0 or highest >= num_classes):
             raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has {num_classes} '
                              f'outputs: labels must be from 0 to {num_classes - 1}')
     return train_iter, test_iter
 
 
-def _num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
+def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
     """Return how many numbers a block returns per row of a batch of this shape, None if unknown.
 
     Does not change the block. On MXNet 1.9 the block need not be initialized.

@@ -68,6 +68,10 @@ class Workers:
         """
         return algorithm
 
+    def allreduce(self, array: Any) -> Any:
+        """Sum an array over all workers, in place, and return it; rarely blocks. All call this in the same order."""
+        return array
+
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
         """Return a ``gluon.Trainer`` that sums the gradients over all workers.
 
@@ -146,11 +150,6 @@ class Workers:
         Workers exchange signals whenever they gather values, so all get the same answer after the same batch.
         """
         return self._received_signal()
-
-    def exchange_signal(self) -> int:
-        """Exchange signals with all workers, then return as `pending_signal` does; blocks."""
-        self.allgather(None)
-        return self.pending_signal()
 
     def _received_signal(self) -> int:
         return self._signals.received if self._signals else 0

@@ -50,20 +50,6 @@ else:
 graph_from_json = mx.sym.load_json if MXNET_MAJOR < 2 else mx.sym.fromjson
 
 
-def zero_grad(net: gluon.Block, devices: list) -> None:
-    """Set the gradients of `net` on some of its devices to zero, in place; does not block.
-
-    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All are marked as written
-    by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
-    """
-    for param in net.collect_params().values() if devices else ():
-        if param.grad_req != 'null':
-            for device in devices:
-                if param.grad_req == 'write':
-                    param.grad(device)[:] = 0
-                param.data(device)._fresh_grad = True
-
-
 def children(block: gluon.Block) -> dict:
     """Return the layers that are direct children of a block, by name."""
     return {name: child() if isinstance(child, weakref.ref) else child for name, child in block._children.items()}

@@ -157,9 +157,9 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
     line = str(error) if isinstance(error, MXNetImportError) else ''
     if not line and isinstance(error, ImportError):
         name = (error.name or '').partition('.')[0]
-        remedy = how_to_unhide(error) or (name in PACKAGES and f'pip install {PACKAGES[name]}')
+        remedy = how_to_unhide(error) or (f'pip install {PACKAGES[name]}' if name in PACKAGES else '')
         if remedy or name == 'numpy':
-            line = obstacle() or f'{_line(error)}: {remedy}'
+            line = obstacle() or (remedy and f'{_line(error)}: {remedy}')
     if not line:
         return sys.__excepthook__(kind, error, trace)
     print(f'{line} (python -m gluon_mgpu.doctor shows the details)', file=sys.stderr)

@@ -20,15 +20,17 @@ from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, mx
 # parts there can be more; then some are created again in each step
 MAX_OPERATORS = 4
 
+# The names of MXNet 1.9 and 2
 OPERATORS = """
-    Activation amp_cast batch_dot BatchNorm broadcast_maximum broadcast_minimum clip Convolution Dropout elemwise_add
-    Embedding expand_dims Flatten FullyConnected L2Normalization LayerNorm LeakyReLU log_softmax pick Pooling repeat
-    reshape_like slice slice_axis smooth_l1 softmax SwapAxis tile UpSampling _maximum_scalar _minimum_scalar _np_copy
-    _np_dot _np_max _np_min _np_reshape _np_squeeze _np_sum _np_transpose _npi_absolute _npi_add _npi_add_scalar
-    _npi_broadcast_to _npi_concatenate _npi_dot _npi_exp _npi_flip _npi_greater_scalar _npi_less_equal_scalar _npi_log
-    _npi_matmul _npi_mean _npi_multiply _npi_multiply_scalar _npi_negative _npi_power_scalar _npi_rsubtract_scalar
-    _npi_rtrue_divide_scalar _npi_sign _npi_sqrt _npi_square _npi_stack _npi_subtract _npi_subtract_scalar _npi_tanh
-    _npi_true_divide _npi_true_divide_scalar _npi_where _npx_relu _npx_reshape _npx_sigmoid _split_v2
+    Activation amp_cast batch_dot BatchNorm broadcast_maximum broadcast_minimum clip Concat Convolution Dropout
+    elemwise_add Embedding expand_dims Flatten FullyConnected L2Normalization LayerNorm LeakyReLU log_softmax pick
+    Pooling repeat reshape_like slice slice_axis smooth_l1 softmax stack SwapAxis tile UpSampling _maximum_scalar
+    _minimum_scalar _np_copy _np_dot _np_max _np_min _np_reshape _np_squeeze _np_sum _np_transpose _npi_absolute
+    _npi_add _npi_add_scalar _npi_broadcast_to _npi_concatenate _npi_copy _npi_dot _npi_exp _npi_flip
+    _npi_greater_scalar _npi_less_equal_scalar _npi_log _npi_matmul _npi_max _npi_mean _npi_min _npi_multiply
+    _npi_multiply_scalar _npi_negative _npi_power_scalar _npi_repeats _npi_rsubtract_scalar _npi_rtrue_divide_scalar
+    _npi_sign _npi_sqrt _npi_square _npi_squeeze _npi_stack _npi_subtract _npi_subtract_scalar _npi_sum _npi_tanh
+    _npi_transpose _npi_true_divide _npi_true_divide_scalar _npi_where _npx_relu _npx_reshape _npx_sigmoid _split_v2
 """
 TESTED = frozenset(OPERATORS.split())
 
@@ -132,10 +134,8 @@ def _copy(symbol: Any) -> Any:
 
 
 def _signature(arg) -> tuple:
-    """Return shape and dtype of an array, or of each in a list; `FlatParams` saves 45 us by storing them."""
-    if isinstance(arg, list):
-        return getattr(arg, 'signature', None) or tuple(map(_signature, arg))
-    return arg.shape, arg.dtype
+    """Return shape and dtype of an array, or of each in a list."""
+    return tuple(map(_signature, arg)) if isinstance(arg, list) else (arg.shape, arg.dtype)
 
 
 def _same(arrays: list, others: list) -> bool:

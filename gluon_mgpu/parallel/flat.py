@@ -12,15 +12,13 @@ class FlatParams(list):
     """Copies of parameters on a device, with gradients attached: a list of arrays that are parts of one array.
 
     The parameters may have any shapes, and must have one dtype. The attribute ``flat`` is the one array: changing it
-    changes the parameters, and ``flat.grad`` contains all gradients. ``signature`` has the shapes and dtypes of the
-    parameters, which `hybridized` needs at each call.
+    changes the parameters, and ``flat.grad`` contains all gradients.
     """
 
     def __init__(self, params: list, device: Context):
         self.flat = np.concatenate([p.as_in_ctx(device).reshape(-1) for p in params])
         self.flat.attach_grad()
         super().__init__(_views(self.flat, params))
-        self.signature = tuple((p.shape, p.dtype) for p in self)
         autograd.mark_variables(self, _views(self.flat.grad, params))
         for p in self:
             p.attach_grad = _raise_attached

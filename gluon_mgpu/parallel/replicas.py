@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..mxnet_setup.compat import autograd, np, zero_grad
+from ..mxnet_setup.compat import autograd, gluon, np
 from .flat import flattened
 from .split import split_and_load
 from .sync_batch_norm import SyncBatchNorm
@@ -55,3 +55,17 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
         y_hats = list(y_hat) if isinstance(y_hat, (list, tuple)) else [y_hat]
         autograd.backward(y_hats, [np.zeros_like(y_hat) for y_hat in y_hats])  # updates the statistics on MXNet 2
     zero_grad(net, idle_devices)
+
+
+def zero_grad(net: gluon.Block, devices: list) -> None:
+    """Set the gradients of `net` on some of its devices to zero, in place; does not block.
+
+    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All are marked as written
+    by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
+    """
+    for param in net.collect_params().values() if devices else ():
+        if param.grad_req != 'null':
+            for device in devices:
+                if param.grad_req == 'write':
+                    param.grad(device)[:] = 0
+                param.data(device)._fresh_grad = True

@@ -16,8 +16,6 @@ from .flat import flatten_gradients
 # Limits of one multi_sgd_update: the number of parameters, and the size of the smallest relative to the largest (the
 # operator takes as long for each parameter as for the largest)
 MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
-
-
 # Their updates depend on random numbers, or on how often the optimizer was called, so replicas would drift apart
 REFUSED = {'LARS', 'LBSGD', 'Nadam', 'SGLD'}
 
@@ -27,8 +25,8 @@ class Trainer(gluon.Trainer):
 
     Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. With SGD, this one raises no error for a gradient
     that no backward pass has renewed. With several dtypes, the calls are not fewer. With another optimizer than SGD,
-    ``ignore_stale_grad`` or ``contrib.amp``, only the sums are fewer. Raises ValueError on several devices for another
-    `kvstore` than 'device' and 'local', and for the optimizers in `REFUSED`.
+    ``ignore_stale_grad`` or ``contrib.amp``, only the sums can be fewer. Raises ValueError on several devices for
+    another `kvstore` than 'device' and 'local', and for the optimizers in `REFUSED`.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..base.flags import Parser, picture, text
+from ..base.flags import Parser, path, picture
 from .draw import draw
 from .read import read
 
@@ -13,7 +13,7 @@ from .read import read
 def main(argv: list | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = Parser('gluon_mgpu.timeline', "Draw a Chrome trace of MXNet's profiler, one lane per device.")
-    parser.add_argument('trace', type=text, metavar='TRACE.json', help='trace written by a chapter with --timeline')
+    parser.add_argument('trace', type=path, metavar='TRACE.json', help='trace written by a chapter with --timeline')
     parser.add_argument('--out', type=picture, metavar='FILE',
                         help='the picture to write (default: beside the trace, .png)')
     parser.add_argument('--title', help='title of the picture (default: the name of the trace)')

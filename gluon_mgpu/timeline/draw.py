@@ -1,8 +1,7 @@
 """Drawing of a timeline: one lane per device, one colour per phase. Imports matplotlib on first use."""
 from __future__ import annotations
 
-from ..base.files import write_picture
-from ..plot import in_lines
+from ..base.pictures import in_lines, write_picture
 from .read import Event, step_time
 
 COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'allreduce': 'tab:red', 'update': 'tab:green',

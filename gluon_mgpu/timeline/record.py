@@ -8,6 +8,7 @@ from typing import Any
 from ..base.checks import integer
 from ..base.files import write_atomically
 from ..base.machine import num_cores
+from ..base.program import reason
 from ..mxnet_setup.compat import npx
 from ..training.parameters import check_initialized
 from ..training.run import Callback, Run
@@ -111,8 +112,8 @@ class Timeline(Callback):
             which = f'the median of {len(steps)} steps' if len(steps) > 1 else 'one step'
             draw(events, self.picture, f'{self.heading}: {which}')
             run.print(f'timeline: {self.picture}')
-        except (OSError, ValueError) as error:  # for example a full disk
-            run.warn(f'no timeline: {getattr(error, "strerror", None) or error}')
+        except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
+            run.warn(f'no timeline: {reason(error)}')
 
     def close(self) -> str:
         """Stop profiling; return the trace, '' if there is none or it was not written. Can be called at any time."""

@@ -1,4 +1,4 @@
-"""The progress bar of a run."""
+"""The progress bar of a run, and lines above it."""
 from __future__ import annotations
 
 import sys
@@ -6,12 +6,17 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..base.program import show, warn
+
 
 class Progress:
-    """A progress bar that counts batches over all epochs of a run; shown only on a terminal, and not if `quiet`."""
+    """A progress bar that counts batches over all epochs of a run; shown only on a terminal, and not if `quiet`.
 
-    def __init__(self, quiet: bool):
-        self._quiet = quiet
+    Workers above rank 0 print nothing.
+    """
+
+    def __init__(self, quiet: bool, rank: int = 0):
+        self._rank, self._quiet = rank, quiet or rank > 0
         self._bar: Any = None
 
     def begin_epoch(self, text: str, done: int, total: int) -> None:
@@ -26,6 +31,18 @@ class Progress:
         if num_batches and not self._bar.disable:
             self._bar.set_postfix_str(f'loss {loss:.3f}, {images_per_second:,.0f} images/s', refresh=False)
         self._bar.update(num_batches)
+
+    def print(self, line: str) -> None:
+        """Print a line above the bar, unless `quiet`."""
+        if not self._quiet:
+            with tqdm.external_write_mode():
+                show(line)
+
+    def warn(self, line: str) -> None:
+        """Print a line above the bar on stderr, even if `quiet`."""
+        if self._rank == 0 and sys.stderr is not None:
+            with tqdm.external_write_mode(file=sys.stderr):
+                warn(line)
 
     def close(self) -> None:
         """Remove the bar from the screen."""

@@ -1,17 +1,33 @@
-"""Learning-rate schedules, built from MXNet's schedulers."""
+"""Learning-rate schedules, built from MXNet's schedulers. Can be imported without MXNet."""
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from itertools import count
 
-from ..base.checks import integer, positive
-from ..mxnet_setup.compat import mx
+from ..base.checks import SMALLEST, at_least_0, integer, positive
 
 SCHEDULES = ('constant', 'cosine', 'step')
 
 
-def check_lr(lr: float | Callable) -> float | Callable:
+def check_lr(lr: float | Callable, name: str = 'lr') -> float | Callable:
     """Return a schedule as it is, or a learning rate as a float; raise ValueError if it is not above 0."""
-    return lr if callable(lr) else positive('lr', lr)
+    return lr if callable(lr) else positive(name, lr)
+
+
+def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
+    """Yield the learning rate of each update, from the first; None if `lr` is None.
+
+    Raises ValueError for a rate below 0 or not finite. MXNet cannot read rates between 0 and `SMALLEST`: they become 0.
+    """
+    from ..mxnet_setup.compat import mx
+    if isinstance(lr, mx.lr_scheduler.LRScheduler):
+        lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
+    for update in count(1):
+        rate = lr(update) if callable(lr) else lr
+        if rate is not None:
+            rate = at_least_0(f'the learning rate of update {update},', 0 if 0 < rate < SMALLEST else rate)
+        yield rate
 
 
 def schedule(name: str, lr: float, num_steps: int, warmup_steps: int = 0) -> Callable[[int], float]:
@@ -29,6 +45,7 @@ def schedule(name: str, lr: float, num_steps: int, warmup_steps: int = 0) -> Cal
     warmup_steps : int
         Number of updates in which the rate rises linearly to `lr`, counted in `num_steps`.
     """
+    from ..mxnet_setup.compat import mx
     if name not in SCHEDULES:
         raise ValueError(f'schedule {name!r}: must be one of {", ".join(SCHEDULES)}')
     num_steps = integer('num_steps', num_steps, minimum=1)

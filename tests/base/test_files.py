@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from gluon_mgpu.base import files as module
-from gluon_mgpu.base.files import SameFolder, write_atomically, write_picture
+from gluon_mgpu.base.files import SameFolder, write_atomically
+from gluon_mgpu.base.pictures import write_picture
 
 
 def test_threads_write_one_file_at_the_same_time(tmp_path):

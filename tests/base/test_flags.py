@@ -3,7 +3,7 @@ import argparse
 
 import pytest
 
-from gluon_mgpu.base.flags import Parser, integer_flag, number_flag, picture, text
+from gluon_mgpu.base.flags import Parser, integer_flag, number_flag, path, picture, quoted, text
 
 
 def test_flags():
@@ -40,3 +40,14 @@ def test_pictures_that_cannot_be_written(tmp_path):
 def test_a_picture_without_suffix_gets_png():
     """matplotlib adds the suffix as well, and programs print the name."""
     assert [str(picture(name)) for name in ('pic', 'a.b/pic', 'pic.svg')] == ['pic.png', 'a.b/pic.png', 'pic.svg']
+
+
+def test_a_home_folder_that_the_shell_did_not_expand(monkeypatch):
+    monkeypatch.setenv('HOME', '/home/me')
+    assert (path('~/x'), path('x~'), str(picture('~/x'))) == ('/home/me/x', 'x~', '/home/me/x.png')
+    with pytest.raises(argparse.ArgumentTypeError, match='~nosuchuser/x: must be the full path, because this home'):
+        path('~nosuchuser/x')
+
+
+def test_paths_in_printed_commands():
+    assert [quoted(name) for name in ('runs/a', 'two  spaces', '-dash')] == ['runs/a', "'two  spaces'", './-dash']

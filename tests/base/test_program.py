@@ -1,5 +1,6 @@
 """Tests of how programs end: with an exit status and one line."""
 import os
+import shlex
 import subprocess
 import sys
 
@@ -22,6 +23,7 @@ def end_with(error, capsys):
 
 @pytest.mark.parametrize(('error', 'status', 'line'), [
     (ValueError('no\n  good'), 2, 'program: no good'),
+    (ValueError("resume with: --resume 'two  spaces'"), 2, "program: resume with: --resume 'two  spaces'"),
     (FileNotFoundError(2, 'No such file', 'x'), 2, 'program: x: No such file'),
     (KeyboardInterrupt(), 130, 'program: interrupted'),
     (MemoryError('Unable to allocate 9 TiB'), 1,
@@ -49,7 +51,7 @@ def test_the_naive_engine_shows_where_mxnet_failed(capsys, monkeypatch):
 
 
 def test_a_pipe_that_its_reader_has_closed(capfd):
-    command = f'{sys.executable} -m gluon_mgpu.devices | true; exit ${{PIPESTATUS[0]}}'
+    command = f'{shlex.quote(sys.executable)} -m gluon_mgpu.devices | true; exit ${{PIPESTATUS[0]}}'
     statuses = {subprocess.run(['bash', '-c', f'sleep 0.1; {command}']).returncode for _ in range(2)}
     assert statuses <= {0, 1} and capfd.readouterr().err == ''  # 0 if it was faster than true
 

@@ -434,6 +434,19 @@ def test_a_parameter_of_unknown_shape(devices, tmp_path):
     assert (loaded.w.data(devices[0]).asnumpy() == saved.w.data(devices[0]).asnumpy()).all()
 
 
+def test_parameters_of_unknown_shape_in_float64(devices, tmp_path):
+    """MXNet's initializers cannot create them, but a checkpoint has their values."""
+    saved, loaded = network(devices[:1]), network(devices)
+    saved(np.zeros((1, 1, 6, 6), ctx=devices[0]))
+    for net in (saved, loaded):
+        net.cast('float64')
+    checkpoint.save(tmp_path / 'a', saved)
+    checkpoint.load(tmp_path / 'a', loaded)
+    for name, on_devices in copies(loaded).items():
+        kept, = copies(saved)[name]
+        assert all(array.dtype == 'float64' and (array.asnumpy() == kept.asnumpy()).all() for array in on_devices)
+
+
 def test_a_fifo_is_rejected_without_waiting(tmp_path):
     os.mkfifo(tmp_path / 'a')
     with pytest.raises(CheckpointError, match='a: not a regular file'):

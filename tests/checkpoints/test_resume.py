@@ -11,15 +11,14 @@ from history_csv import history
 from slow import slow
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.base.program import JobError
-from gluon_mgpu.checkpoints import callback, checkpoint, resume
-from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
+from gluon_mgpu.checkpoints import callback, checkpoint
+from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.find import checkpoints
 from gluon_mgpu.checkpoints.resume import check_same_run
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.training.history import Epoch
+from gluon_mgpu.training.callback import Callback
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.schedules import schedule
 
@@ -240,6 +239,9 @@ def test_flags_of_another_run_are_rejected(flags, message, program):
 
 def test_another_momentum_is_rejected():
     check_same_run({'momentum': 0.0}, {'momentum': 0.0})
+    check_same_run({}, {'momentum': 0.0})  # recorded before there was a momentum
+    with pytest.raises(ValueError, match='--weight-decay 0.1: the run to resume has 0.0'):
+        check_same_run({}, {'weight_decay': 0.1})
     with pytest.raises(ValueError, match='--momentum 0.9: the run to resume has 0'):
         check_same_run({'momentum': 0.0}, {'momentum': 0.9})
 
@@ -253,19 +255,14 @@ def test_another_precision_or_chapter_is_rejected(program):
         check_same_run({'dtype': 'float16'}, {'dtype': 'float32'})
 
 
-def test_a_run_of_an_earlier_version(program, monkeypatch):
-    """It has no flags of a schedule, and no learning rate in its history."""
-    earlier = Epoch._fields[:-1]
-    new = ('accumulate', 'lr_schedule', 'warmup_epochs')
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, 'state', lambda run, state=Run.state: {
-            **state(run), 'history': [list(epoch[:len(earlier)]) for epoch in run.history]})
-        program.start('--num-epochs', 1)
-    config = {name: value for name, value in program.config().items() if name not in new}
+def test_a_run_recorded_before_settings_existed(program):
+    """They have their defaults, and a change from them is a change."""
+    program.start('--num-epochs', 1)
+    config = {name: value for name, value in program.config().items() if name not in ('accumulate', 'lr_schedule')}
     (program.out / 'config.json').write_text(json.dumps(config))
-    status, _, err = program('--resume', program.out, '--num-epochs', 2)
-    assert (status, err) == (0, '')
-    assert [row['lr'] for row in history(program.out)] == ['', '0.2']
+    assert program('--resume', program.out, '--num-epochs', 2)[0] == 0
+    assert program.config()['resumed'][0]['changed'] == {'num_epochs': [1, 2]}
+    assert program.config()['accumulate'] == 1
 
 
 def test_an_earlier_checkpoint_is_used_only_if_no_newer_one_would_be_lost(program):
@@ -318,38 +315,67 @@ def test_a_renamed_checkpoint(program):
     assert f'{newer.name} is newer and would be lost' in error_of(program, '--resume', best)
     forged = best.rename(program.out / 'checkpoint-99999999.safetensors')
     assert f'{newer.name} is newer and would be lost' in error_of(program, '--resume', forged)
-    status, out, _ = program('--resume', program.out)
-    assert status == 0 and f'{forged} was renamed: it was written at step 4; trying the previous checkpoint\n' in out
+    status, out, err = program('--resume', program.out, '--quiet')  # a warning, also if quiet
+    assert status == 0 and err == f'{forged} was renamed: it was written at step 4; trying the previous checkpoint\n'
+    status, out, err = program('--resume', program.out, '--no-quiet')
     assert f'resuming from {newer}' in out
     forged.unlink()
     newer = newer.rename(program.out / 'last.safetensors')
     assert program('--resume', newer, '--num-epochs', 3)[0] == 0
 
 
-@pytest.mark.parametrize('flags, differing', [
-    (['--seed', 1], 'seed 1, not 0'), (['--train-size', 48], 'train_size 48, not 64'),
-    (['--dataset', 'glyphs', '--train-size', 64], 'dataset glyphs, not mnist')])
-def test_a_checkpoint_of_another_run(flags, differing, program):
+@pytest.mark.parametrize('flags', [['--lr', 0.3], ['--seed', 1], []])
+def test_a_checkpoint_of_another_run(flags, program):
+    """Also of one that only has another learning rate, or none of its settings differs."""
     program.start('--num-epochs', 1)
     mine, program.out = program.out, program.out.parent / 'other'
     program.start('--num-epochs', 2, *flags)
     theirs, program.out = checkpoints(program.out)[0], mine
     copied = mine / 'checkpoint-00000088.safetensors'
     shutil.copy(theirs, copied)
-    assert f'{copied} is of another run ({differing}): move it elsewhere' in error_of(program, '--resume', copied)
+    assert f'{copied} is of another run: move it elsewhere' in error_of(program, '--resume', copied)
     copied.rename(mine / theirs.name)
-    for flags in (['--resume', mine], ['--resume', 'auto', '--out-dir', mine]):
-        assert f'{theirs.name} is of another run ({differing}): move it elsewhere' in error_of(program, *flags)
+    for words in (['--resume', mine], ['--resume', 'auto', '--out-dir', mine]):
+        assert f'{theirs.name} is of another run: move it elsewhere' in error_of(program, *words)
 
 
-def test_a_checkpoint_of_a_run_on_other_data(program, tmp_path):
-    program.start('--num-epochs', 1)
-    mine, program.out = program.out, program.out.parent / 'other'
-    idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(64, 16, seed=1))
-    program.start('--num-epochs', 2)
-    theirs, program.out = checkpoints(program.out)[0], mine
-    shutil.copy(theirs, mine / theirs.name)
-    assert re.search(r'is of another run \(train_digest .*\): move it elsewhere', error_of(program, '--resume', mine))
+def test_history_csv_is_that_of_the_resumed_state(program):
+    """Also if it was removed, or has epochs that an earlier checkpoint undoes."""
+    program.start('--num-epochs', 2, '--checkpoint-every', 3)
+    (program.out / 'history.csv').unlink()
+    assert program('--resume', program.out)[0] == 0 and len(history(program.out)) == 2
+    checkpoints(program.out)[0].unlink()  # the next one is within epoch 2
+    seen = []
+
+    class Look(Callback):
+        def epoch_begin(self, run):
+            seen.append(len(history(program.out)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [Look()])
+        assert program('--resume', program.out)[0] == 0
+    assert seen == [1] and len(history(program.out)) == 2
+
+
+def test_a_moved_run_with_a_kept_export_path(program, tmp_path):
+    (tmp_path / 'models').mkdir()
+    program.start('--num-epochs', 1, '--export', 'models/a.onnx')
+    moved = program.out.rename(tmp_path / 'moved')
+    shutil.rmtree(tmp_path / 'models')
+    status, _, err = program('--resume', moved, '--num-epochs', 2)
+    assert status == 0 and re.fullmatch(r'the model will not be exported because .*a.onnx cannot be written: .*; '
+                                        'name another file as --export\n', err)
+    status, _, err = program('--resume', moved, '--export', tmp_path / 'models/a.onnx')
+    assert status == 2 and 'cannot be written' in err
+
+
+def test_switches_can_be_switched_off(program):
+    program.start('--num-epochs', 1, '--quiet', '--require-checkpoint')
+    status, out, _ = program('--resume', program.out, '--no-quiet', '--no-require-checkpoint', '--num-epochs', 2)
+    assert status == 0 and 'epoch 2/2' in out
+    config = program.config()
+    assert (config['quiet'], config['require_checkpoint'], config['plot']) == (False, False, False)
+    assert config['resumed'][0]['changed'] == {'num_epochs': [1, 2], 'require_checkpoint': [True, False]}
 
 
 @pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'training'),
@@ -425,28 +451,3 @@ def test_a_run_that_has_ended_does_not_touch_the_network(chapter, devices, data)
         chapter.train(2, BATCH, 0.1, devices=devices, data=data(), run=run, **options)
     if options:
         assert (options['net'].weight.data(devices[0]).asnumpy() == before).all()
-
-
-class SecondWorkerFinds(Workers):
-    """Two workers; `found` says whether the second one has the run."""
-
-    hosts = 'a', 'b'
-
-    def __init__(self, found):
-        super().__init__()
-        self.found = found
-
-    def allgather(self, value):
-        return [value, self.found]
-
-
-@pytest.mark.parametrize('auto', [True, False])
-def test_a_run_on_another_machine(tmp_path, auto):
-    folder = str(tmp_path / 'run')
-    where = (resume.AUTO, folder) if auto else (folder, None)
-    resume.check_on_rank_0(*where, SecondWorkerFinds(False))  # no run anywhere
-    with pytest.raises(JobError, match=f'^--resume {where[0]}: {folder} is on b and not on a, where worker 0 reads'):
-        resume.check_on_rank_0(*where, SecondWorkerFinds(True))
-    (tmp_path / 'run').mkdir()
-    (tmp_path / 'run/config.json').touch()
-    resume.check_on_rank_0(*where, SecondWorkerFinds(False))

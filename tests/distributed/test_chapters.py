@@ -130,9 +130,9 @@ def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
         assert whole.end() == 0, whole.text
     after_a_checkpoint = f'until ls {tmp_path}/run/checkpoint-*.safetensors >/dev/null 2>&1; do sleep 0.02; done'
     once = f'[ -e {tmp_path}/killed ] || {{ touch {tmp_path}/killed; ({after_a_checkpoint}; kill -9 $$) & }}; '
-    line = ' '.join(map(str, command('scratch', flags, tmp_path / 'run')))
-    loop = (f"until {PYTHON} {LAUNCHER} --gloo -np 2 -H localhost:2 sh -c '{once} exec {line}'; "
-            'do sleep 1; done')
+    line = shlex.join(map(str, command('scratch', flags, tmp_path / 'run')))
+    job_of_two = [PYTHON, str(LAUNCHER), '--gloo', '-np', '2', '-H', 'localhost:2', 'sh', '-c', f'{once} exec {line}']
+    loop = f'until {shlex.join(job_of_two)}; do sleep 1; done'
     done = run(['bash', '-c', loop], timeout=200)
     assert done.returncode == 0 and f'resuming from {tmp_path}/run/checkpoint-' in done.stdout
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')

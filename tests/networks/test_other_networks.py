@@ -2,7 +2,7 @@
 import numpy
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
@@ -96,8 +96,9 @@ def make(layers, devices, seed, frozen=()):
     """Return a network with float64 parameters from a seed; those whose names are in `frozen` are not trained."""
     net = sequential(*layers())
     net.initialize(init.Xavier(), ctx=devices)
-    for device in devices:
-        net(np.zeros((1, 2, 6, 6), ctx=device))
+    with autograd.train_mode():  # infer all shapes
+        for device in devices:
+            net(np.zeros((1, 2, 6, 6), ctx=device))
     net.cast('float64')
     rng = numpy.random.default_rng(seed)
     for name, param in by_name(net).items():
@@ -282,3 +283,76 @@ def test_what_cannot_be_traced_is_refused_in_one_line(call, devices):
         with autograd.record(), pytest.raises(ValueError, match=message) as error:
             call(net, np.ones((5, 2, 2), ctx=devices[0]))
         assert len(str(error.value).splitlines()) == 1
+
+
+class Recurrent(HybridBlock):
+    """Gets its states, and returns one output."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = gluon.rnn.LSTM(4, input_size=3)
+
+    def forward(self, X, *states):
+        return self.rnn(X, list(states))[0]
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces it with arrays')
+def test_a_recurrent_layer_with_given_states(devices, seed):
+    net = Recurrent()
+    net.initialize(init.Normal(1), ctx=devices)
+    X = np.array(numpy.random.default_rng(seed).normal(size=(5, 2, 3)), dtype='float32', ctx=devices[1])
+    states, gradients = [np.zeros((1, 2, 4), ctx=devices[1]) for _ in 'hc'], []
+    for call in (net, hybridized(net)):
+        with autograd.record():
+            Y = call(X, *states)
+        Y.backward()
+        gradients.append([Y.asnumpy(), *(param.grad(devices[1]).asnumpy() for param in trainable(net))])
+    for expected, found in zip(*gradients):
+        numpy.testing.assert_allclose(found, expected, rtol=1e-5)  # float32
+
+
+def layer(block, shape=(2, 3, 8, 8)):
+    block.initialize()
+    return block(np.ones(shape))
+
+
+def cell(kind):
+    block = kind(4)
+    block.initialize()
+    return block(np.ones((2, 3)), block.begin_state(2))
+
+
+def model(name):
+    return layer(gluon.model_zoo.vision.get_model(name), (1, 3, 299, 299))
+
+
+def metric(kind):
+    kind.update([np.zeros(4)], [np.ones((4, 3))])
+
+
+def concurrent():
+    block = gluon.contrib.nn.HybridConcurrent()
+    block.add(nn.Dense(2), nn.Dense(3))
+    return layer(block)
+
+
+ROWS = np.ones((4, 3))
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='of MXNet 1.9')
+@pytest.mark.parametrize('call', [
+    lambda: layer(nn.GroupNorm(1)), lambda: layer(nn.InstanceNorm()), lambda: layer(nn.ReflectionPad2D(1)), concurrent,
+    lambda: layer(gluon.contrib.nn.PixelShuffle2D(2), (1, 4, 3, 3)),
+    lambda: layer(nn.Embedding(5, 3, sparse_grad=True), (2,)), lambda: cell(gluon.rnn.LSTMCell),
+    lambda: gluon.loss.KLDivLoss()(ROWS, ROWS), lambda: gluon.loss.HuberLoss()(ROWS, ROWS),
+    lambda: gluon.loss.HingeLoss()(ROWS, ROWS), lambda: gluon.loss.SquaredHingeLoss()(ROWS, ROWS),
+    lambda: gluon.loss.LogisticLoss()(ROWS, ROWS), lambda: gluon.loss.TripletLoss()(ROWS, ROWS, ROWS),
+    lambda: gluon.loss.CTCLoss()(np.ones((2, 6, 5)), np.ones((2, 3))),
+    lambda: gluon.loss.CosineEmbeddingLoss()(ROWS, ROWS, np.ones(4)), lambda: gluon.loss.PoissonNLLLoss()(ROWS, ROWS),
+    lambda: gluon.loss.SDMLLoss()(ROWS, ROWS), lambda: model('squeezenet1.0'), lambda: model('densenet121'),
+    lambda: model('mobilenetv2_0.25'), lambda: model('inceptionv3'), lambda: metric(mx.metric.Accuracy()),
+    lambda: metric(mx.metric.Loss()), lambda: metric(mx.metric.Perplexity(None)),
+    lambda: gluon.utils.clip_global_norm([ROWS], 1.0)])
+def test_what_docs_notebooks_says_does_not_run_with_numpy_semantics(call):
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        call()

@@ -1,16 +1,14 @@
 """bfloat16: the devices that support it, the parts that stay float32, and the error."""
 import numpy
 import pytest
+from bfloat16 import needs_bfloat16
 
 from gluon_mgpu import concise
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import precision
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
 from gluon_mgpu.networks.resnet import Residual
-
-needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in precision.processor_flags(),
-                                    reason='needs MXNet 1.9 and a CPU with avx512_bf16')
 
 
 @pytest.mark.parametrize(('dtype', 'devices', 'message'), [

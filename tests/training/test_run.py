@@ -10,8 +10,8 @@ import pytest
 from history_csv import history
 
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.training import progress, run as module
-from gluon_mgpu.training.history import Epoch
+from gluon_mgpu.training import epoch as epoch_module, progress
+from gluon_mgpu.training.history import summary
 from gluon_mgpu.training.losses import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.timer import Accumulator, Timer
@@ -21,7 +21,7 @@ from gluon_mgpu.training.timer import Accumulator, Timer
 def clock(monkeypatch):
     """A fake clock: a list with the time in seconds, which the test changes."""
     now = [100.0]
-    monkeypatch.setattr(module.time, 'perf_counter', lambda: now[0])
+    monkeypatch.setattr(epoch_module.time, 'perf_counter', lambda: now[0])
     return now
 
 
@@ -46,6 +46,7 @@ def test_accumulator():
 
 
 NO_PARAMETERS = [[], []]  # a network on two devices
+NOT_BEGUN = {'num_batches': 0, 'epoch_length': 0, 'loss': 0.0, 'rows': 0, 'seconds': 0.0}  # an epoch
 
 
 def feed(run, batches):
@@ -75,7 +76,7 @@ def test_history_by_hand(tmp_path, capsys, clock):
     assert next(epochs, 'no more') == 'no more'
     assert [e.epoch for e in run.history] == [1, 2]
     assert run.history[1].loss == 1  # the sums of the first epoch are not in it
-    assert run.summary(['cpu(0)']) == "test acc: 0.75, 0.4 sec/epoch on ['cpu(0)']"
+    assert summary(run.history, ['cpu(0)']) == "test acc: 0.75, 0.4 sec/epoch on ['cpu(0)']"
 
     assert history(tmp_path) == [
         {'epoch': '1', 'seconds': '0.500', 'loss': '3.000000', 'test_acc': '0.2500', 'images_per_second': '8.0',
@@ -97,7 +98,7 @@ def test_history_is_written_after_each_epoch(tmp_path):
 
 def test_a_run_continues_after_completed_epochs():
     run = Run(num_epochs=3, quiet=True)
-    run.history = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.0, 1.0, 0.5, 100.0)]
+    run.restore({'history': [[1, 2.0, 1.5, 0.4, 100.0], [2, 2.0, 1.0, 0.5, 100.0]], 'num_steps': 2, **NOT_BEGUN})
     epochs = []
     for epoch in run.epochs(NO_PARAMETERS):
         epochs.append(epoch)
@@ -160,9 +161,9 @@ def test_callbacks():
         run.end_epoch(0.5)
     run.close()  # a second time: nothing happens
     assert callback.calls == [
-        ('epoch_begin', 0, 0), ('batch_end', 1, 0), ('batch_end', 2, 0), ('epoch_trained', 2, 0), ('epoch_end', 2, 1),
-        ('epoch_begin', 0, 1), ('batch_end', 1, 1), ('batch_end', 2, 1), ('epoch_trained', 2, 1), ('epoch_end', 2, 2),
-        ('train_end', 2, 2)]
+        ('epoch_begin', 0, 0), ('batch_end', 1, 0), ('batch_end', 2, 0), ('epoch_trained', 2, 0), ('epoch_end', 0, 1),
+        ('epoch_begin', 0, 1), ('batch_end', 1, 1), ('batch_end', 2, 1), ('epoch_trained', 2, 1), ('epoch_end', 0, 2),
+        ('train_end', 0, 2)]
 
 
 def test_train_end_is_called_after_an_error():
@@ -172,6 +173,17 @@ def test_train_end_is_called_after_an_error():
         for _ in run.epochs(NO_PARAMETERS):
             feed(run, [[[float('nan')]], [[1.0]], [[1.0]]])
     assert [name for name, *_ in callback.calls] == ['epoch_begin', 'batch_end', 'train_end']
+
+
+def test_train_end_of_all_callbacks_is_called_after_an_error_in_one():
+    class Failing(Callback):
+        def train_end(self, run):
+            raise ValueError('no')
+
+    callback = Recorder()
+    with pytest.raises(ValueError, match='no'):
+        Run(num_epochs=1, quiet=True, callbacks=[Failing(), callback]).close()
+    assert [name for name, *_ in callback.calls] == ['train_end']
 
 
 @pytest.mark.parametrize('net', [
@@ -262,7 +274,7 @@ def test_a_run_resumed_within_an_epoch_needs_as_many_batches():
 
 def test_the_seconds_before_an_interruption_count(clock):
     run = Run(1, quiet=True)
-    run.restore({'history': [], 'num_steps': 2, 'num_batches': 2, 'loss': 4.0, 'rows': 4, 'seconds': 6.0})
+    run.restore({**NOT_BEGUN, 'history': [], 'num_steps': 2, 'num_batches': 2, 'loss': 4.0, 'rows': 4, 'seconds': 6.0})
     for _ in run.batches([None] * 3):
         clock[0] += 2
         run.record_losses([np.ones(2)])
@@ -330,7 +342,7 @@ def test_an_epoch_that_is_left_early():
     run = Run(1, quiet=True)
     for ls in run.batches(itertools.islice(data, 2)):
         run.record_losses(ls)
-    assert run.end_epoch(0.5).epoch == 1 and run.num_batches == 2
+    assert run.num_batches == 2 and run.end_epoch(0.5).epoch == 1 and run.num_batches == 0
 
 
 def test_a_batch_without_rows():
@@ -386,22 +398,22 @@ def test_a_loss_that_is_not_finite_ends_the_run(bad, batches_after):
 def test_a_run_cannot_be_used_again():
     """It would train nothing, but initialize the caller's network again."""
     run = Run(num_epochs=1, quiet=True)
-    run.check()
+    run.check_data()
     for _ in run.epochs(NO_PARAMETERS):
         feed(run, [[[1.0]]])
         run.end_epoch(0.5)
-    for again in (run.check, lambda: next(run.epochs(NO_PARAMETERS))):
+    for again in (run.check_data, lambda: next(run.epochs(NO_PARAMETERS))):
         with pytest.raises(ValueError, match='this Run ended after 1 of 1 epochs: create a new Run'):
             again()
 
 
 def test_batches_that_can_be_read_only_once():
     one, many = Run(1, quiet=True), Run(2, quiet=True)
-    one.check(iter([1]), [1])
-    many.check([1], range(3))
+    one.check_data(iter([1]), [1])
+    many.check_data([1], range(3))
     for once in ((n for n in [1]), map(abs, [1]), zip([1])):
         with pytest.raises(ValueError, match='a (generator|map|zip) can be read only once, not in 2 epochs: pass'):
-            many.check([1], once)
+            many.check_data([1], once)
     batches = iter([[[1.0]]])
     with pytest.raises(ValueError, match='train_iter has no batches in epoch 2: pass batches that can be read again'):
         for _ in many.epochs(NO_PARAMETERS):
@@ -412,12 +424,11 @@ def test_batches_that_can_be_read_only_once():
 
 def test_too_few_epochs_for_a_resumed_run():
     """It would have the parameters of epoch 2 and the accuracy of epoch 1."""
-    state = {'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'loss': 1.0, 'rows': 4,
-                'seconds': 1.0}
+    state = {**NOT_BEGUN, 'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'rows': 4}
     with pytest.raises(ValueError, match='num_epochs 1: must be at least 2, the epoch that the run has reached'):
         Run(1, quiet=True).restore(state)
     Run(2, quiet=True).restore(state)
-    between_epochs = {**state, 'num_batches': 0, 'rows': 0}
+    between_epochs = {**state, **NOT_BEGUN}
     Run(1, quiet=True).restore(between_epochs)
     with pytest.raises(ValueError, match='num_epochs 1: must be at least 2, the epoch that the run has reached'):
         Run(1, quiet=True).restore({**between_epochs, 'history': 2 * state['history']})

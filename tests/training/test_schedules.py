@@ -4,6 +4,7 @@ from docs_code import loop_on_few_rows
 
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 from gluon_mgpu.parallel.trainer import Trainer
+from gluon_mgpu.training import schedules
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.schedules import SCHEDULES, check_lr, schedule
 
@@ -107,3 +108,15 @@ def test_the_loop_of_the_docs(devices, monkeypatch, capsys):
 
 def test_a_run_without_a_rate():
     assert rates(None, 2) == [None, None]
+
+
+def test_rates_that_mxnet_cannot_read():
+    """It reads text as float32, so 0.5 ** 1060 would end the training with an error."""
+    def ending(step):
+        return {1: 0.5, 2: 1e-320, 3: -0.1}[step]
+
+    found = schedules.rates(ending)
+    assert [next(found), next(found)] == [0.5, 0.0]
+    with pytest.raises(ValueError, match=r'^the learning rate of update 3, -0.1: must be a number of at least 0'):
+        next(found)
+    assert next(schedules.rates(None)) is None and next(schedules.rates(0.5)) == 0.5

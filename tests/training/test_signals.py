@@ -14,10 +14,11 @@ from history_csv import history
 
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.checkpoints.callback import CheckpointCallback, checkpoints
+from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.find import checkpoints
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.training import run as run_module, signals as module
+from gluon_mgpu.training import history as history_module, signals as module
 from gluon_mgpu.training.evaluate import MAX_STARTED, evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.signals import StopSignals
@@ -153,7 +154,7 @@ def train(folder, signals=None, every=None, before=(), callbacks=()):
 @pytest.mark.parametrize('where', ['before', 'after'])
 def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
     """The epoch counts as complete: it is in the history, and a resumed run does not repeat it."""
-    write = run_module.write_history
+    write = history_module.write_history
 
     def write_history(history, path):
         if where == 'before' and len(history) == 2:
@@ -162,7 +163,7 @@ def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
         if where == 'after' and len(history) == 2:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(run_module, 'write_history', write_history)
+    monkeypatch.setattr(history_module, 'write_history', write_history)
     with StopSignals() as signals:
         run, line = train(tmp_path, signals=signals)
     assert line == 'stopped after epoch 2; resume with: again'
@@ -172,8 +173,8 @@ def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
 
 
 def test_a_signal_while_the_last_epoch_is_recorded_is_too_late(tmp_path, monkeypatch):
-    write = run_module.write_history
-    monkeypatch.setattr(run_module, 'write_history',
+    write = history_module.write_history
+    monkeypatch.setattr(history_module, 'write_history',
                         lambda *args: (len(args[0]) == 3 and signal.raise_signal(signal.SIGTERM), write(*args)))
     with StopSignals() as signals:
         run, line = train(tmp_path, signals=signals)
@@ -224,6 +225,34 @@ def test_an_old_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch, capsys)
     assert tried.count('checkpoint-00000001.safetensors') > 1
 
 
+def test_a_run_without_checkpoints_stops_after_a_signal():
+    """The order of the callbacks does not matter: all of them see the batch."""
+    signals, seen = SimpleNamespace(received=0), []
+
+    class Count(Callback):
+        def batch_end(self, run):
+            seen.append(run.num_steps)
+
+    run = Run(3, quiet=True, callbacks=[Count(), SendSignal(signals, at=5), Count()], workers=Workers(signals))
+    with pytest.raises(Stopped) as stopped:
+        for _ in run.epochs([[np.zeros(1)]]):
+            for _ in run.batches([0, 1, 2]):
+                run.record_losses([np.zeros(1)])
+            run.end_epoch(0.5)
+    assert stopped.value.signum == signal.SIGTERM and seen == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5] and not run.complete
+
+
+def test_a_signal_before_an_evaluation(tmp_path):
+    """The evaluation does not start; it would take long on a large test set."""
+    class Send(Callback):
+        def epoch_trained(self, run):
+            signals.received = signal.SIGTERM
+
+    signals = SimpleNamespace(received=0)
+    run, line = train(tmp_path, signals=signals, callbacks=[Send()])
+    assert line == 'stopped in epoch 1 after 3 batches; resume with: again' and run.history == []
+
+
 class SendSignal(Callback):
     """Callback that sends a signal after `at` batches."""
 
@@ -242,7 +271,7 @@ class Vanish(Callback):
         self.folder, self.signals = folder, signals
 
     def epoch_trained(self, run):
-        self.folder.rmdir()
+        shutil.rmtree(self.folder)
 
     def epoch_end(self, run):
         self.signals.received = signal.SIGTERM

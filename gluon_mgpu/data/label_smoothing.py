@@ -1,0 +1,35 @@
+"""Label smoothing: probabilities as labels."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..mxnet_setup.compat import np, npx
+
+
+class SmoothedLabels:
+    """Batches whose labels are probabilities (n, num_classes) instead of class numbers (n,).
+
+    The class of a row gets the probability 1 - `epsilon`, to which the rest adds in equal parts for all classes.
+    Other attributes are those of `batches`.
+
+    Source: Szegedy et al., Rethinking the Inception architecture for computer vision, 2016.
+    """
+
+    def __init__(self, batches: Iterable, epsilon: float, num_classes: int):
+        self._batches: Any = batches
+        self._epsilon, self._num_classes = epsilon, num_classes
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[tuple]:
+        if 'epoch' in vars(self):  # set by `Run.batches`
+            self._batches.epoch = self.epoch
+        for X, y in self._batches:
+            # A worker may have no rows
+            chosen = npx.one_hot(np.array(y), self._num_classes) if len(y) else np.zeros((0, self._num_classes))
+            yield X, (1 - self._epsilon) * chosen + self._epsilon / self._num_classes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)

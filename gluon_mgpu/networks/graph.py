@@ -1,0 +1,169 @@
+"""The graph of a network in prediction mode: its operators, with the shapes and dtypes of their arrays."""
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy
+
+from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
+from .tracing import trace_function
+
+
+class Array(NamedTuple):
+    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on it."""
+
+    name: str
+    shape: tuple
+    other: tuple
+    dtype: str
+
+    def sizes(self, batch: Any) -> list:
+        """Return the shape with `batch` instead of the sizes that depend on the batch."""
+        return [size if size == other else batch for size, other in zip(self.shape, self.other)]
+
+
+class Operation:
+    """An operator of a graph.
+
+    `kind` is its name without prefix and underscores, in lower case: ``batchnorm`` for ``_npx_batch_norm``.
+    ``operation[name]`` is the value of a setting, None if it is missing, None or ``()``.
+    """
+
+    def __init__(self, node: dict, inputs: list[Array], outputs: dict[int, Array]):
+        self.operator, self._settings = node['op'], node.get('attrs', {})
+        self.kind = re.sub('^_(npi_|npx_|np_|contrib_)?', '', self.operator).replace('_', '').lower()
+        self.inputs, self.outputs = inputs, outputs
+        self.rank = len(inputs[0].shape) if inputs else 0
+        self.output = next(iter(outputs.values()))
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            value = ast.literal_eval(self._settings.get(name, 'None'))
+        except (SyntaxError, ValueError):
+            value = self._settings[name]  # a word
+        return None if value == () else value
+
+    def get(self, name: str, default: Any) -> Any:
+        """Return a setting, or `default` if there is none."""
+        value = self[name]
+        return default if value is None else value
+
+    def values(self, name: str) -> list:
+        """Return a setting as a list, also if it is a single number; empty if there is none."""
+        value = self.get(name, ())
+        return [*value] if isinstance(value, (list, tuple)) else [value]
+
+    def axes(self, name: str) -> list[int]:
+        """Return a setting with axes as a list; the first axis is 0."""
+        return [axis % self.rank for axis in self.values(name)]
+
+
+class Graph(NamedTuple):
+    """A network: its inputs and parameters by name, its operators in the order in which they run, and its outputs."""
+
+    variables: dict[str, Array]
+    operations: list[Operation]
+    outputs: list[Array]
+
+
+def leaves(values: Any) -> list:
+    """Return what is in nested lists and tuples, in order."""
+    return [leaf for value in values for leaf in leaves(value)] if isinstance(values, (list, tuple)) else [values]
+
+
+def refill(values: Any, new: Iterator) -> Any:
+    """Return the same nested lists with the items of `new`."""
+    return [refill(value, new) for value in values] if isinstance(values, (list, tuple)) else next(new)
+
+
+@contextlib.contextmanager
+def semantics_of(array: Any) -> Iterator[None]:
+    """Switch to the older semantics of ``mx.nd`` if `array` is one of its arrays; MXNet 2 has no such networks."""
+    if MXNET_MAJOR >= 2 or isinstance(array, np.ndarray):
+        yield
+        return
+    numpy_shapes = mx.util.is_np_shape()
+    try:
+        with mx.util.np_array(False), mx.util.np_shape(False):
+            yield
+    finally:
+        if numpy_shapes:
+            mx.util.set_np_shape(2)  # again in all threads
+
+
+def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
+    """Return the graph of a network, a symbol with one or more outputs, and the names of its variables for `args`.
+
+    `net` is an initialized block that has been called, or a function that `hybridized` accepts; `args` are arrays and
+    lists of arrays. Call it under ``autograd.pause()``, for the graph in prediction mode.
+    """
+    if isinstance(net, gluon.SymbolBlock):
+        inputs, graph = net._cached_graph
+        return graph, [symbol.name for symbol in inputs]
+    if not isinstance(net, gluon.HybridBlock):
+        result, names = trace_function(net, args)
+    else:
+        number = len(leaves(args))
+        names = [f'data{i}' for i in range(number)] if number > 1 else ['data']  # as in files of net.export
+        symbols = [mx.sym.var(name) for name in names]
+        if isinstance(leaves(args)[0], np.ndarray):
+            symbols = [symbol.as_np_ndarray() for symbol in symbols]
+        if MXNET_MAJOR >= 2:
+            return _trace_mxnet2(net, args, symbols), names
+        result = net(*refill(args, iter(symbols)))
+    return mx.sym.Group(leaves(result), type(leaves(result)[0])), names
+
+
+def _trace_mxnet2(net, args: list, symbols: list):
+    from mxnet import _deferred_compute as deferred
+    arrays = [array.detach() for array in leaves(args)]
+    deferred.set_variable(arrays, symbols)
+    with deferred.context():
+        results = leaves(net(*refill(args, iter(arrays))))
+    graph = deferred.get_symbol(results, sym_cls=type(symbols[0]))
+    deferred.clear(results)
+    return graph
+
+
+def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
+    """Describe a network. `graphs` is its graph as JSON, `arrays` the arrays of its variables, for two batch sizes."""
+    nodes = graphs[0]['nodes']
+    if any([node['op'] for node in graph['nodes']] != [node['op'] for node in nodes] for graph in graphs):
+        raise ValueError('its operators depend on the batch size')
+    first, other = map(_infer, graphs, arrays, batch_sizes)
+    outputs: list[dict[int, Array]] = [{} for _ in nodes]
+    for (number, output), (shape, dtype) in first.items():
+        name = f'result {number}.{output}' if nodes[number]['op'] != 'null' else nodes[number]['name']
+        outputs[number][output] = Array(name, shape, other[number, output][0], dtype)
+
+    def find(entries: list) -> list[Array]:
+        return [outputs[number][output] for number, output, *_ in entries]
+
+    variables = {node['name']: found[0] for node, found in zip(nodes, outputs) if node['op'] == 'null' and found}
+    return Graph(variables, [Operation(node, find(node['inputs']), found) for node, found in zip(nodes, outputs)
+                             if node['op'] != 'null'], find(graphs[0]['heads']))
+
+
+def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[int, int], tuple]:
+    """Return shape and dtype of each array in a graph that is used, by number of the node and of its output."""
+    for node in graph['nodes']:
+        if node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
+            node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
+    entries = [entry for node in graph['nodes'] for entry in node['inputs']] + graph['heads']
+    used = sorted({(number, output) for number, output, *_ in entries})
+    symbol = graph_from_json(json.dumps({**graph, 'heads': [[*entry, 0] for entry in used]}))
+    missing = [name for name in symbol.list_inputs() if name not in arrays]
+    if missing:
+        raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
+    known = {name: arrays[name] for name in symbol.list_arguments()}
+    shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]
+    dtypes = symbol.infer_type_partial(**{name: array.dtype for name, array in known.items()})[1]
+    names = [numpy.dtype(dtype).name for dtype in dtypes]
+    if MXNET_MAJOR < 2 and not any(array.dtype == numpy.float64 for array in known.values()):
+        names = [name.replace('float64', 'float32') for name in names]  # computed for float32 + bool, unlike inferred
+    return dict(zip(used, zip(shapes, names)))

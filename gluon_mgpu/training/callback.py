@@ -1,0 +1,36 @@
+"""Base class for callbacks of a run."""
+from __future__ import annotations
+
+from typing import Any
+
+
+class Callback:
+    """Base class for callbacks; override the methods you need. Each receives the `Run`.
+
+    The order of a run's callbacks does not matter, and other workers may have other callbacks.
+    """
+
+    def train_begin(self, run: Any) -> None:
+        """Called once, before the first epoch. `run.net` and `run.trainer` are set."""
+
+    def epoch_begin(self, run: Any) -> None:
+        """Called before the first batch of an epoch. The devices are idle."""
+
+    def batch_end(self, run: Any) -> None:
+        """Called when a batch has been queued on the devices, which may still be computing it."""
+
+    def epoch_trained(self, run: Any) -> None:
+        """Called after the last batch of an epoch, before evaluation. The devices are idle."""
+
+    def should_stop(self, run: Any) -> bool:
+        """Return True to make this epoch, the last in `run.history`, the last of the run; also called after a resume.
+
+        The run is complete if a callback of any worker returns True.
+        """
+        return False
+
+    def epoch_end(self, run: Any) -> None:
+        """Called after evaluation. `run.history` includes the epoch, and `run.complete` is up to date."""
+
+    def train_end(self, run: Any) -> None:
+        """Called once, when the run ends, also after an error or a signal; see `Run.close`."""

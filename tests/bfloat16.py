@@ -1,0 +1,8 @@
+"""Mark of tests that need bfloat16."""
+import pytest
+
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
+from gluon_mgpu.networks import precision
+
+needs_bfloat16 = pytest.mark.skipif(MXNET_MAJOR >= 2 or 'avx512_bf16' not in precision.processor_flags(),
+                                    reason='needs MXNet 1.9 and a CPU with avx512_bf16')

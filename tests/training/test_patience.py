@@ -1,0 +1,110 @@
+"""Early stopping, from accuracies given by hand."""
+import json
+from types import SimpleNamespace
+
+import idx_files
+import pytest
+from history_csv import history
+
+from gluon_mgpu import scratch
+from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.find import checkpoints
+from gluon_mgpu.distributed.workers import Workers
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.training.callback import Callback
+from gluon_mgpu.training.patience import Patience
+from gluon_mgpu.training.run import Run
+
+
+def train(accuracies, *callbacks, num_epochs=None, **options):
+    """Train one batch per epoch, each with the next test accuracy; return the run."""
+    run = Run(num_epochs or len(accuracies), quiet=True, callbacks=callbacks, **options)
+    for epoch in run.epochs([[np.zeros(1)]]):
+        for _ in run.batches([0]):
+            run.record_losses([np.zeros(1)])
+        run.end_epoch(accuracies[epoch - 1])
+    return run
+
+
+@pytest.mark.parametrize('patience, accuracies, num_trained', [
+    (1, [0.1, 0.2, 0.2, 0.3], 3),        # an equal accuracy is no improvement
+    (2, [0.1, 0.2, 0.2, 0.3], 4),
+    (2, [0.5, 0.1, 0.2, 0.6], 3),        # better than the epoch before is no improvement
+    (2, [0.1, 0.3, 0.2, 0.4, 0.1, 0.2, 0.9], 6),
+    (3, [0.5, 0.4, 0.3], 3),
+])
+def test_patience(patience, accuracies, num_trained):
+    run = train(accuracies, Patience(patience))
+    assert len(run.history) == num_trained and run.complete
+
+
+def test_patience_must_be_a_number_of_epochs():
+    with pytest.raises(ValueError, match='patience 0: must be an integer of at least 1'):
+        Patience(0)
+
+
+@pytest.mark.parametrize('where', ['first', 'last'])
+def test_a_run_that_a_callback_stops_is_complete(where, tmp_path):
+    """The last checkpoint is written whatever the order; resumed, the run trains nothing, or continues."""
+    def callbacks(resume=None, patience=1):
+        found = [CheckpointCallback(tmp_path, every=100, resume=resume), Patience(patience)]
+        return found if where == 'last' else found[::-1]
+
+    accuracies = [0.1, 0.3, 0.2, 0.4, 0.1]
+    train(accuracies, *callbacks())
+    newest, = checkpoints(tmp_path)
+    assert newest.name == 'checkpoint-00000003.safetensors'
+    again = train(accuracies, *callbacks(newest))
+    assert len(again.history) == 3 and again.complete and again.num_steps == 3
+    assert len(train(accuracies, *callbacks(newest, patience=2)).history) == 5
+
+
+def test_a_run_interrupted_before_its_end_stops_at_the_same_epoch(tmp_path):
+    accuracies = [0.1, 0.3, 0.2, 0.1, 0.4]
+    whole = train(accuracies, Patience(2))
+    train(accuracies, CheckpointCallback(tmp_path), num_epochs=3)
+    resumed = train(accuracies, CheckpointCallback(tmp_path, resume=checkpoints(tmp_path)[0]), Patience(2))
+    assert len(whole.history) == len(resumed.history) == 4
+
+
+def test_all_workers_stop_if_the_callback_of_one_asks_for_it():
+    """Here the callback of the other worker stops after two epochs."""
+    class OfTwo(Workers):
+        size = 2
+
+        def allgather(self, value):
+            if not isinstance(value, bool):
+                return [value, value]
+            asked.append(value)
+            return [value, len(asked) == 3]  # the first time before the first epoch
+
+    class Never(Callback):
+        def should_stop(self, run):
+            assert len(run.history) > 0
+            return False
+
+    class Shard(list):
+        shard = (0, 2)
+
+    asked = []
+    run = Run(5, quiet=True, callbacks=[Never()], workers=OfTwo(SimpleNamespace(received=0)))
+    data = Shard([[np.zeros(1)]])
+    for _ in run.epochs([[np.zeros(1)]]):
+        for _ in run.batches(data):
+            run.record_losses([np.zeros(1)])
+        run.end_epoch(0.5)
+    assert run.complete and len(run.history) == 2 and asked == [False] * 3
+
+
+def test_the_flag(tmp_path, monkeypatch, capsys):
+    idx_files.write(tmp_path / 'mnist', idx_files.dataset(16, 16))
+    accuracies = iter([0.5, 0.4, 0.3, 0.6])
+    monkeypatch.setattr(scratch, 'evaluate_accuracy_gpus', lambda *args, **options: next(accuracies))
+    out = tmp_path / 'run'
+    flags = ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0', '--no-plot', '--num-epochs', '9']
+    assert scratch.main([*flags, '--patience', '2', '--out-dir', str(out)]) == 0
+    assert len(history(out)) == 3 and json.loads((out / 'config.json').read_text())['patience'] == 2
+    assert capsys.readouterr().out.splitlines()[-1].startswith('test acc: 0.30')
+    assert scratch.main(['--resume', str(out)]) == 0 and len(history(out)) == 3  # it is complete
+    assert scratch.main(['--resume', str(out), '--patience', '3', '--num-epochs', '4']) == 0
+    assert len(history(out)) == 4

@@ -1,0 +1,43 @@
+"""Write the table of settings in docs/command-line.md, from gluon_mgpu/settings.py: python tools/settings_table.py"""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gluon_mgpu.settings import CHAPTERS, FLAGS, SHARED, Setting
+
+PAGE = Path(__file__).resolve().parents[1] / 'docs' / 'command-line.md'
+HEAD = '| flag | default | | when resuming |\n|---|---|---|---|\n'
+TABLE = re.compile(re.escape(HEAD) + r'(\|.*\n)*')
+
+
+def with_table(markdown: str) -> str:
+    """Return the page with the table of the present settings."""
+    return TABLE.sub(lambda _: HEAD + ''.join(map(row, (*SHARED, *FLAGS))), markdown)
+
+
+def row(setting: Setting) -> str:
+    """Return the row of a setting."""
+    metavar = setting.metavar or ('NAME' if setting.choices else '')
+    text = setting.help + (f': {", ".join(setting.choices)}' if setting.choices and ':' not in setting.help else '')
+    text = re.sub(r'(--[a-z-]+|[a-z]+\.png)', r'`\1`', text)
+    if setting.page:
+        text += f': [{setting.page.partition(".")[0].replace("-", " ")}]({setting.page})'
+    if len(setting.chapters) < len(CHAPTERS):
+        text = f'`{setting.chapters[0]}` only: {text}'
+    rule = ('fixed' if setting.on_resume == 'fixed' else 'kept') if setting.kept else 'not kept'
+    return f'| `{setting.flag}{" " + metavar if metavar else ""}` | {default(setting)} | {text} | {rule} |\n'.replace(
+        'auto|PATH', 'auto\\|PATH')
+
+
+def default(setting: Setting) -> str:
+    """Return the default in words."""
+    if isinstance(setting.default, dict):
+        return ', '.join(f'`{chapter}` {value}' for chapter, value in setting.default.items())
+    if setting.kind is bool:
+        return 'on' if setting.default else 'off'
+    return setting.default_text or ('' if setting.default is None else str(setting.default).replace('0.0', '0'))
+
+
+if __name__ == '__main__':
+    PAGE.write_text(with_table(PAGE.read_text()))

@@ -15,7 +15,7 @@ from .base.flags import Parser, quoted
 from .base.machine import versions
 from .base.program import Stopped, run_program, show, warn
 from .checkpoints.callback import CheckpointCallback
-from .checkpoints.find import ResumedRun, run_to_resume
+from .checkpoints.find import ResumedRun, check_on_rank_0, run_to_resume
 from .checkpoints.resume import record_resume, resumed_settings
 from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
 from .data import load_data
@@ -60,20 +60,22 @@ def _run(chapter: Chapter, given: dict) -> None:
     signals = StopSignals()
     with _workers(chapter, given, signals) as workers, contextlib.ExitStack() as stack:
         job = Job(chapter, given, workers, stack)
-        # 1. First, because workers with different flags could take different steps below and deadlock
-        workers.check_equal({'chapter': chapter.name, **given})
+        # 1. First, because workers with different flags could take different steps below and deadlock. Their platforms
+        # may differ
+        workers.check_equal({**versions(), 'platform': '', 'chapter': chapter.name, **given})
+        if job.settings['resume']:
+            check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
         # 2. on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
         job.settings, job.resumed = workers.on_rank_0(job.find_settings)
         workers.on_all_ranks(job.load)
-        # 3.
+        # 3. The configuration, which must be the same, and the folder of the run
         job.configure(workers.allgather([str(device) for device in job.devices]))
-        workers.check_equal({**job.config, 'platform': ''})  # machines may have different platforms
+        workers.check_equal({**job.config, 'platform': ''})
         job.log(job.first_line())
         job.folder = workers.on_rank_0(job.open_folder)
         with signals:  # until the end, because a signal after the training is too late
-            # 4.
+            # 4. The training and the export
             net = job.train()
-            # 5.
             workers.on_rank_0(lambda: job.export(net))
 
 
@@ -142,7 +144,7 @@ class Job:
             if not available:
                 self.log(f'{why_no_gpus()}; training on CPU contexts')
             self.devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
-        check_together(settings, self.devices, self.workers)
+        check_together(settings, self.devices)
         if settings['timeline']:
             check_profiler(self.devices)
         self.data = load_data(settings['dataset'], settings['batch_size'], data_dir=settings['data_dir'],

@@ -90,7 +90,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=True)
     loss = cross_entropy  # in the book, gluon.loss.SoftmaxCrossEntropyLoss()
     # For speed: it runs as one operator; with synchronized batch norm, as one between two norms
-    net = SyncBatchNorm(net) if setup.sync_batch_norm else hybridized(net, used_once=True)
+    net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):

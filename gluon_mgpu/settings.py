@@ -14,7 +14,6 @@ from .base.checks import at_least_0, full_path, integer, not_empty
 from .base.flags import checked_flag
 from .data import DATASETS
 from .devices.lists import MAX_DEVICES, check_devices, parse_devices
-from .distributed.workers import Workers
 from .networks.precision import DTYPES, check_dtype
 from .parallel.allreduce import ALGORITHMS
 from .parallel.split import check_shares
@@ -130,8 +129,8 @@ SHARED = (
             on_resume='fixed', page='larger-batches.md'),
     Setting('weight_decay', 'share of the parameters that is added to their gradients', 0.0, at_least_0, float,
             metavar='WD', chapters=('concise',), on_resume='fixed', page='larger-batches.md'),
-    Setting('sync_batch_norm', 'compute batch norm over the rows of all devices instead of those of each; not with '
-            '--horovod', False, kind=bool, chapters=('concise',), on_resume='fixed',
+    Setting('sync_batch_norm', 'compute batch norm over the rows of all devices and workers instead of those of each',
+            False, kind=bool, chapters=('concise',), on_resume='fixed',
             page='departures.md#how-far-k-devices-equal-one'),
 )
 # Arguments of `train` only
@@ -210,8 +209,8 @@ def check_settings(chapter: str, settings: dict) -> dict:
     return values
 
 
-def check_together(settings: dict, devices: list, workers: Workers) -> None:
-    """Raise ValueError if settings, of which some may be missing, do not fit each other, the devices or the workers."""
+def check_together(settings: dict, devices: list) -> None:
+    """Raise ValueError if settings, of which some may be missing, do not fit each other or the devices."""
     num_epochs, warmup_epochs = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
     if warmup_epochs >= num_epochs:
         raise ValueError(f'warmup_epochs {warmup_epochs}: must be less than num_epochs {num_epochs}')
@@ -221,6 +220,3 @@ def check_together(settings: dict, devices: list, workers: Workers) -> None:
         check_shares(settings['shares'], devices)
     if 'dtype' in settings:
         check_dtype(settings['dtype'], devices)
-    if settings.get('sync_batch_norm') and workers.size > 1:
-        raise ValueError('synchronized batch norm works on the devices of one process only, because Horovod would '
-                         'have to sum at every layer; use several devices in one process, or train without it')

@@ -28,7 +28,7 @@ class Setup:
         self.seed: int = values['seed']
         self.run = Run(values['num_epochs']) if values['run'] is None else values['run']
         devices = devices_from(num_gpus) if values['devices'] is None else values['devices']
-        check_together(values, devices, self.run.workers)
+        check_together(values, devices)
         self.devices = Devices(devices, batch_size, values['shares'], values['accumulate'],
                                values.get('allreduce') or allreduce, self.run.workers)
         self.net: Any = values.get('net')

@@ -10,6 +10,7 @@ import importlib
 import os
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -26,7 +27,7 @@ from .watch import BEAT, Watchdog
 from .workers import Workers
 
 # Horovod identifies operations by their names and caches metadata for each name, so a few names are used in turn. Two
-# pending operations must not have the same name: far fewer than this number are pending at any time
+# pending operations must not have the same name; see `HorovodWorkers.allreduce`
 NUM_NAMES = 64
 MAX_NUMBERS = 64  # in one `allgather_async`, including the signal
 CONTROL = mx.cpu(1)  # for exchanging losses and signals; on the training device they would wait for its queue
@@ -53,13 +54,16 @@ class HorovodWorkers(Workers):
     _initialized = False  # True once this process has called hvd.init, which can connect workers only once
 
     def __init__(self, signals: Any = None, program: str = 'gluon_mgpu'):
-        check_horovod()
         info = launchers.launch_info() or launchers.LaunchInfo()
         self.launcher, host = info.launcher, launchers.host()
         if info.size > 1 and HorovodWorkers._initialized:
             raise ValueError('Horovod can connect workers only once per process: use one HorovodWorkers for all '
                              'training, or start the job again')
-        launchers.rendezvous(info)
+        try:
+            check_horovod()
+            launchers.rendezvous(info)
+        except ValueError as error:
+            raise ValueError(f'worker {info.rank} ({host}): {error}' if info.size > 1 else str(error)) from None
         self._hvd = hvd = importlib.import_module('horovod.mxnet')
         HorovodWorkers._initialized = True
         hvd.init()
@@ -68,7 +72,8 @@ class HorovodWorkers(Workers):
         self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         super().__init__(signals)
         self._signum = 0  # the signal that all workers know of, 0 if none
-        self._names = count()
+        self._numbers: dict[str, count] = defaultdict(count)  # of the operations of each kind
+        self._sums: deque = deque()  # results of `allreduce`, the newest NUM_NAMES
         places = self.allgather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
         check_own_gpus(places, self.rank)
         self.hosts = [host for host, _ in places]
@@ -106,6 +111,14 @@ class HorovodWorkers(Workers):
             for array in data[1:]:
                 data[0].copyto(array)
         return over_all_workers
+
+    def allreduce(self, array: Any) -> Any:
+        """See `Workers.allreduce`."""
+        # The sums of a worker without rows wait for nothing, so hundreds could be pending. Wait for the name to be free
+        if len(self._sums) == NUM_NAMES:
+            self._sums.popleft().wait_to_read()
+        self._sums.append(array)
+        return self._allreduce(array, 'sum')
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
         """Return a ``horovod.mxnet.DistributedTrainer``."""
@@ -163,5 +176,5 @@ class HorovodWorkers(Workers):
 
     def _allreduce(self, array: Any, kind: str) -> Any:
         """Sum an array over all workers, in place, and return it; does not block."""
-        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{next(self._names) % NUM_NAMES}')
+        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{next(self._numbers[kind]) % NUM_NAMES}')
         return array

@@ -74,7 +74,7 @@ def rendezvous(info: LaunchInfo) -> None:
         os.environ.update(values)
     os.environ.setdefault('HOROVOD_CONTROLLER', 'gloo')
     os.environ.setdefault('HOROVOD_CPU_OPERATIONS', 'gloo')
-    os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(where))
+    _check_interface(os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(where)))
     if info.rank == 0:
         _serve(where)
     _meet(where, info)
@@ -111,6 +111,13 @@ def _interface(where: tuple) -> str:
         raise ValueError(f'{ADDRESS} {where[0]}: cannot be reached ({error})') from None
     return next((name for name, entries in psutil.net_if_addrs().items()
                  if any(entry.address == own for entry in entries)), 'lo')
+
+
+def _check_interface(name: str) -> None:
+    import psutil
+    if name not in (names := psutil.net_if_addrs()):  # Horovod would abort
+        raise ValueError(f'HOROVOD_GLOO_IFACE {name}: not a network interface of this machine, which has '
+                         f'{", ".join(names)}; horovodrun --network-interfaces needs one name that all machines have')
 
 
 def _serve(where: tuple) -> None:

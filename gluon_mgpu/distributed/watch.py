@@ -46,7 +46,11 @@ class Watchdog:
         if listener:
             self._accept(listener, token)
         else:
-            connection = socket.create_connection(where, timeout=PATIENCE)
+            try:
+                connection = socket.create_connection(where, timeout=PATIENCE)
+            except OSError as error:
+                raise ValueError(f'{name} cannot connect to worker 0 at {where[0]} ({error.strerror or error}): check '
+                                 'that no firewall blocks connections between the machines') from None
             connection.sendall(token + rank.to_bytes(4, 'big'))
             self._others[connection] = 0
         for connection in self._others:
@@ -78,7 +82,7 @@ class Watchdog:
                 self._send(ALIVE)  # otherwise those that are connected would end the job first
                 with contextlib.suppress(OSError):
                     connection, _ = listener.accept()
-                    if rank := _rank_of(connection, token):
+                    if rank := _rank_of(connection, token, timeout=self.silence / 4):
                         self._others[connection] = rank
                     else:
                         connection.close()
@@ -141,9 +145,9 @@ class Watchdog:
         os._exit(1)
 
 
-def _rank_of(connection: socket.socket, token: bytes) -> int:
+def _rank_of(connection: socket.socket, token: bytes, timeout: float) -> int:
     """Return the rank of the worker that has connected; 0 if it is not one of the workers."""
-    connection.settimeout(BEAT)  # time to send a lost packet again
+    connection.settimeout(timeout)  # time to send a lost packet again
     try:
         hello = connection.recv(20)
     except OSError:  # another program may send nothing

@@ -68,6 +68,10 @@ class Workers:
         """
         return algorithm
 
+    def allreduce(self, array: Any) -> Any:
+        """Sum an array over all workers, in place, and return it; rarely blocks. All call this in the same order."""
+        return array
+
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
         """Return a ``gluon.Trainer`` that sums the gradients over all workers.
 

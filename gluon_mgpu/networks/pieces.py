@@ -20,13 +20,17 @@ class Piece:
         self._inputs, self._outputs = graph.list_inputs(), outputs
         self._operator = cached_op(graph, self._inputs, None)
 
-    def run(self, arrays_on: list[dict[str, Any]]) -> Backward:
+    def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
         """Compute on each device: read the inputs from its dict of arrays by name, and store the outputs there.
 
-        Returns the backward pass. It takes a dict for each device, which maps names of arrays to gradients. It removes
-        those of the outputs, and adds those of the inputs.
+        `trained` has the names of the arrays that need gradients; if an input does, the outputs are added. Returns the
+        backward pass. It takes a dict for each device, which maps names of arrays to gradients. It removes those of the
+        outputs, and adds those of the inputs.
         """
-        steps = [self._run(arrays) for arrays in arrays_on]
+        needed = trained.intersection(self._inputs)
+        if needed:  # otherwise all layers up to here are frozen
+            trained.update(self._outputs)
+        steps = [self._run(arrays, needed) for arrays in arrays_on]
 
         def backward(gradients_on: list[dict]) -> None:
             for step, gradients in zip(steps, gradients_on):
@@ -34,15 +38,13 @@ class Piece:
 
         return backward
 
-    def _run(self, arrays: dict[str, Any]) -> Callable[[dict], None]:
-        inputs = {name: arrays[name].detach() if arrays[name].grad is None else as_input(arrays[name])
-                  for name in self._inputs}
+    def _run(self, arrays: dict[str, Any], needed: set[str]) -> Callable[[dict], None]:
+        inputs = {name: as_input(arrays[name]) if name in needed else arrays[name].detach() for name in self._inputs}
         results = self._operator(*inputs.values())
         outputs = dict(zip(self._outputs, results if isinstance(results, (list, tuple)) else [results]))
-        if all(array.grad is None for array in inputs.values()):  # all layers up to here are frozen
-            arrays.update(outputs)
+        arrays.update((name, array.detach()) for name, array in outputs.items())
+        if not needed:
             return lambda gradients: None
-        arrays.update((name, as_input(array)) for name, array in outputs.items())
 
         def backward(gradients: dict[str, Any]) -> None:
             autograd.backward(list(outputs.values()), [gradients.pop(name) for name in outputs])

@@ -30,10 +30,14 @@ class SyncBatchNorm(HybridizedBlock):
     ----------
     net : gluon.HybridBlock or the result of `hybridized`
         Initialized on all devices. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
+    workers : Workers, optional
+        The processes that train together; by default, this one alone. All must call `forward` and `backward` equally
+        often, a worker without rows with ``net.forward([])`` and ``net.backward([])``.
     """
 
-    def __init__(self, net: Any):
+    def __init__(self, net: Any, workers: Any = None):
         super().__init__(unwrapped(net))
+        self._workers = workers or _Alone()
         self._parts: list[Piece | Norm] = []
         self._data = self._result = ''              # names of the network's input and output
         self._frozen: list[bool] = []               # of each parameter, when the network was cut
@@ -49,11 +53,11 @@ class SyncBatchNorm(HybridizedBlock):
         """Return the output for each shard of a batch, while autograd records; does not block after the first call.
 
         `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network.
-        Raises ValueError outside training mode, without shards, if ``autograd.backward`` was called instead of
-        `backward` for the previous batch, or if the network cannot be traced or has another batch norm than
-        ``gluon.nn.BatchNorm``.
+        With several workers, it may be empty. Raises ValueError outside training mode, without shards, if
+        ``autograd.backward`` was called instead of `backward` for the previous batch, or if the network cannot be
+        traced or has another batch norm than ``gluon.nn.BatchNorm``.
         """
-        if not autograd.is_training() or not X_shards:
+        if not autograd.is_training() or (not X_shards and self._workers.size == 1):
             raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
                              'without training, call net(X)')
         self._outdated, self._pending = self._pending.y_hats if self._pending else [], None
@@ -62,13 +66,16 @@ class SyncBatchNorm(HybridizedBlock):
         params = {param.var().name: param for param in self.collect_params().values()}
         frozen = [param.grad_req == 'null' for param in params.values()]
         if not self._parts or frozen != self._frozen:
-            parts, self._data, self._result = cut(self.block, X_shards[0])
-            self._parts = [part if isinstance(part, Piece) else Norm(part) for part in parts]
+            parts, self._data, self._result = cut(self.block, X_shards[0] if X_shards else None)
+            self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
             self._frozen = frozen
+        trained = {name for name, param in params.items() if param.grad_req != 'null'}
+        if any(map(_is_recorded, X_shards)):
+            self._check_all_exchange(trained)
+            trained.add(self._data)
         inputs_on = [{**{name: param.data(X.ctx) for name, param in params.items()}, self._data: X} for X in X_shards]
-        arrays_on = [{**inputs, self._data: as_input(X) if _is_recorded(X) else X}
-                     for inputs, X in zip(inputs_on, X_shards)]
-        backwards = [part.run(arrays_on) for part in self._parts]
+        arrays_on = [inputs.copy() for inputs in inputs_on]
+        backwards = [part.run(arrays_on, trained) for part in self._parts]
         y_hats = [as_input(arrays[self._result]) for arrays in arrays_on]
         if autograd.is_recording():
             self._pending = _ForwardPass(inputs_on, backwards, y_hats)
@@ -87,7 +94,7 @@ class SyncBatchNorm(HybridizedBlock):
             # 1. The gradients of the outputs. The losses need not depend on all of them
             others = [y_hat for y_hat in y_hats if not any(y_hat is l for l in ls)]
             zeros = [np.zeros_like(y_hat) for y_hat in others]
-            gradients = autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True)
+            gradients = autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True) if y_hats else []
             # 2. Those of the parameters and of X, through the network
             gradients_on = [{self._result: gradient} for gradient in gradients]
             for backward in reversed(backwards):
@@ -95,12 +102,31 @@ class SyncBatchNorm(HybridizedBlock):
             # 3. Pass them on to what is in front of X, and write all gradients. It must be one pass, because the losses
             # may also use X, what is in front of it, and parameters in other ways, such as in a penalty
             for inputs, gradients in zip(inputs_on, gradients_on):
+                if not _is_recorded(inputs[self._data]):  # unlike that of another device
+                    gradients.pop(self._data, None)
                 names = [name for name in gradients if name in inputs]  # not the output, if all layers are frozen
                 ls += [inputs[name] for name in names]
                 head_grads += [gradients[name] for name in names]
-            autograd.backward(ls, head_grads)
+            if ls:
+                autograd.backward(ls, head_grads)
         _check_not_reached(self._outdated, 'the losses depend on two forward passes of SyncBatchNorm, but '
                                            'net.backward(ls) only works for the last one: call it after each forward')
+
+    def _check_all_exchange(self, trained: set[str]) -> None:
+        """Raise ValueError if X is recorded and a worker without rows would not know which norms need gradients."""
+        norms = [part.layer for part in self._parts if isinstance(part, Norm)]
+        if self._workers.size > 1 and any(trained.isdisjoint((layer.gamma, layer.beta)) for layer in norms):
+            raise ValueError('with several workers, SyncBatchNorm does not pass gradients on to X through a batch norm '
+                             'without trained scale or shift: use X.detach(), or train them')
+
+
+class _Alone:
+    """Stands for the workers if there is one."""
+
+    rank, size = 0, 1
+
+    def allreduce(self, array: Any) -> Any:
+        return array
 
 
 class _ForwardPass(NamedTuple):

@@ -1,10 +1,17 @@
-"""A step of LeNet over all workers, for ``python -m gluon_mgpu.check``: right, and without the sum over the workers."""
+"""Steps over all workers, for ``python -m gluon_mgpu.check``.
+
+LeNet, right and without the sum over the workers; synchronized batch norm.
+"""
 from types import SimpleNamespace
 
 from cases import LR, rows_of_worker
+from parallel.test_sync_batch_norm import small_net
 
-from gluon_mgpu import scratch
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.training.parameters import trainable
 
 
 def make(devices, workers):
@@ -21,3 +28,16 @@ def train_batch(state, X, y, devices):
 def wrong(state, X, y, devices):
     state.all_workers = None
     train_batch(state, X, y, devices)
+
+
+def make_synchronized(devices, workers):
+    net = small_net()
+    net.initialize(ctx=devices)
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': LR})
+    return SimpleNamespace(net=SyncBatchNorm(net, workers), trainer=trainer, workers=workers)
+
+
+def train_synchronized(state, X, y, devices):
+    together = Devices(devices, len(X), workers=state.workers)
+    concise.train_batch(*rows_of_worker(X, y, state.workers), state.net, gluon.loss.SoftmaxCrossEntropyLoss(),
+                        state.trainer, together)

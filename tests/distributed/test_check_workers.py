@@ -7,14 +7,16 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize('name, status, words', [
-    ('train_batch', 0, 'The step is right: k devices compute what one does.'),
-    ('wrong', 1, 'the sum of the gradients does not reach')])
-def test_check(job, name, status, words):
+@pytest.mark.parametrize('make, name, status, words', [
+    ('make', 'train_batch', 0, 'The step is right: k devices compute what one does.'),
+    ('make', 'wrong', 1, 'the sum of the gradients does not reach'),
+    ('make_synchronized', 'train_synchronized', 0, 'The step is right: k devices compute what one does.')])
+def test_check(job, make, name, status, words):
     path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
-    with job(2, sys.executable, '-m', 'gluon_mgpu.check', 'checked:make', f'checked:{name}', '--horovod',
+    with job(2, sys.executable, '-m', 'gluon_mgpu.check', f'checked:{make}', f'checked:{name}', '--horovod',
              PYTHONPATH=path) as run:
         assert (run.end() != 0) == status, run.text
     assert run.text.count('2 devices compared with one, in float64') == 1
     assert words in run.text
+    assert 'batch norm' not in run.text  # that only fixed statistics make the devices equal
     assert ('cpu(0) of worker 1' in run.text) == status

@@ -1,4 +1,7 @@
 """Synchronized batch norm: k devices equal one, Gluon's and PyTorch's batch norm, formulas in NumPy."""
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import idx_files
 import numpy
 import oracle
@@ -211,12 +214,14 @@ def test_evaluation_uses_the_running_statistics(devices):
         SyncBatchNorm(net)(X)
 
 
-def test_it_does_not_wait(device_list, no_waiting):
-    devices = device_list(3)
+@pytest.mark.parametrize('size', [1, 2])
+def test_it_does_not_wait(device_list, no_waiting, size):
+    devices, workers = device_list(3), Workers()
+    workers.size = size
     net = small_net()
     net.initialize(ctx=devices)
     trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
-    net, loss = SyncBatchNorm(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
+    net, loss = SyncBatchNorm(net, workers), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
     rng = numpy.random.default_rng(0)
     batches = [tuple(map(np.array, oracle.images(rng, n))) for n in (6, 2) * 2]
     for X, y in batches[:2]:  # initialization and the Trainer block once
@@ -366,11 +371,99 @@ def test_losses_need_not_depend_on_all_shards(device_list):
         numpy.testing.assert_array_equal(grad, expected)
 
 
-def test_only_one_process(devices):
+class Threads(Workers):
+    """Worker `rank` of several, each of which is a thread that calls `function(workers)`."""
+
+    def __init__(self, rank, barrier, arrays):
+        super().__init__()
+        self.rank, self.size, self._barrier, self._arrays = rank, len(arrays), barrier, arrays
+
+    def allreduce(self, array):
+        self._arrays[self.rank] = array.asnumpy()
+        self._barrier.wait(60)
+        total = sum(self._arrays)
+        self._barrier.wait(60)
+        array[:] = np.array(total, dtype=array.dtype, ctx=array.ctx)
+        return array
+
+    @staticmethod
+    def run(num_workers, function):
+        barrier, arrays = threading.Barrier(num_workers), [None] * num_workers
+        with ThreadPoolExecutor(num_workers) as pool:
+            return list(pool.map(lambda rank: function(Threads(rank, barrier, arrays)), range(num_workers)))
+
+
+@pytest.mark.parametrize('devices_of_each', [[1, 1], [2, 0, 1]])
+def test_workers_equal_one_device(device_list, devices_of_each):
+    """Gradients and running statistics of two batches. The workers have one or two devices, or never have rows."""
+    rng, num_workers = numpy.random.default_rng(0), len(devices_of_each)
+    device, *devices = device_list(4)
+    devices_on = [devices[sum(devices_of_each[:rank]):sum(devices_of_each[:rank + 1])] for rank in range(num_workers)]
+    nets = [small_net() for _ in range(num_workers + 1)]
+    for net, used in zip(nets, [*devices_on, [device]]):
+        net.initialize(ctx=used or [device])
+        net(np.zeros((1, 1, 12, 12), ctx=(used or [device])[0]))
+        net.cast('float64')
+        for param, of_first in zip(trainable(net), trainable(nets[0])):
+            param.set_data(of_first.list_data()[0])
+    batches = [np.array(rng.normal(50, 1, size=(n, 1, 12, 12)), dtype='float64') for n in (7, 3)]
+
+    def step(net, X_shards):
+        with autograd.record():
+            ls = [(y_hat ** 2).sum() for y_hat in net.forward(X_shards)]
+        net.backward(ls)
+
+    def train_worker(workers):
+        net, start = SyncBatchNorm(nets[workers.rank], workers), sum(devices_of_each[:workers.rank])
+        for X in batches:
+            X_shards = split_and_load(X, devices[:sum(devices_of_each)])
+            step(net, X_shards[start:start + devices_of_each[workers.rank]])
+        npx.waitall()
+
+    Threads.run(num_workers, train_worker)
+    one = SyncBatchNorm(nets[-1])
+    for X in batches:
+        step(one, [X.as_in_ctx(device)])
+    for name, expected in by_name(nets[-1]).items():
+        params = [by_name(net)[name] for net in nets[:-1]]
+        found = [array.asnumpy() for param in params for array in param.list_data()]
+        assert (expected.data().asnumpy() == pytest.approx(found[0], rel=1e-12))
+        assert all((array == found[0]).all() for array in found)
+        if expected.grad_req != 'null':
+            total = sum(grad.asnumpy() for param in params for grad in param.list_grad())
+            assert abs(total - expected.grad().asnumpy()).max() < 1e-10 * max(1, abs(total).max()), name
+
+
+def test_a_part_without_rows_on_any_worker(devices):
+    nets = [small_net(), small_net()]
+    for net in nets:
+        net.initialize(ctx=devices)
+        net(np.zeros((1, 1, 12, 12), ctx=devices[0]))
+    before = [values(net, devices[0]) for net in nets]
+
+    def step(workers):
+        synchronized = SyncBatchNorm(nets[workers.rank], workers)
+        with autograd.record():
+            assert synchronized.forward([]) == []
+        synchronized.backward([])
+
+    Threads.run(2, step)
+    for net, earlier in zip(nets, before):
+        for name, value in values(net, devices[0]).items():
+            assert (value == earlier[name]).all()
+
+
+def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
+    """A worker without rows would not know that the others exchange sums in the backward pass."""
+    net, X = small_net(), np.ones((2, 1, 12, 12), ctx=devices[0])
+    net.initialize(ctx=devices)
+    for param in net[1].collect_params().values():
+        param.grad_req = 'null'
+    X.attach_grad()
     workers = Workers()
     workers.size = 2
-    with pytest.raises(ValueError, match='synchronized batch norm works on the devices of one process only'):
-        concise.train(2, 4, 0.1, devices=devices, run=Run(1, quiet=True, workers=workers), sync_batch_norm=True)
+    with autograd.record(), pytest.raises(ValueError, match='does not pass gradients on to X through a batch norm'):
+        SyncBatchNorm(net, workers).forward([X])
 
 
 class DoubleScale(nn.BatchNorm):

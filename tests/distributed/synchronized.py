@@ -1,0 +1,61 @@
+"""Program of a worker that trains with synchronized batch norm: python synchronized.py CASE FOLDER."""
+import sys
+
+import numpy
+from parallel.test_sync_batch_norm import nn, sequential, small_net
+
+from gluon_mgpu import concise
+from gluon_mgpu.data.shards import shard_rows
+from gluon_mgpu.distributed.workers import Workers
+from gluon_mgpu.mxnet_setup.compat import gluon, np, npx
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.training.parameters import by_name, trainable
+
+# Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
+CASES = {'small': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
+         'in parts': (small_net, (1, 64, 4, 32, 1, 8, 12, 24, 40, 16), 2),
+         # A worker without rows could send all exchanges of several steps at once
+         'deep': (lambda: sequential(*(layer for _ in range(12) for layer in (nn.Conv2D(4, 3, padding=1),
+                                                                              nn.BatchNorm())), nn.Dense(10)),
+                  (5, 1, 1, 1, 1, 1, 5, 1, 1, 1), 1),
+         'resnet18': (lambda: resnet18(10), (1, 64, 5, 2, 7) * 2, 1)}
+SIDE = 12
+
+
+def trained(case, devices, workers=None, order=lambda n: range(n)):
+    """Train for ten steps in float64; return the parameters and running statistics by name.
+
+    With `workers`, each trains its shard. Otherwise, Gluon's own batch norm normalizes all rows, in the order
+    ``order(n)``.
+    """
+    rng = numpy.random.default_rng(1)
+    make, sizes, parts = CASES[case]
+    net, job = make(), workers or Workers()
+    net.initialize(ctx=devices)
+    net(np.zeros((1, 1, SIDE, SIDE), ctx=devices[0]))
+    net.cast('float64')
+    for param in trainable(net):
+        param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
+    trainer = job.trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
+    fast = SyncBatchNorm(net, workers) if workers else hybridized(net)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    for n in sizes:
+        X, y = rng.normal(1, 1, size=(n, 1, SIDE, SIDE)), rng.integers(0, 10, n).astype('int32')
+        rows = range(n)[shard_rows(n, *job.shard)] if workers else order(n)
+        X, y = X[list(rows)], y[list(rows)]
+        concise.train_batch(np.array(X, dtype='float64') if len(X) else np.empty((0, 1, SIDE, SIDE), dtype='float64'),
+                            np.array(y, dtype='int32') if len(y) else np.empty(0, dtype='int32'),
+                            fast, loss, trainer, Devices(devices, 64, parts=parts, workers=job))
+    npx.waitall()
+    return {name: param.data(devices[0]).asnumpy() for name, param in by_name(net).items()}
+
+
+if __name__ == '__main__':
+    from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+    case, folder = sys.argv[1:]
+    with HorovodWorkers() as workers:
+        found = trained(case, [workers.device], workers)
+    numpy.savez(f'{folder}/{workers.rank}.npz', **found)

@@ -4,7 +4,7 @@
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
 .PHONY: help demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 test-wheel \
-        gpu-report horovod test-horovod lint audit docs clean
+        gpu-report horovod test-horovod test-hosts lint audit docs clean
 
 help:
 	@echo 'make demo         train LeNet on two devices and plot the accuracy (2 minutes)'
@@ -21,6 +21,7 @@ help:
 	@echo 'make gpu-report   on a machine with GPUs: run the commands of docs/gpus.md, write gpu-report.txt'
 	@echo 'make horovod      build Horovod into .venv, for training on several machines (a few minutes)'
 	@echo 'make test-horovod run the tests that need Horovod'
+	@echo 'make test-hosts   run jobs on two simulated hosts; needs root, iproute2 and an SSH server (10 minutes)'
 	@echo 'make lint         check the code with Ruff and mypy'
 	@echo 'make audit        look for known vulnerabilities in the installed packages'
 	@echo 'make docs         build the documentation in site/'
@@ -76,6 +77,9 @@ horovod: .venv/installed
 
 test-horovod: horovod
 	.venv/bin/python -m pytest tests/distributed --all $(ARGS)
+
+test-hosts: horovod
+	.venv/bin/python -m pytest tests/distributed/hosts --all $(ARGS)
 
 lint: .venv/installed
 	.venv/bin/python -m ruff check $(ARGS)

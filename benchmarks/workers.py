@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import socket
 import statistics
@@ -21,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests' / 'distributed'))
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests/distributed/hosts'))
 
 from two_hosts import LAUNCHER, TwoHosts, obstacle
 
@@ -137,23 +136,23 @@ def step(workers, network: str) -> dict:
             'bytes': statistics.median(timing.sent[1:]) / steps}
 
 
-def job(launch: tuple, environment: dict, *task: str) -> dict:
+def job(launch: tuple, *task: str) -> dict:
     """Run a task with two workers; return the result of rank 0."""
     done = subprocess.run([*launch, sys.executable, __file__, '--task', *task], capture_output=True,
-                          text=True, check=False, env={**os.environ, **environment})
+                          text=True, check=False)
     found = re.findall(r'\[0\]<stdout>:(\{.*)', done.stdout)
     if not found:
         raise SystemExit(f'workers: {" ".join(task)} failed:\n{done.stdout}{done.stderr}')
     return json.loads(found[-1])
 
 
-def measure(name: str, launch: tuple, environment: dict) -> dict:
+def measure(name: str, launch: tuple) -> dict:
     """Run all tasks on one link and print each result."""
-    found = job(launch, environment, 'link')
+    found = job(launch, 'link')
     print(f'{name}: alpha {found["alpha"] * 1e3:.3f} ms, beta {found["beta"] * 1e9:.3f} ns/byte, '
           f'{found["wait"] * 1e3:.2f} ms until an allreduce starts', flush=True)
     for network, size in gradient_sizes().items():
-        sums, without = (job(launch, environment, task, network) for task in ('sums', 'without'))
+        sums, without = (job(launch, task, network) for task in ('sums', 'without'))
         expected = model(2, 4 * size, found)
         exposed = 1 - without['seconds'] / sums['seconds']
         found[network] = {'step': sums['seconds'], 'without': without['seconds'], 'bytes': sums['bytes'],
@@ -199,14 +198,14 @@ def main() -> None:
     links = {}
     if args.link != '1gbit':
         launch = (sys.executable, str(LAUNCHER), '--gloo', '-np', '2', '-H', 'localhost:2')
-        links['loopback'] = measure('loopback', launch, {})
+        links['loopback'] = measure('loopback', launch)
     problem = obstacle()
     if args.link != 'loopback' and problem:
         print(f'1 Gbit/s was not measured: {problem}')
     elif args.link != 'loopback':
         with tempfile.TemporaryDirectory() as folder, TwoHosts(Path(folder)) as hosts:
             hosts.shape('1gbit')
-            links['1 Gbit/s'] = measure('1 Gbit/s', hosts.launch, hosts.environment)
+            links['1 Gbit/s'] = measure('1 Gbit/s', hosts.launch)
     if args.json:
         args.json.write_text(json.dumps(links, indent=2) + '\n')
     if args.png and links:

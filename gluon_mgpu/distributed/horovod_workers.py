@@ -56,11 +56,11 @@ class HorovodWorkers(Workers):
     def __init__(self, signals: Any = None, program: str = 'gluon_mgpu'):
         info = launchers.launch_info() or launchers.LaunchInfo()
         self.launcher, host = info.launcher, launchers.host()
+        if info.size > 1 and HorovodWorkers._initialized:
+            raise ValueError('Horovod can connect workers only once per process: use one HorovodWorkers for all '
+                             'training, or start the job again')
         try:
             check_horovod()
-            if info.size > 1 and HorovodWorkers._initialized:
-                raise ValueError('Horovod can connect workers only once per process: use one HorovodWorkers for all '
-                                 'training, or start the job again')
             launchers.rendezvous(info)
         except ValueError as error:
             raise ValueError(f'worker {info.rank} ({host}): {error}' if info.size > 1 else str(error)) from None

@@ -49,8 +49,8 @@ class Watchdog:
             try:
                 connection = socket.create_connection(where, timeout=PATIENCE)
             except OSError as error:
-                raise ValueError(f'{self._name(rank)} cannot connect to worker 0 at {where[0]} ({error}): check that '
-                                 'no firewall blocks connections between the machines') from None
+                raise ValueError(f'{name} cannot connect to worker 0 at {where[0]} ({error.strerror or error}): check '
+                                 'that no firewall blocks connections between the machines') from None
             connection.sendall(token + rank.to_bytes(4, 'big'))
             self._others[connection] = 0
         for connection in self._others:

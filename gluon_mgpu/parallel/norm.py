@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..distributed.workers import Workers
 from ..mxnet_setup.compat import autograd, np, npx
 from ..networks.cut import BatchNorm
 from ..networks.pieces import Backward, accumulate
@@ -38,7 +37,7 @@ from ..networks.pieces import Backward, accumulate
 class Norm:
     """The part of a batch norm that needs all devices: it computes the arguments with which the next piece begins."""
 
-    def __init__(self, layer: BatchNorm, workers: Workers):
+    def __init__(self, layer: BatchNorm, workers: Any):
         self.layer, self._workers = layer, workers
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:

@@ -14,7 +14,7 @@ from slow import slow
 from gluon_mgpu import scratch
 from gluon_mgpu.base.program import JobError
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.distributed import launchers, watch
+from gluon_mgpu.distributed import horovod_workers, launchers, watch
 from gluon_mgpu.distributed.horovod_checks import check_own_gpus
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.distributed.launchers import LaunchInfo, launch_info
@@ -266,6 +266,47 @@ def test_the_others_wait_for_a_late_worker(monkeypatch):
     assert (ended, lines) == ([1], [])
     for connection in watches[0]._others:
         connection.close()
+
+
+def test_a_slow_network_delays_the_first_bytes(monkeypatch):
+    """A lost packet is sent again after a second or more."""
+    monkeypatch.setattr(watch, 'PATIENCE', 3)
+    with contextlib.ExitStack() as stack:
+        def allgather(value):
+            connection = stack.enter_context(socket.create_connection(value[0]))
+            timer = threading.Timer(1, lambda: connection.sendall(value[1] + (1).to_bytes(4, 'big')))
+            stack.callback(timer.join)
+            timer.start()
+            return [value, (None, b'', 'b')]
+        watchdog = watch.Watchdog(0, allgather, '127.0.0.1', 'a')
+        assert list(watchdog._others.values()) == [1]
+        watchdog.leave()
+        for connection in watchdog._others:
+            connection.close()
+
+
+def test_worker_0_cannot_be_reached():
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+        closed = listener.getsockname()
+    with pytest.raises(ValueError, match=r'^b, process 7 cannot connect to worker 0 at 127.0.0.1 \(Connection refused\)'
+                                         ': check that no firewall'):
+        watch.Watchdog(1, lambda value: [(closed, b'', 'a'), value], '127.0.0.1', 'b, process 7')
+
+
+def test_a_missing_network_interface(monkeypatch):
+    monkeypatch.setattr(launchers.os, 'environ', {launchers.ADDRESS: '127.0.0.1', launchers.PORT: '29500',
+                                                  'HOROVOD_GLOO_IFACE': 'eth99'})
+    with pytest.raises(ValueError, match='HOROVOD_GLOO_IFACE eth99: not a network interface of this machine, which has '
+                                         r'.*\blo\b.*; horovodrun --network-interfaces needs'):
+        launchers.rendezvous(LaunchInfo('horovodrun', 1, 2, 0))
+
+
+def test_a_worker_that_cannot_start_names_its_machine(monkeypatch):
+    monkeypatch.setattr(horovod_workers, 'check_horovod', lambda: None)
+    monkeypatch.setattr(launchers.os, 'environ', {'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', 'HOROVOD_LOCAL_RANK': '0',
+                                                  'HOROVOD_HOSTNAME': 'b'})
+    with pytest.raises(ValueError, match=r'^worker 1 \(b\): horovodrun does not say where the workers meet'):
+        horovod_workers.HorovodWorkers()
 
 
 def test_a_worker_that_cannot_connect_is_named(monkeypatch):

@@ -115,7 +115,9 @@ def test_a_slow_link_does_not_end_the_job(job, new_hosts, train):
 
 def test_the_package_differs(job, hosts, train, tmp_path):
     version = gluon_mgpu.__version__
-    hosts[1].edit(PACKAGE, f"'{version}'", "'0.9'", copy=tmp_path / 'copy.py')
+    hosts[1].edit(PACKAGE, f"'{version}'", "'0.9'", copy=tmp_path / 'version.py')
+    # Named before the flags, whose defaults may differ as well
+    hosts[1].edit(PACKAGE.with_name('settings.py'), "'constant'", "'cosine'", copy=tmp_path / 'settings.py')
     text = fails(job, hosts, hosts.launch, train, seconds=60)
     assert f'[0] scratch: gluon_mgpu is {version} on worker 0 (host1) and 0.9 on worker 1 (host2): start all ' in text
     assert len(text.splitlines()) == 1

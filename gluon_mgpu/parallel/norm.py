@@ -105,7 +105,7 @@ class Norm:
     def _update_statistics(self, count: Any, mean: Any, variance: Any) -> None:
         for param, new in ((self.layer.running_mean, mean), (self.layer.running_var, variance)):
             old = param.data(new.ctx)
-            # Part of a small batch may have no rows on any worker
+            # A part of a small batch may have no rows on any worker; then the new values are NaN
             result = np.where(count > 0, self.layer.momentum * old + (1 - self.layer.momentum) * new, old)
             for running in param.list_data():
                 result.copyto(running)
@@ -115,7 +115,7 @@ def _combined(table: Any) -> Any:
     """Return the row of all rows of a table together: n, m and v."""
     counts, means, variances = _split(table)
     count = counts.sum(axis=0)
-    shares = counts / np.maximum(count, 1)
+    shares = counts / count
     mean = (shares * means).sum(axis=0)
     return np.concatenate([count, mean, (shares * (variances + np.square(means - mean))).sum(axis=0)])
 

@@ -3,10 +3,11 @@
     python benchmarks/sync_batch_norm.py --dataset fashion-mnist --data-dir DIR
     python benchmarks/sync_batch_norm.py --parts cost --dtype bfloat16 --rounds 9
     python benchmarks/sync_batch_norm.py --parts accuracy --rows 12000 --epochs 3 --seeds 0 1 2
+    horovodrun --gloo -np 2 -H localhost:2 python benchmarks/sync_batch_norm.py --parts cost --horovod
 
-cost: images/s on two devices with and without, in turns, on the same batch. accuracy: one device, two devices, and two
-devices synchronized, with the same rows in the same order. Prints Markdown tables. Run this on an otherwise idle
-machine.
+cost: images/s on two devices, or with --horovod on those of all workers, with and without, in turns, on the same batch.
+accuracy: one device, two devices, and two devices synchronized, with the same rows in the same order. Prints Markdown
+tables. Run this on an otherwise idle machine.
 """
 import statistics
 import time
@@ -16,32 +17,45 @@ from harness.training import flags_parser
 
 from gluon_mgpu import concise
 from gluon_mgpu.data import load_data
+from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import Trainer
 from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 
 
-def make_step(wrap, args):
-    """Return a function that queues one step of a new network on the devices."""
+def make_step(wrap, args, workers):
+    """Return a function that queues one step of a new network on the devices of this worker."""
     net = resnet18(10, args.dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': args.lr}, move_gradients=True)
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': args.lr}, move_gradients=True)
     net, loss = wrap(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
-    X = np.random.normal(size=(args.batch_size, 1, 28, 28))
-    y = np.random.randint(0, 10, args.batch_size).astype('int32')
-    return lambda: concise.train_batch(X, y, net, loss, trainer, args.devices)
+    rows = shard_rows(args.batch_size, *workers.shard)
+    X = np.random.normal(size=(rows.stop - rows.start, 1, 28, 28))
+    y = np.random.randint(0, 10, len(X)).astype('int32')
+    devices = Devices(args.devices, args.batch_size, workers=workers)
+    return lambda: concise.train_batch(X, y, net, loss, trainer, devices)
 
 
 def print_cost(args):
     """Time steps with and without synchronization in turns."""
-    steps = {'each device its own': make_step(partial(hybridized, used_once=True), args),
-             'synchronized': make_step(SyncBatchNorm, args)}
+    if not args.horovod:
+        return _print_cost(args, Workers())
+    with HorovodWorkers() as workers:
+        args.devices = [workers.device]
+        _print_cost(args, workers)
+
+
+def _print_cost(args, workers):
+    steps = {'each device its own': make_step(partial(hybridized, used_once=True), args, workers),
+             'synchronized': make_step(partial(SyncBatchNorm, workers=workers), args, workers)}
     speeds = {name: [] for name in steps}
     for number in range(args.rounds + 1):
         for name, step in steps.items():
@@ -51,9 +65,11 @@ def print_cost(args):
             npx.waitall()
             if number:  # the first round compiles
                 speeds[name].append(args.steps * args.batch_size / (time.perf_counter() - start))
+    if workers.rank:
+        return
     ratios = [after / before for before, after in zip(*speeds.values())]
-    print(f'\n{args.dtype}, batch {args.batch_size}, {len(args.devices)} devices, medians of {args.rounds} rounds of '
-          f'{args.steps} steps\n\n| batch norm | images/s | from | to |\n|---|---|---|---|')
+    print(f'\n{args.dtype}, batch {args.batch_size}, {len(args.devices) * workers.size} devices, medians of '
+          f'{args.rounds} rounds of {args.steps} steps\n\n| batch norm | images/s | from | to |\n|---|---|---|---|')
     for name, found in speeds.items():
         print(f'| {name} | {statistics.median(found):.0f} | {min(found):.0f} | {max(found):.0f} |')
     print(f'\nSynchronized: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})',
@@ -90,6 +106,7 @@ def main():
     parts = {'cost': print_cost, 'accuracy': print_accuracy}
     parser.add_argument('--parts', nargs='+', choices=parts, default=list(parts), help='(default: both)')
     parser.add_argument('--devices', default='cpu:0,cpu:1', help='(default: %(default)s)')
+    parser.add_argument('--horovod', action='store_true', help='measure the cost as a worker of a job')
     parser.add_argument('--dtype', choices=DTYPES, default='float32', help='(default: %(default)s)')
     parser.add_argument('--batch-size', type=int, default=256, help='(default: %(default)s)')
     parser.add_argument('--rounds', type=int, default=5, help='rounds of cost (default: %(default)s)')

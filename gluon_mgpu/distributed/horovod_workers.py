@@ -27,7 +27,7 @@ from .watch import BEAT, Watchdog
 from .workers import Workers
 
 # Horovod identifies operations by their names and caches metadata for each name, so a few names are used in turn. Two
-# pending operations must not have the same name: far fewer than this number of each kind are pending at any time
+# pending operations must not have the same name; see `HorovodWorkers.allreduce`
 NUM_NAMES = 64
 MAX_NUMBERS = 64  # in one `allgather_async`, including the signal
 CONTROL = mx.cpu(1)  # for exchanging losses and signals; on the training device they would wait for its queue
@@ -73,7 +73,7 @@ class HorovodWorkers(Workers):
         super().__init__(signals)
         self._signum = 0  # the signal that all workers know of, 0 if none
         self._numbers: dict[str, count] = defaultdict(count)  # of the operations of each kind
-        self._sums: deque = deque()  # the newest results of `allreduce`
+        self._sums: deque = deque()  # results of `allreduce`, the newest NUM_NAMES
         places = self.allgather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
         check_own_gpus(places, self.rank)
         self.hosts = [host for host, _ in places]
@@ -113,7 +113,8 @@ class HorovodWorkers(Workers):
         return over_all_workers
 
     def allreduce(self, array: Any) -> Any:
-        """See `Workers.allreduce`. Waits for the operation that had the same name before."""
+        """See `Workers.allreduce`."""
+        # The sums of a worker without rows wait for nothing, so hundreds could be pending. Wait for the name to be free
         if len(self._sums) == NUM_NAMES:
             self._sums.popleft().wait_to_read()
         self._sums.append(array)

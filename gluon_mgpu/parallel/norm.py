@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..distributed.workers import Workers
 from ..mxnet_setup.compat import autograd, np, npx
 from ..networks.cut import BatchNorm
 from ..networks.pieces import Backward, accumulate
@@ -38,7 +37,7 @@ from ..networks.pieces import Backward, accumulate
 class Norm:
     """The part of a batch norm that needs all devices: it computes the arguments with which the next piece begins."""
 
-    def __init__(self, layer: BatchNorm, workers: Workers):
+    def __init__(self, layer: BatchNorm, workers: Any):
         self.layer, self._workers = layer, workers
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
@@ -106,7 +105,7 @@ class Norm:
     def _update_statistics(self, count: Any, mean: Any, variance: Any) -> None:
         for param, new in ((self.layer.running_mean, mean), (self.layer.running_var, variance)):
             old = param.data(new.ctx)
-            # Part of a small batch may have no rows on any worker
+            # A part of a small batch may have no rows on any worker; then the new values are NaN
             result = np.where(count > 0, self.layer.momentum * old + (1 - self.layer.momentum) * new, old)
             for running in param.list_data():
                 result.copyto(running)
@@ -116,7 +115,7 @@ def _combined(table: Any) -> Any:
     """Return the row of all rows of a table together: n, m and v."""
     counts, means, variances = _split(table)
     count = counts.sum(axis=0)
-    shares = counts / np.maximum(count, 1)
+    shares = counts / count
     mean = (shares * means).sum(axis=0)
     return np.concatenate([count, mean, (shares * (variances + np.square(means - mean))).sum(axis=0)])
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..distributed.workers import Workers
 from ..mxnet_setup.compat import autograd, mx, np
 from ..networks.cut import cut
 from ..networks.hybridize import HybridizedBlock, unwrapped
@@ -36,9 +35,9 @@ class SyncBatchNorm(HybridizedBlock):
         often, a worker without rows with ``net.forward([])`` and ``net.backward([])``.
     """
 
-    def __init__(self, net: Any, workers: Workers | None = None):
+    def __init__(self, net: Any, workers: Any = None):
         super().__init__(unwrapped(net))
-        self._workers = workers or Workers()
+        self._workers = workers or _Alone()
         self._parts: list[Piece | Norm] = []
         self._data = self._result = ''              # names of the network's input and output
         self._frozen: list[bool] = []               # of each parameter, when the network was cut
@@ -103,9 +102,9 @@ class SyncBatchNorm(HybridizedBlock):
             # 3. Pass them on to what is in front of X, and write all gradients. It must be one pass, because the losses
             # may also use X, what is in front of it, and parameters in other ways, such as in a penalty
             for inputs, gradients in zip(inputs_on, gradients_on):
-                # Not the output, if all layers are frozen, and not an X that is not recorded, unlike that of others
-                names = [name for name in gradients if name in inputs
-                         and (name != self._data or _is_recorded(inputs[name]))]
+                if not _is_recorded(inputs[self._data]):  # unlike that of another device
+                    gradients.pop(self._data, None)
+                names = [name for name in gradients if name in inputs]  # not the output, if all layers are frozen
                 ls += [inputs[name] for name in names]
                 head_grads += [gradients[name] for name in names]
             if ls:
@@ -119,6 +118,15 @@ class SyncBatchNorm(HybridizedBlock):
         if self._workers.size > 1 and any(trained.isdisjoint((layer.gamma, layer.beta)) for layer in norms):
             raise ValueError('with several workers, SyncBatchNorm does not pass gradients on to X through a batch norm '
                              'without trained scale or shift: use X.detach(), or train them')
+
+
+class _Alone:
+    """Stands for the workers if there is one."""
+
+    rank, size = 0, 1
+
+    def allreduce(self, array: Any) -> Any:
+        return array
 
 
 class _ForwardPass(NamedTuple):

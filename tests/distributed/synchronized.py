@@ -2,7 +2,7 @@
 import sys
 
 import numpy
-from parallel.test_sync_batch_norm import small_net
+from parallel.test_sync_batch_norm import nn, sequential, small_net
 
 from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
@@ -17,6 +17,10 @@ from gluon_mgpu.training.parameters import by_name, trainable
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
 CASES = {'small': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
          'in parts': (small_net, (1, 64, 4, 32, 1, 8, 12, 24, 40, 16), 2),
+         # A worker without rows could send all exchanges of several steps at once
+         'deep': (lambda: sequential(*(layer for _ in range(12) for layer in (nn.Conv2D(4, 3, padding=1),
+                                                                              nn.BatchNorm())), nn.Dense(10)),
+                  (5, 1, 1, 1, 1, 1, 5, 1, 1, 1), 1),
          'resnet18': (lambda: resnet18(10), (1, 64, 5, 2, 7) * 2, 1)}
 SIDE = 12
 

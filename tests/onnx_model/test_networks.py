@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from networks import NETWORKS, ZOO, Lambda, array_like, from_zoo, random, run_model, trained
+from exported import NETWORKS, ZOO, Lambda, array_like, from_zoo, random, run_model, trained
 from slow import slow
 
 from gluon_mgpu.export import to_onnx

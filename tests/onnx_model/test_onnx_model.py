@@ -5,7 +5,7 @@ import os
 import numpy
 import onnx
 import pytest
-from networks import Lambda, random, run_model
+from exported import Lambda, random, run_model
 from oracle import lenet_params, to_mx
 
 from gluon_mgpu.base.files import write_atomically

@@ -21,7 +21,7 @@ help:
 	@echo 'make gpu-report   on a machine with GPUs: run the commands of docs/gpus.md, write gpu-report.txt'
 	@echo 'make horovod      build Horovod into .venv, for training on several machines (a few minutes)'
 	@echo 'make test-horovod run the tests that need Horovod'
-	@echo 'make test-hosts   run jobs on two simulated hosts; needs root, iproute2 and an SSH server (10 minutes)'
+	@echo 'make test-hosts   run jobs on two simulated hosts; needs root, iproute2 and an SSH server'
 	@echo 'make lint         check the code with Ruff and mypy'
 	@echo 'make audit        look for known vulnerabilities in the installed packages'
 	@echo 'make docs         build the documentation in site/'

@@ -67,7 +67,7 @@ def test_a_chapter_trains(job, hosts, flags, tmp_path, chapter, size):
 
 
 def test_the_link_is_cut(job, hosts, train, tmp_path, count):
-    command = [*train[:-1], '--num-epochs', '5', '--checkpoint-every', '3', '--resume', 'auto', '--out-dir']
+    command = [*train[:-2], '--num-epochs', '5', '--checkpoint-every', '3', '--resume', 'auto', '--out-dir']
     trains(job, hosts.launch, command, tmp_path / 'whole')
     with job(2, *command, tmp_path / 'run', launch=hosts.launch) as run:
         run.wait_for('epoch 1/5')

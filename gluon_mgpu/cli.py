@@ -62,7 +62,7 @@ def _run(chapter: Chapter, given: dict) -> None:
         job = Job(chapter, given, workers, stack)
         # 1. First, because workers with different flags could take different steps below and deadlock. Their platforms
         # may differ
-        workers.check_equal({**versions(), 'platform': '', 'chapter': chapter.name, **given})
+        workers.check_equal({**versions(), 'platform': '', 'chapter': chapter.name, **job.settings})
         if job.settings['resume']:
             check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
         # 2. on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks

@@ -9,7 +9,7 @@
 help:
 	@echo 'make demo         train LeNet on two devices and plot the accuracy (2 minutes)'
 	@echo 'make compare      the demo on one device, then on two; both curves and times in one picture (several minutes)'
-	@echo 'make test         run the quick tests (under 90 s); on GPUs: make test ARGS="--devices gpu:0,gpu:1"'
+	@echo 'make test         run the quick tests (a few minutes); on GPUs: make test ARGS="--devices gpu:0,gpu:1"'
 	@echo 'make test-all     run all tests (several minutes)'
 	@echo 'make test-faults  kill runs, corrupt files and fill disks, many times (10 minutes)'
 	@echo 'make test-mxnet2  run all tests on MXNet 2'

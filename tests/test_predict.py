@@ -107,7 +107,7 @@ def test_a_damaged_checkpoint_is_skipped(runs, capsys):
     newest = checkpoints(folder)[0]
     newest.write_bytes(newest.read_bytes()[:-1])
     assert predict.main([str(folder)]) == 0
-    assert f'{newest}: truncated or altered' in capsys.readouterr().out
+    assert f'{newest}: truncated or altered' in capsys.readouterr().err
 
 
 def test_image_files(runs, capsys):

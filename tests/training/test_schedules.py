@@ -97,10 +97,10 @@ def test_a_rate_is_a_number_above_zero_or_a_function():
 def test_the_loop_of_the_docs(devices, monkeypatch, capsys):
     """As it stands in docs/larger-batches.md, on few rows."""
     code = loop_on_few_rows('larger-batches.md', 'import gluon_mgpu as d2l', 12, monkeypatch)
-    assert code.count('\n') <= 25 and ', 10, 1024\n' in code
+    assert code.count('\n') <= 25 and ' = 10, 1024\n' in code
     monkeypatch.setattr('gluon_mgpu.try_all_gpus', lambda: devices, raising=False)
     found = {}
-    exec(code.replace(', 10, 1024\n', ', 3, 10\n'), found)
+    exec(code.replace(' = 10, 1024\n', ' = 3, 10\n'), found)
     assert found['trainer'].optimizer.num_update == 6  # two batches in each of three epochs
     printed = capsys.readouterr().out.splitlines()[-3:]  # MXNet 2 prints a line of its own before
     assert [line.split(':')[0] for line in printed] == ['epoch 1', 'epoch 2', 'epoch 3']

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
-from .tracing import trace_function
+from .tracing import leaves, trace_deferred, trace_function
 
 
 class Array(NamedTuple):
@@ -71,11 +71,6 @@ class Graph(NamedTuple):
     outputs: list[Array]
 
 
-def leaves(values: Any) -> list:
-    """Return what is in nested lists and tuples, in order."""
-    return [leaf for value in values for leaf in leaves(value)] if isinstance(values, (list, tuple)) else [values]
-
-
 def refill(values: Any, new: Iterator) -> Any:
     """Return the same nested lists with the items of `new`."""
     return [refill(value, new) for value in values] if isinstance(values, (list, tuple)) else next(new)
@@ -114,20 +109,9 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
         if isinstance(leaves(args)[0], np.ndarray):
             symbols = [symbol.as_np_ndarray() for symbol in symbols]
         if MXNET_MAJOR >= 2:
-            return _trace_mxnet2(net, args, symbols), names
+            return trace_deferred(lambda *arrays: net(*refill(args, iter(arrays))), leaves(args), symbols)[0], names
         result = net(*refill(args, iter(symbols)))
     return mx.sym.Group(leaves(result), type(leaves(result)[0])), names
-
-
-def _trace_mxnet2(net, args: list, symbols: list):
-    from mxnet import _deferred_compute as deferred
-    arrays = [array.detach() for array in leaves(args)]
-    deferred.set_variable(arrays, symbols)
-    with deferred.context():
-        results = leaves(net(*refill(args, iter(arrays))))
-    graph = deferred.get_symbol(results, sym_cls=type(symbols[0]))
-    deferred.clear(results)
-    return graph
 
 
 def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, graph_from_json, mx, np, npx
@@ -31,8 +31,11 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str]]:
     kind, names = type(block).__name__, [f'data_{i}' for i in range(len(args))]
     symbols = [_variable(name) for name in names]
     with explain_errors(kind), autograd.pause(train_mode=autograd.is_training()):
-        graph = (_trace_mxnet1 if MXNET_MAJOR < 2 else _trace_mxnet2)(block, args, symbols)
-    if isinstance(graph, (list, tuple)):
+        if MXNET_MAJOR < 2:
+            graph = result = _trace_mxnet1(block, args, symbols)
+        else:
+            graph, result = trace_deferred(block, args, symbols)
+    if isinstance(result, (list, tuple)):
         raise ValueError(f'{kind} returns a list or tuple: only a block that returns one array, not in a list, can be '
                          'hybridized here; use its own hybridize()')
     params = {param.var().name: param for param in block.collect_params().values()}
@@ -59,17 +62,19 @@ def _trace_mxnet1(block, args, symbols):
     return graph
 
 
-def _trace_mxnet2(block, args, symbols):
+def trace_deferred(block: Callable, arrays: Sequence, symbols: list) -> tuple[Any, Any]:
+    """Return the graph of what `block` computes from the arrays, on MXNet 2, and what it returns.
+
+    The symbols are the variables of the graph, in the order of the arrays.
+    """
     from mxnet import _deferred_compute as deferred
-    arrays = [a.detach() for a in args]
+    arrays = [array.detach() for array in arrays]
     deferred.set_variable(arrays, symbols)
     with deferred.context():
         result = block(*arrays)
-    if isinstance(result, (list, tuple)):
-        return result
-    graph = deferred.get_symbol([result], sym_cls=type(symbols[0]))
-    deferred.clear([result])
-    return graph
+    graph = deferred.get_symbol(leaves(result), sym_cls=type(symbols[0]))
+    deferred.clear(leaves(result))
+    return graph, result
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
@@ -91,6 +96,11 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
 def flatten(args) -> list:
     """Return arguments, some of which are lists, as one list: [X, [W, b], y] -> [X, W, b, y]."""
     return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
+
+
+def leaves(values: Any) -> list:
+    """Return what is in nested lists and tuples, in order."""
+    return [leaf for value in values for leaf in leaves(value)] if isinstance(values, (list, tuple)) else [values]
 
 
 class _SymbolicNpx:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, children, gluon, graph_from_json, mx, np
-from ..networks.graph import Graph, leaves, operations, refill, semantics_of, trace
+from ..networks.graph import Graph, operations, refill, semantics_of, trace
 from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
+from ..networks.tracing import leaves
 from ..training.parameters import by_name, check_initialized
 
 ERRORS = (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError,

@@ -9,7 +9,8 @@ from slow import slow
 
 from gluon_mgpu.export import to_onnx
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx
-from gluon_mgpu.networks.graph import leaves, semantics_of
+from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.networks.tracing import leaves
 
 nn, rnn = gluon.nn, gluon.rnn
 QUICK = 'squeezenet1.1', 'mobilenet0.25', 'mobilenetv2_0.25'

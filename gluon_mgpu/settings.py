@@ -16,6 +16,7 @@ from .data import DATASETS
 from .devices.lists import MAX_DEVICES, check_devices, parse_devices
 from .networks.precision import DTYPES, check_dtype
 from .parallel.allreduce import ALGORITHMS
+from .parallel.devices import Devices
 from .parallel.split import check_shares
 from .training.schedules import SCHEDULES, check_lr
 
@@ -93,7 +94,10 @@ def _from(minimum: int, *maximum: int) -> Callable[[str, Any], int]:
 
 def _devices(name: str, value: Any) -> Any:
     """Check a list of devices; `parse_devices` checks text later, in all workers."""
-    return not_empty(name, value) if isinstance(value, str) else check_devices(value)
+    if isinstance(value, str):
+        return not_empty(name, value)
+    devices = check_devices(value)
+    return value if isinstance(value, Devices) else devices
 
 
 # Arguments of `train`, and flags
@@ -189,7 +193,7 @@ def check_settings(chapter: str, settings: dict) -> dict:
     """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others.
 
     `settings` has ``num_gpus`` as well. Raises ValueError for an unknown name or an invalid value, if ``num_gpus``
-    contradicts ``devices``, and if ``num_epochs`` contradicts ``run``.
+    contradicts ``devices``, and if ``num_epochs`` contradicts ``run``. What `Devices` carry is taken from there.
     """
     known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:
@@ -200,6 +204,8 @@ def check_settings(chapter: str, settings: dict) -> dict:
     num_gpus, run = values['num_gpus'], values['run']
     if isinstance(values['devices'], str):
         values['devices'] = parse_devices(values['devices'])
+    if isinstance(values['devices'], Devices):
+        values |= _of_devices(values['devices'], settings)
     if values['devices'] is not None and num_gpus not in (None, len(values['devices'])):
         raise ValueError(f'num_gpus {num_gpus}: must be {len(values["devices"])}, the number of devices')
     if run is not None:
@@ -207,6 +213,18 @@ def check_settings(chapter: str, settings: dict) -> dict:
             raise ValueError(f'num_epochs {settings["num_epochs"]}: must be {run.num_epochs}, as in run; leave it out')
         values['num_epochs'] = run.num_epochs
     return values
+
+
+def _of_devices(devices: Devices, settings: dict) -> dict:
+    """Return the settings that `Devices` carry; raise ValueError if `settings` have one of them as well."""
+    carried = {'shares': devices.shares, 'accumulate': devices.parts, 'allreduce': devices.algorithm}
+    for name in carried.keys() & settings.keys():
+        raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
+    if devices.batch_size not in (None, settings['batch_size']):
+        raise ValueError(f'batch_size {settings["batch_size"]}: must be {devices.batch_size}, as in devices')
+    if devices.workers is not None and devices.workers is not getattr(settings.get('run'), 'workers', None):
+        raise ValueError('run must have the workers of devices: pass run=Run(num_epochs, workers=workers)')
+    return carried
 
 
 def check_together(settings: dict, devices: list) -> None:

@@ -41,8 +41,8 @@ class Devices(list):
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('accumulate', parts, minimum=1)
         self.workers = workers
-        algorithm = allreduce_algorithm(allreduce)
-        self.allreduce = workers.extend_allreduce(algorithm) if workers else algorithm
+        self.algorithm = allreduce_algorithm(allreduce)
+        self.allreduce = workers.extend_allreduce(self.algorithm) if workers else self.algorithm
 
     def divisor(self, X: Any) -> int:
         """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0."""

@@ -61,7 +61,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         Possibly `Devices`. With parts, batch norm's statistics are those of each part.
     """
     ls = backward(X, y, net, devices, loss)
-    trainer.step(as_devices(devices).divisor(X))
+    trainer.step(as_devices(devices).divisor(X))  # the batch size; for a plain list, the rows of X
     return ls
 
 
@@ -77,7 +77,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     num_gpus, batch_size, lr
         As in `scratch.train`.
     **settings
-        What the book fixes or leaves out, see `settings`: ``num_epochs=10, seed=0, devices, data, run, net, dtype,
+        What the book fixes or leaves out, see `settings.py`: ``num_epochs=10, seed=0, devices, data, run, net, dtype,
         accumulate, momentum, weight_decay, sync_batch_norm, shares, label_smoothing``.
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
@@ -96,7 +96,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         for X, y in run.batches(train_iter):
             trainer.set_learning_rate(run.lr)  # a schedule changes it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices))
-        test_acc = evaluate_accuracy_gpus(net, test_iter, split_batch, devices)
+        test_acc = evaluate_accuracy_gpus(net, test_iter, split_batch, devices)  # by their shares
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

@@ -48,7 +48,8 @@ def table(runs, accuracies):
              '|---|---|' + '---|' * (len(accuracies) + 1)]
     for label, seed, points in runs:
         found = [reached(points, accuracy) for accuracy in accuracies]
-        cells = ['never' if at is None else f'{at[0]} epoch{"s" * (at[0] > 1)}, {at[1]:,.0f} s' for at in found]
+        cells = ['never' if at is None else f'{at[0]} {"epoch" if at[0] == 1 else "epochs"}, {at[1]:,.0f} s'
+                 for at in found]
         best = max(accuracy for _, accuracy in points)
         lines.append(f'| {label} | {seed} | {" | ".join(cells)} | {best:.4f} in {len(points)} epochs |')
     return lines

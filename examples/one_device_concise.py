@@ -46,12 +46,12 @@ def train(batch_size, lr, **settings):
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})
-    loss = cross_entropy  # in the book, gluon.loss.SoftmaxCrossEntropyLoss()
+    loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss() as one operator, for smoothed labels as well
     net = hybridized(net, used_once=True)  # for speed: it runs as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):
-            trainer.set_learning_rate(run.lr)
+            trainer.set_learning_rate(run.lr)  # a schedule changes it
             run.record_losses(train_batch(X, y, net, loss, trainer, device, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter)
         animator.add(epoch, (test_acc,))

@@ -27,13 +27,14 @@ from .training.evaluate import evaluate_accuracy_gpus
 from .training.parameters import trainable
 
 
-@in_parts  # not in the book: adds up the gradients of the parts of `Devices`; a device without rows gets zeros
+@in_parts  # as in scratch.py
 def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: Callable) -> list:
     """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
 
     Source: D2L 13.6.3, in the body of ``train``.
     """
     X_shards, y_shards = split_batch(X, y, devices)
+    # `replicas` calls net(X_shard) and l.backward(); with synchronized batch norm, for all devices at once
     with autograd.record():
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(replicas.forward(net, X_shards), y_shards)]
     replicas.backward(net, ls)
@@ -60,16 +61,14 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         Possibly `Devices`. With parts, batch norm's statistics are those of each part.
     """
     ls = backward(X, y, net, devices, loss)
-    trainer.step(as_devices(devices).divisor(X))
+    trainer.step(as_devices(devices).divisor(X))  # the batch size; for a plain list, the rows of X
     return ls
 
 
 def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any) -> None:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. The book waits for the devices after every batch; here, the program reads
-    losses some batches later, so that the devices always have work, and waits for all batches only at the end of an
-    epoch.
+    Source: D2L 13.6.3, ``train``.
 
     Raises ValueError as `scratch.train` does, and if a device does not support `dtype`.
 
@@ -78,7 +77,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     num_gpus, batch_size, lr
         As in `scratch.train`.
     **settings
-        What the book fixes or leaves out, see `Setup`: ``num_epochs=10, seed=0, devices, data, run, net, dtype,
+        What the book fixes or leaves out, see `settings.py`: ``num_epochs=10, seed=0, devices, data, run, net, dtype,
         accumulate, momentum, weight_decay, sync_batch_norm, shares, label_smoothing``.
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
@@ -86,17 +85,18 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     npx.random.seed(setup.seed)
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    # A gluon.Trainer that with --horovod also sums over machines. The book passes all parameters, see `trainable`
+    # A gluon.Trainer that with --horovod also sums over machines. `trainable` leaves out batch norm's running
+    # statistics, which have no gradients. For speed, all gradients of a device are moved into one array
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=True)
-    loss = cross_entropy  # in the book, gluon.loss.SoftmaxCrossEntropyLoss()
-    # For speed: it runs as one operator; with synchronized batch norm, as one between two norms
+    loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss() as one operator, for smoothed labels as well
+    # For speed, it runs as one operator; with synchronized batch norm, each piece between two norms does
     net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):
-            trainer.set_learning_rate(run.lr)
+            trainer.set_learning_rate(run.lr)  # a schedule changes it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices))
-        test_acc = evaluate_accuracy_gpus(net, test_iter, split_batch, devices)
+        test_acc = evaluate_accuracy_gpus(net, test_iter, split_batch, devices)  # by their shares
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

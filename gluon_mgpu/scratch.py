@@ -7,13 +7,8 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of
 that shard. The gradients are summed over the devices, and every device takes the same step.
 
-Four things are for speed only. Without them the results are the same up to rounding:
-
-- `@hybridized` runs `lenet` as one operator; the loss is one as well.
-- `lenet` crops its images.
-- On each device, `get_params` stores the eight parameters in one flat array (`FlatParams`), of which they are views.
-  In the book they are separate arrays.
-- `flattened` lets `train_batch` sum and update this array instead of eight.
+`@hybridized`, the crop in `lenet`, and `FlatParams` with `flattened` are for speed only: without them, the results are
+the same up to rounding.
 """
 from __future__ import annotations
 
@@ -58,8 +53,8 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     Source: D2L 13.5.3, ``lenet``.
     """
     W1, b1, W2, b2, W3, b3, W4, b4 = params
-    # Not in the book. The last two rows and columns of an image do not affect the scores: without this crop, h2_conv
-    # would be 9x9, and the pooling ignores its ninth row and column. A step is a fifth faster with the crop.
+    # For speed: the last two rows and columns of an image do not affect the scores. Without this crop, h2_conv would be
+    # 9x9, and the pooling ignores its ninth row and column
     X = X[:, :, :-2, :-2]                                                                 # (n, 1, 26, 26)
     h1_conv = npx.convolution(data=X, weight=W1, bias=b1, kernel=(3, 3), num_filter=20)   # (n, 20, 24, 24)
     h1_activation = npx.relu(h1_conv)
@@ -67,13 +62,14 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     h2_conv = npx.convolution(data=h1, weight=W2, bias=b2, kernel=(5, 5), num_filter=50)  # (n, 50, 8, 8)
     h2_activation = npx.relu(h2_conv)
     h2 = npx.pooling(data=h2_activation, pool_type='avg', kernel=(2, 2), stride=(2, 2))   # (n, 50, 4, 4)
+    # `hybridized` cannot ask for h2.shape[0]
     h2 = h2.reshape(-1, 800)                                                              # (n, 800)
     h3_linear = np.dot(h2, W3) + b3                                                       # (n, 128)
     h3 = npx.relu(h3_linear)
     return np.dot(h3, W4) + b4                                                            # (n, 10)
 
 
-loss = cross_entropy  # in the book, gluon.loss.SoftmaxCrossEntropyLoss()
+loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss() as one operator, for smoothed labels as well
 
 
 def get_params(params: list, device: Context) -> FlatParams:
@@ -95,7 +91,7 @@ def allreduce(data: list) -> None:
     Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce/` has other algorithms.
     """
     for i in range(1, len(data)):
-        data[0] += data[i].as_in_ctx(data[0].ctx)
+        data[0] += data[i].copyto(data[0].ctx)
     for i in range(1, len(data)):
         data[0].copyto(data[i])
 
@@ -115,7 +111,7 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
         param -= lr / batch_size * param.grad
 
 
-@in_parts  # not in the book: adds up the gradients of the parts of `Devices`; a device without rows gets zeros
+@in_parts  # for --accumulate, which trains a batch in parts, and for batches with fewer rows than devices
 def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
     """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
 
@@ -154,16 +150,15 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
         devices.allreduce([params[i].grad for params in flat_params])
     # The parameters are updated separately on each device
     for params in flat_params:
-        sgd(params, lr, devices.divisor(X))
+        sgd(params, lr, devices.divisor(X))  # the batch size; for a plain list, the rows of X, as in the book
     return ls
 
 
 def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any) -> None:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.5.6, ``train``. Here all devices compute the accuracy. The book waits for the devices after every
-    batch; here, the program reads losses some batches later, so that the devices always have work, and waits for all
-    batches only at the end of an epoch.
+    Source: D2L 13.5.6, ``train``, which waits for the devices after every batch. Here the devices always have work: the
+    program reads losses some batches later, and waits for all batches only at the end of an epoch.
 
     Raises ValueError if an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError`
     means that the loss or a parameter is NaN or infinite.
@@ -178,9 +173,10 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
         MXNet's schedulers.
     **settings
-        What the book fixes or leaves out, see `Setup`: ``num_epochs=10, seed=0, devices, data, run, allreduce,
+        What the book fixes or leaves out, see `settings.py`: ``num_epochs=10, seed=0, devices, data, run, allreduce,
         accumulate, shares, label_smoothing``.
     """
+    # Check the arguments and load the data. `run` counts the epochs, measures the time and prints
     setup = Setup('scratch', num_gpus, batch_size, lr, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)
@@ -193,7 +189,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
             run.record_losses(train_batch(X, y, device_params, devices, run.lr))
-        # The book computes the accuracy on one device
+        # Evaluate the model on all devices; the book does so on the first
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, split_batch, devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

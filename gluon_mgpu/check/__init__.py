@@ -41,7 +41,7 @@ class Report:
         lines = [
             self.title, '', f'{"parameter":{width}}  from one device  between devices  verdict',
             *(f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown),
-            *[f'and {left_out} others'] * bool(left_out), '',
+            *([f'and {left_out} others'] if left_out else []), '',
             *(self.diagnosis or ['The step is right: k devices compute what one does.']), '',
             *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
         return '\n'.join(textwrap.fill(line, 100, subsequent_indent='  ') for line in lines)
@@ -87,10 +87,15 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         found = compare(several, batches)
     ok = not found.wrong
     shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
-    notes = found.skipped + [DROPOUT.format(dropout)] * bool(dropout)
-    notes += [BATCH_NORM.format(batch_norm)] * several.fixed_statistics
-    notes += [OWN_ROWS] * divides_by_own_rows(several, *batches[0])
-    names = [f'{device}' + f' of worker {rank}' * (job.size > 1) for rank in range(job.size) for device in devices]
+    notes = list(found.skipped)
+    if dropout:
+        notes.append(DROPOUT.format(dropout))
+    if several.fixed_statistics:
+        notes.append(BATCH_NORM.format(batch_norm))
+    if divides_by_own_rows(several, *batches[0]):
+        notes.append(OWN_ROWS)
+    names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
+             for rank in range(job.size) for device in devices]
     return Report(ok, f'{k} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
                   f'{", ".join(str(len(y)) for _, y in found.batches)} rows',
                   [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],

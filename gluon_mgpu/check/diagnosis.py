@@ -33,9 +33,9 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
                 'Do: update every device after every batch, including devices without rows.']
     n = len(found.batches[-1][1])
     where = (f'WRONG in {len(found.wrong)} of {len(found.rows)} parameters after batch {len(found.batches)}, of {n} '
-             f'row{"s" * (n > 1)}')
+             f'{"row" if n == 1 else "rows"}')
     if not compare(replace(several, zero_gradients=True), batches, start).wrong:
-        idle = f', from {", ".join(devices[n:])} without rows' * (n < len(devices))
+        idle = f', from {", ".join(devices[n:])} without rows' if n < len(devices) else ''
         return [f'{where}: the gradient of the batch before is added{idle}.',
                 'Do: set the gradients of devices without rows to zero before the sum: param.grad[:] = 0, or '
                 "net.collect_params().zero_grad() before backward(); with grad_req 'add', those of all devices.", '',

@@ -103,7 +103,7 @@ class Timeline(Callback):
         if not self.traces:
             too_few = self._num_batches <= self.warm_up  # otherwise the profiler failed, for example on a full disk
             run.print('no timeline: no step was recorded' +
-                      f'; it needs at least {self.warm_up + 1} batches' * too_few)
+                      (f'; it needs at least {self.warm_up + 1} batches' if too_few else ''))
             return
         try:
             steps = [(parse(trace, self.trace), trace) for trace in self.traces]

@@ -48,7 +48,7 @@ def check_horovod() -> None:
 
 
 class HorovodWorkers(Workers):
-    """The workers of a Horovod job, seen from this one; a context manager. `Workers` documents the methods.
+    """The workers of a Horovod job, seen from this one; a context manager.
 
     Source: Horovod's documentation of its MXNet interface. There, each worker reads its own data, and gradients are
     averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
@@ -113,6 +113,7 @@ class HorovodWorkers(Workers):
             timer.start()
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:
+        """See `Workers.extend_allreduce`."""
         def over_all_workers(data: list) -> None:
             algorithm(data)
             self._allreduce(data[0], 'gradient')
@@ -121,6 +122,7 @@ class HorovodWorkers(Workers):
         return over_all_workers
 
     def allreduce(self, array: Any) -> Any:
+        """See `Workers.allreduce`."""
         # The sums of a worker without rows wait for nothing, so hundreds could be pending. Wait for the name to be free
         if len(self._sums) == NUM_NAMES:
             self._sums.popleft().wait_to_read()
@@ -128,12 +130,14 @@ class HorovodWorkers(Workers):
         return self._allreduce(array, 'sum')
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
+        """See `Workers.trainer`."""
         # DistributedTrainer also divides by the number of workers. `rescale_grad` cancels it, so that the sum is only
         # divided by the batch size
         return self._hvd.DistributedTrainer({param.name: param for param in params}, optimizer,
                                             {**optimizer_params, 'rescale_grad': self.size})
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
+        """See `Workers.broadcast_parameters`."""
         if hasattr(net, 'collect_params'):
             with autograd.predict_mode():
                 net(np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device))  # infers unknown shapes
@@ -149,6 +153,7 @@ class HorovodWorkers(Workers):
             assign(array, value)
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
+        """See `Workers.allgather_async`."""
         own = numpy.zeros((self.size, MAX_NUMBERS))  # each worker fills its own row, and the sum has the rows of all
         own[self.rank, :len(numbers) + 1] = self._received_signal(), *numbers
         rows_of_all = self._allreduce(np.array(own, dtype='float64', ctx=CONTROL), 'numbers')
@@ -160,6 +165,7 @@ class HorovodWorkers(Workers):
         return wait
 
     def allgather(self, value: Any) -> list:
+        """See `Workers.allgather`."""
         gathered = [(value, self._received_signal())]
         if self.size > 1:
             with CONTROL:  # allgather_object creates its arrays on the current context
@@ -168,6 +174,7 @@ class HorovodWorkers(Workers):
         return [value for value, _ in gathered]
 
     def pending_signal(self) -> int:
+        """See `Workers.pending_signal`."""
         return self._signum
 
     def _check_own_gpu(self, uuids: Sequence[str]) -> None:

@@ -249,7 +249,7 @@ def _workers(chapter: Chapter, given: dict, signals: StopSignals) -> contextlib.
         return HorovodWorkers(signals, chapter.name)
     info = launch_info()
     # mpirun and srun are also used to start independent programs
-    if info and info.launcher == 'horovodrun' and info.size > 1:
+    if info.launcher == 'horovodrun' and info.size > 1:
         raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
     return contextlib.nullcontext(Workers(signals))
 

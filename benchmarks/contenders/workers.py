@@ -14,8 +14,7 @@ from ours import Timing
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.distributed.horovod_checks import check_horovod
-from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers, check_horovod
 from gluon_mgpu.distributed.launchers import launch_info
 from gluon_mgpu.training.run import Run
 
@@ -45,8 +44,7 @@ def work(job: dict) -> None:
 
 
 if __name__ == '__main__':
-    info = launch_info()
-    if info and info.launcher == 'horovodrun':
+    if launch_info().launcher == 'horovodrun':
         work(read_job())
     else:
         launch(read_job())

@@ -7,22 +7,24 @@ Each worker has one device, takes its shard of every batch, and sums gradients w
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import platform
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 import numpy
 
-from ..base.program import JobError
+from ..base.program import BAD_INPUT, JobError, warn
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
-from ..mxnet_setup.compat import assign, autograd, mx, np, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
+from ..mxnet_setup.installation import how_to_get_horovod
 from ..parallel.flat import flattened
 from . import launchers
-from .horovod_checks import check_horovod, check_own_gpus
 from .watch import BEAT, Watchdog
 from .workers import Workers
 
@@ -31,6 +33,18 @@ from .workers import Workers
 NUM_NAMES = 64
 MAX_NUMBERS = 64  # in one `allgather_async`, including the signal
 CONTROL = mx.cpu(1)  # for exchanging losses and signals; on the training device they would wait for its queue
+
+
+def check_horovod() -> None:
+    """Raise ValueError, with the remedy, if Horovod is missing or does not work with this MXNet."""
+    if MXNET_MAJOR >= 2:
+        raise ValueError(f'Horovod does not support MXNet {mx.__version__}: use MXNet 1.9.1')
+    if importlib.util.find_spec('horovod') is None:
+        raise ValueError(f'Horovod is not installed: {how_to_get_horovod()}')
+    try:
+        importlib.import_module('horovod.mxnet')
+    except (ImportError, OSError) as error:  # OSError: a library that it was built with is missing
+        raise ValueError(f'Horovod is not built for this MXNet ({error}): {how_to_get_horovod()}') from None
 
 
 class HorovodWorkers(Workers):
@@ -42,20 +56,17 @@ class HorovodWorkers(Workers):
 
     `signals` is as for `Workers`. The message about a lost worker begins with `program`.
 
-    Attributes
-    ----------
-    local_rank : int
-        Number of this worker among those on its machine, from 0.
-    device : mx.Context
-        ``gpu(local_rank)``, or ``gpu(0)`` if only one GPU is visible; ``cpu(0)`` without GPUs.
+    The device of the first worker on a machine is ``gpu(0)``, that of the second ``gpu(1)``. If a worker sees only one
+    GPU, its device is ``gpu(0)``; without GPUs, it is ``cpu(0)``.
     """
 
     exchanges_in_flight = 1
     _initialized = False  # True once this process has called hvd.init, which can connect workers only once
 
     def __init__(self, signals: Any = None, program: str = 'gluon_mgpu'):
-        info = launchers.launch_info() or launchers.LaunchInfo()
-        self.launcher, host = info.launcher, launchers.host()
+        info = launchers.launch_info()
+        self.launcher = info.launcher
+        host = os.environ.get('HOROVOD_HOSTNAME') or platform.node()  # before `rendezvous` changes the variable
         if info.size > 1 and HorovodWorkers._initialized:
             raise ValueError('Horovod can connect workers only once per process: use one HorovodWorkers for all '
                              'training, or start the job again')
@@ -68,17 +79,17 @@ class HorovodWorkers(Workers):
         HorovodWorkers._initialized = True
         hvd.init()
         self.rank, self.size = hvd.rank(), hvd.size()
-        self.local_rank = info.local_rank  # hvd.local_rank() is 0 except under horovodrun, see launchers.rendezvous
-        self.device = mx.gpu(gpu_of_worker(self.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
+        # hvd.local_rank() is 0 except under horovodrun, see `launchers.rendezvous`
+        self.device = mx.gpu(gpu_of_worker(info.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         super().__init__(signals)
         self._signum = 0  # the signal that all workers know of, 0 if none
         self._numbers: dict[str, count] = defaultdict(count)  # of the operations of each kind
         self._sums: deque = deque()  # results of `allreduce`, the newest NUM_NAMES
         places = self.allgather((host, uuid_of(self.device.device_id) if self.device.device_type == 'gpu' else ''))
-        check_own_gpus(places, self.rank)
-        self.hosts = [host for host, _ in places]
+        self.hosts, uuids = zip(*places)
+        self._check_own_gpu(uuids)
         self._watchdog = Watchdog(self.rank, self.allgather, launchers.address(), f'{host}, process {os.getpid()}',
-                                  program, lambda: self.resume_hint)
+                                  lambda line: warn(f'{program}: {line}; the job ends{self.resume_hint}'))
 
     def __enter__(self) -> HorovodWorkers:
         return self
@@ -96,12 +107,10 @@ class HorovodWorkers(Workers):
             time.sleep(2 * BEAT)
         # The other workers may not have failed. They would block in an allreduce with this one, so make them exit
         self._watchdog.leave(failed=True)
-        if self.size == 1:
-            return
-        # Exit by force after 3 s, because Horovod's shutdown at exit may block on pending allreduces
-        timer = threading.Timer(3, os._exit, [1])
-        timer.daemon = True
-        timer.start()
+        if self.size > 1:  # exit by force after 3 s, because Horovod's shutdown at exit may block on pending allreduces
+            timer = threading.Timer(3, os._exit, [1])
+            timer.daemon = True
+            timer.start()
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:
         """See `Workers.extend_allreduce`."""
@@ -121,17 +130,11 @@ class HorovodWorkers(Workers):
         return self._allreduce(array, 'sum')
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
-        """Return a ``horovod.mxnet.DistributedTrainer``."""
-        hvd, size = self._hvd, self.size
-
-        class Trainer(hvd.DistributedTrainer):  # type: ignore[name-defined]
-            def step(self, batch_size, ignore_stale_grad=False):
-                # DistributedTrainer also divides by the number of workers; this cancels it, so that the sum is divided
-                # by batch_size only
-                super().step(batch_size / size, ignore_stale_grad)
-
-        named = {param.name: param for param in params}
-        return Trainer(named, optimizer, optimizer_params)
+        """See `Workers.trainer`."""
+        # DistributedTrainer also divides by the number of workers. `rescale_grad` cancels it, so that the sum is only
+        # divided by the batch size
+        return self._hvd.DistributedTrainer({param.name: param for param in params}, optimizer,
+                                            {**optimizer_params, 'rescale_grad': self.size})
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:
         """See `Workers.broadcast_parameters`."""
@@ -173,6 +176,14 @@ class HorovodWorkers(Workers):
     def pending_signal(self) -> int:
         """See `Workers.pending_signal`."""
         return self._signum
+
+    def _check_own_gpu(self, uuids: Sequence[str]) -> None:
+        """Raise JobError, which rank 0 reports, if two workers share a GPU: NCCL would hang. A CPU has the UUID ''."""
+        for rank, uuid in enumerate(uuids):
+            if uuid and uuids.index(uuid) != rank:
+                raise JobError(f'workers {uuids.index(uuid)} and {rank} have the same GPU ({self.hosts[rank]}, UUID '
+                               f'{uuid}): start at most one worker per GPU', BAD_INPUT, on_all_ranks=True,
+                               reported=self.rank != 0)
 
     def _allreduce(self, array: Any, kind: str) -> Any:
         """Sum an array over all workers, in place, and return it; does not block."""

@@ -8,11 +8,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import platform
 import socket
 import time
-import urllib.error
-import urllib.request
 from typing import NamedTuple
 
 from ..base.checks import integer
@@ -40,14 +37,14 @@ class LaunchInfo(NamedTuple):
     local_rank: int = 0
 
 
-def launch_info() -> LaunchInfo | None:
-    """Return the launcher, rank and size of this process; None if no launcher started it."""
+def launch_info() -> LaunchInfo:
+    """Return the launcher, rank and size of this process."""
     for launcher, names in VARIABLES.items():
         # `srun --mpi=pmi2` sets the variables of mpiexec as well, but not the local rank
         pmi2 = launcher == 'mpiexec' and names[2] not in os.environ and 'SLURM_LOCALID' in os.environ
         if all(name in os.environ for name in names[:2]) and not pmi2:
             return LaunchInfo(launcher, *map(_number, names))
-    return None
+    return LaunchInfo()
 
 
 def rendezvous(info: LaunchInfo) -> None:
@@ -63,9 +60,7 @@ def rendezvous(info: LaunchInfo) -> None:
     if not os.environ.get(ADDRESS) or not os.environ.get(PORT):
         raise ValueError(f'{info.launcher} does not say where the workers meet: on all of them, set {ADDRESS} to an '
                          f"address of worker 0's machine and {PORT} to a free port there")
-    if not 0 <= info.rank < info.size:
-        raise ValueError(f'{info.launcher} gives this worker the number {info.rank}: must be from 0 to '
-                         f'{info.size - 1}')
+    integer(VARIABLES[info.launcher][0], info.rank, minimum=0, maximum=info.size - 1)
     where = os.environ[ADDRESS], integer(PORT, _number(PORT), minimum=1, maximum=65535)
     rank, size = str(info.rank), str(info.size)
     values = {'HOROVOD_RANK': rank, 'HOROVOD_SIZE': size, 'HOROVOD_LOCAL_RANK': '0', 'HOROVOD_LOCAL_SIZE': '1',
@@ -74,22 +69,25 @@ def rendezvous(info: LaunchInfo) -> None:
         os.environ.update(values)
     os.environ.setdefault('HOROVOD_CONTROLLER', 'gloo')
     os.environ.setdefault('HOROVOD_CPU_OPERATIONS', 'gloo')
-    _check_interface(os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(where)))
+    interface = os.environ.setdefault('HOROVOD_GLOO_IFACE', _interface(where))
+    if interface not in (found := _addresses()):  # Horovod would abort
+        raise ValueError(f'HOROVOD_GLOO_IFACE {interface}: not a network interface of this machine, which has '
+                         f'{", ".join(found)}; horovodrun --network-interfaces needs one name that all machines have')
     if info.rank == 0:
         _serve(where)
     _meet(where, info)
 
 
-def host() -> str:
-    """Return the launcher's name of this machine; call it before `rendezvous`."""
-    return os.environ.get('HOROVOD_HOSTNAME') or platform.node()
-
-
 def address() -> str:
     """Return this machine's address on the network that Horovod uses."""
+    return next(iter(_addresses().get(os.environ.get('HOROVOD_GLOO_IFACE', 'lo'), [])), '127.0.0.1')
+
+
+def _addresses() -> dict[str, list[str]]:
+    """Return the IPv4 addresses of each network interface of this machine."""
     import psutil
-    entries = psutil.net_if_addrs().get(os.environ.get('HOROVOD_GLOO_IFACE', 'lo'), [])
-    return next((entry.address for entry in entries if entry.family == socket.AF_INET), '127.0.0.1')
+    return {name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+            for name, entries in psutil.net_if_addrs().items()}
 
 
 def _number(name: str) -> int:
@@ -100,27 +98,18 @@ def _number(name: str) -> int:
         raise ValueError(f'{name} {value!r}: must be an integer') from None
 
 
-def _interface(where: tuple) -> str:
+def _interface(where: tuple[str, int]) -> str:
     """Return the name of the network interface that leads to an address. Sends nothing."""
-    import psutil
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
             connection.connect(where)
             own = connection.getsockname()[0]
     except OSError as error:
         raise ValueError(f'{ADDRESS} {where[0]}: cannot be reached ({error})') from None
-    return next((name for name, entries in psutil.net_if_addrs().items()
-                 if any(entry.address == own for entry in entries)), 'lo')
+    return next((name for name, addresses in _addresses().items() if own in addresses), 'lo')
 
 
-def _check_interface(name: str) -> None:
-    import psutil
-    if name not in (names := psutil.net_if_addrs()):  # Horovod would abort
-        raise ValueError(f'HOROVOD_GLOO_IFACE {name}: not a network interface of this machine, which has '
-                         f'{", ".join(names)}; horovodrun --network-interfaces needs one name that all machines have')
-
-
-def _serve(where: tuple) -> None:
+def _serve(where: tuple[str, int]) -> None:
     """Serve Horovod's rendezvous, where workers find each other, in a thread, unless another process serves it."""
     with contextlib.suppress(OSError):
         socket.create_connection(where, timeout=5).close()
@@ -135,30 +124,27 @@ def _serve(where: tuple) -> None:
     in_thread(target=server.serve_forever)
 
 
-def _meet(where: tuple, info: LaunchInfo) -> None:
+def _meet(where: tuple[str, int], info: LaunchInfo) -> None:
     """Wait for all workers. Horovod itself would end the process without naming the missing one."""
-    url = f'http://{where[0]}:{where[1]}/gluon_mgpu/'
     deadline = time.monotonic() + PATIENCE
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # ignores the proxy for the web
-
-    def request(method: str, rank: int) -> None:
-        """Repeat a request until it succeeds."""
-        data = b'.' if method == 'PUT' else None
-        while True:
-            try:
-                direct.open(urllib.request.Request(f'{url}worker{rank}', data, method=method), timeout=5).close()
-                return
-            except urllib.error.HTTPError:  # not there yet
-                problem = f'{f"worker {rank}" if rank else "a worker"} did not connect to {url}'  # 0 comes last
-            except (OSError, http.client.HTTPException):
-                problem = f'no answer from {url}'
+    # Rank 0 comes last: its presence means that all workers are there
+    others = [('GET', rank) for rank in range(1, info.size)] if info.rank == 0 else []
+    for method, rank in [*others, ('PUT', info.rank), ('GET', 0)]:
+        while problem := _problem(where, method, rank):
             if time.monotonic() > deadline:
                 raise ValueError(f'{problem} in {PATIENCE} s: check that all {info.size} workers are running and '
                                  'can reach it')
             time.sleep(0.1)
 
-    if info.rank == 0:  # comes last: its presence means that all workers are there
-        for rank in range(1, info.size):
-            request('GET', rank)
-    request('PUT', info.rank)
-    request('GET', 0)
+
+def _problem(where: tuple[str, int], method: str, rank: int) -> str:
+    """Put or get the name of a worker at the rendezvous; return the reason if that fails, or ''."""
+    path = '/gluon_mgpu/'
+    url = f'http://{where[0]}:{where[1]}{path}'
+    try:
+        with contextlib.closing(http.client.HTTPConnection(*where, timeout=5)) as connection:
+            connection.request(method, f'{path}{rank}', body='.' if method == 'PUT' else None)
+            is_there = connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return f'no answer from {url}'
+    return '' if is_there else f'{f"worker {rank}" if rank else "a worker"} did not connect to {url}'

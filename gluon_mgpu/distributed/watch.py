@@ -10,18 +10,19 @@ import os
 import secrets
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from ..base.checks import positive
-from ..base.program import show
 
 BEAT = 0.5       # seconds between two bytes
 PATIENCE = 30.0  # seconds for all workers to connect
 SILENCE = '10'   # seconds without a byte after which a worker counts as lost; the default of GLUON_MGPU_WORKER_TIMEOUT
+REMEDY = 'check that no firewall blocks connections between the machines'
+TOKEN_BYTES = 16
 ALIVE, LEAVE, FAILED, END = b'.', b'l', b'f', b'e'
 
 
@@ -29,33 +30,34 @@ class Watchdog:
     """Thread that watches the other workers until `leave` is called.
 
     `address` is that of this machine for the other workers, and `name` the name of this worker in messages, such as
-    ``'a, process 4711'``. `program` begins the message about a lost worker; `resume_hint` returns the end of it.
+    ``'a, process 4711'``. `report` prints the message about a lost worker.
     """
 
     def __init__(self, rank: int, allgather: Callable[[Any], list], address: str, name: str,
-                 program: str = 'gluon_mgpu', resume_hint: Callable[[], str] = str):
-        self.rank, self.program, self.resume_hint = rank, program, resume_hint
+                 report: Callable[[str], None]):
+        self.rank, self.report = rank, report
         self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
         if self.silence < 4 * BEAT:
             raise ValueError(f'GLUON_MGPU_WORKER_TIMEOUT {self.silence:g}: must be at least {4 * BEAT:g} seconds')
         listener = socket.create_server((address, 0)) if rank == 0 else None
-        gathered = allgather((listener.getsockname() if listener else None, secrets.token_bytes(16), name))
-        where, token, _ = gathered[0]
-        self.names = [name for _, _, name in gathered]
+        token = secrets.token_bytes(TOKEN_BYTES)
+        places, tokens, self.names = zip(*allgather((listener and listener.getsockname(), token, name)))
         self._others: dict[socket.socket, int] = {}  # connections and ranks: on rank 0 all others, elsewhere rank 0
         if listener:
-            self._accept(listener, token)
+            self._accept(listener, dict(zip(tokens[1:], count(1))))
         else:
             try:
-                connection = socket.create_connection(where, timeout=PATIENCE)
+                connection = socket.create_connection(places[0], timeout=PATIENCE)
             except OSError as error:
-                raise ValueError(f'{name} cannot connect to worker 0 at {where[0]} ({error.strerror or error}): check '
-                                 'that no firewall blocks connections between the machines') from None
-            connection.sendall(token + rank.to_bytes(4, 'big'))
+                raise ValueError(f'{name} cannot connect to worker 0 at {places[0][0]} ({error.strerror or error}): '
+                                 f'{REMEDY}') from None
+            connection.sendall(token)
             self._others[connection] = 0
+        self._heard = dict.fromkeys(self._others, time.monotonic())  # connections of workers that have not left
+        self._selector = selectors.DefaultSelector()  # select.select() fails for descriptors of 1024 and above
         for connection in self._others:
             connection.setblocking(False)
-        self._heard = dict.fromkeys(self._others, time.monotonic())  # connections of workers that have not left
+            self._selector.register(connection, selectors.EVENT_READ)
         self._leaving = False
         self._thread = threading.Thread(target=self._watch, name='watch', daemon=True)
         self._thread.start()
@@ -66,41 +68,32 @@ class Watchdog:
         self._send(FAILED if failed else LEAVE)
         self._thread.join(timeout=5)
 
-    def _accept(self, listener: socket.socket, token: bytes) -> None:
-        """Accept the connections of the other workers. Each begins with the token and a rank; others are closed."""
+    def _accept(self, listener: socket.socket, ranks: dict[bytes, int]) -> None:
+        """Accept the connections of the workers in `ranks`. Each begins with the worker's token; others are closed."""
         deadline = time.monotonic() + PATIENCE
-        listener.settimeout(min(BEAT, PATIENCE))
+        listener.settimeout(BEAT)
         with listener:
-            while missing := {*range(1, len(self.names))} - {*self._others.values()}:
+            while ranks:
                 if time.monotonic() > deadline:
                     self._send(END)
                     for connection in self._others:
                         connection.close()
-                    raise ValueError(f'{self._name(min(missing))} did not connect to worker 0 at '
-                                     f'{listener.getsockname()[0]} in {PATIENCE:g} s: check that no firewall blocks '
-                                     'connections between the machines')
+                    raise ValueError(f'{self._name(min(ranks.values()))} did not connect to worker 0 at '
+                                     f'{listener.getsockname()[0]} in {PATIENCE:g} s: {REMEDY}')
                 self._send(ALIVE)  # otherwise those that are connected would end the job first
-                with contextlib.suppress(OSError):
-                    connection, _ = listener.accept()
-                    if rank := _rank_of(connection, token, timeout=self.silence / 4):
-                        self._others[connection] = rank
-                    else:
-                        connection.close()
+                with contextlib.suppress(OSError), listener.accept()[0] as connection:
+                    connection.settimeout(self.silence / 4)  # time to send a lost packet again
+                    if rank := ranks.pop(connection.recv(TOKEN_BYTES), 0):
+                        self._others[connection.dup()] = rank
 
     def _watch(self) -> None:
-        last_beat = 0.0
-        selector = selectors.DefaultSelector()  # select.select() fails for descriptors of 1024 and above
-        for other in self._heard:
-            selector.register(other, selectors.EVENT_READ)
+        last_beat = time.monotonic()
         while self._heard and not self._leaving:
-            for key, _ in selector.select(BEAT / 2):
-                connection: Any = key.fileobj
-                self._receive(connection)
-                if connection not in self._heard:
-                    selector.unregister(connection)
+            for key, _ in self._selector.select(BEAT / 2):
+                self._receive(key.fileobj)
             now = time.monotonic()
             if now - last_beat >= BEAT:
-                if last_beat and now - last_beat > self.silence:  # this process was stopped and continues
+                if now - last_beat > self.silence:  # this process was stopped and continues
                     self._heard = dict.fromkeys(self._heard, now)
                 last_beat = now
                 self._send(ALIVE)
@@ -109,14 +102,14 @@ class Watchdog:
                     self._end(f'{self._name(self._others[other])} has not answered for {self.silence:g} s: it is '
                               'stopped, or its machine or the network failed')
 
-    def _receive(self, connection: socket.socket) -> None:
-        other = self._name(self._others[connection])
+    def _receive(self, connection: Any) -> None:
         try:
             received = connection.recv(4096)
         except BlockingIOError:
             return
         except OSError:
             received = b''
+        other = self._name(self._others[connection])
         self._heard[connection] = time.monotonic()
         if END in received:
             self._end('')
@@ -124,6 +117,7 @@ class Watchdog:
             self._end(f'{other} has failed' if self.rank == 0 else '')
         if LEAVE in received:
             del self._heard[connection]
+            self._selector.unregister(connection)
         elif not received:
             self._end(f'{other} was killed or has crashed')
 
@@ -141,15 +135,5 @@ class Watchdog:
             return
         self._send(END)
         if line and self.rank < 2:  # if rank 0 is lost, rank 1 prints the line
-            show(f'{self.program}: {line}; the job ends{self.resume_hint()}', sys.stderr)
+            self.report(line)
         os._exit(1)
-
-
-def _rank_of(connection: socket.socket, token: bytes, timeout: float) -> int:
-    """Return the rank of the worker that has connected; 0 if it is not one of the workers."""
-    connection.settimeout(timeout)  # time to send a lost packet again
-    try:
-        hello = connection.recv(20)
-    except OSError:  # another program may send nothing
-        return 0
-    return int.from_bytes(hello[16:], 'big') if len(hello) == 20 and hello[:16] == token else 0

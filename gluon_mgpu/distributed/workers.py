@@ -13,15 +13,12 @@ from ..base.program import BAD_INPUT, JobError, Stopped, clear_engine_errors
 
 
 class Workers:
-    """The processes that train together, seen from this one: it is number `rank` of `size`. Here alone, never waiting.
+    """The processes that train together, seen from this one: it is number `rank`, from 0, of `size`.
 
-    `signals` is a `StopSignals`, or another object with the attribute ``received``: the number of the signal that this
-    process has received, or 0.
+    `signals` is a `StopSignals`, or another object with its attribute ``received``.
 
     Attributes
     ----------
-    rank, size : int
-        Number of this worker, from 0, and number of workers.
     hosts : sequence of str
         Machine of each worker.
     exchanges_in_flight : int
@@ -61,10 +58,9 @@ class Workers:
             raise
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:
-        """Extend an allreduce over this worker's devices to those of all workers; the result does not block.
+        """Extend an allreduce over this worker's devices to those of all workers; neither blocks.
 
-        `algorithm` sums a list of arrays, one per device of this worker, in place; the returned function sums over all
-        workers as well.
+        `algorithm` and the result sum a list of arrays, one per device of this worker, in place.
         """
         return algorithm
 
@@ -75,8 +71,7 @@ class Workers:
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
         """Return a ``gluon.Trainer`` that sums the gradients over all workers.
 
-        `move_gradients` saves time with a `hybridized` network, and is wrong with others that have static shapes; see
-        `parallel.trainer.Trainer`. It has no effect with several workers.
+        `move_gradients` is as for `parallel.trainer.Trainer`; it has no effect with several workers.
         """
         from ..parallel.trainer import Trainer
         return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
@@ -115,24 +110,22 @@ class Workers:
 
         With several workers, a ValueError or OSError becomes a `JobError` on all.
         """
-        if self.size == 1:
-            return function()
-        result, line = self.allgather(_attempt(function) if self.rank == 0 else None)[0]
-        if line is not None:
-            raise JobError(line, BAD_INPUT, on_all_ranks=True)
-        return result
+        return self._call(function, 1)[0]
 
-    def on_all_ranks(self, function: Callable[[], Any]) -> Any:
-        """Call a function on every worker and return this worker's result; blocks. Errors as for `on_rank_0`."""
+    def on_all_ranks(self, function: Callable[[], Any]) -> list:
+        """Call a function on every worker and return all results; blocks. Errors as for `on_rank_0`."""
+        return self._call(function, self.size)
+
+    def _call(self, function: Callable[[], Any], num_workers: int) -> list:
         if self.size == 1:
-            return function()
-        result, line = _attempt(function)
-        lines = self.allgather(line)
+            return [function()]
+        outcomes = self.allgather(_attempt(function) if self.rank < num_workers else None)[:num_workers]
+        results, lines = zip(*outcomes)
         for rank, line in enumerate(lines):
             if line is not None:
                 line = line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}'
                 raise JobError(line, BAD_INPUT, on_all_ranks=True)
-        return result
+        return list(results)
 
     def check_equal(self, facts: dict[str, Any]) -> None:
         """Raise `JobError` on all workers if a value differs between them; blocks."""

@@ -112,7 +112,7 @@ def speed() -> dict[str, Any]:
 
 def horovod() -> dict[str, Any]:
     """Check that Horovod works with this MXNet."""
-    from ..distributed.horovod_checks import check_horovod
+    from ..distributed.horovod_workers import check_horovod
     check_horovod()
     return {}
 

@@ -55,7 +55,15 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
 
 if __name__ == '__main__':
     from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+
+    class Counting(HorovodWorkers):
+        exchanges = 0
+
+        def allreduce(self, array):
+            self.exchanges += 1
+            return super().allreduce(array)
+
     case, folder = sys.argv[1:]
-    with HorovodWorkers() as workers:
+    with Counting() as workers:
         found = trained(case, [workers.device], workers)
-    numpy.savez(f'{folder}/{workers.rank}.npz', **found)
+    numpy.savez(f'{folder}/{workers.rank}.npz', exchanges=workers.exchanges, **found)

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import resource
+import selectors
 import socket
 import threading
 import time
@@ -15,7 +16,6 @@ from gluon_mgpu import scratch
 from gluon_mgpu.base.program import JobError
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.distributed import horovod_workers, launchers, watch
-from gluon_mgpu.distributed.horovod_checks import check_own_gpus
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.distributed.launchers import LaunchInfo, launch_info
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
@@ -34,7 +34,7 @@ def no_launcher(monkeypatch):
 
 @pytest.mark.parametrize('launcher', launchers.VARIABLES)
 def test_place_reads_the_variables_of_each_launcher(monkeypatch, launcher):
-    assert launch_info() is None
+    assert launch_info() == LaunchInfo()
     for name, value in zip(launchers.VARIABLES[launcher], '351'):
         monkeypatch.setenv(name, value)
     assert launch_info() == LaunchInfo(launcher, 3, 5, 1)
@@ -61,7 +61,7 @@ def test_a_port_that_does_not_exist(monkeypatch):
 def test_a_timeout_shorter_than_the_signs_of_life(monkeypatch):
     monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '0.5')
     with pytest.raises(ValueError, match='GLUON_MGPU_WORKER_TIMEOUT 0.5: must be at least 2 seconds'):
-        watch.Watchdog(0, lambda value: [value], '127.0.0.1', 'a')
+        watch.Watchdog(0, lambda value: [value], '127.0.0.1', 'a', print)
 
 
 def test_horovodrun_within_srun(monkeypatch):
@@ -113,7 +113,7 @@ def test_a_launcher_that_sets_only_some_variables(monkeypatch):
 @pytest.mark.parametrize('variables, words', [
     ({'HOROVOD_RANK': 'a'}, "HOROVOD_RANK 'a': must be an integer"),
     ({launchers.PORT: 'b'}, "HOROVOD_GLOO_RENDEZVOUS_PORT 'b': must be an integer"),
-    ({'HOROVOD_RANK': '2'}, 'horovodrun gives this worker the number 2: must be from 0 to 1')])
+    ({'HOROVOD_RANK': '2'}, 'HOROVOD_RANK 2: must be an integer from 0 to 1')])
 def test_invalid_variables(monkeypatch, variables, words):
     monkeypatch.setattr(launchers.os, 'environ', {
         'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2', launchers.ADDRESS: '127.0.0.1', launchers.PORT: '29500', **variables})
@@ -140,8 +140,9 @@ def test_a_job_that_was_suspended_continues(monkeypatch):
     here, there = socket.socketpair()
     here.setblocking(False)
     dog = object.__new__(watch.Watchdog)
-    dog.rank, dog.silence, dog.names, dog.program, dog.resume_hint = 0, 2, ['a', 'b'], 'test', str
+    dog.rank, dog.silence, dog.names, dog.report = 0, 2, ['a', 'b'], print
     dog._others, dog._heard, dog._leaving = {here: 1}, {here: 100.0}, False
+    dog._selector = selectors.DefaultSelector()
     ended, times = [], iter([100.0, 200.0, 200.1])
 
     def monotonic():
@@ -150,7 +151,6 @@ def test_a_job_that_was_suspended_continues(monkeypatch):
         return now
 
     monkeypatch.setattr(watch, 'time', SimpleNamespace(monotonic=monotonic))
-    monkeypatch.setattr(watch, 'show', lambda *args: None)
     monkeypatch.setattr(watch.os, '_exit', ended.append)
     dog._watch()
     assert ended == []
@@ -185,7 +185,7 @@ def test_other_connections_do_not_block_the_workers(monkeypatch, words):
                     stranger.sendall(words)
             everybody.wait()
             return [values[0], values[1]]
-        watches[rank] = watch.Watchdog(rank, allgather, '127.0.0.1', f'of the test, {rank}')
+        watches[rank] = watch.Watchdog(rank, allgather, '127.0.0.1', f'of the test, {rank}', print)
 
     threads = [threading.Thread(target=be_worker, args=[rank], daemon=True) for rank in (0, 1)]
     for thread in threads:
@@ -210,7 +210,7 @@ def test_many_open_files(monkeypatch):
             values[rank] = value
             everybody.wait()
             return [values[0], values[1]]
-        watches[rank] = watch.Watchdog(rank, allgather, '127.0.0.1', f'of the test, {rank}')
+        watches[rank] = watch.Watchdog(rank, allgather, '127.0.0.1', f'of the test, {rank}', print)
 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
@@ -242,24 +242,23 @@ def test_the_others_wait_for_a_late_worker(monkeypatch):
         watches[0]._leaving = True  # ends the thread
 
     monkeypatch.setattr(watch.os, '_exit', end)
-    monkeypatch.setattr(watch, 'show', lambda line, stream: lines.append(line))
     there, watches = threading.Event(), []
 
     def allgather(value):
         addresses.append(value[0])
         there.set()
-        return [value, (None, b'', 'b'), (None, b'', 'c')]
+        return [value, (None, bytes(16), 'b'), (None, b'token of c', 'c')]
 
     def be_worker_1():
         there.wait(10)
-        watches.append(watch.Watchdog(1, lambda value: [(addresses[0], bytes(16), 'a'), value, (None, b'', 'c')],
-                                      '127.0.0.1', 'b'))
+        watches.append(watch.Watchdog(1, lambda value: [(addresses[0], b'', 'a'), value, (None, b'', 'c')],
+                                      '127.0.0.1', 'b', lines.append))
 
     monkeypatch.setattr(watch.secrets, 'token_bytes', bytes)
     thread = threading.Thread(target=be_worker_1, daemon=True)
     thread.start()
     with pytest.raises(ValueError, match=r'^worker 2 of 3 \(c\) did not connect to worker 0'):
-        watch.Watchdog(0, allgather, '127.0.0.1', 'a')
+        watch.Watchdog(0, allgather, '127.0.0.1', 'a', print)
     thread.join(10)
     watches[0]._thread.join(10)
     watches[0].leave()
@@ -274,11 +273,11 @@ def test_a_slow_network_delays_the_first_bytes(monkeypatch):
     with contextlib.ExitStack() as stack:
         def allgather(value):
             connection = stack.enter_context(socket.create_connection(value[0]))
-            timer = threading.Timer(1, lambda: connection.sendall(value[1] + (1).to_bytes(4, 'big')))
+            timer = threading.Timer(1, lambda: connection.sendall(bytes(range(16))))
             stack.callback(timer.join)
             timer.start()
-            return [value, (None, b'', 'b')]
-        watchdog = watch.Watchdog(0, allgather, '127.0.0.1', 'a')
+            return [value, (None, bytes(range(16)), 'b')]
+        watchdog = watch.Watchdog(0, allgather, '127.0.0.1', 'a', print)
         assert list(watchdog._others.values()) == [1]
         watchdog.leave()
         for connection in watchdog._others:
@@ -290,7 +289,7 @@ def test_worker_0_cannot_be_reached():
         closed = listener.getsockname()
     with pytest.raises(ValueError, match=r'^b, process 7 cannot connect to worker 0 at 127.0.0.1 \(Connection refused\)'
                                          ': check that no firewall'):
-        watch.Watchdog(1, lambda value: [(closed, b'', 'a'), value], '127.0.0.1', 'b, process 7')
+        watch.Watchdog(1, lambda value: [(closed, b'', 'a'), value], '127.0.0.1', 'b, process 7', print)
 
 
 def test_a_missing_network_interface(monkeypatch):
@@ -312,7 +311,7 @@ def test_a_worker_that_cannot_start_names_its_machine(monkeypatch):
 def test_a_worker_that_cannot_connect_is_named(monkeypatch):
     monkeypatch.setattr(watch, 'PATIENCE', 0.1)
     with pytest.raises(ValueError, match=r'^worker 1 of 2 \(b\) did not connect to worker 0 at 127.0.0.1 in 0.1 s'):
-        watch.Watchdog(0, lambda value: [value, (None, b'', 'b')], '127.0.0.1', 'a')
+        watch.Watchdog(0, lambda value: [value, (None, b'', 'b')], '127.0.0.1', 'a', print)
 
 
 @pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])
@@ -378,12 +377,14 @@ def test_a_pending_signal_is_not_reset_by_an_older_result():
 
 
 def test_workers_that_share_a_gpu_are_rejected():
-    for valid in ([('a', ''), ('a', '')], [('a', '1f'), ('a', '2f'), ('b', '3f')]):
-        check_own_gpus(valid)
-    for rank in (0, 1):
-        with pytest.raises(JobError, match='workers 0 and 2 have the same GPU .a, UUID 1f.: start at most') as caught:
-            check_own_gpus([('a', '1f'), ('a', '2f'), ('a', '1f')], rank)
-        assert caught.value.reported is (rank != 0)
+    workers = object.__new__(HorovodWorkers)
+    workers.hosts = 'a', 'a', 'b'
+    for valid in (['', ''], ['1f', '2f', '3f']):
+        workers._check_own_gpu(valid)
+    for workers.rank in (0, 1):
+        with pytest.raises(JobError, match='workers 0 and 1 have the same GPU .a, UUID 1f.: start at most') as caught:
+            workers._check_own_gpu(['1f', '1f', '2f'])
+        assert caught.value.reported is (workers.rank != 0)
 
 
 def test_the_flag_horovod_without_horovod(monkeypatch, capsys):

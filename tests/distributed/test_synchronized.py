@@ -10,7 +10,7 @@ import pytest
 from history_csv import history
 from networks.test_precision import needs_bfloat16
 from runs import outcome, run
-from synchronized import trained
+from synchronized import CASES, trained
 from test_equality import HERE
 
 from gluon_mgpu.data.shards import shard_rows
@@ -53,6 +53,8 @@ def test_workers_equal_one_device(job, device_list, tmp_path, num_workers, case)
         assert abs(found[0][name] - expected).max() < 1e-10, name
         for arrays in found[1:]:
             assert (arrays[name] == found[0][name]).all(), name
+    num_norms, (_, sizes, parts) = sum(name.endswith('running_mean') for name in one), CASES[case]
+    assert [arrays['exchanges'] for arrays in found] == [2 * num_norms * len(sizes) * parts] * num_workers
 
 
 @pytest.fixture(scope='module')

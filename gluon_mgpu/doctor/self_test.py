@@ -1,6 +1,7 @@
 """The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-Runs in a subprocess (see `child`) and prints a line of JSON after each stage.
+Runs in a subprocess (see `child`) and prints a line of JSON after each stage: its result, of which the screen shows
+``'says'``, or ``'error'``.
 """
 from __future__ import annotations
 
@@ -19,22 +20,23 @@ from ..mxnet_setup.installation import how_to_unhide
 TOLERANCE = 1e-2
 ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python
 ROUNDS, STEPS = 7, 5
+REPORT = 'report it with the output of python -m gluon_mgpu.doctor --json'
 
 
 def driver() -> dict[str, Any]:
     """Ask the NVIDIA driver for its GPUs."""
     answer = ask_driver()
-    return {**answer._asdict(), 'gpus': [{**gpu._asdict(), 'builds': gpu.builds()} for gpu in answer.gpus]}
+    return {**answer._asdict(), 'gpus': [{**gpu._asdict(), 'name': str(gpu), 'builds': gpu.builds(),
+                                          'description': gpu.description()} for gpu in answer.gpus]}
 
 
 def mxnet() -> dict[str, Any]:
     """Import MXNet; raises MXNetImportError with the reason if that fails."""
-    start = time.perf_counter()
     from ..devices.gpus import num_mxnet_gpus
     from ..mxnet_setup.compat import compute_capabilities, mx
     cuda = mx.runtime.Features().is_enabled('CUDA')
     return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_mxnet_gpus(),
-            'code_for': compute_capabilities() if cuda else None, 'seconds': time.perf_counter() - start}
+            'code_for': compute_capabilities() if cuda else None}
 
 
 def devices() -> dict[str, Any]:
@@ -43,7 +45,7 @@ def devices() -> dict[str, Any]:
 
 
 def allreduce() -> dict[str, Any]:
-    """Sum over the devices with each algorithm. Whole numbers make the sum exact in any order."""
+    """Sum over the devices with each algorithm. Whole numbers make the sum exact in any order; ValueError if not."""
     import numpy
 
     from .. import scratch
@@ -58,11 +60,16 @@ def allreduce() -> dict[str, Any]:
         algorithm(data)
         if not all((array.asnumpy() == values.sum(axis=0)).all() for array in data):
             wrong.append(name)
-    return {'right': not wrong, 'wrong': wrong}
+    if wrong:
+        raise ValueError(f'sums over the devices are wrong ({", ".join(wrong)}): do not train; {REPORT}')
+    return {'says': 'sums over the devices are right'}
 
 
 def step() -> dict[str, Any]:
-    """Compare a training step on all devices with one on the first; a single device is compared with a CPU context."""
+    """Compare a training step on all devices with one on the first, or on a CPU context if there is a single device.
+
+    Raises ValueError if they differ by more than `TOLERANCE`.
+    """
     import numpy
 
     from .. import scratch
@@ -80,9 +87,11 @@ def step() -> dict[str, Any]:
     reference, *others = changes
     differences = [float(numpy.linalg.norm(a - b) / numpy.linalg.norm(b))
                    for other in others for a, b in zip(other, reference)]
-    right = all(difference <= TOLERANCE for difference in differences)  # false for NaN
-    return {'right': right, 'difference': max(differences) if right else None, 'tolerance': TOLERANCE,
-            'reference': [str(device) for device in single]}
+    if not all(difference <= TOLERANCE for difference in differences):  # or NaN
+        raise ValueError(f'a training step differs from one on {single[0]} by more than {TOLERANCE:.0%}: do not train; '
+                         f'{REPORT}')
+    return {'difference': max(differences),
+            'says': f'a training step agrees to {max(differences):.0e} with one on {single[0]}'}
 
 
 def speed() -> dict[str, Any]:
@@ -107,7 +116,9 @@ def speed() -> dict[str, Any]:
     groups = [(group, [scratch.get_params(initial, device) for device in group]) for group in (chosen[:1], chosen)]
     seconds = [[train(*group) for group in groups] for _ in range(1 + ROUNDS)]
     one, two = map(median, zip(*seconds[1:]))
-    return {'rows': rows, 'seconds': [one, two], 'speed_up': one / two, 'load': load}
+    return {'seconds': [one, two], 'speed_up': one / two, 'load': load,
+            'says': f'LeNet: {1000 * one:.0f} ms per step on one device, {1000 * two:.0f} ms on two, which are '
+                    f'{one / two:.2f} times as fast'}
 
 
 def horovod() -> dict[str, Any]:
@@ -131,7 +142,15 @@ def _chosen() -> list:
     return devices_from(min(num_mxnet_gpus(), 2) or 2)
 
 
-WORK = (driver, mxnet, devices, allreduce, step, speed, horovod)  # `child.STAGES` has their names
+STAGES = {  # in order, with words for messages
+    'driver': (driver, 'asking the NVIDIA driver'),
+    'mxnet': (mxnet, 'importing MXNet'),
+    'devices': (devices, 'choosing devices'),
+    'allreduce': (allreduce, 'summing over the devices'),
+    'step': (step, 'training for one step'),
+    'speed': (speed, 'training LeNet on one device and on two'),
+    'horovod': (horovod, 'importing Horovod'),
+}
 
 
 def main() -> None:
@@ -139,7 +158,7 @@ def main() -> None:
     stdout = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)  # keeps the output of libraries out of ours
     faulthandler.enable()
-    for work in WORK:
+    for stage, (work, _) in STAGES.items():
         try:
             result = work()
         except ValueError as error:
@@ -147,7 +166,7 @@ def main() -> None:
         except Exception as error:  # has no remedy; MXNet's begin with a traceback of C++
             line = ' '.join(str(error).split()).rpartition('MXNetError: ')[2]
             result = {'error': f'{type(error).__name__}: {line}', 'remedy': how_to_unhide(error)}
-        print(json.dumps({work.__name__: result}), file=stdout, flush=True)
+        print(json.dumps({stage: result}), file=stdout, flush=True)
         if 'error' in result:
             break
     os._exit(0)  # skip MXNet's shutdown, which can raise stored errors

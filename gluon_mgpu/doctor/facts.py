@@ -17,7 +17,7 @@ from typing import Any
 
 from ..base.machine import num_cores, processor, processor_flags, versions
 from ..base.program import reason
-from ..data.folders import FILES, cache_dir, find, named_folder
+from ..data.folders import cache_dir, named_folder
 from ..mxnet_setup import runtime
 from ..mxnet_setup.installation import PACKAGES, installed_builds
 
@@ -61,15 +61,12 @@ def _engine(prepared: runtime.Prepared) -> dict[str, Any]:
 
 
 def _data() -> dict[str, Any]:
-    """Return the folder of each complete dataset, and the error for one missing in the folder that the user named."""
-    named, found = os.environ.get('GLUON_MGPU_DATA'), {}
-    for name in ('fashion-mnist', 'mnist'):
-        try:
-            folder = named_folder(name, named) if named else cache_dir() / name
-            found[name] = {'folder': str(folder) if all(find(folder, file) for file in FILES) else None}
-        except (ValueError, OSError) as error:
-            found[name] = {'folder': None, 'error': str(error) if named else ''}
-    return {'named': named or None, **found}
+    """Return the folder of Fashion-MNIST, None if it will be downloaded, and the error of GLUON_MGPU_DATA."""
+    named = os.environ.get('GLUON_MGPU_DATA')
+    try:
+        return {'folder': str(named_folder('fashion-mnist', named or cache_dir())), 'error': ''}
+    except ValueError as error:
+        return {'folder': None, 'error': str(error) if named else ''}
 
 
 def _disk(locate: Callable[[], Path]) -> dict[str, Any]:

@@ -124,7 +124,6 @@ def _disks(facts: dict) -> Iterator[Finding]:
 
 
 def _data(facts: dict) -> Iterator[Finding]:
-    what, _, remedy = facts['data']['fashion-mnist'].get('error', '').partition('; ')
+    what, _, remedy = facts['data']['error'].partition('; ')
     if what:
-        yield Finding('warning' if facts['data']['mnist']['folder'] else 'fault', f'GLUON_MGPU_DATA: {what}',
-                      f'{remedy}; unset GLUON_MGPU_DATA to download them')
+        yield Finding('warning', f'GLUON_MGPU_DATA: {what}', f'{remedy}; unset GLUON_MGPU_DATA to download them')

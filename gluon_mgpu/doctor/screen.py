@@ -40,7 +40,9 @@ def _rows(report: dict) -> Iterator[tuple[str, list[str]]]:
     yield 'cores', [f'{cores["count"]}, {cores["processor"]}{", bfloat16" if cores["bfloat16"] else ""}']
     yield 'engine', [*_engine(report['engine'])]
     yield 'horovod', [test.get('horovod', {'error': 'not tested'}).get('error', 'works with this MXNet')]
-    yield 'data', [_data(report['data'])]
+    data = report['data']
+    yield 'data', [f'fashion-mnist {"in " + data["folder"] if data["folder"] else "is downloaded when needed"}'] * (
+        not data['error'])
     yield 'disk', [_disk(report['disks'])]
     says = [stage['says'] for stage in test.values() if isinstance(stage, dict) and 'says' in stage]
     yield 'self-test', [*says, *([] if test['ended'] == 'well' else [f'the process {test["ended"]}'])]
@@ -69,14 +71,6 @@ def _engine(engine: dict) -> Iterator[str]:
         found += ['the memory allocator'] if by == 'gluon_mgpu' and engine['allocator'] else []
         if found:
             yield f'{words}: {", ".join(found)}'
-
-
-def _data(data: dict) -> str:
-    names = ('fashion-mnist', 'mnist')
-    found = [f'{name} in {data[name]["folder"]}' for name in names if data[name]['folder']]
-    missing = ' and '.join(name for name in names if not data[name]['folder'])
-    how = f'not in {data["named"]}' if data['named'] else 'downloaded when needed'
-    return '; '.join([*found, *([f'{missing}: {how}'] if missing else []), 'glyphs: built in'])
 
 
 def _disk(disks: dict) -> str:

@@ -15,9 +15,6 @@ from typing import Any
 from ..devices.nvidia_driver import ask_driver
 from ..mxnet_setup.installation import how_to_unhide
 
-# Limit of |two - one| / |one| for each parameter after a step on two devices and on one. Rounding: at most 2e-5 on CPU
-# contexts, 5e-4 on GPUs that multiply in TF32. A lost row out of 255: 3e-2. A lost gradient: 0.6.
-TOLERANCE = 1e-2
 ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python
 ROUNDS, STEPS = 7, 5
 REPORT = 'report it with the output of python -m gluon_mgpu.doctor --json'
@@ -66,54 +63,39 @@ def allreduce() -> dict[str, Any]:
 
 
 def step() -> dict[str, Any]:
-    """Compare a training step on all devices with one on the first, or on a CPU context if there is a single device.
-
-    Raises ValueError if they differ by more than `TOLERANCE`.
-    """
-    import numpy
-
+    """Compare training steps on two devices with steps on the first; ValueError if they differ."""
     from .. import scratch
+    from ..check import check_data_parallel
     from ..mxnet_setup.compat import mx
-    chosen = _chosen()
-    single = chosen[:1] if len(chosen) > 1 else [mx.cpu(0)]
-    X, y = _batch(255)  # an odd number, so that the shards differ in rows
-    mx.random.seed(0)
+    first, second, *_ = [*_chosen(), mx.cpu(0)]  # a single GPU and a CPU context
     initial = scratch.init_params(scale=0.1)
-    changes = []
-    for group in (single, chosen):
-        replicas = [scratch.get_params(initial, device) for device in group]
-        scratch.train_batch(X, y, replicas, group, lr=1.0)
-        changes += [[new.asnumpy() - old.asnumpy() for new, old in zip(params, initial)] for params in replicas]
-    reference, *others = changes
-    differences = [float(numpy.linalg.norm(a - b) / numpy.linalg.norm(b))
-                   for other in others for a, b in zip(other, reference)]
-    if not all(difference <= TOLERANCE for difference in differences):  # or NaN
-        raise ValueError(f'a training step differs from one on {single[0]} by more than {TOLERANCE:.0%}: do not train; '
-                         f'{REPORT}')
-    return {'difference': max(differences),
-            'says': f'a training step agrees to {max(differences):.0e} with one on {single[0]}'}
+    report = check_data_parallel(lambda devices: [scratch.get_params(initial, device) for device in devices],
+                                 lambda params, X, y, devices: scratch.train_batch(X, y, params, devices, lr=1.0),
+                                 [_batch(32)], [first, second])
+    if not report.ok:
+        raise ValueError(f'training steps on {first} and {second} differ from those on {first}: do not train; {REPORT}')
+    return {'says': f'training steps on {first} and {second} equal those on {first}'}
 
 
 def speed() -> dict[str, Any]:
     """Measure the median seconds per step of LeNet on the first device and on both, in turns, after a warm-up."""
     from .. import scratch
     from ..mxnet_setup.compat import npx
-    chosen = _chosen()
+    chosen, initial = _chosen(), scratch.init_params()
     if len(chosen) < 2:
         return {}
-    rows = ROWS[chosen[0].device_type]
-    X, y = _batch(rows)
-    initial = scratch.init_params()
-    load = os.getloadavg()[0] if hasattr(os, 'getloadavg') else None
+    X, y = _batch(ROWS[chosen[0].device_type])
+    load = os.getloadavg()[0]
 
-    def train(group: list, replicas: list) -> float:
+    def train(devices: list, replicas: list) -> float:
         start = time.perf_counter()
         for _ in range(STEPS):
-            scratch.train_batch(X, y, replicas, group, lr=0.1)
+            scratch.train_batch(X, y, replicas, devices, lr=0.1)
         npx.waitall()
         return (time.perf_counter() - start) / STEPS
 
-    groups = [(group, [scratch.get_params(initial, device) for device in group]) for group in (chosen[:1], chosen)]
+    groups = [(devices, [scratch.get_params(initial, device) for device in devices])
+              for devices in (chosen[:1], chosen)]
     seconds = [[train(*group) for group in groups] for _ in range(1 + ROUNDS)]
     one, two = map(median, zip(*seconds[1:]))
     return {'seconds': [one, two], 'speed_up': one / two, 'load': load,

@@ -49,8 +49,6 @@ BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
 SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
 
-# Platforms (system, processor) with wheels of MXNet 1.9.1 on PyPI; only the first has one with CUDA
-PLATFORMS = (('Linux', 'x86_64'), ('Linux', 'aarch64'), ('Darwin', 'x86_64'))
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
 # Packages needed for training besides NumPy and MXNet: module -> name for pip
 PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
@@ -79,11 +77,11 @@ def obstacle() -> str:
         return f'Python 3.{sys.version_info[1]} is too old for this package: use Python 3.9 or newer'
     builds = installed_builds()
     if len(builds) > 1:
-        return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
-                f'pip uninstall -y {" ".join(builds)}, then {_install()}')
+        return f'{" and ".join(builds)} are both installed and have overwritten each other: {replacement("cpu")}'
     # A folder without code, such as the rest of an old installation, has a spec without origin
     if not sys.modules.get('mxnet') and not getattr(importlib.util.find_spec('mxnet'), 'origin', None):
-        return f'MXNet is not installed: {_install()}'
+        return (f'MXNet is not installed: {_pip("cpu")}; for NVIDIA GPUs {_pip("cu112")}; '
+                'on other machines than Linux on x86_64 and aarch64, see docs/devices.md')
     try:
         importlib.import_module('numpy')
     except Exception as error:
@@ -175,16 +173,6 @@ def replacement(extra: str) -> str:
     """Return the commands that install a build of MXNet, ``'cpu'`` or ``'cu112'``, instead of the installed one."""
     builds = ' '.join(installed_builds())  # none if MXNet was not installed by pip
     return (f'pip uninstall -y {builds}, then ' if builds else '') + _pip(extra)
-
-
-def _install() -> str:
-    """Return how to install MXNet on this machine."""
-    system, processor = here = platform.system(), platform.machine()
-    musl = 'musl' in (sysconfig.get_config_var('HOST_GNU_TYPE') or '')  # the C library of Alpine Linux
-    if musl or here not in PLATFORMS:
-        return (f'PyPI has no MXNet for {system} on {processor}{" with musl" if musl else ""}; use Linux with glibc on '
-                'x86_64 or aarch64, such as Debian in Docker or WSL 2')
-    return _pip('cpu') + (f'; for NVIDIA GPUs {_pip("cu112")}' if here == PLATFORMS[0] else '')
 
 
 def _pip(extra: str) -> str:

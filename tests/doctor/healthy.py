@@ -6,7 +6,7 @@ SELF_TEST = {
     'mxnet': {'version': '1.9.1', 'cuda': False, 'num_gpus': 0, 'code_for': None},
     'devices': {'devices': ['cpu(0)', 'cpu(1)']},
     'allreduce': {'says': 'sums over the devices are right'},
-    'step': {'difference': 6e-6, 'says': 'a training step agrees to 6e-06 with one on cpu(0)'},
+    'step': {'says': 'training steps on cpu(0) and cpu(1) equal those on cpu(0)'},
     'speed': {'seconds': [0.045, 0.025], 'speed_up': 1.8, 'load': 0.1, 'says': 'LeNet: 45 ms'},
     'horovod': {},  # Horovod works; some tests combine this with the packages that are installed
     'ended': 'well', 'during': '', 'stderr': [],
@@ -20,7 +20,7 @@ FACTS = {
     'cores': {'count': 2, 'processor': 'AMD EPYC', 'bfloat16': True},
     'engine': {'gluon_mgpu': {'OMP_NUM_THREADS': '1', 'MXNET_CPU_TEMP_COPY': '53'}, 'allocator': True, 'you': {}},
     'horovod': {'installed': False},
-    'data': {'named': None, 'fashion-mnist': {'folder': None, 'error': ''}, 'mnist': {'folder': None, 'error': ''}},
+    'data': {'folder': None, 'error': ''},
     'disks': {'cache': {'folder': '/home/.cache', 'free': 2**35, 'error': ''},
               'runs': {'folder': '/data/runs', 'free': 2**35, 'error': ''}},
     'self_test': SELF_TEST,

@@ -190,21 +190,14 @@ def test_a_cache_that_cannot_be_written(folder, monkeypatch):
 def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
     monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
-    fault, = package.examine()['findings']
-    assert fault['level'] == 'fault' and fault['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
-    assert 'missing' in fault['what'] and fault['remedy'].endswith('; unset GLUON_MGPU_DATA to download them')
-
-
-def test_a_data_folder_with_mnist_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
-    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
-    (tmp_path / 'mnist').mkdir()
+    warning, = package.examine()['findings']
+    assert warning['level'] == 'warning' and warning['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
+    assert 'missing' in warning['what'] and warning['remedy'].endswith('; unset GLUON_MGPU_DATA to download them')
+    (tmp_path / 'fashion-mnist').mkdir()
     for name in FILES:
-        (tmp_path / 'mnist' / name).touch()
+        (tmp_path / 'fashion-mnist' / name).touch()
     report = package.examine()
-    warning, = report['findings']
-    assert report['can_train'] and warning['level'] == 'warning'
-    assert warning['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}/fashion-mnist: train-images')
+    assert report['findings'] == [] and report['data']['folder'] == str(tmp_path / 'fashion-mnist')
 
 
 @pytest.mark.slow
@@ -223,7 +216,6 @@ def test_the_whole_doctor_on_a_machine_with_a_hopper_gpu(doctor, tmp_path, devic
     assert (test['ended'], test['during'], test['stderr']) == ('well', '', [])
     assert test['devices'] == {'devices': ['cpu(0)', 'cpu(1)']}
     assert test['allreduce'] == {'says': 'sums over the devices are right'}
-    assert 0 < test['step']['difference'] < 1e-3  # rounding; we have seen at most 2e-5
     assert test['speed']['speed_up'] > 0.7  # may be below 1 while other programs run
     assert list(test)[:len(STAGES)] == list(STAGES)
 

@@ -112,25 +112,6 @@ def test_python_too_old(site):
     assert result.stdout == 'Python 3.8 is too old for this package: use Python 3.9 or newer\n', result.stderr
 
 
-@pytest.mark.parametrize(('system', 'processor', 'libc', 'remedy'), [
-    ('Linux', 'x86_64', 'gnu', f'{CPU}{REPO}; for NVIDIA GPUs {CU112}{REPO}'),
-    ('Linux', 'aarch64', 'gnu', f'{CPU}{REPO}'),
-    ('Darwin', 'x86_64', None, f'{CPU}{REPO}'),
-    ('Darwin', 'arm64', None, 'PyPI has no MXNet for Darwin on arm64; use '),
-    ('Windows', 'AMD64', None, 'PyPI has no MXNet for Windows on AMD64; use '),
-    ('Linux', 'x86_64', 'musl', 'PyPI has no MXNet for Linux on x86_64 with musl; use '),
-    ('Linux', 'ppc64le', 'gnu', 'PyPI has no MXNet for Linux on ppc64le; use '),
-])
-def test_the_remedy_on_other_machines(system, processor, libc, remedy, monkeypatch):
-    """The platforms for which PyPI has wheels are from ``pip install --dry-run --platform``."""
-    monkeypatch.setattr(installation.platform, 'system', lambda: system)
-    monkeypatch.setattr(installation.platform, 'machine', lambda: processor)
-    monkeypatch.setattr(installation.sysconfig, 'get_config_var', lambda name: libc and f'{processor}-pc-linux-{libc}')
-    monkeypatch.setattr(installation, '_pip_command', lambda: 'pip')
-    linux = 'Linux with glibc on x86_64 or aarch64, such as Debian in Docker or WSL 2'
-    assert installation._install() == remedy + (linux if remedy.endswith('use ') else '')
-
-
 def test_pip_in_an_externally_managed_python(monkeypatch, tmp_path):
     """With Debian's Python the remedy first creates a virtual environment."""
     monkeypatch.setattr(installation.sysconfig, 'get_path', lambda name: str(tmp_path))

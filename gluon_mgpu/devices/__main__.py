@@ -5,9 +5,8 @@ import sys
 
 from ..base.flags import Parser
 from ..base.machine import num_cores
-from ..mxnet_setup.installation import BUILDS, installed_builds
-from .gpus import dotted
-from .nvidia_driver import ask_driver
+from ..mxnet_setup.installation import installed_builds
+from .nvidia_driver import ask_driver, dotted
 
 
 def main(argv: list | None = None) -> int:
@@ -21,8 +20,7 @@ def _print(_) -> None:
     if cuda_version:
         print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')
     for gpu in gpus:
-        support = (f'{"runs" if name in gpu.builds() else "does not run"} with {name}' for name in BUILDS)
-        print(f'gpu:{gpu.index}  {gpu}, {gpu.memory / 2**30:.1f} GiB: {"; ".join(support)}')
+        print(f'gpu:{gpu.index}  {gpu.description()}')
     if not gpus:
         print(f'no GPU: {reason}')
     print(f'cpu:0-{num_cores() - 1}  (cpu:all) one CPU context per core')

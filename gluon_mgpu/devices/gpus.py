@@ -1,7 +1,7 @@
 """GPUs that MXNet can use, and the reasons why it cannot use others."""
 from __future__ import annotations
 
-from .nvidia_driver import Gpu, ask_driver, hidden
+from .nvidia_driver import Gpu, ask_driver, dotted, hidden
 
 CPU_CONTEXTS = 'CPU contexts (cpu:0,cpu:1)'
 
@@ -36,8 +36,7 @@ def _gpus_without_code() -> dict[int, Gpu]:
 
 def usable_gpus() -> list[int]:
     """Return the numbers of the GPUs that MXNet sees and has code for."""
-    seen = num_mxnet_gpus()
-    return sorted({*range(seen)} - {*_gpus_without_code()}) if seen else []
+    return sorted({*range(num_mxnet_gpus())} - {*_gpus_without_code()})
 
 
 def check_gpus(numbers: list[int]) -> None:
@@ -68,8 +67,3 @@ def gpu_of_worker(local_rank: int) -> int:
 def uuid_of(number: int) -> str:
     """Return the UUID of ``mx.gpu(number)``, '' if the driver does not report it."""
     return next((gpu.uuid for gpu in ask_driver().gpus if gpu.index == number), '')
-
-
-def dotted(version: tuple[int, int] | None) -> str:
-    """Return a version as text: '9.0' for (9, 0), 'unknown' for None."""
-    return '.'.join(map(str, version)) if version else 'unknown'

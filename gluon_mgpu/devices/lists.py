@@ -62,17 +62,16 @@ def parse_devices(text: str) -> list[Context]:
     devices = []
     for item in map(str.strip, text.split(',')):
         match = DEVICE.fullmatch(item)
-        if not match:
-            raise ValueError(f"{item!r} names no device: write a list such as 'gpu:0,gpu:1', 'cpu:0-3' or "
-                             "'gpu:all', with numbers up to 999")
-        kind, first, last = match.groups()
+        kind, first, last = match.groups() if match else ('', '1', '0')
         if first:
             numbers = range(int(first), int(last or first) + 1)
         else:
             numbers = range(num_cores() if kind == 'cpu' else num_mxnet_gpus())
+        if item == 'gpu:all' and not numbers:
+            raise ValueError(f"'gpu:all' names no device ({why_no_gpus()}): use 'cpu:all'")
         if not numbers:
-            raise ValueError(f"'{item}' runs backwards: write '{kind}:{last}-{first}'" if first else
-                             f"'{item}' names no device ({why_no_gpus()}): use 'cpu:all'")
+            raise ValueError(f"{item!r} names no device: write a list such as 'gpu:0,gpu:1', 'cpu:0-3' or "
+                             "'gpu:all', with numbers up to 999")
         devices += [getattr(mx, kind)(i) for i in numbers]
     return check_devices(devices)
 

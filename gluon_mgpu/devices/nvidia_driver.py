@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from ctypes import byref, c_char, c_int, c_size_t
 from typing import NamedTuple
 from uuid import UUID
 
 from ..mxnet_setup.installation import BUILDS
 
-LIBRARY = 'nvcuda.dll' if sys.platform == 'win32' else 'libcuda.so.1'
+LIBRARY = 'libcuda.so.1'
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 # CUresult: the known error codes of cuInit
 MEANINGS = {
@@ -44,11 +43,15 @@ class Gpu(NamedTuple):
         return ' MIG ' in self.name  # 'NVIDIA A100-SXM4-40GB MIG 3g.20gb'
 
     def __str__(self) -> str:
-        return f'{self.name} (compute capability {self.capability[0]}.{self.capability[1]})'
+        return f'{self.name} (compute capability {dotted(self.capability)})'
 
     def builds(self) -> list[str]:
         """Return the names of the MXNet builds that have code for this GPU."""
         return [name for name, (lowest, highest) in BUILDS.items() if lowest <= self.capability <= highest]
+
+    def description(self) -> str:
+        """Return its name, memory and MXNet builds in one line."""
+        return f'{self}, {self.memory / 2**30:.1f} GiB: runs with {" and ".join(self.builds()) or "no MXNet"}'
 
 
 class Driver(NamedTuple):
@@ -109,3 +112,8 @@ def hidden() -> str:
     """Return a hint for error messages if CUDA_VISIBLE_DEVICES may hide GPUs, else ''."""
     visible = os.environ.get('CUDA_VISIBLE_DEVICES')
     return '' if visible is None else f'; CUDA_VISIBLE_DEVICES={visible!r} may hide some'
+
+
+def dotted(version: tuple[int, int] | None) -> str:
+    """Return a version as text: '9.0' for (9, 0), 'unknown' for None."""
+    return '.'.join(map(str, version)) if version else 'unknown'

@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 
-from ..base.flags import Parser, number_flag
+from ..base.flags import Parser, integer_flag
 from ..base.program import JobError
-from . import TIMEOUT, examine
+from . import MAX_TIMEOUT, TIMEOUT, examine
 from .screen import screen
 
 
@@ -18,7 +17,7 @@ def main(argv: list | None = None) -> int:
                     'Check what this machine has for training, what is wrong with it, and what to do.',
                     epilog='Exit status: 0 if training can run, 1 if it cannot.')
     parser.add_argument('--json', action='store_true', help='print all facts as JSON, for a bug report')
-    parser.add_argument('--timeout', type=number_flag(), default=TIMEOUT, metavar='SECONDS',
+    parser.add_argument('--timeout', type=integer_flag(1, MAX_TIMEOUT), default=TIMEOUT, metavar='SECONDS',
                         help='limit of the self-test (default: %(default)s)')
     return parser.run(argv, _run)
 
@@ -27,11 +26,7 @@ def _run(args: argparse.Namespace) -> None:
     if sys.stderr.isatty():
         print('checking, and training for a few seconds ...', file=sys.stderr)
     report = examine(args.timeout)
-    colour = sys.stdout.isatty() and 'NO_COLOR' not in os.environ and os.environ.get('TERM') != 'dumb'
-    try:
-        print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report, colour)), flush=True)
-    except BrokenPipeError:  # the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again when it ends
+    print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report)), flush=True)
     if not report['can_train']:
         raise JobError('')
 

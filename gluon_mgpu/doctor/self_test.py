@@ -1,6 +1,7 @@
 """The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-Runs in a subprocess (see `child`) and prints a line of JSON after each stage.
+Runs in a subprocess (see `child`) and prints a line of JSON after each stage: its result, of which the screen shows
+``'says'``, or ``'error'``.
 """
 from __future__ import annotations
 
@@ -14,27 +15,25 @@ from typing import Any
 from ..devices.nvidia_driver import ask_driver
 from ..mxnet_setup.installation import how_to_unhide
 
-# Limit of |two - one| / |one| for each parameter after a step on two devices and on one. Rounding: at most 2e-5 on CPU
-# contexts, 5e-4 on GPUs that multiply in TF32. A lost row out of 255: 3e-2. A lost gradient: 0.6.
-TOLERANCE = 1e-2
 ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python
 ROUNDS, STEPS = 7, 5
+REPORT = 'report it with the output of python -m gluon_mgpu.doctor --json'
 
 
 def driver() -> dict[str, Any]:
     """Ask the NVIDIA driver for its GPUs."""
     answer = ask_driver()
-    return {**answer._asdict(), 'gpus': [{**gpu._asdict(), 'builds': gpu.builds()} for gpu in answer.gpus]}
+    return {**answer._asdict(), 'gpus': [{**gpu._asdict(), 'name': str(gpu), 'builds': gpu.builds(),
+                                          'description': gpu.description()} for gpu in answer.gpus]}
 
 
 def mxnet() -> dict[str, Any]:
     """Import MXNet; raises MXNetImportError with the reason if that fails."""
-    start = time.perf_counter()
     from ..devices.gpus import num_mxnet_gpus
     from ..mxnet_setup.compat import compute_capabilities, mx
     cuda = mx.runtime.Features().is_enabled('CUDA')
     return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_mxnet_gpus(),
-            'code_for': compute_capabilities() if cuda else None, 'seconds': time.perf_counter() - start}
+            'code_for': compute_capabilities() if cuda else None}
 
 
 def devices() -> dict[str, Any]:
@@ -43,7 +42,7 @@ def devices() -> dict[str, Any]:
 
 
 def allreduce() -> dict[str, Any]:
-    """Sum over the devices with each algorithm. Whole numbers make the sum exact in any order."""
+    """Sum over the devices with each algorithm. Whole numbers make the sum exact in any order; ValueError if not."""
     import numpy
 
     from .. import scratch
@@ -58,56 +57,50 @@ def allreduce() -> dict[str, Any]:
         algorithm(data)
         if not all((array.asnumpy() == values.sum(axis=0)).all() for array in data):
             wrong.append(name)
-    return {'right': not wrong, 'wrong': wrong}
+    if wrong:
+        raise ValueError(f'sums over the devices are wrong ({", ".join(wrong)}): do not train; {REPORT}')
+    return {'says': 'sums over the devices are right'}
 
 
 def step() -> dict[str, Any]:
-    """Compare a training step on all devices with one on the first; a single device is compared with a CPU context."""
-    import numpy
-
+    """Compare training steps on two devices with steps on the first; ValueError if they differ."""
     from .. import scratch
+    from ..check import check_data_parallel
     from ..mxnet_setup.compat import mx
-    chosen = _chosen()
-    single = chosen[:1] if len(chosen) > 1 else [mx.cpu(0)]
-    X, y = _batch(255)  # an odd number, so that the shards differ in rows
-    mx.random.seed(0)
+    first, second, *_ = [*_chosen(), mx.cpu(0)]  # a single GPU and a CPU context
     initial = scratch.init_params(scale=0.1)
-    changes = []
-    for group in (single, chosen):
-        replicas = [scratch.get_params(initial, device) for device in group]
-        scratch.train_batch(X, y, replicas, group, lr=1.0)
-        changes += [[new.asnumpy() - old.asnumpy() for new, old in zip(params, initial)] for params in replicas]
-    reference, *others = changes
-    differences = [float(numpy.linalg.norm(a - b) / numpy.linalg.norm(b))
-                   for other in others for a, b in zip(other, reference)]
-    right = all(difference <= TOLERANCE for difference in differences)  # false for NaN
-    return {'right': right, 'difference': max(differences) if right else None, 'tolerance': TOLERANCE,
-            'reference': [str(device) for device in single]}
+    report = check_data_parallel(lambda devices: [scratch.get_params(initial, device) for device in devices],
+                                 lambda params, X, y, devices: scratch.train_batch(X, y, params, devices, lr=1.0),
+                                 [_batch(32)], [first, second])
+    if not report.ok:
+        raise ValueError(f'training steps on {first} and {second} differ from those on {first}: do not train; {REPORT}')
+    return {'says': f'training steps on {first} and {second} equal those on {first}'}
 
 
 def speed() -> dict[str, Any]:
     """Measure the median seconds per step of LeNet on the first device and on both, in turns, after a warm-up."""
     from .. import scratch
     from ..mxnet_setup.compat import npx
-    chosen = _chosen()
+    chosen, initial = _chosen(), scratch.init_params()
     if len(chosen) < 2:
         return {}
-    rows = ROWS[chosen[0].device_type]
-    X, y = _batch(rows)
-    initial = scratch.init_params()
-    load = os.getloadavg()[0] if hasattr(os, 'getloadavg') else None
+    X, y = _batch(ROWS[chosen[0].device_type])
+    load = os.getloadavg()[0]
 
-    def train(group: list, replicas: list) -> float:
+    def train(devices: list, replicas: list) -> float:
         start = time.perf_counter()
         for _ in range(STEPS):
-            scratch.train_batch(X, y, replicas, group, lr=0.1)
+            scratch.train_batch(X, y, replicas, devices, lr=0.1)
         npx.waitall()
         return (time.perf_counter() - start) / STEPS
 
-    groups = [(group, [scratch.get_params(initial, device) for device in group]) for group in (chosen[:1], chosen)]
+    groups = [(devices, [scratch.get_params(initial, device) for device in devices])
+              for devices in (chosen[:1], chosen)]
     seconds = [[train(*group) for group in groups] for _ in range(1 + ROUNDS)]
     one, two = map(median, zip(*seconds[1:]))
-    return {'rows': rows, 'seconds': [one, two], 'speed_up': one / two, 'load': load}
+    return {'seconds': [one, two], 'speed_up': one / two, 'load': load,
+            'says': f'LeNet: {1000 * one:.0f} ms per step on one device, {1000 * two:.0f} ms on two, which are '
+                    f'{one / two:.2f} times as fast'}
 
 
 def horovod() -> dict[str, Any]:
@@ -131,7 +124,15 @@ def _chosen() -> list:
     return devices_from(min(num_mxnet_gpus(), 2) or 2)
 
 
-WORK = (driver, mxnet, devices, allreduce, step, speed, horovod)  # `child.STAGES` has their names
+STAGES = {  # in order, with words for messages
+    'driver': (driver, 'asking the NVIDIA driver'),
+    'mxnet': (mxnet, 'importing MXNet'),
+    'devices': (devices, 'choosing devices'),
+    'allreduce': (allreduce, 'summing over the devices'),
+    'step': (step, 'training for one step'),
+    'speed': (speed, 'training LeNet on one device and on two'),
+    'horovod': (horovod, 'importing Horovod'),
+}
 
 
 def main() -> None:
@@ -139,7 +140,7 @@ def main() -> None:
     stdout = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)  # keeps the output of libraries out of ours
     faulthandler.enable()
-    for work in WORK:
+    for stage, (work, _) in STAGES.items():
         try:
             result = work()
         except ValueError as error:
@@ -147,7 +148,7 @@ def main() -> None:
         except Exception as error:  # has no remedy; MXNet's begin with a traceback of C++
             line = ' '.join(str(error).split()).rpartition('MXNetError: ')[2]
             result = {'error': f'{type(error).__name__}: {line}', 'remedy': how_to_unhide(error)}
-        print(json.dumps({work.__name__: result}), file=stdout, flush=True)
+        print(json.dumps({stage: result}), file=stdout, flush=True)
         if 'error' in result:
             break
     os._exit(0)  # skip MXNet's shutdown, which can raise stored errors

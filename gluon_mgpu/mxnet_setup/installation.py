@@ -1,6 +1,7 @@
 """The installed MXNet and what is wrong with it: one line per fault, with the remedy. Imports no MXNet."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -15,6 +16,8 @@ from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import TracebackType
+
+from ..base.program import reason
 
 # Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
 NVIDIA_LIBRARIES = (
@@ -46,9 +49,6 @@ BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
 SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
 
-# Platforms (system, processor) with wheels of MXNet 1.9.1 on PyPI; only the first has one with CUDA.
-# The wheels need glibc: Alpine Linux with musl cannot run them.
-PLATFORMS = (('Linux', 'x86_64'), ('Linux', 'aarch64'), ('Darwin', 'x86_64'))
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
 # Packages needed for training besides NumPy and MXNet: module -> name for pip
 PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
@@ -63,13 +63,9 @@ class MXNetImportError(ImportError, ValueError):
 
 def installed_builds() -> list[str]:
     """Return the installed distributions of MXNet, e.g. ``['mxnet-cu112']``; several overwrite each other's files."""
-    pattern = re.compile(r'(mxnet(?:[-_](?:cu\d+)?(?:mkl|native)?)?)-\d.*\.(?:dist|egg)-info')
-    for folder in sys.path:
-        try:
-            found = filter(None, map(pattern.fullmatch, os.listdir(folder or '.')))
-        except OSError:  # a zip file or missing
-            continue
-        builds = sorted({match[1].replace('_', '-') for match in found})
+    for folder in map(Path, sys.path):
+        names = (path.name.split('-')[0].replace('_', '-') for path in folder.glob('mxnet*.dist-info'))
+        builds = sorted({name for name in names if re.fullmatch(r'mxnet(-(cu\d+)?(mkl|native)?)?', name)})
         if builds:  # Python imports from the first folder that has it
             return builds
     return []
@@ -81,16 +77,16 @@ def obstacle() -> str:
         return f'Python 3.{sys.version_info[1]} is too old for this package: use Python 3.9 or newer'
     builds = installed_builds()
     if len(builds) > 1:
-        return (f'{" and ".join(builds)} are both installed and have overwritten each other: '
-                f'pip uninstall -y {" ".join(builds)}, then {_install()}')
+        return f'{" and ".join(builds)} are both installed and have overwritten each other: {replacement("cpu")}'
     # A folder without code, such as the rest of an old installation, has a spec without origin
     if not sys.modules.get('mxnet') and not getattr(importlib.util.find_spec('mxnet'), 'origin', None):
-        return f'MXNet is not installed: {_install()}'
+        return (f'MXNet is not installed: {_pip("cpu")}; for NVIDIA GPUs {_pip("cu112")}; '
+                'on other machines than Linux on x86_64 and aarch64, see docs/devices.md')
     try:
         importlib.import_module('numpy')
     except Exception as error:
         remedy = how_to_unhide(error) or "pip install --force-reinstall 'numpy>=1.22'"
-        return f'NumPy cannot be imported ({_line(error)}): {remedy}'
+        return f'NumPy cannot be imported ({described(error)}): {remedy}'
     role = os.environ.get('DMLC_ROLE', 'worker')
     if role != 'worker' and not sys.modules.get('mxnet'):  # the import would wait for a job, or fail without one
         return f'DMLC_ROLE={role!r} makes MXNet a server of a job: unset DMLC_ROLE'
@@ -107,25 +103,25 @@ def explain(error: Exception, imported_before: bool = False) -> str:
     `imported_before` says that this process has imported modules of MXNet before.
     """
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    remedy = '' if library else how_to_unhide(error)
-    if remedy:
-        return f'MXNet cannot be imported ({_line(error)}): {remedy}'
-    if imported_before:
-        return (f'MXNet cannot be imported again after a failed import ({_line(error)}): restart Python and import '
-                'gluon_mgpu first')
-    name = getattr(error, 'name', None) or ''
-    if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
-        package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
-        return f'The module {name}, which MXNet imports, is missing: pip install {package}'
-    if not library and sys.flags.optimize > 1:
-        return 'MXNet needs its docstrings, which Python -OO removes: leave out -OO and unset PYTHONOPTIMIZE'
     if not library:
-        return f'MXNet cannot be imported ({_line(error)}): pip uninstall it, then {_pip("cpu")}'
+        remedy = how_to_unhide(error)
+        if remedy:
+            return f'MXNet cannot be imported ({described(error)}): {remedy}'
+        if imported_before:
+            return (f'MXNet cannot be imported again after a failed import ({described(error)}): restart Python and '
+                    'import gluon_mgpu first')
+        name = getattr(error, 'name', None) or ''
+        if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
+            package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
+            return f'The module {name}, which MXNet imports, is missing: pip install {package}'
+        if sys.flags.optimize > 1:
+            return 'MXNet needs its docstrings, which Python -OO removes: leave out -OO and unset PYTHONOPTIMIZE'
+        return f'MXNet cannot be imported ({described(error)}): pip uninstall it, then {_pip("cpu")}'
     if library[1] in ARM_LIBRARIES:
         return (f'MXNet for ARM64 needs {library[1]}, which PyPI does not have: replace it, once, with '
                 'python -m gluon_mgpu.mxnet_setup.arm64')
     if library[1] in SYSTEM_LIBRARIES and platform.machine() == 'aarch64':
-        return missing_on_arm64() or _line(error)
+        return missing_on_arm64()
     reinstall = replacement('cpu')
     if library[1] in BUNDLED:
         return f'The library {library[1]}, which comes with MXNet, is missing: {reinstall}'
@@ -159,7 +155,7 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
         name = (error.name or '').partition('.')[0]
         remedy = how_to_unhide(error) or (f'pip install {PACKAGES[name]}' if name in PACKAGES else '')
         if remedy or name == 'numpy':
-            line = obstacle() or (remedy and f'{_line(error)}: {remedy}')
+            line = obstacle() or (remedy and f'{described(error)}: {remedy}')
     if not line:
         return sys.__excepthook__(kind, error, trace)
     print(f'{line} (python -m gluon_mgpu.doctor shows the details)', file=sys.stderr)
@@ -179,42 +175,20 @@ def replacement(extra: str) -> str:
     return (f'pip uninstall -y {builds}, then ' if builds else '') + _pip(extra)
 
 
-def _install() -> str:
-    """Return how to install MXNet on this machine."""
-    system, processor = here = platform.system(), platform.machine()
-    musl = 'musl' in (sysconfig.get_config_var('HOST_GNU_TYPE') or '')
-    if musl or here not in PLATFORMS:
-        other = {'Windows': 'use Linux, such as WSL 2', 'Darwin': f'install the CPU wheel of {REVIVED}'}
-        return (f'PyPI has no MXNet for {system} on {processor}{" with musl" if musl else ""}; '
-                f'{other.get(system, "use Linux with glibc on x86_64 or aarch64")}')
-    return _pip('cpu') + (f'; for NVIDIA GPUs {_pip("cu112")}' if here == PLATFORMS[0] else '')
-
-
 def _pip(extra: str) -> str:
-    """Return the command that installs an MXNet build: through an extra in a checkout, else MXNet's own wheel.
+    """Return the command that installs an MXNet build, in a checkout with this package, as in README.md.
 
-    Never through this package's name: no index has it, so a stranger could publish a package under it. With
-    ``--no-deps`` where NumPy 2 is or will be, because MXNet's metadata demands NumPy 1.
+    Never through this package's name: no index has it, so a stranger could publish a package under it.
     """
     pip, root = _pip_command(), Path(__file__).parents[2]
-    in_checkout = (root / 'pyproject.toml').exists()
-    if in_checkout and not _has_numpy_2():
-        return f"{pip} install '.[{extra}]' in the folder {root}"
-    try:
-        requirements = metadata.requires('gluon-mgpu') or []
-    except metadata.PackageNotFoundError:  # not installed
-        requirements = []
-    wheels = [r.split(';')[0].strip() for r in requirements if re.search(rf"extra == ['\"]{extra}['\"]", r)]
-    command = f'install --no-deps {" ".join(wheels) or WHEELS[extra]}'
-    if in_checkout:
-        return f'{pip} install . && {pip.split()[-1]} {command} in the folder {root}'
-    return f'{pip} {command}'
-
-
-def _has_numpy_2() -> bool:
-    """Return whether this Python has NumPy 2 or newer, or can have no other."""
-    numpy = sys.modules.get('numpy')
-    return sys.version_info >= (3, 13) or not getattr(numpy, '__version__', '1.').startswith('1.')
+    if (root / 'pyproject.toml').exists():
+        package = "'.[cu112]'" if extra == 'cu112' else '.'
+        return f'{pip} install {package} && {pip.split()[-1]} install --no-deps {WHEELS[extra]} in the folder {root}'
+    wheels = [WHEELS[extra]]
+    if extra == 'cu112':
+        with contextlib.suppress(metadata.PackageNotFoundError):  # not installed
+            wheels += [r.split(';')[0].strip() for r in metadata.requires('gluon-mgpu') or [] if 'nvidia-' in r]
+    return f'{pip} install --no-deps {" ".join(wheels)}'
 
 
 def _pip_command() -> str:
@@ -229,20 +203,14 @@ def how_to_get_horovod() -> str:
     return f"tools/install_horovod.sh {shlex.quote(sys.prefix)} in a checkout of this package's source builds it"
 
 
-def _line(error: Exception) -> str:
-    text = ' '.join(str(error).split())
-    text = text if len(text) < 200 else text[:200] + '...'
-    return f'{type(error).__name__}: {text}' + ')' * (text.count('(') - text.count(')'))
+def described(error: Exception) -> str:
+    """Return the type and the reason of an error in one line."""
+    return f'{type(error).__name__}: {reason(error)}'
 
 
 def is_count(text: str) -> bool:
     """Return whether both OpenMP and MXNet accept `text` as a number, from 1 to 999999."""
     return re.fullmatch(r'\s*\+?0*[1-9]\d{0,5}\s*', text) is not None
-
-
-def in_wheel(library: str) -> str | None:
-    """Return the path of one of `NVIDIA_LIBRARIES` in pip's NVIDIA wheels, or None."""
-    return next(filter(os.path.exists, (os.path.join(folder, 'nvidia', library) for folder in sys.path)), None)
 
 
 def loads(library: str) -> bool:

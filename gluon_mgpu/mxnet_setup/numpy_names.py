@@ -9,12 +9,6 @@ from typing import Any
 MODULES = ('mxnet._ctypes.ndarray', 'mxnet._ctypes.symbol', 'mxnet.symbol.symbol')  # write parameters as text
 
 
-def _moved(numpy: ModuleType) -> Callable:
-    def moved(*args, **kwargs):
-        raise RuntimeError('NumPy 1.20 moved this function to the package numpy_financial')
-    return moved
-
-
 NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> what it stood for, as a function of NumPy
     # Missing in NumPy 1.24 to 1.26. NumPy 2 defines it again, as another type, which is not replaced
     'bool': lambda numpy: bool,
@@ -32,7 +26,8 @@ NAMES: dict[str, Callable[[ModuleType], Any]] = {  # name -> what it stood for, 
     'round_': lambda numpy: numpy.round,
     'msort': lambda numpy: lambda a: numpy.sort(a, axis=0),
     'compat': lambda numpy: SimpleNamespace(basestring=str),
-    **dict.fromkeys(('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate'), _moved),  # since 1.20, they only raise
+    # Functions that NumPy 1.20 moved to another package
+    **dict.fromkeys(('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate'), lambda numpy: None),
     # Gone since NumPy 2.4
     'in1d': lambda numpy: lambda a, *args, **kwargs: numpy.isin(numpy.ravel(a), *args, **kwargs),
     'trapz': lambda numpy: numpy.trapezoid,

@@ -1,6 +1,7 @@
 """Preparation of the process before it imports MXNet: environment, allocator, missing names, CUDA libraries."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -27,44 +28,40 @@ ENVIRONMENT = {
     'MXNET_CPU_TEMP_COPY': '53',
 }
 
-# Arguments of glibc's mallopt: name, number, value. By default glibc maps large arrays again in each allocation, about
+# Arguments of glibc's mallopt, by name. By default glibc maps large arrays again in each allocation, about
 # 100,000 page faults per step of ResNet-18. These values give a single heap, which grows by 256 MB and never shrinks.
 # With a second heap Python waits less for devices that free memory, but MXNet crashes when memory runs out.
-ALLOCATOR = (
-    ('mmap_max', -4, 0),
-    ('trim_threshold', -1, 2**31 - 1),
-    ('arena_max', -8, 1),
-    ('top_pad', -2, 2**28),
-)
+ALLOCATOR = {
+    'mmap_max': (-4, 0),
+    'trim_threshold': (-1, 2**31 - 1),
+    'arena_max': (-8, 1),
+    'top_pad': (-2, 2**28),
+}
 
 
 class Prepared(NamedTuple):
     """Settings that `prepare` changed in this process. Anything missing was set by the user or does not apply here."""
 
-    variables: tuple[str, ...]   # names in `ENVIRONMENT`
-    allocator: tuple[str, ...]   # names in `ALLOCATOR`
-    too_late: tuple[str, ...]    # what could not be set, because MXNet was imported before
-    names: tuple[str, ...] = ()  # in `numpy_names.NAMES`
+    variables: tuple[str, ...] = ()  # names in `ENVIRONMENT`
+    allocator: bool = False          # `ALLOCATOR`
+    names: tuple[str, ...] = ()      # in `numpy_names.NAMES`
+    too_late: bool = False           # MXNet was imported before
 
 
 @functools.lru_cache
 def prepare() -> Prepared:
     """Prepare this process for MXNet, once. Never fails, but warns if MXNet was imported before."""
-    unset = [name for name in ENVIRONMENT if not os.environ.get(name)]  # MXNet treats '' as unset
-    early = not _mxnet_modules()  # also after a failed import
-    allocator: list[str] = []
-    if early:
-        os.environ.update({name: ENVIRONMENT[name] for name in unset})
-        allocator = _set_allocator()
+    too_late = _mxnet_imported()
+    variables: tuple[str, ...] = ()
+    if too_late:
+        warnings.warn('MXNet was imported before gluon_mgpu, so CPU contexts may hardly run in parallel: restart '
+                      'Python and import gluon_mgpu first', stacklevel=3)
+    else:
+        variables = tuple(name for name in ENVIRONMENT if not os.environ.get(name))  # MXNet treats '' as unset
+        os.environ.update({name: ENVIRONMENT[name] for name in variables})
         _preload_nvidia()
     omp_threads()  # cached from here on
-    names = _supply_names()
-    if early:
-        return Prepared(tuple(unset), tuple(allocator), (), names)
-    too_late = (*(f'{name}={ENVIRONMENT[name]}' for name in unset), 'the memory allocator')
-    warnings.warn(f'MXNet was imported before gluon_mgpu, which is too early to set {", ".join(too_late)}: '
-                  'CPU contexts may hardly run in parallel; restart Python and import gluon_mgpu first', stacklevel=3)
-    return Prepared((), (), too_late, names)
+    return Prepared(variables, not too_late and _set_allocator(), _supply_names(), too_late)
 
 
 def settings() -> dict[str, str | None]:
@@ -79,11 +76,8 @@ def omp_threads() -> int:
     openmp = _loaded('libgomp.so.1')  # GNU's OpenMP
     if openmp:  # it reads the environment only once
         return openmp.omp_get_max_threads()
-    cores = num_cores()
-    text = os.environ.get('OMP_NUM_THREADS')
-    if not text:  # MXNet was imported before and uses its own default
-        return max(cores // 2, 1)
-    return int(text) if installation.is_count(text) else cores
+    text = os.environ.get('OMP_NUM_THREADS', '')
+    return int(text) if installation.is_count(text) else num_cores()
 
 
 def load_mxnet() -> ModuleType:
@@ -94,7 +88,7 @@ def load_mxnet() -> ModuleType:
     problem = installation.obstacle()
     if problem:
         raise MXNetImportError(problem)
-    imported_before = _mxnet_modules()
+    imported_before = _mxnet_imported()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
@@ -142,46 +136,41 @@ def _set_np(mxnet: ModuleType) -> None:
     scope._current = everywhere()
 
 
-def _mxnet_modules() -> bool:
+def _mxnet_imported() -> bool:
     """Return whether this process has imported modules of MXNet; they remain after a failed import."""
     return any(name.partition('.')[0] == 'mxnet' for name, module in [*sys.modules.items()] if module)
 
 
 def _supply_names() -> tuple[str, ...]:
     """Define what MXNet uses and newer versions of Python and NumPy lack; return NumPy's names."""
-    try:
+    with contextlib.suppress(Exception):  # load_mxnet will report what is missing
         if sys.version_info >= (3, 12):
             importlib.import_module('_distutils_hack').add_shim()  # setuptools does not if found through PYTHONPATH
-    except Exception:  # load_mxnet will report what is missing
-        pass
-    try:
+    with contextlib.suppress(Exception):
         return tuple(numpy_names.supply(importlib.import_module('numpy')))
-    except Exception:
-        return ()
+    return ()
 
 
-def _set_allocator() -> list[str]:
-    """Set glibc's allocator as in `ALLOCATOR`, except for the user's settings; return the names that were set."""
+def _set_allocator() -> bool:
+    """Set glibc's allocator as in `ALLOCATOR`, unless the user has set it or another one; return whether it was set."""
     libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
     if libc is None or not hasattr(libc, 'gnu_get_libc_version'):  # macOS, musl
-        return []
+        return False
     # Every allocator has its own of this function. Debian's Python has an entry of its own for malloc and free
     owners = {ctypes.cast(library.malloc_usable_size, ctypes.c_void_p).value
               for library in (libc, ctypes.CDLL('libc.so.6'))}
     if len(owners) > 1:  # another allocator, such as jemalloc in LD_PRELOAD
-        return []
-    variables = {name.rstrip('_') for name in os.environ}
+        return False
     tunables = os.environ.get('GLIBC_TUNABLES', '')
-    names = []
-    for name, number, value in ALLOCATOR:
-        if f'MALLOC_{name.upper()}' not in variables and f'glibc.malloc.{name}=' not in tunables:
-            libc.mallopt(number, value)
-            names.append(name)
-    return names
+    if 'glibc.malloc.' in tunables or any(name.startswith('MALLOC_') for name in os.environ):
+        return False
+    for number, value in ALLOCATOR.values():
+        libc.mallopt(number, value)
+    return True
 
 
 def _preload_nvidia() -> None:
     """Load the CUDA libraries of pip's NVIDIA wheels, so that MXNet's CUDA build finds them."""
     if any('-cu' in build for build in installed_builds()) and loads('libcuda.so.1'):
-        for path in filter(None, map(installation.in_wheel, installation.NVIDIA_LIBRARIES)):
-            loads(path)
+        for library in installation.NVIDIA_LIBRARIES:
+            any(loads(os.path.join(folder, 'nvidia', library)) for folder in sys.path)

@@ -173,12 +173,10 @@ def test_program_lists_gpus_and_the_builds_that_support_them(probe):
     version, h200, v100, rtx4090, cores, mxnet = probe()
     revived = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
     assert version == 'NVIDIA driver for CUDA up to 12.4'
-    assert h200 == ('gpu:0  NVIDIA H200 (compute capability 9.0), 140.4 GiB: '
-                    f'does not run with mxnet-cu112; runs with {revived}')
-    assert v100 == ('gpu:1  Tesla V100-SXM2-16GB (compute capability 7.0), 15.8 GiB: '
-                    f'runs with mxnet-cu112; does not run with {revived}')
+    assert h200 == f'gpu:0  NVIDIA H200 (compute capability 9.0), 140.4 GiB: runs with {revived}'
+    assert v100 == 'gpu:1  Tesla V100-SXM2-16GB (compute capability 7.0), 15.8 GiB: runs with mxnet-cu112'
     assert rtx4090 == ('gpu:2  NVIDIA GeForce RTX 4090 (compute capability 8.9), 24.0 GiB: '
-                       f'runs with mxnet-cu112; runs with {revived}')
+                       f'runs with mxnet-cu112 and {revived}')
     assert cores.startswith('cpu:0')
     assert mxnet == 'MXNet installed: none'
 

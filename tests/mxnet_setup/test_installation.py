@@ -23,10 +23,8 @@ class util:
 """
 NUMPY = '__version__ = "1.26.4"\n'
 LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.load_mxnet()'
-# Python 3.13 and later have only NumPy 2, which MXNet's metadata forbids
-CPU, CU112 = ("pip install '.[cpu]' in the folder ", "pip install '.[cu112]' in the folder ") \
-    if sys.version_info < (3, 13) else ('pip install . && pip install --no-deps mxnet==1.9.1 in the folder ',
-                                        'pip install . && pip install --no-deps mxnet-cu112==1.9.1 ')
+CPU, CU112 = ('pip install . && pip install --no-deps mxnet==1.9.1 in the folder ',
+              "pip install '.[cu112]' && pip install --no-deps mxnet-cu112==1.9.1 in the folder ")
 CAUGHT = """
 from gluon_mgpu.mxnet_setup.runtime import MXNetImportError, load_mxnet
 try:
@@ -68,8 +66,6 @@ def test_fake_packages_can_be_loaded(site):
 
 @pytest.mark.parametrize(('fakes', 'reason', 'remedy'), [
     ({'mxnet': None, 'dists': ()}, 'MXNet is not installed', CPU),
-    ({'mxnet': None, 'dists': (), 'numpy': '__version__ = "2.5.0"'}, 'MXNet is not installed',
-     'pip install . && pip install --no-deps mxnet==1.9.1 in the folder '),
     ({'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed',
      f'for NVIDIA GPUs {CU112}'),
     ({'mxnet': '', 'dists': ()}, 'MXNet is not installed', CPU),  # a folder without code
@@ -95,7 +91,7 @@ def test_fake_packages_can_be_loaded(site):
     ({'DMLC_ROLE': 'scheduler', 'mxnet': 'import time; time.sleep(600)'}, "DMLC_ROLE='scheduler' makes MXNet a server",
      'unset DMLC_ROLE'),
     ({'PYTHONOPTIMIZE': '2', 'mxnet': '[].no'}, 'MXNet needs its docstrings', 'unset PYTHONOPTIMIZE'),
-    ({'mxnet': 'raise RuntimeError("(" * 300)'}, '(...' + 201 * ')' + ': ', 'pip uninstall it'),
+    ({'mxnet': 'raise RuntimeError("(" * 300)'}, '((...)', 'pip uninstall it'),
 ])
 def test_one_line_with_the_remedy(site, fakes, reason, remedy):
     # With -S, Python before 3.14 does not know that it runs in a virtual environment
@@ -116,40 +112,12 @@ def test_python_too_old(site):
     assert result.stdout == 'Python 3.8 is too old for this package: use Python 3.9 or newer\n', result.stderr
 
 
-@pytest.fixture
-def numpy_1(monkeypatch):
-    monkeypatch.setattr(installation, '_has_numpy_2', lambda: False)
-
-
-@pytest.mark.parametrize(('system', 'processor', 'libc', 'remedy'), [
-    ('Linux', 'x86_64', 'gnu',
-     "install '.[cpu]' in the folder {0}; for NVIDIA GPUs pip install '.[cu112]' in the folder {0}"),
-    ('Linux', 'aarch64', 'gnu', "install '.[cpu]' in the folder {0}"),
-    ('Darwin', 'x86_64', None, "install '.[cpu]' in the folder {0}"),
-    ('Darwin', 'arm64', None, 'PyPI has no MXNet for Darwin on arm64; install the CPU wheel of the revived MXNet 2 '
-                              '(https://github.com/smolix/mxnet)'),
-    ('Windows', 'AMD64', None, 'PyPI has no MXNet for Windows on AMD64; use Linux, such as WSL 2'),
-    ('Linux', 'x86_64', 'musl', 'PyPI has no MXNet for Linux on x86_64 with musl; use Linux with glibc on x86_64 or '
-                                'aarch64'),
-    ('Linux', 'ppc64le', 'gnu', 'PyPI has no MXNet for Linux on ppc64le; use Linux with glibc on x86_64 or aarch64'),
-])
-def test_the_remedy_on_other_machines(system, processor, libc, remedy, monkeypatch, numpy_1):
-    """The platforms for which PyPI has wheels are from ``pip install --dry-run --platform``."""
-    monkeypatch.setattr(installation.platform, 'system', lambda: system)
-    monkeypatch.setattr(installation.platform, 'machine', lambda: processor)
-    monkeypatch.setattr(installation.sysconfig, 'get_config_var', lambda name: libc and f'{processor}-pc-linux-{libc}')
-    monkeypatch.setattr(installation, '_pip_command', lambda: 'pip')
-    assert installation._install().endswith(remedy.format(REPO))
-
-
-def test_pip_in_an_externally_managed_python(monkeypatch, tmp_path, numpy_1):
+def test_pip_in_an_externally_managed_python(monkeypatch, tmp_path):
     """With Debian's Python the remedy first creates a virtual environment."""
     monkeypatch.setattr(installation.sysconfig, 'get_path', lambda name: str(tmp_path))
     monkeypatch.setattr(sys, 'prefix', sys.base_prefix)
     assert installation._pip_command() == 'pip'
     (tmp_path / 'EXTERNALLY-MANAGED').touch()
-    assert installation._pip('cpu').startswith("python3 -m venv .venv && .venv/bin/pip install '.[cpu]'")
-    monkeypatch.setattr(installation, '_has_numpy_2', lambda: True)
     assert installation._pip('cpu').startswith('python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/pip '
                                                'install --no-deps mxnet==1.9.1 in the folder ')
     monkeypatch.setattr(sys, 'prefix', str(tmp_path))  # in a virtual environment, pip may install
@@ -157,20 +125,20 @@ def test_pip_in_an_externally_managed_python(monkeypatch, tmp_path, numpy_1):
 
 
 @pytest.mark.parametrize('library', ['libcuda.so.1', 'libcudnn.so.8'])
-def test_no_driver(library, monkeypatch, numpy_1):
+def test_no_driver(library, monkeypatch):
     # Without a driver the libraries of pip's wheels are not preloaded; the loader names the first it misses.
     monkeypatch.setattr(installation, 'loads', lambda name: False)
     monkeypatch.setattr(installation, 'installed_builds', lambda: ['mxnet-cu112'])
     line = installation.explain(OSError(f'{library}: cannot open shared object file: No such file'))
     assert 'no NVIDIA driver here' in line
-    assert f"pip uninstall -y mxnet-cu112, then pip install '.[cpu]' in the folder {REPO}" in line
+    assert line.endswith(f'pip uninstall -y mxnet-cu112, then {CPU}{REPO}')
 
 
-def test_missing_cuda_libraries_are_all_named(monkeypatch, numpy_1):
+def test_missing_cuda_libraries_are_all_named(monkeypatch):
     monkeypatch.setattr(installation, 'loads', lambda name: name not in ('libcudnn.so.8', 'libnccl.so.2'))
     line = installation.explain(OSError('libcudnn.so.8: cannot open shared object file: No such file'))
     assert '(libnccl.so.2, libcudnn.so.8)' in line
-    assert f"pip install '.[cu112]' in the folder {REPO}" in line
+    assert line.endswith(f'{CU112}{REPO}')
 
 
 @pytest.mark.parametrize('value', ['8', '', '999999'])

@@ -65,12 +65,6 @@ def test_functions():
     assert isinstance('reflect', of('compat').basestring)
 
 
-@pytest.mark.parametrize('name', ['mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate'])
-def test_financial_functions_raise_as_since_numpy_1_20(name):
-    with pytest.raises(RuntimeError, match='numpy_financial'):
-        of(name)(1, 2)
-
-
 # Numbers in MXNet's parameters
 
 SIZES = [numpy.int64(2), numpy.int32(2), 2]

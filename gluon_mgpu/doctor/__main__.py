@@ -6,7 +6,8 @@ import json
 import os
 import sys
 
-from ..base.flags import Parser, number_flag
+from ..base.checks import positive
+from ..base.flags import Parser, checked_flag
 from ..base.program import JobError
 from . import TIMEOUT, examine
 from .screen import screen
@@ -18,7 +19,7 @@ def main(argv: list | None = None) -> int:
                     'Check what this machine has for training, what is wrong with it, and what to do.',
                     epilog='Exit status: 0 if training can run, 1 if it cannot.')
     parser.add_argument('--json', action='store_true', help='print all facts as JSON, for a bug report')
-    parser.add_argument('--timeout', type=number_flag(), default=TIMEOUT, metavar='SECONDS',
+    parser.add_argument('--timeout', type=checked_flag(positive, kind=float), default=TIMEOUT, metavar='SECONDS',
                         help='limit of the self-test (default: %(default)s)')
     return parser.run(argv, _run)
 

@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 
+from ..base.files import write_atomically
 from ..base.flags import Parser, integer_flag, path, text
 from ..base.machine import versions
 from ..checkpoints.run_folder import check_free, new_folder
@@ -70,7 +71,7 @@ def _run(args: argparse.Namespace) -> None:
     print(f'{machine}, {train_iter.dataset}, {rounds} rounds', flush=True)
     results = scaling(cases, devices, train_iter, rounds, steps)
     print('', table(results), '', sep='\n')
-    (out_dir / 'scaling.json').write_text(json.dumps({**about, 'results': results}, indent=2) + '\n')
+    write_atomically(out_dir / 'scaling.json', json.dumps({**about, 'results': results}, indent=2).encode())
     chart(results, out_dir / 'scaling.png', machine)
     print(f'{out_dir}: scaling.json, scaling.png')
 

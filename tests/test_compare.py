@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import bfloat16_accuracy  # noqa: E402
 import compare  # noqa: E402
+import for_speed  # noqa: E402
 import memory  # noqa: E402
 import sync_batch_norm  # noqa: E402
 import time_to_accuracy  # noqa: E402
@@ -425,3 +427,25 @@ def test_sync_batch_norm_prints_tables(few_rows, monkeypatch, capsys):
                                          '2 devices', '2 devices, synchronized']
     assert cells[3] == ['devices', 'seed 3', 'seed 4', 'mean', 'last loss, mean']
     assert all(0 <= float(acc) <= 1 for row in cells[4:] for acc in row[1:4])
+
+
+def test_the_table_of_for_speed_by_hand(capsys):
+    def runs(*ms):
+        return [{'ms': number, 'system ms': 1.0, 'page faults': 1000.0, 'MB': number} for number in ms]
+
+    for_speed.print_table('LeNet', {'as it is': runs(20, 40, 30), 'no crop': runs(30, 40, 60)})
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        '| as it is | 30.0 | 20.0-40.0 | 1.0 | 1,000 | 40 | 1.000 |',
+        '| no crop | 40.0 | 30.0-60.0 | 1.0 | 1,000 | 60 | 1.500 |']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', ['LeNet', 'ResNet-18'])
+def test_each_thing_that_is_for_speed_only_can_be_switched_off(case):
+    """None has been renamed or removed."""
+    done = subprocess.run([sys.executable, BENCHMARKS / 'for_speed.py', '--cases', case, '--batches', '1', '--rounds',
+                           '1'], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    chapter = for_speed.CASES[case][0]
+    assert [line.split(' | ')[0] for line in done.stdout.splitlines()[2:]] == [
+        f'| {name}' for name in for_speed.VARIANTS if for_speed.OF_ONE_CHAPTER.get(name, chapter) == chapter]

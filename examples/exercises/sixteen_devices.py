@@ -1,7 +1,7 @@
 """13.6, exercise 1: 16 devices: the same parameters as on one, and the time to start a step.
 
     python examples/exercises/sixteen_devices.py
-    python -m gluon_mgpu.benchmark --network resnet18 --dispatch    # the time to start a step, in more detail
+    python examples/exercises/sixteen_devices.py --rows 16 --rows-of-resnet 16    # the devices hardly use the cores
 
 Prints, on CPU contexts (… are times):
 
@@ -23,23 +23,42 @@ from __future__ import annotations
 
 from common import part_of, read_flags
 
-from gluon_mgpu import Timer
-from gluon_mgpu.benchmark.workloads import LeNet, ResNet18
-from gluon_mgpu.mxnet_setup.compat import npx
-from gluon_mgpu.training.parameters import copies, statistics
+from gluon_mgpu import Timer, concise, scratch
+from gluon_mgpu.mxnet_setup.compat import init, npx
+from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.loss import cross_entropy
+from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.trainer import Trainer
+from gluon_mgpu.training.parameters import copies, statistics, trainable
+
+
+def lenet_on(devices: list) -> tuple:
+    """Return LeNet's parameters on each device, and a function that trains them on one batch."""
+    params = scratch.init_params()
+    device_params = [scratch.get_params(params, device) for device in devices]
+    return device_params, lambda X, y: scratch.train_batch(X, y, device_params, devices, 0.2)
+
+
+def resnet18_on(devices: list) -> tuple:
+    """Return ResNet-18 on the devices, and a function that trains it on one batch."""
+    net = resnet18(10)
+    net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
+    net = hybridized(net, used_once=True)
+    return net, lambda X, y: concise.train_batch(X, y, net, cross_entropy, trainer, devices)
 
 
 def train(network, devices: list, batches: list) -> tuple[list, float]:
     """Train on the batches; return each parameter's replicas as NumPy arrays, and the seconds to start a step."""
     npx.random.seed(0)
-    workload, timer = network(devices), Timer()
+    (net, train_batch), timer = network(devices), Timer()
     for X, y in batches:
         npx.waitall()  # then `train_batch` does not wait for earlier work; CPU contexts still share the cores
         timer.start()
-        workload.train_batch(X, y)
+        train_batch(X, y)
         timer.stop()
-    own = statistics(workload.net)  # batch norm's, which differ between devices
-    params = [[array.asnumpy() for array in arrays] for name, arrays in copies(workload.net).items() if name not in own]
+    own = statistics(net)  # batch norm's, which differ between devices
+    params = [[array.asnumpy() for array in arrays] for name, arrays in copies(net).items() if name not in own]
     return params, min(timer.times[1:])
 
 
@@ -59,8 +78,8 @@ def compare(name: str, network, devices: list, steps: int, batch_size: int, data
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0-15', at_least=2, rows=256, rows_of_resnet=32, dataset='auto')
-    compare('LeNet', LeNet, args.devices, 5, args.rows, args.dataset)
-    compare('ResNet-18', ResNet18, args.devices, 2, args.rows_of_resnet, args.dataset)
+    compare('LeNet', lenet_on, args.devices, 5, args.rows, args.dataset)
+    compare('ResNet-18', resnet18_on, args.devices, 2, args.rows_of_resnet, args.dataset)
 
 
 if __name__ == '__main__':

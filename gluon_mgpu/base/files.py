@@ -3,13 +3,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
-MAX_NAME = 255  # bytes, on all common file systems
+MAX_NAME = 241  # bytes: 255 on all common file systems, less those that are added for an unfinished file
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview, rename: Callable = os.replace) -> None:
@@ -29,16 +28,17 @@ def write_atomically(path: str | os.PathLike, content: bytes | memoryview, renam
 def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, 'not a regular file', str(path))  # renaming would replace a FIFO or a device
-    with _open_beside(path) as file:
-        try:
+    unfinished = f'{path}.{secrets.token_hex(4)}.part'  # another process or thread may write the same file
+    try:
+        with open(unfinished, 'xb') as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            rename(file.name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
-            raise
+        rename(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+        raise
     with contextlib.suppress(OSError):  # sync the new name; some file systems cannot
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -54,27 +54,14 @@ def check_writable(path: str | os.PathLike, new_folder: str | os.PathLike | None
     """
     target = Path(os.path.realpath(path))  # of a symbolic link, possibly a broken one
     folder = target.parent
-    if len(os.fsencode(target.name)) + len('.part') > MAX_NAME:
-        raise ValueError(f'{path} cannot be written: its name must have at most {MAX_NAME - len(".part")} bytes')
+    if len(os.fsencode(target.name)) > MAX_NAME:
+        raise ValueError(f'{path} cannot be written: its name must have at most {MAX_NAME} bytes')
     if target.exists() and not target.is_file():
         raise ValueError(f'{path} cannot be written: it exists and is not a file')
     if new_folder is not None and folder == Path(os.path.realpath(new_folder)) and not folder.exists():
         return
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ValueError(f'{path} cannot be written: {folder} is not a writable folder')
-
-
-def _open_beside(path: Path) -> BinaryIO:
-    """Open and lock ``PATH.part`` for writing; waits while another process or thread writes it."""
-    while True:
-        file = open(f'{path}.part', 'ab')  # noqa: SIM115, the caller closes it
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
-                file.truncate(0)  # a killed process may have left content
-                return file
-        file.close()  # the other has renamed it
 
 
 class SameFolder:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .checks import LARGEST_INTEGER, full_path, integer, not_empty, positive
+from .checks import LARGEST_INTEGER, full_path, integer, not_empty
 from .program import BAD_INPUT, run_program
 
 PICTURES = '.png', '.pdf', '.svg', '.jpg'
@@ -53,11 +53,6 @@ def checked_flag(check: Callable, *limits: float, kind: type = str) -> Callable[
 def integer_flag(minimum: int = 1, maximum: int = LARGEST_INTEGER) -> Callable[[str], int]:
     """Return a type for argparse: an integer from `minimum` to `maximum`."""
     return checked_flag(integer, minimum, maximum, kind=int)
-
-
-def number_flag(check: Callable = positive, *limits: float) -> Callable[[str], float]:
-    """Return a type for argparse: a number that `check` accepts, by default one above 0."""
-    return checked_flag(check, *limits, kind=float)
 
 
 text = checked_flag(not_empty)  # types for argparse

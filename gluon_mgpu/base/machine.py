@@ -1,12 +1,9 @@
 """Facts about this machine: cores, processor and versions. Needs neither MXNet nor NumPy."""
 from __future__ import annotations
 
-import atexit
 import os
 import platform
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 
@@ -34,21 +31,6 @@ def _cpuinfo(key: str) -> str:
     except OSError:  # not Linux
         return ''
     return next((line.partition(':')[2].strip() for line in lines if line.split(':')[0].strip() == key), '')
-
-
-def folder_for_matplotlib() -> None:
-    """Give Matplotlib a temporary folder if it cannot write its own: it would warn, and older versions would fail."""
-    if os.environ.get('MPLCONFIGDIR'):
-        return
-    try:
-        for variable, default in (('XDG_CONFIG_HOME', '.config'), ('XDG_CACHE_HOME', '.cache')):
-            folder = Path(os.environ.get(variable) or Path.home() / default) / 'matplotlib'
-            there = next(path for path in (folder, *folder.parents) if path.exists())
-            if not (there.is_dir() and os.access(there, os.W_OK)):
-                raise PermissionError
-    except (OSError, RuntimeError, KeyError):  # no home folder; KeyError: Python 3.9
-        os.environ['MPLCONFIGDIR'] = tempfile.mkdtemp(prefix='matplotlib-')
-        atexit.register(shutil.rmtree, os.environ['MPLCONFIGDIR'], ignore_errors=True)
 
 
 def versions() -> dict[str, str | None]:

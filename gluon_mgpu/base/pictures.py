@@ -1,13 +1,21 @@
-"""Text of Matplotlib's figures, and atomic writing of them."""
+"""Matplotlib: its warnings, text of figures, and atomic writing of them."""
 from __future__ import annotations
 
 import io
+import logging
 import os
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from .files import write_atomically
+
+
+def quiet_matplotlib() -> None:
+    """Let Matplotlib use a temporary folder without a warning if it cannot write to the home folder."""
+    logging.getLogger('matplotlib').setLevel(logging.ERROR)
+    if os.path.expanduser('~') == '~':  # no home folder: Matplotlib before 3.10 would fail
+        os.environ.setdefault('MPLCONFIGDIR', os.devnull)
 
 
 def in_lines(text: str, width: int = 60) -> str:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import TextIO
 
-from .machine import folder_for_matplotlib
+from .pictures import quiet_matplotlib
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is what shells use for Ctrl-C
 OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'alloc_failed', 'bad_alloc')
@@ -54,8 +54,8 @@ def show(line: str, stream: TextIO | None = None) -> None:
         print(line, file=stream, flush=True)
     except (OSError, ValueError) as error:
         _discard_buffer(stream, for_good=isinstance(error, BrokenPipeError))
-        if stream is not sys.stderr and sys.stderr is not None:
-            show(f'stdout cannot be written ({getattr(error, "strerror", None) or error})', sys.stderr)
+        if stream is not sys.stderr:
+            warn(f'stdout cannot be written ({reason(error)})')
 
 
 def warn(line: str) -> None:
@@ -106,7 +106,7 @@ def run_program(program: str, work: Callable[[], object]) -> int:
         if in_main_thread and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by the package's __init__
             signal.signal(signal.SIGINT, signal.default_int_handler)
         _prepare_streams()
-        folder_for_matplotlib()
+        quiet_matplotlib()
         work()
         sys.stdout.flush()  # raises if the output cannot be written
     except KeyboardInterrupt:
@@ -144,7 +144,11 @@ def _end(program: str, line: str, status: int) -> int:
 def reason(error: Exception) -> str:
     """Return the reason for an error in one line of at most 200 characters."""
     line = ' '.join(str(getattr(error, 'strerror', None) or error).split()) or type(error).__name__
-    return line if len(line) <= 200 else line[:200] + '...'
+    return _shortened(line)
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= 200 else f'{line[:200]}...'
 
 
 def clear_engine_errors() -> None:
@@ -166,8 +170,7 @@ def _engine_line(error: Exception) -> str:
     if not of_mxnet and not isinstance(error, MemoryError):
         return ''
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    reason = re.sub(r'^\w*Error: ', '', lines[-1])  # the lines before are the traceback
-    reason = reason if len(reason) <= 200 else reason[:200] + '...'
+    what = _shortened(re.sub(r'^\w*Error: ', '', lines[-1]))  # the lines before are the traceback
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
-        return f'out of memory ({reason}): use a smaller batch, or train with --accumulate 2 or more'
-    return f'MXNet failed ({reason}): set MXNET_ENGINE_TYPE=NaiveEngine to see where'
+        return f'out of memory ({what}): use a smaller batch, or train with --accumulate 2 or more'
+    return f'MXNet failed ({what}): set MXNET_ENGINE_TYPE=NaiveEngine to see where'

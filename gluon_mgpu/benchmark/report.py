@@ -1,11 +1,12 @@
-"""Tables of the results."""
+"""Table and chart of the results of `scaling`. Imports matplotlib on first use."""
 from __future__ import annotations
 
 from ..base.machine import num_cores, processor
+from ..base.pictures import in_lines, write_picture
 from ..devices.nvidia_driver import ask_driver
 from ..mxnet_setup.compat import mx
-
-TITLES = {'lenet': 'LeNet', 'resnet18': 'ResNet-18'}
+from ..plot import figure
+from .scaling import NETWORKS
 
 
 def machine_line(devices: list) -> str:
@@ -17,48 +18,37 @@ def machine_line(devices: list) -> str:
     return ', '.join([*facts, f'{num_cores()} cores of {processor()}', f'MXNet {mx.__version__}'])
 
 
-def scaling_table(results: list) -> list[str]:
-    """Return the lines of a table of speeds, from the results of `scaling`."""
-    lines = [['network', 'mode', 'devices', 'batch', 'images/s', '', 'speed-up', '', 'efficiency', 'ms per step']]
+def table(results: list) -> str:
+    """Return the results as aligned text."""
+    row = '{:10} {:16} {:>7} {:>6} {:>9} {:21} {:>8} {:15} {:>10} {:>11}'.format
+    lines = [row('network', 'mode', 'devices', 'batch', 'images/s', '', 'speed-up', '', 'efficiency', 'ms per step')]
     for r in results:
         least, most = r['images_per_second_range']
         low, high = r['speed_up_range']
-        lines.append([TITLES[r['network']], r['mode'], f'{r["num_devices"]}', f'{r["rows"]}',
-                      f'{r["images_per_second"]:,.0f}', f'({least:,.0f} to {most:,.0f})',
-                      f'{r["speed_up"]:.2f}', f'({low:.2f} to {high:.2f})',
-                      f'{r["efficiency"]:.0%}', f'{r["ms_per_step"]:.1f}'])
-    return _aligned(lines)
+        lines.append(row(NETWORKS[r['network']].title, r['mode'], r['num_devices'], r['rows'],
+                         f'{r["images_per_second"]:,.0f}', f'({least:,.0f} to {most:,.0f})', f'{r["speed_up"]:.2f}',
+                         f'({low:.2f} to {high:.2f})', f'{r["efficiency"]:.0%}', f'{r["ms_per_step"]:.1f}'))
+    return '\n'.join(lines)
 
 
-def shares_table(results: list) -> list[str]:
-    """Return the lines of two tables of a step's parts, from the results of `scaling`."""
-    sums = [['sum, ms', *(f'{sum(r["parts_ms"].values()):.1f}' for r in results)]]
-    steps = [['step, ms', *(f'{r["ms_per_step"]:.1f}' for r in results)],
-             ['overlap, ms', *(f'{r["overlap_ms"]:.1f}' for r in results)]]
-    return ['share of the sum, measured part by part', *_shares(results, 'parts_ms', sums),
-            '', 'share of a step, as trained', *_shares(results, 'as_trained_ms', steps)]
-
-
-def _shares(results, key, more_columns) -> list[str]:
-    lines = [['network', 'mode', 'devices', *results[0][key]]]
-    for r in results:
-        total = sum(r[key].values())
-        lines.append([TITLES[r['network']], r['mode'], f'{r["num_devices"]}',
-                      *(f'{ms / total:.1%}' for ms in r[key].values())])
-    return _aligned([[*line, *more] for line, more in zip(lines, zip(*more_columns))])
-
-
-def dispatch_table(dispatch: list) -> list[str]:
-    """Return the lines of a table of Python's time to start a step, from `measure_dispatch`."""
-    lines = [['network', 'CPU contexts', 'ms per step', 'of which running']]
-    lines += [[TITLES[d['network']], f'{d["devices"]}', f'{d["wall_ms"]:.2f}', f'{d["cpu_ms"]:.2f}']
-              for d in dispatch]
-    return ['dispatch: time of a train_batch call, one row per device', *_aligned(lines)]
-
-
-def _aligned(lines: list) -> list[str]:
-    """Align columns: words to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    left = [column[1][:1].isalpha() for column in zip(*lines)]
-    return ['  '.join(cell.ljust(width) if to_left else cell.rjust(width)
-                      for cell, width, to_left in zip(line, widths, left)).rstrip() for line in lines]
+def chart(results: list, path, title: str) -> None:
+    """Draw the speed-ups over devices, with the ideal line, as PNG."""
+    fig, (axes,) = figure((7.2, 5.4))
+    axes.set_title(in_lines(title), fontsize='medium')
+    most = max(r['num_devices'] for r in results)
+    axes.plot([1, most], [1, most], '--', color='0.5', label='ideal')
+    cases = list(dict.fromkeys((r['network'], r['mode']) for r in results))
+    for i, (network, mode) in enumerate(cases):
+        points = [r for r in results if (r['network'], r['mode']) == (network, mode)]
+        # Side by side, because points for two devices would overlap
+        x = [r['num_devices'] + 0.012 * min(most, 4) * (i - (len(cases) - 1) / 2) for r in points]
+        y = [r['speed_up'] for r in points]
+        spread = [[r['speed_up'] - r['speed_up_range'][0] for r in points],
+                  [r['speed_up_range'][1] - r['speed_up'] for r in points]]
+        axes.errorbar(x, y, yerr=spread, fmt='os^D'[i] + '-', capsize=3,
+                      label=f'{NETWORKS[network].title}, {mode}: {y[-1]:.2f} on {points[-1]["num_devices"]}')
+    axes.set(xlabel='devices', ylabel='speed-up (images/s, divided by that of one device)',
+             xticks=sorted({r['num_devices'] for r in results}))
+    axes.set_ylim(bottom=0)
+    axes.legend(loc='lower right')
+    write_picture(fig, path)

@@ -1,13 +1,7 @@
-"""Command line that measures the cost of an allreduce and plots it next to the alpha-beta model.
+"""Command line that measures allreduce and plots its cost next to the alpha-beta model; see docs/allreduce.md.
 
     python -m gluon_mgpu.cost_model                                    # all GPUs, or four CPU contexts
     python -m gluon_mgpu.cost_model --devices cpu:0-3 --out-dir costs
-
-It measures alpha and beta (see `parallel.allreduce.algorithm.Cost`) between two devices, then each algorithm on the
-given devices. It writes costs.json, allreduce.png (times) and bytes.png (bytes at the busiest device).
-
-CPU contexts fit the model less well: they share cores and memory, so with more contexts than cores, messages are not
-simultaneous as the model assumes, and Python is busy starting many small ones.
 """
 from __future__ import annotations
 
@@ -15,6 +9,7 @@ import argparse
 import json
 import sys
 
+from ..base.files import write_atomically
 from ..base.flags import Parser, integer_flag, path, text
 from ..base.machine import num_cores, processor, versions
 from ..checkpoints.run_folder import check_free, new_folder
@@ -49,7 +44,7 @@ def _run(args: argparse.Namespace) -> None:
     about = {'processor': processor(), 'num_cores': num_cores(), **versions(), 'environment': settings()}
     out_dir = new_folder(args.out_dir, 'cost_model', 'costs.json', about)
     costs = measure(devices, args.rounds)
-    (out_dir / 'costs.json').write_text(json.dumps({**costs, **about}, indent=2) + '\n')
+    write_atomically(out_dir / 'costs.json', json.dumps({**costs, **about}, indent=2).encode())
     draw_times(costs, out_dir / 'allreduce.png')
     draw_bytes(costs, out_dir / 'bytes.png')
     print(f'{out_dir}: costs.json, allreduce.png, bytes.png')

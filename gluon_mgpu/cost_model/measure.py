@@ -28,8 +28,7 @@ def measure_link(source, target, rounds: int = 9) -> tuple:
         return _median_seconds(there_and_back, rounds) / HOPS
 
     alpha = seconds_per_message(1)
-    beta = max(seconds_per_message(LARGE) - alpha, 0) / (4 * LARGE)
-    return alpha, beta
+    return alpha, max(seconds_per_message(LARGE) - alpha, 0) / (4 * LARGE)
 
 
 def _median_seconds(function, rounds: int) -> float:
@@ -54,11 +53,9 @@ def gradient_sizes() -> dict:
 
 
 def measure(devices: list, rounds: int) -> dict:
-    """Measure the link between the first two devices, and each algorithm on the first 2, 3, ... devices; blocks.
+    """Measure the link between two devices, and each algorithm on the first 2, 3, ... of all devices; blocks.
 
-    Prints a line for each result. Returns 'alpha', 'beta', 'devices', 'gradient_bytes' by network, and 'measured':
-    a list of dicts with 'network', 'devices' (their number), 'algorithm', 'seconds', 'model_seconds' and
-    'busiest_bytes'.
+    Prints a line for each result. Returns all results, JSON-serializable.
     """
     alpha, beta = measure_link(devices[0], devices[1], rounds)
     print(f'alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/byte'

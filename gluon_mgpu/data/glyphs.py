@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy
 
 from ..base.files import write_atomically
-from ..base.machine import folder_for_matplotlib
+from ..base.pictures import quiet_matplotlib
 
 LETTERS = 'ABCDEFGHIJ'
 TRAIN_FONTS = (
@@ -41,7 +41,7 @@ def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
 
     The letters are upright and centred. `fonts` are files in Matplotlib's font folder, without ``.ttf``.
     """
-    folder_for_matplotlib()
+    quiet_matplotlib()
     # Imported here, because Matplotlib takes most of a second and a cached dataset does not need it
     import matplotlib.style
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -13,7 +13,6 @@ from the names and their order on the device, which mislabels a small part of a 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -40,21 +39,16 @@ class Event(NamedTuple):
 def read(path) -> list[Event]:
     """Read the events of a trace, at least one, in the order of their start.
 
-    Raises ValueError if the file cannot be read or is not a trace of MXNet's profiler, or nothing ran on a device.
+    Raises ValueError if it is not a trace of MXNet's profiler, or nothing ran on a device.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f'{path}: cannot be read ({error.strerror}); give the trace.json that --timeline '
-                         'writes') from None
-    return parse(content, path)
+    return parse(Path(path).read_bytes(), path)
 
 
 def parse(trace: str | bytes, path) -> list[Event]:
     """Parse the content of a trace, like `read`; `path` is its name in errors."""
     try:
         events = _events(json.loads(trace)['traceEvents'])
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except Exception:  # other JSON can raise many types
         raise ValueError(f"{path} is not a Chrome trace of MXNet's profiler: "
                          'give the trace.json that --timeline writes') from None
     if not events:
@@ -86,10 +80,7 @@ def _pieces(records: Iterable[dict]) -> Iterator[tuple]:
             if r['ph'] == 'B':
                 starts.append(float(r['ts']))
             elif starts:
-                start, end = starts.pop(), float(r['ts'])
-                if not math.isfinite(end - start):
-                    raise ValueError('times must be finite')
-                yield start, end, r['pid'], r['tid'], r['name']
+                yield starts.pop(), float(r['ts']), r['pid'], r['tid'], r['name']
 
 
 def classify(name: str, state: str) -> tuple[str, str]:

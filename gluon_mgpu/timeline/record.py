@@ -3,14 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from statistics import median_low
 
-from ..base.checks import integer
 from ..base.files import write_atomically
 from ..base.machine import num_cores
 from ..base.program import reason
 from ..mxnet_setup.compat import npx
-from ..training.parameters import check_initialized
 from ..training.run import Callback, Run
 from . import profiler
 from .draw import draw
@@ -34,12 +32,12 @@ def record(step: Callable[[], None], path) -> list[Event]:
 
     The devices must pass `check_profiler`. Call `step` a few times before, because the first calls allocate memory.
     """
-    recording = profiler.start()
+    profiler.start()
     try:
         step()
         npx.waitall()
     finally:
-        trace = profiler.stop(recording)
+        trace = profiler.stop()
     write_atomically(path, trace.encode())
     return parse(trace, path)
 
@@ -62,63 +60,53 @@ class Timeline(Callback):
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
         self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'
-        self.heading = heading
-        self.warm_up, self.steps = integer('warm_up', warm_up, minimum=0), integer('steps', steps, minimum=1)
+        self.heading, self.warm_up, self.steps = heading, warm_up, steps
         self._num_batches = 0
-        self._recording: Any = None  # from `profiler.start`, while a step is profiled
+        self._recording = False
         self.traces: list[str] = []
 
     def train_begin(self, run: Run) -> None:
-        """Check the devices."""
+        """Check the devices and prepare the profiler, which creates a temporary folder."""
         if hasattr(run.net, 'collect_params'):
-            check_initialized(run.net)
             check_profiler([device for param in run.net.collect_params().values() for device in param.list_ctx()])
         else:
             check_profiler([array.ctx for params in run.net for array in params])
+        profiler.head()
 
     def epoch_begin(self, run: Run) -> None:
         """Start the profiler if the next batch will be recorded."""
         if self._num_batches >= self.warm_up and len(self.traces) < self.steps:
-            try:
-                self._recording = profiler.start()
-            except OSError as error:  # it writes a temporary file
-                run.warn(f'no more steps are profiled ({error.strerror})')
-                self.steps = len(self.traces)
+            profiler.start()
+            self._recording = True
 
     def batch_end(self, run: Run) -> None:
         """Keep the trace of this batch, if it was profiled, and continue with the next; blocks while profiling."""
         self._num_batches += 1
         if self._recording:
             npx.waitall()
-            self.traces += filter(None, [self.close()])
+            self.traces.append(self._stop())
         self.epoch_begin(run)
 
     def epoch_trained(self, run: Run) -> None:
         """Discard the profile that was started for a next batch."""
-        self.close()
+        self._stop()
 
     def train_end(self, run: Run) -> None:
         """Write and draw the median step."""
-        self.close()
+        self._stop()
         if not self.traces:
-            too_few = self._num_batches <= self.warm_up  # otherwise the profiler failed, for example on a full disk
-            run.print('no timeline: no step was recorded' +
-                      (f'; it needs at least {self.warm_up + 1} batches' if too_few else ''))
+            run.print(f'no timeline: no step was recorded; it needs at least {self.warm_up + 1} batches')
             return
         try:
-            steps = [(parse(trace, self.trace), trace) for trace in self.traces]
-            events, trace = sorted(steps, key=lambda step: step_time(step[0]))[(len(steps) - 1) // 2]
+            _, trace = median_low((step_time(parse(trace, self.trace)), trace) for trace in self.traces)
             write_atomically(self.trace, trace.encode())
-            which = f'the median of {len(steps)} steps' if len(steps) > 1 else 'one step'
-            draw(events, self.picture, f'{self.heading}: {which}')
+            which = f'the median of {len(self.traces)} steps' if len(self.traces) > 1 else 'one step'
+            draw(parse(trace, self.trace), self.picture, f'{self.heading}: {which}')
             run.print(f'timeline: {self.picture}')
         except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
             run.warn(f'no timeline: {reason(error)}')
 
-    def close(self) -> str:
-        """Stop profiling; return the trace, '' if there is none or it was not written. Can be called at any time."""
-        recording, self._recording = self._recording, None
-        try:
-            return profiler.stop(recording) if recording else ''
-        except OSError:  # such as a full disk
-            return ''
+    def _stop(self) -> str:
+        """Stop profiling, if it was started, and return the trace."""
+        was_recording, self._recording = self._recording, False
+        return profiler.stop() if was_recording else ''

@@ -33,22 +33,6 @@ def test_threads_write_one_file_at_the_same_time(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['a']
 
 
-def test_the_unfinished_file_of_a_killed_process_is_reused(tmp_path):
-    (tmp_path / 'a.part').write_bytes(b'x' * 100)
-    write_atomically(tmp_path / 'a', b'new')
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'new')]
-
-
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def none(*args):
-        raise OSError(95, 'Operation not supported')
-
-    monkeypatch.setattr(module.fcntl, 'flock', none)
-    for content in (b'1', b'2'):
-        write_atomically(tmp_path / 'a', content)
-        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', content)]
-
-
 @pytest.mark.parametrize('target_exists', [True, False])
 def test_a_symbolic_link_is_kept(target_exists, tmp_path):
     target = tmp_path / 'elsewhere' / 'b'

@@ -3,13 +3,14 @@ import argparse
 
 import pytest
 
-from gluon_mgpu.base.flags import Parser, integer_flag, number_flag, path, picture, quoted, text
+from gluon_mgpu.base.checks import positive
+from gluon_mgpu.base.flags import Parser, checked_flag, integer_flag, path, picture, quoted, text
 
 
 def test_flags():
     parser = Parser('gluon_mgpu.base.flags', None)
     parser.add_argument('--n', type=integer_flag(2, 5))
-    parser.add_argument('--x', type=number_flag())
+    parser.add_argument('--x', type=checked_flag(positive, kind=float))
     parser.add_argument('--t', type=text)
     args = parser.parse_args(['--n', '3', '--x', '1e-3', '--t', ' '])
     assert (args.n, args.x, args.t) == (3, 0.001, ' ')
@@ -19,8 +20,8 @@ def test_flags():
     (integer_flag(2, 5), '6', '6: must be an integer from 2 to 5'),
     (integer_flag(), '0', '0: must be an integer of at least 1'),
     (integer_flag(), '٣x', 'must be an integer of at least 1'),
-    (number_flag(), '-0.0', '-0.0: must be a number above 0'),
-    (number_flag(), '', "'': must be a number above 0"),
+    (checked_flag(positive, kind=float), '-0.0', '-0.0: must be a number above 0'),
+    (checked_flag(positive, kind=float), '', "'': must be a number above 0"),
     (text, '', "'': must not be empty; give a value or leave the flag out")])
 def test_invalid_flags(convert, value, message):
     with pytest.raises(argparse.ArgumentTypeError) as error:

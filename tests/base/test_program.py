@@ -123,21 +123,16 @@ def test_machine_facts_without_proc(monkeypatch):
 
 
 @pytest.mark.parametrize('home', ['/dev/null', '/proc/1/none', None])
-def test_matplotlib_without_a_home_that_it_can_write(home, tmp_path):
+@pytest.mark.parametrize('has_account', [True, False])
+def test_matplotlib_without_a_home_that_it_can_write(has_account, home, tmp_path):
     """It prints nothing; its own folder is temporary."""
-    code = ('import os; from gluon_mgpu.base.machine import folder_for_matplotlib; folder_for_matplotlib(); '
-            'import matplotlib; print(matplotlib.get_configdir() == os.environ["MPLCONFIGDIR"])')
+    code = ('import os; from gluon_mgpu.base.program import run_program\n'
+            f'{"" if has_account else "import pwd; pwd.getpwuid = {}.__getitem__"}\n'  # KeyError
+            'def work(): import matplotlib; print(matplotlib.get_configdir())\n'
+            'run_program("program", work)')
     unset = ('HOME', 'MPLCONFIGDIR', 'XDG_CONFIG_HOME', 'XDG_CACHE_HOME')
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment.update({'TMPDIR': str(tmp_path)}, **({'HOME': home} if home else {'XDG_CACHE_HOME': '/dev/null'}))
+    environment.update({'TMPDIR': str(tmp_path)}, **({'HOME': home} if home else {'XDG_CONFIG_HOME': '/dev/null'}))
     done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, env=environment)
-    assert (done.stdout, done.stderr) == ('True\n', '')
+    assert done.stdout.startswith(f'{tmp_path}/matplotlib-') and done.stderr == ''
     assert list(tmp_path.iterdir()) == []
-
-
-def test_matplotlib_keeps_the_folder_of_the_user(monkeypatch, tmp_path):
-    monkeypatch.delenv('MPLCONFIGDIR', raising=False)
-    for variable in ('XDG_CONFIG_HOME', 'XDG_CACHE_HOME'):
-        monkeypatch.setenv(variable, str(tmp_path / 'new'))
-    machine.folder_for_matplotlib()
-    assert 'MPLCONFIGDIR' not in os.environ and list(tmp_path.iterdir()) == []

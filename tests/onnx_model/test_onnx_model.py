@@ -337,10 +337,10 @@ def test_paths(tmp_path, monkeypatch):
                         ('file/a.onnx', f'file/a.onnx cannot be written: {tmp_path}/file is not'),
                         ('broken.onnx', f'broken.onnx cannot be written: {tmp_path}/no is not a writable folder'),
                         ('fifo.onnx', 'fifo.onnx cannot be written: it exists and is not a file'),
-                        ('a' * 246 + '.onnx', 'its name must have at most 250 bytes')):
+                        ('a' * 237 + '.onnx', 'its name must have at most 241 bytes')):
         with pytest.raises(ValueError, match=words):
             check_path(path)
-    for path in ('a.onnx', 'link.onnx', 'a' * 245 + '.onnx'):
+    for path in ('a.onnx', 'link.onnx', 'a' * 236 + '.onnx'):
         check_path(path)
         write_atomically(path, b'')
     check_path('runs/new/a.onnx', 'runs/new')

@@ -209,13 +209,12 @@ def profiles(monkeypatch, write_trace):
     """Replace the profiler by one that records its calls and returns traces of the given milliseconds."""
     calls, milliseconds = [], []
 
-    def stop(recording):
-        assert recording == 'recording'
+    def stop():
         calls.append('stop')
         end = 1000 * milliseconds.pop(0)
         return write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', end)).read_text()
 
-    monkeypatch.setattr(profiler, 'start', lambda: calls.append('start') or 'recording')
+    monkeypatch.setattr(profiler, 'start', lambda: calls.append('start'))
     monkeypatch.setattr(profiler, 'stop', stop)
     return calls, milliseconds
 
@@ -277,7 +276,7 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
         finally:  # as the command line does
             run.close()
     assert states == ['run', 'stop'] * (num_steps + 1)
-    timeline.close()
+    timeline.train_end(run)
     assert len(states) == 2 * (num_steps + 1)  # nothing more to stop
     assert len(timeline.traces) == num_steps
     last_line = capsys.readouterr().out.splitlines()[-1]
@@ -294,20 +293,14 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
     assert len(products[0]) == len(products[1]) > 0
 
 
-@pytest.mark.parametrize('moment', ['start', 'stop'])
-def test_a_full_disk_does_not_end_the_run(moment, profiles, folder, capsys, monkeypatch):
-    """The profiler writes a temporary file."""
-    def fail(*_):
-        raise OSError(28, 'No space left on device')
-
-    profiles[1].append(1)
-    monkeypatch.setattr(profiler, moment, fail)
+def test_a_profile_that_cannot_be_written_does_not_end_the_run(folder, capsys, monkeypatch):
+    """MXNet writes a temporary file and, for example on a full disk, reports no error."""
+    profiler.head()
+    monkeypatch.setattr(profiler, '_events', lambda: folder / 'none/events')
     run = Run(1, callbacks=[Timeline(folder, 'LeNet', warm_up=1)])
     train(run, 9)
     assert len(run.history) == 1 and os.listdir(folder) == []
-    out, err = capsys.readouterr()
-    assert out.splitlines()[-1].startswith('no timeline: no step was recorded')
-    assert err.count('no more steps are profiled (No space left on device)') == (moment == 'start')
+    assert f'no timeline: {folder}/trace.json contains no operation' in capsys.readouterr().err
 
 
 def test_a_run_of_few_batches_leaves_no_trace(profiles, folder, capsys):
@@ -317,12 +310,6 @@ def test_a_run_of_few_batches_leaves_no_trace(profiles, folder, capsys):
     assert (len(timeline.traces), profiles[0]) == (0, ['start', 'stop'])
     assert os.listdir(folder) == []
     assert capsys.readouterr().out.splitlines()[-1] == 'no timeline: no step was recorded; it needs at least 5 batches'
-
-
-@pytest.mark.parametrize(('flag', 'value', 'least'), [('warm_up', -1, 0), ('steps', 0, 1)])
-def test_a_timeline_of_no_steps_is_rejected(flag, value, least, tmp_path):
-    with pytest.raises(ValueError, match=f'^{flag} {value}: must be an integer of at least {least}$'):
-        Timeline(tmp_path, 'LeNet', **{flag: value})
 
 
 def test_more_cpu_contexts_than_the_profiler_can_record_are_rejected(monkeypatch):
@@ -356,8 +343,7 @@ def test_other_files_are_rejected(content, tmp_path):
 
 
 @pytest.mark.parametrize('rows', [
-    [('B', CPU0, 1, 5, 0), ('E', CPU0, 1, 5, 1)], [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', float('inf'))],
-    [('B', CPU0, 1, 'a', float('nan')), ('E', CPU0, 1, 'a', 1)], [('B', CPU0, [], 'a', 0), ('E', CPU0, [], 'a', 1)],
+    [('B', CPU0, 1, 5, 0), ('E', CPU0, 1, 5, 1)], [('B', CPU0, [], 'a', 0), ('E', CPU0, [], 'a', 1)],
     [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', 1), ('B', CPU0, 'x', 'a', 0), ('E', CPU0, 'x', 'a', 1)],
     [('B', CPU0, 1, 'a', 10**400), ('E', CPU0, 1, 'a', 10**400)]])
 def test_a_broken_event_is_rejected(rows, write_trace, capsys):
@@ -385,7 +371,7 @@ def test_the_command(write_trace, tmp_path, capsys):
     assert capsys.readouterr() == (f'picture: {picture}\n', '')
     assert picture.exists()
     assert main([str(tmp_path / 'missing.json')]) == 2
-    assert 'missing.json: cannot be read (No such file or directory); give the trace.json' in capsys.readouterr().err
+    assert capsys.readouterr().err == f'timeline: {tmp_path}/missing.json: No such file or directory\n'
     path.write_text('{}')
     assert main([str(path)]) == 2
     assert capsys.readouterr().err.startswith(f'timeline: {path} is not a Chrome trace')

@@ -1,0 +1,213 @@
+"""Speed of training without each of the things that are for speed only.
+
+    python benchmarks/for_speed.py                          # about an hour on 2 idle cores; Linux only
+    python benchmarks/for_speed.py --cases LeNet --only 'no crop' 'one update per parameter' --rounds 9
+    python benchmarks/for_speed.py --only 'scratch areas: 4' 'scratch areas: 512'
+
+Trains as the chapters do on two CPU contexts, with full batches of generated images and a smaller last one. As it is,
+and with each thing switched off, takes turns, each in its own process for two epochs. Prints medians over the rounds of
+the second epoch: milliseconds per step and their range, system time and page faults per step; and the largest memory.
+The last column is the median of the ratios in each round.
+"""
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import inspect
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+from unittest.mock import patch
+
+CASES = {  # chapter, batch size, full batches in an epoch, rows of the last batch, settings of train
+    'LeNet': ('scratch', 256, 60, 96, {}),
+    'ResNet-18': ('concise', 64, 12, 24, {}),
+    'ResNet-18 in bfloat16': ('concise', 64, 20, 24, {'dtype': 'bfloat16'}),
+}
+
+
+# --- things that can be switched off ---
+
+def no_crop():
+    """Run LeNet on whole images."""
+    from gluon_mgpu import scratch
+    source, changes = re.subn(r'\n *X = X\[:, :, :-2, :-2\].*', '', inspect.getsource(scratch.lenet))
+    assert changes == 1
+    exec(source, vars(scratch))
+
+
+def separate_parameters():
+    """Keep parameters and gradients in arrays of their own, each with its own sum and, in LeNet, its own update."""
+    from gluon_mgpu import scratch
+    from gluon_mgpu.parallel import trainer
+
+    def get_params(params, device):
+        copies = [param.copyto(device) for param in params]
+        for copy in copies:
+            copy.attach_grad()
+        return copies
+
+    patch.object(scratch, 'get_params', get_params).start()
+    create = trainer.Trainer.__init__
+    patch.object(trainer.Trainer, '__init__',
+                 lambda self, *args, move_gradients, **settings: create(self, *args, **settings)).start()
+
+
+def one_update_per_parameter():
+    """Update each parameter of ResNet-18 by an operator of its own."""
+    from gluon_mgpu.parallel import trainer
+    patch.object(trainer, 'MAX_AT_ONCE', 1).start()
+
+
+def groups_of_any_size():
+    """Update parameters of ResNet-18 together that differ in size."""
+    from gluon_mgpu.parallel import trainer
+    patch.object(trainer, 'MIN_RELATIVE_SIZE', 0).start()
+
+
+def no_signatures():
+    """Run all shapes by one operator, which plans its memory again when the shape changes."""
+    from gluon_mgpu.networks import static
+    patch.object(static.TracedGraph, 'operator', lambda self, args: self._operator()).start()
+
+
+def no_copies_in_graphs():
+    """Run graphs without copies of their inputs and output, so that the engine prepares operators again."""
+    from gluon_mgpu.networks import static
+    patch.object(static, 'isolate', lambda graph, names: graph).start()
+
+
+def gradients_copied():
+    """Copy the parameters of ResNet-18 in the graph, as without ``used_once``."""
+    from gluon_mgpu import concise
+    from gluon_mgpu.networks.hybridize import hybridized
+    patch.object(concise, 'hybridized', lambda net, used_once: hybridized(net)).start()
+
+
+def not_hybridized():
+    """Run each operator of the networks and the loss on its own."""
+    from gluon_mgpu import concise, scratch
+    from gluon_mgpu.networks import loss
+    patch.object(scratch, 'lenet', scratch.lenet.__wrapped__).start()
+    patch.object(concise, 'hybridized', lambda net, used_once: net).start()
+    patch.object(loss, '_of_classes', loss._of_classes.__wrapped__).start()
+
+
+def losses_read_at_once():
+    """Wait for the losses of each batch before the next one is queued."""
+    from gluon_mgpu.training import losses
+
+    def add(self, ls):
+        self._unread.append(list(ls))
+        return self.read(1)
+    patch.object(losses.Losses, 'add', add).start()
+
+
+def allocator(names):
+    """Import gluon_mgpu with only these settings of the allocator."""
+    spec = importlib.util.find_spec('gluon_mgpu')
+    package = sys.modules['gluon_mgpu'] = importlib.util.module_from_spec(spec)
+    from gluon_mgpu.mxnet_setup import runtime  # without the package's own code, which calls `prepare`
+    runtime.ALLOCATOR = [setting for setting in runtime.ALLOCATOR if setting[0] in names]
+    spec.loader.exec_module(package)
+    assert list(runtime.prepare().allocator) == [setting[0] for setting in runtime.ALLOCATOR]
+
+
+def scratch_areas(number):
+    """Let the engine's ring have this many scratch areas."""
+    os.environ['MXNET_CPU_TEMP_COPY'] = str(number)
+
+
+ALLOCATOR = ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad')
+VARIANTS = {
+    'as it is': lambda: None, 'no crop': no_crop, 'separate parameters': separate_parameters,
+    'one update per parameter': one_update_per_parameter, 'groups of any size': groups_of_any_size,
+    'no signatures': no_signatures, 'no copies in graphs': no_copies_in_graphs, 'gradients copied': gradients_copied,
+    'not hybridized': not_hybridized, 'losses read at once': losses_read_at_once,
+    'no allocator settings': functools.partial(allocator, ()),
+    **{f'allocator without {name}': functools.partial(allocator, {*ALLOCATOR} - {name}) for name in ALLOCATOR},
+    **{f'scratch areas: {number}': functools.partial(scratch_areas, number) for number in (4, 16, 512)},
+}
+OF_ONE_CHAPTER = {'no crop': 'scratch', 'one update per parameter': 'concise', 'groups of any size': 'concise',
+                  'gradients copied': 'concise'}
+
+
+# --- measurement ---
+
+def measure(case: str, variant: str, batches: int | None) -> dict:
+    """Train in this process; return ms, system time in ms and page faults per step of the second epoch, and peak MB."""
+    VARIANTS[variant]()
+    import numpy
+
+    from gluon_mgpu import concise, scratch
+    from gluon_mgpu.data.batches import BatchIterator
+    from gluon_mgpu.mxnet_setup.compat import mx
+    from gluon_mgpu.training.run import Callback, Run
+
+    class Usage(Callback):
+        """Callback that records the resources used at the begin and end of training in the last epoch."""
+
+        def epoch_begin(self, run):
+            self.before = resource.getrusage(resource.RUSAGE_SELF)
+
+        def epoch_trained(self, run):
+            self.after, self.steps = resource.getrusage(resource.RUSAGE_SELF), run.num_batches
+
+    chapter, rows, full, rows_of_last, settings = CASES[case]
+    num_rows = rows * (batches or full) + rows_of_last
+    rng = numpy.random.default_rng(0)
+    data = [BatchIterator(rng.integers(0, 256, (n, 28, 28), dtype='uint8'), rng.integers(0, 10, n), rows, 'noise')
+            for n in (num_rows, rows)]
+    usage = Usage()
+    run = Run(2, quiet=True, callbacks=[usage])
+    train = {'scratch': scratch.train, 'concise': concise.train}[chapter]
+    train(2, rows, 0.01, devices=[mx.cpu(0), mx.cpu(1)], data=data, run=run, **settings)
+    before, after = usage.before, usage.after
+    return {'ms': 1000 * run.history[1].seconds / usage.steps,
+            'system ms': 1000 * (after.ru_stime - before.ru_stime) / usage.steps,
+            'page faults': (after.ru_minflt - before.ru_minflt) / usage.steps, 'MB': after.ru_maxrss / 1024}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--cases', nargs='+', choices=CASES, default=list(CASES), metavar='CASE', help=', '.join(CASES))
+    parser.add_argument('--only', nargs='+', choices=VARIANTS, default=list(VARIANTS), metavar='THING',
+                        help=f'besides "as it is": {", ".join([*VARIANTS][1:])}')
+    parser.add_argument('--rounds', type=int, default=5, metavar='N', help='(default: %(default)s)')
+    parser.add_argument('--batches', type=int, metavar='N', help='full batches in an epoch')
+    parser.add_argument('--child', nargs=2, help=argparse.SUPPRESS)  # for the processes that this program starts
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(measure(*args.child, args.batches)))
+        return
+    for case in args.cases:
+        names = ['as it is', *(name for name in args.only if name != 'as it is' and
+                               OF_ONE_CHAPTER.get(name, CASES[case][0]) == CASES[case][0])]
+        results = {name: [] for name in names}
+        for number in range(args.rounds):
+            for name in names[::-1 if number % 2 else 1]:
+                command = [sys.executable, __file__, '--child', case, name]
+                command += ['--batches', str(args.batches)] if args.batches else []
+                done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE)
+                results[name].append(json.loads(done.stdout.splitlines()[-1]))
+            print(f'{case}: round {number + 1} of {args.rounds} done', file=sys.stderr)
+        print_table(case, results)
+
+
+def print_table(case: str, results: dict) -> None:
+    """Print the results of a case as a Markdown table; `results` has those of each round by name."""
+    print(f'| {case} | ms per step | from-to | system ms | page faults | MB | times as long |\n{"|---" * 7}|')
+    for name, found in results.items():
+        ms, system, faults, mb = ([r[unit] for r in found] for unit in found[0])
+        ratio = statistics.median(a / r['ms'] for a, r in zip(ms, results['as it is']))
+        print(f'| {name} | {statistics.median(ms):.1f} | {min(ms):.1f}-{max(ms):.1f} | {statistics.median(system):.1f} '
+              f'| {statistics.median(faults):,.0f} | {max(mb):,.0f} | {ratio:.3f} |', flush=True)
+
+
+if __name__ == '__main__':
+    main()

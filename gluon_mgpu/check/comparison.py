@@ -43,7 +43,7 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
     skipped: list = []
     for X, y in batches:
         try:
-            replicas = several.step(X, y)
+            replicas = several.step(X, y)  # 1. first, because this may raise an error
         except Exception as error:
             if not done or several.workers.size > 1:
                 raise
@@ -53,7 +53,7 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
             several.assign(right)  # the step may have updated some devices
             continue
         done.append((X, y))
-        before, right = right, one.step(X, y)[0]
+        before, right = right, one.step(X, y)[0]  # 2. only with batches that several devices can take
         changes = largest(right, start)
         changed = bool(changes.any())  # not if the step updates only after several batches
         # A parameter that hardly changes, such as a bias before batch norm, is measured against the others
@@ -63,7 +63,7 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
         wrong = ~(numpy.maximum(from_one, between) <= limit)
         if wrong.any():
             break
-        several.assign(right)  # otherwise relu could turn a rounding error into a larger one
+        several.assign(right)  # 3. otherwise relu could turn a rounding error into a larger one
     names = [name for name, _ in next(iter(one.params().values()))]
     return Comparison(done, before, changed, [*zip(names, from_one, between)], numpy.flatnonzero(wrong).tolist(),
                       skipped)

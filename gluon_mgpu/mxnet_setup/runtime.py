@@ -21,16 +21,16 @@ ENVIRONMENT = {
     # One thread per CPU context, so that k contexts use k cores. With 2 or more threads, matrix products
     # on two CPU contexts at the same time hang in MXNet 1.9.1.
     'OMP_NUM_THREADS': '1',
-    # CPU contexts share a ring of temporary memory areas; operations in the same area wait for each other. A hybridized
-    # network keeps its areas, so with MXNet's 4 areas two devices may always wait for each other. With a prime number
-    # of areas, that needs as many devices. For one network, 53 areas need less than twice the memory of 4, and 512 four
-    # times as much. For 15 networks trained in turn, 53 need three times as much, because areas are never released.
+    # CPU contexts share a ring of scratch areas, which MXNet hands out in turn. A hybridized network keeps those that
+    # it gets, and operations with the same area wait for each other. If each device takes s areas, devices i and j get
+    # the same ones if s (i - j) is a multiple of the number of areas: with MXNet's 4 often; with a prime number, only
+    # if i - j is. docs/devices.md says what they cost.
     'MXNET_CPU_TEMP_COPY': '53',
 }
 
-# Arguments of glibc's mallopt, by name. By default glibc maps large arrays again in each allocation, about
-# 100,000 page faults per step of ResNet-18. These values give a single heap, which grows by 256 MB and never shrinks.
-# With a second heap Python waits less for devices that free memory, but MXNet crashes when memory runs out.
+# Arguments of glibc's mallopt, by name. By default glibc maps large arrays again in each allocation, which costs page
+# faults. These values give a single heap, which grows by 256 MB and never shrinks. With a second heap Python waits less
+# for devices that free memory, but MXNet crashes when memory runs out.
 ALLOCATOR = {
     'mmap_max': (-4, 0),
     'trim_threshold': (-1, 2**31 - 1),

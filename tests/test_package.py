@@ -104,6 +104,15 @@ LAYERS = [
 ]
 
 
+def test_the_architecture_page_lists_the_layers():
+    rows = re.findall(r'^\| (`[^|]+) \|', (REPO / 'docs' / 'architecture.md').read_text(), re.MULTILINE)
+    listed = [set(re.findall(r'`(\w+)(?:/|\.py)`', row)) for row in rows]
+    level = {name: i for i, names in enumerate(LAYERS) for name in names}
+    assert set().union(*listed) == level.keys() - {'__main__'}
+    levels = [[level[name] for name in names] for names in listed]
+    assert all(max(above) < min(below) for above, below in zip(levels, levels[1:]))
+
+
 def imports_of(path):
     """Yield the files and folders of this package that a file imports, such as data in `from ..data import x`."""
     package = path.relative_to(REPO / 'gluon_mgpu').parts[:-1]

@@ -77,8 +77,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     num_gpus, batch_size, lr
         As in `scratch.train`.
     **settings
-        What the book fixes or leaves out, see `settings.py`: ``num_epochs=10, seed=0, devices, data, run, net, dtype,
-        accumulate, momentum, weight_decay, sync_batch_norm, shares, label_smoothing``.
+        As in `scratch.train`, and some more, such as ``net``, ``dtype`` or ``momentum``; `settings.py` declares all.
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run

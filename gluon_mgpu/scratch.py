@@ -173,8 +173,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
         MXNet's schedulers.
     **settings
-        What the book fixes or leaves out, see `settings.py`: ``num_epochs=10, seed=0, devices, data, run, allreduce,
-        accumulate, shares, label_smoothing``.
+        What the book fixes or leaves out, such as ``num_epochs=10``, ``seed=0``, ``devices``, ``data`` or ``run``;
+        `settings.py` declares all.
     """
     # Check the arguments and load the data. `run` counts the epochs, measures the time and prints
     setup = Setup('scratch', num_gpus, batch_size, lr, settings, allreduce)

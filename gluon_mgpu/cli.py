@@ -28,9 +28,8 @@ from .onnx_model.writing import check_path, write_chapter
 from .plot import AccuracyCurve
 from .settings import SHARED, check_together, defaults, flags_of
 from .timeline.record import Timeline, check_profiler
-from .training.callback import Callback
+from .training.callback import Callback, Patience
 from .training.history import summary
-from .training.patience import Patience
 from .training.run import Run
 from .training.schedules import schedule
 from .training.signals import StopSignals

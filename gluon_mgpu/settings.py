@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .base.checks import at_least_0, full_path, integer, not_empty
+from .base.checks import at_least_0, full_path, integer, not_empty, positive
 from .base.flags import checked_flag
 from .data import DATASETS
 from .devices.lists import MAX_DEVICES, check_devices, parse_devices
 from .networks.precision import DTYPES, check_dtype
 from .parallel.allreduce import ALGORITHMS
 from .parallel.split import check_shares
-from .training.schedules import SCHEDULES, check_lr
+from .training.schedules import SCHEDULES
 
 CHAPTERS = ('scratch', 'concise')
 
@@ -109,8 +109,8 @@ SHARED = (
             default_text='equal', page='devices.md#devices-of-unequal-speed'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
     # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
-    Setting('lr', 'learning rate', {'scratch': 0.2, 'concise': 0.1}, lambda name, value: check_lr(value, name), float,
-            metavar='RATE'),
+    Setting('lr', 'learning rate', {'scratch': 0.2, 'concise': 0.1},
+            lambda name, value: value if callable(value) else positive(name, value), float, metavar='RATE'),
     Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int, metavar='N',
             page='larger-batches.md#gradient-accumulation'),
     Setting('num_epochs', 'passes over the training images', 10, _from(1), int, metavar='N'),

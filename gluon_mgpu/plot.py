@@ -124,15 +124,16 @@ def accuracy_curve(history: list, path, title: str) -> None:
 
 def compare_runs(folders: list, path) -> None:
     """Draw the test accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
-    fig, (axes,) = figure((6.4, 3.6))
     datasets, names, seconds, epochs, test_accs = zip(*(_read_run(Path(folder)) for folder in folders))
-    for i, (folder, name) in enumerate(zip(folders, names)):
-        label = name if names.count(name) == 1 else f'{name} in {folder}'
-        label = f'{label}: {mean(seconds[i]):.1f} s per epoch'
-        axes.plot(epochs[i], test_accs[i], 'o-', alpha=0.8, label=in_lines(label))
+    in_folder = [f' in {folder}' if names.count(name) > 1 else '' for folder, name in zip(folders, names)]
+    labels = [in_lines(f'{name}{place}: {mean(times):.1f} s per epoch')
+              for name, place, times in zip(names, in_folder, seconds)]
+    fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
+    for label, xs, ys in zip(labels, epochs, test_accs):
+        axes.plot(xs, ys, 'o-', alpha=0.8, label=label)
     axes.set(title=in_lines(f'Test accuracy on {", ".join(sorted({*datasets}))}'), xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
-    axes.legend()
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
 
 
@@ -156,9 +157,8 @@ def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
             history = [(float(e['seconds']), int(e['epoch']), float(e['test_acc'])) for e in csv.DictReader(file)]
         if not history:
             raise ValueError('history.csv has no epochs')
-        seconds, epochs, test_accs = zip(*history)
         name = f'{config["chapter"]}, {", ".join(config["devices"])}'
-        return str(config['dataset']), name, seconds, epochs, test_accs
+        return str(config['dataset']), name, *zip(*history)
     except KeyError as missing:
         problem = f'config.json or history.csv lacks {missing}'
     except FileNotFoundError as error:

@@ -5,7 +5,6 @@ import argparse
 import contextlib
 import os
 import secrets
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +49,6 @@ class Chapter:
 
 def run(chapter: Chapter, argv: list | None = None) -> int:
     """Run a chapter as a program; return the exit status, see `base.program.run_program`."""
-    argv = sys.argv[1:] if argv is None else argv
     return run_program(chapter.name, lambda: _run(chapter, vars(_parser(chapter).parse_args(argv))))
 
 
@@ -70,7 +68,6 @@ def _run(chapter: Chapter, given: dict) -> None:
         # 3. The configuration, which must be the same, and the folder of the run
         job.configure(workers.allgather([str(device) for device in job.devices]))
         workers.check_equal({**job.config, 'platform': ''})
-        job.log(job.first_line())
         job.folder = workers.on_rank_0(job.open_folder)
         with signals:  # until the end, because a signal after the training is too late
             # 4. The training and the export
@@ -103,7 +100,7 @@ class Job:
             show(line)
 
     def find_settings(self) -> tuple[dict, ResumedRun | None]:
-        """Return all settings and the run to resume, if any, with its folder locked. Writes nothing."""
+        """Return all settings and the run to resume, if any, with its folder locked; write nothing."""
         settings, resumed = self.settings, None
         if settings['resume']:
             resumed = run_to_resume(settings['resume'], settings['out_dir'], self._stack)
@@ -153,15 +150,12 @@ class Job:
                        **versions(), 'environment': environment()}
         self.heading = f'{self.chapter.network} on {train_iter.dataset}, {", ".join(all_devices)}'
 
-    def first_line(self) -> str:
-        """Return the line printed before training."""
+    def open_folder(self) -> Path:
+        """Print the first line; create and lock the run's folder, or use that of the run to resume."""
         size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         train_iter, test_iter = self.data
-        return (f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
-                f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
-
-    def open_folder(self) -> Path:
-        """Create and lock the run's folder, or use that of the run to resume."""
+        self.log(f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
+                 f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process()}
         if self.resumed is None:

@@ -11,7 +11,7 @@ from ..base.checks import integer
 from ..base.files import SameFolder
 from ..base.program import JobError, Stopped
 from ..training.callback import Callback
-from ..training.losses import DivergenceError
+from ..training.epoch import DivergenceError
 from ..training.run import Run
 from . import checkpoint
 from .file import CheckpointError, Snapshot

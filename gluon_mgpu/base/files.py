@@ -5,28 +5,26 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 MAX_NAME = 255  # bytes, on all common file systems
 
 
-def write_atomically(path: str | os.PathLike, content: bytes | memoryview, rename: Callable = os.replace) -> None:
+def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:
     """Write a file that is complete even after a crash or a power cut.
 
     The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays.
-    If `path` is a symbolic link, its target is written. `rename` may raise an OSError to refuse the new name.
-    An OSError names `path`.
+    If `path` is a symbolic link, its target is written. An OSError names `path`.
     """
     try:
-        _write(Path(os.path.realpath(path)), content, rename)
+        _write(Path(os.path.realpath(path)), content)
     except OSError as error:
         error.filename = os.fspath(path)  # a full disk names no file, and other errors name the other file
         raise
 
 
-def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:
+def _write(path: Path, content: bytes | memoryview) -> None:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, 'not a regular file', str(path))  # renaming would replace a FIFO or a device
     with _open_beside(path) as file:
@@ -34,7 +32,7 @@ def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            rename(file.name, path)
+            os.replace(file.name, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(file.name)

@@ -16,7 +16,7 @@ from .base.program import Stopped, run_program, show, warn
 from .checkpoints.callback import CheckpointCallback
 from .checkpoints.find import ResumedRun, check_on_rank_0, run_to_resume
 from .checkpoints.resume import record_resume, resumed_settings
-from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
+from .checkpoints.run_folder import check_free, claim_folder, this_process
 from .data import load_data
 from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
@@ -159,9 +159,7 @@ class Job:
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process()}
         if self.resumed is None:
-            folder = new_folder(self.settings['out_dir'], self.chapter.name, content=self.config)
-            self._stack.enter_context(lock_folder(folder))
-            return folder
+            return claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
         folder, checkpoint = self.resumed.folder, self.resumed.checkpoint
         changed = record_resume(self.resumed, self.config)
         line = (f'resuming from {checkpoint}' if checkpoint else

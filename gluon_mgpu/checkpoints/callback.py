@@ -153,6 +153,6 @@ class CheckpointCallback(Callback):
 
 def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
-    if run.num_batches:
-        return f'in epoch {len(run.history) + 1} after {run.num_batches} batches'
+    if num_batches := run.state()['num_batches']:
+        return f'in epoch {len(run.history) + 1} after {num_batches} batches'
     return f'after epoch {len(run.history)}'

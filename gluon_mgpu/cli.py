@@ -5,7 +5,6 @@ import argparse
 import contextlib
 import os
 import secrets
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from .base.program import Stopped, run_program, show, warn
 from .checkpoints.callback import CheckpointCallback
 from .checkpoints.find import ResumedRun, check_on_rank_0, run_to_resume
 from .checkpoints.resume import record_resume, resumed_settings
-from .checkpoints.run_folder import check_free, lock_folder, new_folder, this_process
+from .checkpoints.run_folder import check_free, claim_folder, this_process
 from .data import load_data
 from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
@@ -26,11 +25,10 @@ from .distributed.workers import Workers
 from .mxnet_setup.runtime import settings as environment
 from .onnx_model.writing import check_path, write_chapter
 from .plot import AccuracyCurve
-from .settings import SHARED, check_together, defaults, flags_of
+from .settings import ALL, SHARED, check_together, defaults, flags_of
 from .timeline.record import Timeline, check_profiler
-from .training.callback import Callback
+from .training.callback import Callback, Patience
 from .training.history import summary
-from .training.patience import Patience
 from .training.run import Run
 from .training.schedules import schedule
 from .training.signals import StopSignals
@@ -51,7 +49,6 @@ class Chapter:
 
 def run(chapter: Chapter, argv: list | None = None) -> int:
     """Run a chapter as a program; return the exit status, see `base.program.run_program`."""
-    argv = sys.argv[1:] if argv is None else argv
     return run_program(chapter.name, lambda: _run(chapter, vars(_parser(chapter).parse_args(argv))))
 
 
@@ -71,7 +68,6 @@ def _run(chapter: Chapter, given: dict) -> None:
         # 3. The configuration, which must be the same, and the folder of the run
         job.configure(workers.allgather([str(device) for device in job.devices]))
         workers.check_equal({**job.config, 'platform': ''})
-        job.log(job.first_line())
         job.folder = workers.on_rank_0(job.open_folder)
         with signals:  # until the end, because a signal after the training is too late
             # 4. The training and the export
@@ -86,15 +82,10 @@ class Job:
     ----------
     settings : dict
         All settings that have a flag, from the flags, the run to resume and the defaults.
-    resumed : ResumedRun or None
-    devices : list of mx.Context
+    devices, data : list of mx.Context, (train_iter, test_iter)
         Those of this worker.
-    data : (train_iter, test_iter)
-        The shards of this worker.
     config : dict
         The content of ``config.json``.
-    folder : Path
-        The folder of the run.
     """
 
     def __init__(self, chapter: Chapter, given: dict, workers: Workers, stack: contextlib.ExitStack):
@@ -108,25 +99,20 @@ class Job:
         if self.workers.rank == 0 and not self.settings['quiet']:
             show(line)
 
-    def warn(self, line: str) -> None:
-        """Print a warning."""
-        if self.workers.rank == 0:
-            warn(line)
-
     def find_settings(self) -> tuple[dict, ResumedRun | None]:
-        """Return all settings and the run to resume, if any, with its folder locked. Writes nothing."""
-        given, settings, resumed = self.given, self.settings, None
+        """Return all settings and the run to resume, if any, with its folder locked; write nothing."""
+        settings, resumed = self.settings, None
         if settings['resume']:
             resumed = run_to_resume(settings['resume'], settings['out_dir'], self._stack)
         if resumed:
-            settings = resumed_settings(self.chapter.name, resumed, given)
+            settings = resumed_settings(self.chapter.name, resumed, self.given)
         else:
             check_free(settings['out_dir'])
         if settings['export']:
             try:
                 check_path(settings['export'], settings['out_dir'])
             except ValueError as error:
-                if 'export' in given:
+                if 'export' in self.given:
                     raise
                 warn(f'the model will not be exported because {error}; name another file as --export')
                 settings['export'] = None
@@ -147,9 +133,10 @@ class Job:
         check_together(settings, self.devices)
         if settings['timeline']:
             check_profiler(self.devices)
-        self.data = load_data(settings['dataset'], settings['batch_size'], data_dir=settings['data_dir'],
-                              train_size=settings['train_size'], seed=settings['seed'], log=self.warn,
-                              progress=not settings['quiet'] and self.workers.rank == 0, shard=self.workers.shard)
+        on_rank_0 = self.workers.rank == 0
+        self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
+                              settings['seed'], log=warn if on_rank_0 else lambda line: None,
+                              progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard)
 
     def configure(self, devices: list[list[str]]) -> None:
         """Set `config`: all settings, the dataset and devices in use, digests of the data, versions."""
@@ -163,21 +150,16 @@ class Job:
                        **versions(), 'environment': environment()}
         self.heading = f'{self.chapter.network} on {train_iter.dataset}, {", ".join(all_devices)}'
 
-    def first_line(self) -> str:
-        """Return the line printed before training."""
+    def open_folder(self) -> Path:
+        """Print the first line; create and lock the run's folder, or use that of the run to resume."""
         size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         train_iter, test_iter = self.data
-        return (f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
-                f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
-
-    def open_folder(self) -> Path:
-        """Create and lock the run's folder, or use that of the run to resume."""
+        self.log(f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
+                 f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process()}
         if self.resumed is None:
-            folder = new_folder(self.settings['out_dir'], self.chapter.name, content=self.config)
-            self._stack.enter_context(lock_folder(folder))
-            return folder
+            return claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
         folder, checkpoint = self.resumed.folder, self.resumed.checkpoint
         changed = record_resume(self.resumed, self.config)
         line = (f'resuming from {checkpoint}' if checkpoint else
@@ -187,7 +169,7 @@ class Job:
 
     def train(self) -> Any:
         """Call the chapter's `train` with a `Run` that writes to the run's folder; return the trained network."""
-        settings, workers, (train_iter, _) = self.settings, self.workers, self.data
+        settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
         resume = f'{self._command()} --resume {quoted(self.folder)}'
         # Printed if a worker is lost; `auto` because there may be no checkpoint yet
         workers.resume_hint = f'; resume with: {self._command()} --resume auto --out-dir {quoted(self.folder)}'
@@ -196,14 +178,12 @@ class Job:
                                          require=settings['require_checkpoint'], resume_command=resume)
         run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
                   callbacks=[checkpoints, *self._callbacks()], workers=workers)
-        lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * len(train_iter),
-                      settings['warmup_epochs'] * len(train_iter))
-        others = {setting.name: settings[setting.name] for setting in SHARED if self.chapter.name in setting.chapters
-                  and setting.name not in ('num_gpus', 'devices', 'batch_size', 'lr', 'num_epochs')
-                  and settings[setting.name] is not None}
+        lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
+                      settings['warmup_epochs'] * num_batches)
+        arguments = {name: value for name, value in settings.items() if ALL[name] in SHARED}
+        arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data, 'run': run}
         try:
-            self.chapter.train(len(self.devices), settings['batch_size'], lr, run=run, devices=self.devices,
-                               data=self.data, **others)
+            self.chapter.train(**arguments)
         except Stopped as stopped:
             raise checkpoints.save_on_stop(run, stopped.signum) from None
         finally:
@@ -224,8 +204,9 @@ class Job:
 
     def _command(self) -> str:
         """Return the beginning of a command that resumes this run."""
-        words = [self.workers.launcher and f'{self.workers.launcher} ...', f'python -m gluon_mgpu.{self.chapter.name}']
-        return ' '.join(filter(None, [*words, self.settings['horovod'] and '--horovod']))
+        launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
+        command = f'{launcher}python -m gluon_mgpu.{self.chapter.name}'
+        return f'{command} --horovod' if self.settings['horovod'] else command
 
     def _callbacks(self) -> list[Callback]:
         """Return the callbacks besides checkpoints."""

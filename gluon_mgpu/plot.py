@@ -40,10 +40,7 @@ class Animator:
         self._shown: Any = None  # in a notebook: the output that contains the figure
 
     def add(self, x, y) -> None:
-        """Add a point to each line.
-
-        `x` is one number for all lines or one per line. `y` is one per line; None adds no point to that line.
-        """
+        """Add a point to each line: one number `x` for all or one per line, and one `y` per line, None for no point."""
         y = list(y) if hasattr(y, '__len__') else [y]
         x = list(x) if hasattr(x, '__len__') else [x] * len(y)
         while len(self.X) < len(y):
@@ -73,11 +70,10 @@ class Animator:
         axes.grid()
         if _in_notebook():
             from IPython import display
-            # IPython cannot show a Figure without pyplot, but a PNG. The output is updated, not cleared: a pending
-            # clear_output would remove the last curve when the cell prints something.
             png = io.BytesIO()
-            self.fig.savefig(png, format='png')
+            self.fig.savefig(png, format='png')  # IPython cannot show a Figure without pyplot
             image = display.Image(png.getvalue())
+            # Update it; a pending clear_output would remove the last curve when the cell prints something
             if self._shown is None:
                 self._shown = display.display(image, display_id=True)
             else:
@@ -124,15 +120,16 @@ def accuracy_curve(history: list, path, title: str) -> None:
 
 def compare_runs(folders: list, path) -> None:
     """Draw the test accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
-    fig, (axes,) = figure((6.4, 3.6))
     datasets, names, seconds, epochs, test_accs = zip(*(_read_run(Path(folder)) for folder in folders))
-    for i, (folder, name) in enumerate(zip(folders, names)):
-        label = name if names.count(name) == 1 else f'{name} in {folder}'
-        label = f'{label}: {mean(seconds[i]):.1f} s per epoch'
-        axes.plot(epochs[i], test_accs[i], 'o-', alpha=0.8, label=in_lines(label))
+    in_folder = [f' in {folder}' if names.count(name) > 1 else '' for folder, name in zip(folders, names)]
+    labels = [in_lines(f'{name}{place}: {mean(times):.1f} s per epoch')
+              for name, place, times in zip(names, in_folder, seconds)]
+    fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
+    for label, xs, ys in zip(labels, epochs, test_accs):
+        axes.plot(xs, ys, 'o-', alpha=0.8, label=label)
     axes.set(title=in_lines(f'Test accuracy on {", ".join(sorted({*datasets}))}'), xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
-    axes.legend()
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
 
 
@@ -148,7 +145,7 @@ def figure(size: tuple, **subplots) -> tuple:
     return fig, all_axes
 
 
-def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
+def _read_run(folder: Path) -> tuple:
     """Return the dataset of a run, its chapter and devices, and the seconds, number and test accuracy of each epoch."""
     try:
         config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
@@ -156,16 +153,13 @@ def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
             history = [(float(e['seconds']), int(e['epoch']), float(e['test_acc'])) for e in csv.DictReader(file)]
         if not history:
             raise ValueError('history.csv has no epochs')
-        seconds, epochs, test_accs = zip(*history)
         name = f'{config["chapter"]}, {", ".join(config["devices"])}'
-        return str(config['dataset']), name, seconds, epochs, test_accs
+        return str(config['dataset']), name, *zip(*history)
     except KeyError as missing:
-        problem = f'config.json or history.csv lacks {missing}'
-    except FileNotFoundError as error:
-        problem = f'{Path(error.filename).name} is missing'
+        problem = f'lacks {missing}'
     except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
-        problem = f'config.json or history.csv cannot be read: {error}'
-    raise ValueError(f'{folder} is not the folder of a run ({problem})')
+        problem = f'cannot be read: {reason(error)}'
+    raise ValueError(f'{folder} is not the folder of a run (config.json or history.csv {problem})')
 
 
 def main(argv: list | None = None) -> int:
@@ -182,7 +176,6 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _in_notebook() -> bool:
-    """Return True if this process is the kernel of a notebook."""
     ipython: Any = sys.modules.get('IPython')
     shell = ipython and ipython.get_ipython()
     return bool(shell) and 'IPKernelApp' in shell.config

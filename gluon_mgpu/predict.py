@@ -38,8 +38,7 @@ def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_siz
                   shares: Any = None) -> numpy.ndarray:
     """Return the probabilities (n, 10) of the classes for images (n, 28, 28), computed on all devices; blocks.
 
-    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1]. `shares` is as in `split_and_load`,
-    or text such as ``'3,1'``.
+    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1]. `shares` is as in `Devices`.
     """
     shards = []
     shares = shares and check_shares(shares, devices)
@@ -49,14 +48,9 @@ def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_siz
     return numpy.concatenate([shard.asnumpy() for shard in shards])
 
 
-def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int = 10) -> numpy.ndarray:
-    """Return the confusion matrix (num_classes, num_classes): rows of each true class, columns of each prediction.
-
-    `labels` and `predicted` are integers, (n,).
-    """
-    counts = numpy.zeros((num_classes, num_classes), int)
-    numpy.add.at(counts, (labels, predicted), 1)
-    return counts
+def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int) -> numpy.ndarray:
+    """Return the confusion matrix of integers (n,): a row for each true class, a column for each predicted one."""
+    return numpy.bincount(labels * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
@@ -70,7 +64,7 @@ def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray,
     fig.suptitle(title)
     halves: Any = fig.subfigures(1, 2, width_ratios=(7, 7.4))
     _draw_images(halves[0], images, labels, predicted, names)
-    _draw_confusion(halves[1], labels, predicted, names)
+    _draw_confusion(halves[1], confusion(labels, predicted, len(names)), names)
     write_picture(fig, path)
 
 
@@ -86,9 +80,8 @@ def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
     figure.subplots_adjust(left=0.03, right=0.97, top=0.88, bottom=0.03, hspace=0.62)
 
 
-def _draw_confusion(figure: Any, labels, predicted, names: tuple) -> None:
+def _draw_confusion(figure: Any, counts: numpy.ndarray, names: tuple) -> None:
     axes = figure.subplots()
-    counts = confusion(labels, predicted, len(names))
     axes.imshow(counts, cmap='Blues')
     for true, guess in numpy.ndindex(counts.shape):
         if counts[true, guess]:
@@ -96,7 +89,7 @@ def _draw_confusion(figure: Any, labels, predicted, names: tuple) -> None:
             axes.text(guess, true, counts[true, guess], ha='center', va='center', fontsize='small',
                       color='white' if dark else 'black')
     axes.set(xticks=range(len(names)), yticks=range(len(names)), yticklabels=names, xlabel='predicted', ylabel='true',
-             title=f'{len(labels):,} test images')
+             title=f'{counts.sum():,} test images')
     axes.set_xticklabels(names, rotation=45, ha='right')
     figure.subplots_adjust(left=0.16, right=0.97, top=0.88, bottom=0.14)
 
@@ -132,17 +125,16 @@ def _run(args: argparse.Namespace) -> None:
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
     # The rows of the run's own evaluation: each device has its own statistics of batch norm
     same_devices = list(map(str, devices)) == config['devices']
-    batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
-    predicted = probabilities(net, test_images, devices, batch_size,
-                              config.get('shares') if same_devices else None).argmax(axis=1)
     if config['chapter'] == 'concise' and not same_devices:
         print(f'the run has computed its accuracy on {", ".join(config["devices"])}, each with its own statistics of '
               'batch norm: it can differ from this one')
+    predicted = probabilities(net, test_images, devices, integer('batch_size', config.get('batch_size'), minimum=1),
+                              config.get('shares') if same_devices else None).argmax(axis=1)
+    share = (predicted == labels).mean()
+    print(f'test acc: {share:.4f}', flush=True)
     run = Path(args.run)
     out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
-    share = (predicted == labels).mean()
     title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
-    print(f'test acc: {share:.4f}', flush=True)
     draw(test_images, labels, predicted, names, out, title)
     print(f'picture: {out}')
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .base.checks import at_least_0, full_path, integer, not_empty
+from .base.checks import at_least_0, full_path, integer, not_empty, positive
 from .base.flags import checked_flag
 from .data import DATASETS
 from .devices.lists import MAX_DEVICES, check_devices, parse_devices
@@ -18,7 +18,7 @@ from .networks.precision import DTYPES, check_dtype
 from .parallel.allreduce import ALGORITHMS
 from .parallel.devices import Devices
 from .parallel.split import check_shares
-from .training.schedules import SCHEDULES, check_lr
+from .training.schedules import SCHEDULES
 
 CHAPTERS = ('scratch', 'concise')
 
@@ -36,12 +36,10 @@ class Setting:
         If it differs between the chapters, a dict of both. None is always valid for a setting with this default.
     check : callable
         Maps (name, value) to the value; raises ValueError with the name, the value and the rule.
-    kind : type
-        Type of the value on the command line.
     choices : sequence of str
         The valid values, instead of a check.
-    metavar, default_text, page : str
-        For ``--help`` and the documentation; `default_text` describes a default of None, `page` is one of docs/.
+    default_text, page : str
+        A description of the default None, and a page of docs/.
     on_resume : str
         ``'fixed'``: a resumed run cannot change it, because another value would be another problem to solve: other
         data, another network or another objective. ``'recorded'``: a change is noted in ``config.json``. ``'free'``:
@@ -65,7 +63,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The flag on the command line."""
+        """Return the flag on the command line."""
         return f'--{self.name.replace("_", "-")}'
 
     def default_of(self, chapter: str) -> Any:
@@ -109,12 +107,11 @@ SHARED = (
             'context per core)', check=_devices, metavar='LIST', default_text='the first, as many as --num-gpus',
             page='devices.md#naming-devices'),
     Setting('shares', "relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows",
-            check=lambda name, value: not_empty(name, value) if isinstance(value, str) else value, metavar='LIST',
-            default_text='equal', page='devices.md#devices-of-unequal-speed'),
+            metavar='LIST', default_text='equal', page='devices.md#devices-of-unequal-speed'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
     # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
-    Setting('lr', 'learning rate', {'scratch': 0.2, 'concise': 0.1}, lambda name, value: check_lr(value, name), float,
-            metavar='RATE'),
+    Setting('lr', 'learning rate', {'scratch': 0.2, 'concise': 0.1},
+            lambda name, value: value if callable(value) else positive(name, value), float, metavar='RATE'),
     Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int, metavar='N',
             page='larger-batches.md#gradient-accumulation'),
     Setting('num_epochs', 'passes over the training images', 10, _from(1), int, metavar='N'),
@@ -184,22 +181,16 @@ def defaults(chapter: str) -> dict:
     return {setting.name: setting.default_of(chapter) for setting in flags_of(chapter)}
 
 
-def arguments_of(chapter: str) -> list[Setting]:
-    """Return the settings of a chapter that are arguments of its ``train``."""
-    return [setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters]
-
-
 def check_settings(chapter: str, settings: dict) -> dict:
     """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others.
 
-    `settings` has ``num_gpus`` as well. Raises ValueError for an unknown name or an invalid value, if ``num_gpus``
-    contradicts ``devices``, and if ``num_epochs`` contradicts ``run``. What `Devices` carry is taken from there.
+    Raises ValueError for an unknown name or an invalid value, if ``num_gpus`` contradicts ``devices``, and if
+    ``num_epochs`` contradicts ``run``. What `Devices` carry is taken from there.
     """
-    known = {setting.name: setting for setting in arguments_of(chapter)}
-    for name in settings:
-        if name not in known:
-            names = ', '.join(name for name in known if name not in ('num_gpus', 'batch_size', 'lr'))
-            raise ValueError(f'{name}: {chapter} has no such setting; it has {names}')
+    known = {setting.name: setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters}
+    for name in settings.keys() - known:
+        names = ', '.join(name for name in known if name not in ('num_gpus', 'batch_size', 'lr'))
+        raise ValueError(f'{name}: {chapter} has no such setting; it has {names}')
     values = {name: setting.checked(settings.get(name, setting.default_of(chapter))) for name, setting in known.items()}
     num_gpus, run = values['num_gpus'], values['run']
     if isinstance(values['devices'], str):

@@ -106,11 +106,13 @@ def test_compare_runs_on_the_same_devices_by_their_folders(tmp_path, figures, mo
 
 
 def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):
-    """Nothing is cut off, and a dollar sign does not begin a formula."""
-    runs = [run_folder(tmp_path / f'{name}-costs-$5-{"and-more-" * 12}', ['cpu(0)'] * 9, [0.5]) for name in ('a', 'b')]
+    """Nothing is cut off or covered, and a dollar sign does not begin a formula."""
+    runs = [run_folder(tmp_path / f'{name}-costs-$5-{"and-more-" * 12}', ['cpu(0)'] * 9, [0.5]) for name in 'abcdefgh']
     plot.compare_runs(runs, tmp_path / 'both.png')
-    legend = figures[0].axes[0].get_legend()
-    assert legend.get_window_extent().width < figures[0].axes[0].get_window_extent().width
+    axes, = figures[0].axes
+    legend, label = axes.get_legend(), axes.xaxis.label.get_window_extent()
+    extent = legend.get_window_extent()
+    assert extent.x0 > 0 and extent.x1 < figures[0].bbox.x1 and extent.y0 > 0 and extent.y1 < label.y0
     for run, text in zip(runs, legend.get_texts()):
         assert text.get_text().replace('\n', '').replace(r'\$', '$').replace(' ', '').count(run) == 1
         assert '$' not in text.get_text().replace(r'\$', '')

@@ -270,10 +270,8 @@ def test_a_run_on_an_unknown_dataset(dataset, devices, tmp_path, capsys):
     assert re.search("its dataset, (None|'cifar'), must be one of .*fashion-mnist", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'scratch'}, {'chapter': 'scratch', 'devices': []},
-                                    {'chapter': 'scratch', 'devices': [1]},
-                                    {'chapter': 'concise', 'devices': ['cpu(0)']}])
+@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'mine'}])
 def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
     checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
-    with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch|lacks the devices or'):
+    with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch or concise'):
         run_to_load(tmp_path / 'a.safetensors')

@@ -43,13 +43,14 @@ def test_the_arguments_of_train():
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
     assert check_settings('scratch', {**GIVEN, 'devices': 'cpu:0,cpu:1'})['devices'] == [mx.cpu(0), mx.cpu(1)]
     assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
-    assert check_settings('scratch', {**GIVEN, 'run': Run(3)})['num_epochs'] == 3
+    assert check_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': '0.5'})['num_epochs'] == 3
 
 
 @pytest.mark.parametrize('chapter, changes, message', [
     ('scratch', {'momentum': 0.9}, 'momentum: scratch has no such setting; it has devices, shares, acc'),
     ('concise', {'quiet': True}, 'quiet: concise has no such setting; it has .*, net$'),
     ('concise', {'batch_size': 10**400}, 'batch_size 10+: must be an integer from 1 to 2147483647'),
+    ('concise', {'lr': -1}, 'lr -1: must be a number above 0'),
     ('concise', {'lr': 1e-320}, 'lr 1e-320: must be in the range of float32, 1.2e-38 to 3.4e.38'),
     ('concise', {'momentum': 1}, 'momentum 1: must be a number of at least 0 and less than 1'),
     ('concise', {'dtype': 'int8'}, "dtype 'int8': must be one of float32, bfloat16, float16"),

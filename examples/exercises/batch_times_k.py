@@ -28,7 +28,7 @@ from statistics import median
 from common import part_of, read_flags
 
 from gluon_mgpu import scratch
-from gluon_mgpu.training.losses import DivergenceError
+from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.schedules import schedule
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from common import part_of, read_flags
 
 from gluon_mgpu import scratch
-from gluon_mgpu.training.losses import DivergenceError
+from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Run
 
 RATES = (0.1, 0.2, 0.4, 0.8)

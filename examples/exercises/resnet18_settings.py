@@ -17,7 +17,7 @@ from __future__ import annotations
 from common import part_of, read_flags
 
 from gluon_mgpu import concise
-from gluon_mgpu.training.losses import DivergenceError
+from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Run
 
 

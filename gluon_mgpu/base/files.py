@@ -5,27 +5,25 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 MAX_NAME = 241  # bytes: 255 on all common file systems, less those that are added for an unfinished file
 
 
-def write_atomically(path: str | os.PathLike, content: bytes | memoryview, rename: Callable = os.replace) -> None:
+def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:
     """Write a file that is complete even after a crash or a power cut.
 
     The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays.
-    If `path` is a symbolic link, its target is written. `rename` may raise an OSError to refuse the new name.
-    An OSError names `path`.
+    If `path` is a symbolic link, its target is written. An OSError names `path`.
     """
     try:
-        _write(Path(os.path.realpath(path)), content, rename)
+        _write(Path(os.path.realpath(path)), content)
     except OSError as error:
         error.filename = os.fspath(path)  # a full disk names no file, and other errors name the other file
         raise
 
 
-def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:
+def _write(path: Path, content: bytes | memoryview) -> None:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, 'not a regular file', str(path))  # renaming would replace a FIFO or a device
     unfinished = f'{path}.{secrets.token_hex(4)}.part'  # another process or thread may write the same file
@@ -34,7 +32,7 @@ def _write(path: Path, content: bytes | memoryview, rename: Callable) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        rename(unfinished, path)
+        os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(unfinished)

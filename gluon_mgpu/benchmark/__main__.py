@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace) -> None:
     machine = machine_line(devices)
     about = {'machine': machine, 'devices': [str(device) for device in devices], 'dataset': train_iter.dataset,
              'batch_sizes': batch_sizes, 'num_rounds': rounds, 'steps': steps, **versions(), 'environment': settings()}
-    out_dir = new_folder(args.out_dir, 'benchmark', 'scaling.json', about)
+    out_dir = new_folder(args.out_dir, 'benchmark')
 
     print(f'{machine}, {train_iter.dataset}, {rounds} rounds', flush=True)
     results = scaling(cases, devices, train_iter, rounds, steps)

@@ -9,9 +9,9 @@ import numpy
 
 from ..base.checks import integer
 from ..base.files import SameFolder
-from ..base.program import JobError, Stopped
+from ..base.program import JobError, Stopped, reason
 from ..training.callback import Callback
-from ..training.losses import DivergenceError
+from ..training.epoch import DivergenceError
 from ..training.run import Run
 from . import checkpoint
 from .file import CheckpointError, Snapshot
@@ -27,7 +27,7 @@ class CheckpointCallback(Callback):
     the file in a background thread while training continues. If writing fails, training continues, with a warning at
     the end of the epoch if the newest file could not be written; with `require`, the run ends.
 
-    After `Stopped`, the end of a `Run` after a signal, the caller calls `save_on_stop`, which writes a last checkpoint.
+    After `Stopped`, the caller calls `save_on_stop`, which writes a last checkpoint.
 
     Parameters
     ----------
@@ -64,9 +64,8 @@ class CheckpointCallback(Callback):
         """
         if run.workers.rank == 0:  # other machines may not have the folder
             self._same_folder = SameFolder(self.folder)
-            for name in ('checkpoint-', 'config.json', 'history.csv'):
-                for unfinished in self.folder.glob(f'{name}*.part'):
-                    unfinished.unlink()
+            for unfinished in self.folder.glob('*.part'):
+                unfinished.unlink()
         if self.resume is None:
             other = run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0])
             if other:
@@ -99,13 +98,9 @@ class CheckpointCallback(Callback):
             run.warn(self._problem)
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
-        """Write a last checkpoint, unless this step has one; return a `Stopped` that says how to resume."""
+        """Write a last checkpoint, and return a `Stopped` that says how to resume."""
+        self._save(run)
         self._wait_for_writer()
-        # Only rank 0 has written files; on_rank_0 broadcasts its answer
-        if not run.workers.on_rank_0(
-                lambda: self._last and self._last.exists() and steps_in_name(self._last) == run.num_steps):
-            self._save(run)
-            self._wait_for_writer()
         # Workers above rank 0 know no checkpoint; their line is not printed
         advice = f'resume with: {self.resume_command}' if self.resume_command and self._last else ''
         return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self._problem, advice))))
@@ -115,7 +110,6 @@ class CheckpointCallback(Callback):
         run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         for name, arrays in snapshot.arrays.items():
-            # `arrays` is one copy for all devices, or one per device if they differ
             if not all(numpy.isfinite(array).all() for array in arrays):
                 name = name.partition('/')[2]  # without 'parameters/' or 'states/'
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
@@ -141,15 +135,13 @@ class CheckpointCallback(Callback):
                 other.unlink()
 
     def _wait_for_writer(self) -> None:
-        if self._pending_write is None:
-            return
-        write, self._pending_write = self._pending_write, None
-        self._problem = ''
-        try:
-            write.result()
-        except OSError as error:
-            last = f'the newest one is {self._last.name}' if self._last else 'there is no earlier one'
-            self._problem = f'cannot write a checkpoint to {self.folder} ({error.strerror or error}); {last}'
+        if self._pending_write:
+            write, self._pending_write, self._problem = self._pending_write, None, ''
+            try:
+                write.result()
+            except OSError as error:
+                last = f'the newest one is {self._last.name}' if self._last else 'there is no earlier one'
+                self._problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
 
     def _report_problem(self, run: Run) -> None:
         problem, self._problem = self._problem, ''
@@ -161,7 +153,6 @@ class CheckpointCallback(Callback):
 
 def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
-    num_batches = run.state()['num_batches']
-    if num_batches:
+    if num_batches := run.state()['num_batches']:
         return f'in epoch {len(run.history) + 1} after {num_batches} batches'
     return f'after epoch {len(run.history)}'

@@ -54,8 +54,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
     own_statistics = {name: on_host[name] for name in statistics(net)}
     gathered = (workers or Workers()).allgather(own_statistics) if own_statistics else []
-    for name in own_statistics:
-        on_host[name] = [array for each in gathered for array in each[name]]
+    on_host |= {name: [array for each in gathered for array in each[name]] for name in own_statistics}
     arrays = {f'parameters/{name}': _merge_equal(arrays) for name, arrays in on_host.items()}
     record: dict[str, Any] = {}
     if trainer is not None:

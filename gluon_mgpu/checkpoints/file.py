@@ -58,24 +58,31 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     file is not a complete checkpoint, CheckpointError if it cannot be read or has another version.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise DamagedError(f'{path}: not a regular file')  # opening a FIFO would wait for a writer
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
+            raise DamagedError(f'{path}: not a regular file')
         with open(path, 'rb'):
             pass  # raises an OSError with the reason; safe_open always says that there is no such file
-        record, tensors = _read_verified(path)
-    except OSError as error:
-        raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
-    arrays: dict[str, list] = {}
-    try:
+        with safetensors.safe_open(path, 'numpy') as file:
+            record = json.loads(file.metadata()['gluon_mgpu'])
+            expected, version = record.pop('sha256'), record['version']
+            if version != VERSION:
+                raise CheckpointError(f'{path}: version {version}, but this gluon_mgpu reads version {VERSION}; use '
+                                      'the gluon_mgpu that wrote it')
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dict
+        arrays: dict[str, list] = {}
         for key in sorted(tensors, key=_name_and_number):
             arrays.setdefault(_name_and_number(key)[0], []).append(tensors[key])
-        for name, copies in arrays.items():
-            if len({(array.shape, array.dtype) for array in copies}) > 1:
-                raise ValueError(f'the copies of {name} differ in shape or dtype')
-        if not isinstance(record.get('metadata'), dict) or not isinstance(record.get('optimizer', {}), dict):
-            raise ValueError('its record is incomplete')
-    except ValueError as error:
-        raise DamagedError(f'{path}: a damaged checkpoint ({error})') from None
+        intact = (checksum(record, tensors) == expected and isinstance(record['metadata'], dict)
+                  and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values()))
+    except OSError as error:
+        raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
+    except CheckpointError:
+        raise
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        intact = False
+    if not intact:
+        raise DamagedError(f'{path}: truncated or altered, or not a checkpoint of gluon_mgpu')
+    del record['version']
     return record, arrays
 
 
@@ -86,25 +93,6 @@ def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
         digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
     return digest.hexdigest()
-
-
-def _read_verified(path: str | os.PathLike) -> tuple[dict, dict[str, numpy.ndarray]]:
-    try:
-        with safetensors.safe_open(path, 'numpy') as file:
-            record = json.loads((file.metadata() or {})['gluon_mgpu'])
-            expected, version = record.pop('sha256'), record['version']
-            if version == VERSION:
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dict
-                intact = checksum(record, tensors) == expected
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        version, intact = VERSION, False
-    if version != VERSION:
-        raise CheckpointError(f'{path}: version {version}, but this gluon_mgpu reads version {VERSION}; use the '
-                              'gluon_mgpu that wrote it')
-    if not intact:
-        raise DamagedError(f'{path}: truncated or altered, or not a checkpoint of gluon_mgpu')
-    del record['version']
-    return record, tensors
 
 
 def _name_and_number(key: str) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.program import BAD_INPUT, JobError, warn
+from ..base.program import BAD_INPUT, JobError, reason, warn
 from ..distributed.workers import Workers
 from . import checkpoint
 from .file import CheckpointError, DamagedError
@@ -18,9 +18,9 @@ AUTO = 'auto'
 FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 
-def checkpoints(folder, above: int = -1) -> list[Path]:
-    """Return the checkpoints in a folder written after more than `above` steps, newest first. Does not open them."""
-    found = [path for path in Path(folder).iterdir() if steps_in_name(path) > above]  # -1 for other files
+def checkpoints(folder) -> list[Path]:
+    """Return the checkpoints in a folder, newest first, by their names. Does not open them."""
+    found = [path for path in Path(folder).iterdir() if steps_in_name(path) >= 0]
     return sorted(found, key=steps_in_name, reverse=True)
 
 
@@ -62,10 +62,6 @@ def run_to_load(path) -> tuple[Path, dict]:
     config = metadata.get('config')
     if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
         raise CheckpointError(f'{found}: must be from a run of scratch or concise')
-    devices = config.get('devices')
-    if not isinstance(devices, list) or not all(isinstance(name, str) for name in devices) or not devices or (
-            config['chapter'] == 'concise' and 'dtype' not in config):
-        raise CheckpointError(f'{found}: its configuration lacks the devices or the dtype of the run')
     return found, config
 
 
@@ -100,14 +96,15 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
     stack.enter_context(lock_folder(folder))  # so that no other process writes there
     config = _read_config(folder)
     found, metadata = newest_checkpoint(path)
-    if found:
-        _check_checkpoint(found, metadata, config)
-    elif resume != AUTO:
+    if found is None and resume != AUTO:
         raise ValueError(f'--resume {resume}: there is no complete checkpoint in it')
-    newer = [] if path.is_dir() else [
-        other for other in checkpoints(folder, above=recorded_steps(metadata) or 0) if not other.samefile(path)]
-    if newer:
-        raise ValueError(f'--resume {resume}: {newer[0].name} is newer and would be lost; move it elsewhere first')
+    if found and recorded_steps(metadata) is None:
+        raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
+    if found and metadata.get('config', {}).get('run_id') != config.get('run_id'):
+        raise ValueError(f'{found} is of another run: move it elsewhere, or name the folder that it is from')
+    for newer in [] if path.is_dir() else checkpoints(folder):
+        if steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
+            raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
     return ResumedRun(folder, config, found, metadata)
 
 
@@ -125,17 +122,7 @@ def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
 def recorded_steps(metadata: dict) -> int | None:
     """Return the number of training steps in a checkpoint's metadata; None if it is not of a `Run`."""
     run = metadata.get('run')
-    steps = run.get('num_steps') if isinstance(run, dict) else None
-    return steps if isinstance(steps, int) else None
-
-
-def _check_checkpoint(path: Path, metadata: dict, config: dict) -> None:
-    """Raise ValueError if a checkpoint is not of the run with this configuration."""
-    saved = metadata.get('config', {})
-    if recorded_steps(metadata) is None or not isinstance(saved, dict):
-        raise ValueError(f'{path} is not a checkpoint of a run: move it elsewhere')
-    if saved.get('run_id') != config.get('run_id'):
-        raise ValueError(f'{path} is of another run: move it elsewhere, or name the folder that it is from')
+    return run.get('num_steps') if isinstance(run, dict) else None
 
 
 def _read_config(folder: Path) -> dict:
@@ -146,5 +133,5 @@ def _read_config(folder: Path) -> dict:
             return config
         problem = 'its config.json is not that of a run'
     except (OSError, ValueError) as error:
-        problem = f'config.json cannot be read, {getattr(error, "strerror", None) or error}'
+        problem = f'config.json cannot be read, {reason(error)}'
     raise ValueError(f'{folder} is not the folder of a run ({problem})') from None

@@ -1,14 +1,13 @@
 """Resume a run: keep its settings, check that those that were changed may change, and record the changes."""
 from __future__ import annotations
 
-import json
 import time
 
-from ..base.files import write_atomically
 from ..devices.lists import devices_text
 from ..settings import ALL, defaults, flags_of
 from ..training.epoch import check_num_epochs
 from .find import ResumedRun
+from .run_folder import write_config
 
 ROWS = {'train_digest': 'training', 'test_digest': 'test'}  # the digests of the datasets
 # Entries of config.json whose changes are not worth a note
@@ -24,12 +23,11 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
     if before['chapter'] != chapter:
         raise ValueError(f'{folder} is a run of {before["chapter"]}: resume it with python -m '
                          f'gluon_mgpu.{before["chapter"]}')
-    dropped = set()
-    if given.get('horovod') or given.keys() & {'num_gpus', 'devices'}:
-        dropped = {'devices', 'shares'}
+    settings, dropped = defaults(chapter), set()
     if given.get('horovod'):
-        dropped.add('allreduce')
-    settings = defaults(chapter)
+        dropped = {'devices', 'shares', 'allreduce'}
+    elif given.keys() & {'num_gpus', 'devices'}:
+        dropped = {'devices', 'shares'}
     for setting in flags_of(chapter):
         if setting.kept and setting.name in before and setting.name not in dropped:
             value = before[setting.name]
@@ -66,10 +64,9 @@ def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
     """
     before = {**defaults(resumed.config['chapter']), **resumed.config}
     check_same_run(before, now)
-    changed = {name: [before.get(name), now.get(name)] for name in {**before, **now}
-               if name not in FREE and before.get(name) != now.get(name)}
+    changed = {name: [before.get(name), value] for name, value in now.items()
+               if name not in FREE and before.get(name) != value}
     note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
-    config = {**now, 'resumed': [*before.get('resumed', []), note]}
-    write_atomically(resumed.folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
+    write_config(resumed.folder, {**now, 'resumed': [*before.get('resumed', []), note]})
     return changed

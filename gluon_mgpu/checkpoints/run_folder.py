@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -15,18 +14,14 @@ from pathlib import Path
 from ..base.files import write_atomically
 
 
-class FolderTakenError(ValueError):
-    """The path exists and is not an empty folder."""
-
-
 def check_free(path: str | os.PathLike | None) -> None:
-    """Raise ValueError if `path` cannot become a new folder, FolderTakenError if it exists and is not empty.
+    """Raise ValueError if `path` is not an empty folder and cannot become a new one. Creates nothing.
 
-    None stands for the default of `new_folder`, a new folder in ``runs/``. Creates nothing.
+    None stands for the default of `new_folder`, a new folder in ``runs/``.
     """
     path = Path('runs/new' if path is None else path)
     if os.path.lexists(path) and (not path.is_dir() or not is_empty(path)):
-        raise FolderTakenError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
+        raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
     above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not above.is_dir():  # a file or a broken link
         raise ValueError(f'{path} cannot be created because {above} is not a folder: remove it, or give another '
@@ -38,43 +33,33 @@ def is_empty(folder: str | os.PathLike) -> bool:
     return all(name.endswith('.part') for name in os.listdir(folder))
 
 
-def new_folder(path: str | os.PathLike | None, program: str, record: str = 'config.json',
-               content: dict | None = None) -> Path:
-    """Create a folder, by default ``runs/PROGRAM-DATE-TIME``, and a first file in it with JSON content.
-
-    The folder must be empty or not exist yet. The process that creates the file owns the folder, so two programs never
-    share one. The file is complete as soon as it exists.
-    """
-    text = json.dumps(content or {}, indent=2) + '\n'
+def new_folder(path: str | os.PathLike | None, program: str) -> Path:
+    """Create a folder, by default ``runs/PROGRAM-DATE-TIME``; raise ValueError if it exists and is not empty."""
+    check_free(path)
     if path is not None:
-        return _claim(Path(path), record, text)
+        Path(path).mkdir(parents=True, exist_ok=True)
+        return Path(path)
     default = f'runs/{program}-{time.strftime("%Y%m%d-%H%M%S")}'
     names = (f'{default}-{number}' if number > 1 else default for number in count(1))
     while True:
-        with contextlib.suppress(FolderTakenError):
-            return _claim(Path(next(names)), record, text)
+        with contextlib.suppress(FileExistsError):  # another program has started in the same second
+            folder = Path(next(names))
+            folder.mkdir(parents=True)
+            return folder
 
 
-def _claim(folder: Path, record: str, text: str) -> Path:
-    check_free(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        write_atomically(folder / record, text.encode(), rename=_rename_if_free)
-    except FileExistsError:  # another process was faster
-        check_free(folder)
-        raise
+def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict, stack: contextlib.ExitStack) -> Path:
+    """Create the folder of a run, lock it until `stack` is closed, and write ``config.json``; see `new_folder`."""
+    folder = new_folder(path, chapter)
+    stack.enter_context(lock_folder(folder))
+    check_free(folder)  # another run may have claimed it before it was locked
+    write_config(folder, config)
     return folder
 
 
-def _rename_if_free(old: str, new: Path) -> None:
-    """Rename a file; raise FileExistsError if the new name is taken."""
-    try:
-        os.link(old, new)
-        os.unlink(old)
-    except OSError:
-        if new.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(new)) from None
-        os.replace(old, new)  # a file system without hard links
+def write_config(folder: Path, config: dict) -> None:
+    """Write the configuration of a run to ``config.json`` in its folder."""
+    write_atomically(folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def _run(args: argparse.Namespace) -> None:
     if len(devices) < 2:
         raise ValueError(f'--devices {names}: an allreduce needs two or more devices')
     about = {'processor': processor(), 'num_cores': num_cores(), **versions(), 'environment': settings()}
-    out_dir = new_folder(args.out_dir, 'cost_model', 'costs.json', about)
+    out_dir = new_folder(args.out_dir, 'cost_model')
     costs = measure(devices, args.rounds)
     write_atomically(out_dir / 'costs.json', json.dumps({**costs, **about}, indent=2).encode())
     draw_times(costs, out_dir / 'allreduce.png')

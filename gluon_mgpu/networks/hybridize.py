@@ -4,8 +4,7 @@
     fast = hybridized(lenet)    # a function of arrays
 
 Normally Python starts each operator of a network separately, and each allocates memory for its results. A hybridized
-network is traced once as a graph of symbols and then started in one call. Its memory is allocated for each device at
-the first call and reused at later calls. The mathematics stays the same. Unlike ``net.hybridize()``, this does not
+network is traced once as a graph of symbols and then started in one call. Unlike ``net.hybridize()``, this does not
 change the block.
 """
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon, npx
 from .static import TracedGraph
-from .tracing import flatten, trace_block, trace_function
+from .tracing import leaves, trace_block, trace_function
 
 
 def hybridized(network: Callable, used_once: bool = False) -> Callable:
@@ -52,14 +51,15 @@ def hybridized(network: Callable, used_once: bool = False) -> Callable:
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    graphs: dict[tuple, TracedGraph] = {}  # by mode
+    graphs: dict[tuple, TracedGraph] = {}
 
     @functools.wraps(network)
     def fast(*args):
-        graph = graphs.get(_mode())
-        if graph is None:
-            graph = graphs[_mode()] = TracedGraph(network.__name__, *trace_function(network, args))
-        return graph.operator(args)(*flatten(args)) if graph.is_static else network(*args)
+        graph = _of_mode(graphs, lambda: TracedGraph(network.__name__, *trace_function(network, args)))
+        if not graph.is_static:
+            return network(*args)
+        arrays = leaves(args)
+        return graph.operator(arrays)(*arrays)
 
     return fast
 
@@ -75,16 +75,14 @@ class HybridizedBlock:
     def __init__(self, block: gluon.HybridBlock, used_once: bool = False):
         self.block, self._used_once = block, used_once
         self._statistics_may_change = False
-        self._graphs: dict[tuple, TracedGraph] = {}  # by mode
+        self._graphs: dict[tuple, TracedGraph] = {}
 
     def collect_params(self, *args):
         """Return the parameters of the block, like ``block.collect_params``."""
         return self.block.collect_params(*args)
 
     def __call__(self, *args):
-        graph = self._graphs.get(_mode())
-        if graph is None:
-            graph = self._graphs[_mode()] = self._trace(args)
+        graph = _of_mode(self._graphs, lambda: self._trace(args))
         self._wait_for_statistics(graph)
         if not graph.is_static:
             return self.block(*args)
@@ -111,5 +109,9 @@ class HybridizedBlock:
             self._statistics_may_change = False
 
 
-def _mode() -> tuple[bool, bool]:
-    return autograd.is_recording(), autograd.is_training()
+def _of_mode(graphs: dict[tuple, TracedGraph], trace: Callable[[], TracedGraph]) -> TracedGraph:
+    """Return the graph for the present mode of autograd; trace it if it is missing."""
+    mode = autograd.is_recording(), autograd.is_training()
+    if mode not in graphs:
+        graphs[mode] = trace()
+    return graphs[mode]

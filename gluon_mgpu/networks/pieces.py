@@ -6,6 +6,7 @@ from typing import Any
 
 from ..mxnet_setup.compat import _new_alloc_handle, add, autograd
 from .static import cached_op
+from .tracing import leaves
 
 Backward = Callable[[list], None]  # takes a dict of gradients by name for each device
 
@@ -28,28 +29,20 @@ class Piece:
         outputs, and adds those of the inputs.
         """
         needed = trained.intersection(self._inputs)
-        if needed:  # otherwise all layers up to here are frozen
-            trained.update(self._outputs)
-        steps = [self._run(arrays, needed) for arrays in arrays_on]
+        inputs_on = [{name: as_input(arrays[name]) if name in needed else arrays[name].detach()
+                      for name in self._inputs} for arrays in arrays_on]
+        outputs_on = [leaves(self._operator(*inputs.values())) for inputs in inputs_on]
+        for arrays, outputs in zip(arrays_on, outputs_on):
+            arrays.update((name, array.detach()) for name, array in zip(self._outputs, outputs))
+        if not needed:  # all layers up to here are frozen
+            return lambda gradients_on: None
+        trained.update(self._outputs)
 
         def backward(gradients_on: list[dict]) -> None:
-            for step, gradients in zip(steps, gradients_on):
-                step(gradients)
-
-        return backward
-
-    def _run(self, arrays: dict[str, Any], needed: set[str]) -> Callable[[dict], None]:
-        inputs = {name: as_input(arrays[name]) if name in needed else arrays[name].detach() for name in self._inputs}
-        results = self._operator(*inputs.values())
-        outputs = dict(zip(self._outputs, results if isinstance(results, (list, tuple)) else [results]))
-        arrays.update((name, array.detach()) for name, array in outputs.items())
-        if not needed:
-            return lambda gradients: None
-
-        def backward(gradients: dict[str, Any]) -> None:
-            autograd.backward(list(outputs.values()), [gradients.pop(name) for name in outputs])
-            for name, array in inputs.items():
-                accumulate(gradients, name, array.grad)
+            for inputs, outputs, gradients in zip(inputs_on, outputs_on, gradients_on):
+                autograd.backward(outputs, [gradients.pop(name) for name in self._outputs])
+                for name, array in inputs.items():
+                    accumulate(gradients, name, array.grad)
 
         return backward
 

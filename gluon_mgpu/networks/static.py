@@ -7,13 +7,13 @@ run in this way. tests/networks/test_static.py compares each of these operators 
 """
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import is_
 from typing import Any
 
 from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, mx
+from .operators import operators_of
 
 # Each combination of shapes and dtypes needs an operator with its own memory. In each mode (training, evaluation),
 # four are enough for full batches and a smaller last one, if the rows of a device differ by one. With `shares` and
@@ -44,10 +44,12 @@ class TracedGraph:
     def __init__(self, name: str, symbol: Any, names: list[str], params: dict | None = None, used_once: bool = False):
         params = params or {}
         self._name, self._num_arrays, self._params = name, len(names), list(params.values())
-        self._arrays_on: dict[Context, list] = {}  # values, then gradients, that the operators use
+        self._arrays_on: dict[Context, list] = {}  # values and gradients of the parameters, which the operators use
         statistics = symbol.list_auxiliary_states()
         self.has_statistics = bool(statistics)
-        self.is_static = is_tested(symbol) and params.keys() >= set(statistics)  # a function's cannot be copied
+        # A function's statistics cannot be copied. `arrays_on` needs the same devices in the same order
+        self.is_static = (is_tested(symbol) and params.keys() >= set(statistics)
+                          and len({tuple(param.list_ctx()) for param in self._params}) <= 1)
         arrays = [*names, *params]
         static = [name for name in params if name in statistics or used_once or not autograd.is_recording()]
         if self.is_static:
@@ -55,42 +57,28 @@ class TracedGraph:
             # The function does not refer to self, which would keep the memory of operators that are no longer used
             self._operator = lru_cache(MAX_OPERATORS)(lambda *_: cached_op(isolated, arrays, static))
 
-    def operator(self, args) -> Callable:
-        """Return the operator for a call with these arguments."""
-        if sum(len(arg) if isinstance(arg, list) else 1 for arg in args) != self._num_arrays:
+    def operator(self, arrays: Sequence) -> Callable:
+        """Return the operator for arguments of the shapes and dtypes of these arrays."""
+        if len(arrays) != self._num_arrays:
             raise ValueError(f'{self._name} was traced with {self._num_arrays} arrays: pass as many at each call')
-        return self._operator(*map(_signature, args))
+        return self._operator(*((array.shape, array.dtype) for array in arrays))
 
     def arrays_on(self, device: Context) -> list | None:
         """Return the values of the parameters on a device; None if they or their gradients are not as at the start."""
-        arrays = self._arrays_on.get(device, [])
-        if not arrays or not self._are_current(arrays, device):
-            current = [p.data(device) for p in self._params]
-            current += [p.grad(device) for p in self._params if p.grad_req != 'null']
-            arrays = self._arrays_on.setdefault(device, current)
-            if not _same(arrays, current):
-                return None
-        return arrays[:len(self._params)]
-
-    def _are_current(self, arrays: list, device) -> bool:
-        """Compare with the values and gradients on a device. Not by `Parameter.data`, which takes 2 us for each."""
-        try:
-            number = self._params[0].list_ctx().index(device)
-            return _same(arrays, [p._data[number] for p in self._params] +
-                         [p._grad[number] for p in self._params if p._grad is not None])
-        except (IndexError, RuntimeError, TypeError, ValueError):  # not on this device: Parameter.data will raise
-            return False
+        if not self._params:
+            return []
+        self._params[0].data(device)  # raises an error if they are not on this device
+        number = self._params[0].list_ctx().index(device)
+        values = [param._data[number] for param in self._params]  # unlike Parameter.data, which takes 2 us for each
+        arrays = values + [param._grad[number] for param in self._params if param._grad is not None]
+        start = self._arrays_on.setdefault(device, arrays)
+        return values if len(arrays) == len(start) and all(map(is_, arrays, start)) else None
 
 
 def is_tested(graph: Any) -> bool:
     """Return whether a graph has operators, and only `TESTED` ones."""
-    nodes = [node for node in json.loads(graph.tojson(remove_amp_cast=False))['nodes'] if node['op'] != 'null']
-    return bool(nodes) and all(node['op'] in TESTED and not is_prelu(node) for node in nodes)
-
-
-def is_prelu(node: dict) -> bool:
-    """Return whether an operator in a graph is PReLU."""
-    return node.get('attrs', {}).get('act_type') == 'prelu'
+    operators, _ = operators_of(graph)
+    return bool(operators) and all(op.node['op'] in TESTED and not op.is_prelu for op in operators)
 
 
 def cached_op(graph: Any, names: list, params: list | None) -> Callable:
@@ -131,12 +119,3 @@ def _copy(symbol: Any) -> Any:
     ``identity`` needs one: a different area at each call, possibly one that another device is using.
     """
     return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions
-
-
-def _signature(arg) -> tuple:
-    """Return shape and dtype of an array, or of each in a list."""
-    return tuple(map(_signature, arg)) if isinstance(arg, list) else (arg.shape, arg.dtype)
-
-
-def _same(arrays: list, others: list) -> bool:
-    return len(arrays) == len(others) and all(map(is_, arrays, others))

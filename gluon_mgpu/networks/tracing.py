@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, graph_from_json, mx, np, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
+from .operators import Operator, build, operators_of
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def trace_deferred(block: Callable, arrays: Sequence, symbols: list) -> tuple[An
 def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
     """Call a function with symbols instead of the arrays in `args`, so that it returns its graph, a symbol.
 
-    Also returns the names of the arrays in the graph, in the order of `flatten`.
+    Also returns the names of the arrays in the graph, in the order of `leaves`.
     """
     symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
                         for name, value in function.__globals__.items()}
@@ -90,12 +90,7 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
     symbols = [[_variable(f'{i}_{j}') for j in range(len(arg))] if isinstance(arg, list) else _variable(f'{i}')
                for i, arg in enumerate(args)]
     with explain_errors(function.__name__):
-        return _separate_biases(symbolic(*symbols), set()), [symbol.name for symbol in flatten(symbols)]
-
-
-def flatten(args) -> list:
-    """Return arguments, some of which are lists, as one list: [X, [W, b], y] -> [X, W, b, y]."""
-    return [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
+        return _separate_biases(symbolic(*symbols), set()), [symbol.name for symbol in leaves(symbols)]
 
 
 def leaves(values: Any) -> list:
@@ -123,21 +118,14 @@ def _separate_biases(graph: Any, trained: set[str]) -> Any:
 
     Without a gradient of the weight, MXNet's `FullyConnected` leaves that of the bias as it was in memory.
     """
-    content = json.loads(graph.tojson(remove_amp_cast=False))
-    nodes: list[dict] = []
-    moved: dict[int, int] = {}  # old number of a node -> new number
-    for number, node in enumerate(content['nodes']):
-        node['inputs'] = [[moved[source], *output] for source, *output in node['inputs']]
-        if (node['op'] in ('FullyConnected', '_npx_fully_connected') and len(node['inputs']) == 3
-                and nodes[node['inputs'][1][0]]['name'] not in trained):
-            bias = node['inputs'].pop()
-            nodes.append({**node, 'attrs': {**node['attrs'], 'no_bias': 'True'}})
-            node = {'op': '_npi_add', 'name': f"{node['name']}_with_bias", 'inputs': [[len(nodes) - 1, 0, 0], bias]}
-        moved[number] = len(nodes)
-        nodes.append(node)
-    if len(nodes) == len(content['nodes']):
-        return graph
-    variables = [i for i, node in enumerate(nodes) if node['op'] == 'null']
-    heads = [[moved[source], *output] for source, *output in content['heads']]
-    return graph_from_json(json.dumps({'nodes': nodes, 'arg_nodes': variables, 'heads': heads,
-                                       'attrs': content['attrs']})).as_np_ndarray()
+    operators, outputs = operators_of(graph)
+    changed = []
+    for node, inputs, results in operators:
+        if (node['op'] in ('FullyConnected', '_npx_fully_connected') and len(inputs) == 3
+                and inputs[1] not in trained):
+            *inputs, bias = inputs
+            product = f'{results[0]}_without_bias'
+            changed.append(Operator({**node, 'attrs': {**node['attrs'], 'no_bias': 'True'}}, inputs, {0: product}))
+            node, inputs = {'op': '_npi_add', 'name': f"{node['name']}_with_bias"}, [product, bias]
+        changed.append(Operator(node, inputs, results))
+    return build(changed, outputs)

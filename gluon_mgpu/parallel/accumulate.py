@@ -19,14 +19,12 @@ def in_parts(backward: Callable) -> Callable:
             ...                                    # forward and backward on each device
             return ls
 
-    The decorated function returns the losses of all parts. Afterwards the gradients on each device are the sums over
-    its rows of all parts. They are zero on a device without rows, instead of those of the previous batch.
+    `net` is a Gluon network, or a list of parameters for each device. The decorated function returns the losses of all
+    parts. Afterwards the gradients on each device are the sums over its rows of all parts: zero on a device without
+    rows. Every backward pass must overwrite the gradients (``grad_req='write'``), and use every parameter.
 
-    Every backward pass must overwrite the gradients (``grad_req='write'``), and use every parameter. The rows are cut
-    as evenly as possible, and into fewer parts if some device would get no rows. With several workers, there are always
-    as many parts, some possibly without rows, because all workers must take part in the exchanges of each.
-
-    `net` is a Gluon network, or a list of parameters for each device. Does not block, unless `backward` does.
+    The rows are cut as evenly as possible, and into fewer parts if some device would get no rows. With several workers,
+    there are always as many parts, some possibly without rows, because all workers take part in the exchanges of each.
     """
     @wraps(backward)
     def of_all_parts(X: Any, y: Any, net: Any, devices: list, *args: Any) -> list:

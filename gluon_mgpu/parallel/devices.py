@@ -10,20 +10,17 @@ from .split import check_shares
 
 
 class Devices(list):
-    """A list of devices that also says how they share the work.
+    """A list of devices that also says how they share the work, for the functions of both chapters.
 
         devices = Devices([mx.cpu(0), mx.cpu(1)], shares=[3, 1], parts=2)
         train_batch(X, y, device_params, devices, lr)
-
-    The functions of both chapters take it instead of a plain list. The results of a step stay the same up to rounding.
 
     Parameters
     ----------
     devices : iterable of mx.Context
     batch_size : int, optional
         Divisor of the summed gradient; by default the number of rows of the batch, as in the book. With the rows of a
-        full batch, each image has the same weight in an epoch. Otherwise a short last batch takes as large a step as a
-        full one: with batches of 256, each of the last 96 of 60,000 images counts 256/96 = 2.7 times as much as others.
+        full batch, each image has the same weight in an epoch; otherwise those of a short last batch count more.
     shares : sequence of numbers or str, optional
         Relative speeds of the devices, such as ``[3, 1]`` or ``'3,1'``; see `split_and_load`.
     parts : int

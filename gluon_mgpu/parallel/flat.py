@@ -1,18 +1,13 @@
-"""The parameters of a device in one array, and their gradients in another.
-
-LeNet has eight parameters. In one array, they need one operation per sum or update instead of eight, and Python starts
-one in less time.
-"""
+"""The parameters of a device in one array, and their gradients in another: one operation per sum or update."""
 from __future__ import annotations
 
 from ..mxnet_setup.compat import Context, autograd, np
 
 
 class FlatParams(list):
-    """Copies of parameters on a device, with gradients attached: a list of arrays that are parts of one array.
+    """Copies of parameters of one dtype on a device, with gradients attached: a list of parts of one array, `flat`.
 
-    The parameters may have any shapes, and must have one dtype. The attribute ``flat`` is the one array: changing it
-    changes the parameters, and ``flat.grad`` contains all gradients.
+    Changing ``flat`` changes the parameters, and ``flat.grad`` contains all gradients.
     """
 
     def __init__(self, params: list, device: Context):
@@ -40,12 +35,10 @@ def flattened(params: list) -> list:
 
 
 def flatten_gradients(params: list) -> list:
-    """Move the gradients of a Gluon network into one array per device; does not block.
+    """Move the gradients of Gluon parameters into one array per device; return these arrays; does not block.
 
-    Returns these arrays, of which the parameters' gradients are parts. The values stay where they are, because oneDNN
-    could not change the layout of weights that share memory.
-
-    `params` are ``gluon.Parameter`` objects with one dtype, initialized on the same devices.
+    The parameters have one dtype and are initialized on the same devices. Their values stay where they are, because
+    oneDNN could not change the layout of weights that share memory.
     """
     flat = []
     for i, _ in enumerate(params[0].list_ctx()):

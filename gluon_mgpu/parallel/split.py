@@ -1,9 +1,4 @@
-"""Split arrays over devices.
-
-    X_shards = split_and_load(X, devices)                # one array
-    X_shards, y_shards = split_batch(X, y, devices)      # a batch
-    X_shards = split_and_load(X, devices, shares=[3, 1])  # three quarters of the rows on the first of two devices
-"""
+"""Split arrays over devices."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -48,7 +43,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')
     if k > 1:
         check_omp_threads(devices)
-    data = _from_numpy(data) if n else data
+    data = _from_numpy(data) if isinstance(data, numpy.ndarray) else data.as_np_ndarray()
     rows = [shard_rows(n, i, k) for i in range(k)] if shares is None else _rows(n, check_shares(shares, devices)[:k])
     return [data[rows[i]].as_in_ctx(device) for i, device in enumerate(devices[:k])]
 
@@ -65,8 +60,9 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
 
 def check_rows(X: Any, y: Any = None) -> None:
     """Raise ValueError if `X` or `y` is no array with rows, or if they have different numbers of rows."""
+    from ..mxnet_setup.compat import mx
     for data in (X,) if y is None else (X, y):
-        if not getattr(data, 'shape', None):  # no array, or a single number
+        if not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or not data.shape:  # or a single number
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy')
     if y is not None and len(X) != len(y):
         raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
@@ -92,13 +88,9 @@ def _rows(n: int, shares: tuple[float, ...]) -> list[slice]:
     return [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes)]
 
 
-def _from_numpy(array: Any) -> Any:
-    """Copy a NumPy array to ``cpu(0)``; return an array of ``mxnet.np`` as it is."""
-    from ..mxnet_setup.compat import empty_with_view, mx
-    if isinstance(array, mx.nd.NDArray):
-        return array.as_np_ndarray()
-    if not isinstance(array, numpy.ndarray):
-        raise ValueError(f'cannot split a {type(array).__name__}: pass an array of mxnet.np or NumPy')
+def _from_numpy(array: numpy.ndarray) -> Any:
+    """Copy an array to ``cpu(0)``."""
+    from ..mxnet_setup.compat import empty_with_view
     copy, view = empty_with_view(array.shape, array.dtype)
     view[:] = array
     return copy

@@ -1,12 +1,10 @@
 """`gluon.Trainer` that updates all parameters in a few operator calls.
 
 ``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these 62
-calls take 2 ms per device, long enough for a GPU to train on a small batch. Here one operator updates up to 60
-parameters, and with all gradients of a device in one array, one sum is enough.
+calls take 2 ms per device, long enough for a GPU to train on a small batch.
 """
 from __future__ import annotations
 
-import math
 from operator import is_
 
 from ..mxnet_setup.compat import gluon, mx
@@ -23,10 +21,10 @@ REFUSED = {'LARS', 'LBSGD', 'Nadam', 'SGLD'}
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
-    Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3. With SGD, this one raises no error for a gradient
-    that no backward pass has renewed. With several dtypes, the calls are not fewer. With another optimizer than SGD,
-    ``ignore_stale_grad`` or ``contrib.amp``, only the sums can be fewer. Raises ValueError on several devices for
-    another `kvstore` than 'device' and 'local', and for the optimizers in `REFUSED`.
+    With several dtypes, the calls are not fewer; with another optimizer than SGD, ``ignore_stale_grad`` or
+    ``contrib.amp``, only the sums can be. With SGD, it raises no error for a gradient that no backward pass has
+    renewed. Raises ValueError on several devices for another `kvstore` than 'device' and 'local', and for the
+    optimizers in `REFUSED`. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
 
     Parameters
     ----------
@@ -92,30 +90,25 @@ class Trainer(gluon.Trainer):
 
     def _group(self) -> bool:
         """Group the parameters, again if any has changed; return False if they have several dtypes."""
-        trained = [i for i, param in enumerate(self._params) if param.grad_req != 'null']
-        params = [self._params[i] for i in trained]
-        gradients = [gradient for param in params for gradient in param._grad or ()]
+        params = {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
+        gradients = [gradient for param in params.values() for gradient in param._grad or ()]
         if self._groups and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients)):
             return True
-        if len({weight.dtype for param in params for weight in param.list_data()}) != 1:
-            self._flat, self._gradients, self._groups = [], [], []
+        self._groups = []
+        if len({weight.dtype for param in params.values() for weight in param.list_data()}) != 1:
             return False
         if self._move_gradients:
-            self._flat = flatten_gradients(params)
-        self._gradients = [gradient for param in params for gradient in param.list_grad()]
-        self._groups = [[(group, [self._params[n].list_data()[i].as_nd_ndarray() for n in group],
-                          [self._params[n].list_grad()[i].as_nd_ndarray() for n in group])
-                         for group in self._groups_of_similar_size(trained)] for i in range(len(self._updaters))]
-        return True
-
-    def _groups_of_similar_size(self, numbers: list[int]) -> list[list[int]]:
-        """Group the numbers of parameters, for one update per group."""
-        size = {i: math.prod(self._params[i].list_data()[0].shape) for i in numbers}
-        groups: list[list[int]] = []
-        for i in sorted(numbers, key=lambda i: -size[i]):
+            self._flat = flatten_gradients(list(params.values()))
+        self._gradients = [gradient for param in params.values() for gradient in param.list_grad()]
+        size = {i: param.list_data()[0].size for i, param in params.items()}
+        groups: list[list[int]] = []  # of parameters of similar size
+        for i in sorted(params, key=lambda i: -size[i]):
             if not groups or len(groups[-1]) == MAX_AT_ONCE or size[i] < MIN_RELATIVE_SIZE * size[groups[-1][0]]:
                 groups.append([])
             groups[-1].append(i)
-        return groups
+        self._groups = [[(group, [params[i].list_data()[number].as_nd_ndarray() for i in group],
+                          [params[i].list_grad()[number].as_nd_ndarray() for i in group]) for group in groups]
+                        for number in range(len(self._updaters))]
+        return True
 
 

@@ -1,7 +1,9 @@
-"""Base class for callbacks of a run."""
+"""Callbacks of a run: their base class, and early stopping."""
 from __future__ import annotations
 
 from typing import Any
+
+from ..base.checks import integer
 
 
 class Callback:
@@ -34,3 +36,18 @@ class Callback:
 
     def train_end(self, run: Any) -> None:
         """Called once, when the run ends, also after an error or a signal; see `Run.close`."""
+
+
+class Patience(Callback):
+    """Callback that stops a run when the test accuracy has not exceeded its maximum for `num_epochs` epochs.
+
+    It decides by `Run.history` alone, so all workers and a resumed run decide the same.
+    """
+
+    def __init__(self, num_epochs: int):
+        self.num_epochs = integer('patience', num_epochs, minimum=1)
+
+    def should_stop(self, run: Any) -> bool:
+        """Return True if the first epoch with the highest accuracy is `num_epochs` back."""
+        accuracies = [epoch.test_acc for epoch in run.history]
+        return len(accuracies) - 1 - accuracies.index(max(accuracies)) >= self.num_epochs

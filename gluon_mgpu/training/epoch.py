@@ -1,44 +1,56 @@
 """The epoch that a run is in: its batches, its losses and its clock."""
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from operator import length_hint
 
+import numpy
+
 from ..base.checks import at_least_0
+from ..base.program import BAD_INPUT, JobError
 from ..distributed.workers import Workers
 from .history import Epoch
-from .losses import Losses
 from .parameters import wait
 from .progress import Progress
+
+# Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
+SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
+
+
+class DivergenceError(JobError, ValueError):
+    """The loss or a parameter is NaN or infinite. All workers raise it after the same batch."""
+
+    def __init__(self, line: str):
+        super().__init__(line, BAD_INPUT, on_all_ranks=True)
 
 
 class CurrentEpoch:
     """The epoch that a run is in, possibly continued after an interruption, or not begun yet.
 
-    Attributes
-    ----------
-    number : int
-        From 1.
-    num_batches : int
-        Batches queued so far, also before the interruption.
-    length : int
-        Number of batches of the epoch; 0 if unknown.
-    seconds : float
-        Time of training until the devices were last waited for.
-    training : bool
-        True from the first batch until the devices have finished the last.
+    Its `number` is from 1. `num_batches` of `length`, 0 if unknown, were queued, also before the interruption. The
+    other numbers are of the time when the devices were last waited for. `training` is True from `begin` until they have
+    finished the last batch.
+
+    Losses are read from the devices some batches after they were queued. Several workers exchange the losses that they
+    have read, and add them up at the next read, so that none waits for another.
     """
 
     def __init__(self, number: int, workers: Workers, progress: Progress, num_batches: int = 0, epoch_length: int = 0,
                  loss: float = 0.0, rows: int = 0, seconds: float = 0.0):
         self.number, self.num_batches, self.length, self.seconds = number, num_batches, epoch_length, seconds
-        self._workers, self._progress = workers, progress
-        self._losses = Losses(number, workers, loss, rows, num_batches)
         self.training = self._begun = False
+        self._workers, self._progress = workers, progress
+        self._loss, self._rows, self._num_counted = loss, rows, num_batches  # sum over the rows read, in nats
+        self._unread: list[list] = []
+        self._exchanges: deque[tuple[int, Callable]] = deque()  # (number of batches, function that returns the losses)
+        self._batches_per_read = 1
+        self._read_at = time.perf_counter()
 
     def begin(self, train_iter: Iterable, num_epochs: int) -> None:
-        """Check that the epoch, one of `num_epochs`, can train on `train_iter`; set its attribute ``epoch``, if any."""
+        """Check `train_iter`, set its attribute ``epoch``, if any, and start the clock. The run has `num_epochs`."""
         length = length_hint(train_iter)
         if self._begun:
             raise ValueError(f'the batches of epoch {self.number} were already read: call end_epoch(test_acc) first, '
@@ -49,52 +61,84 @@ class CurrentEpoch:
         if self._workers.size > 1 and getattr(train_iter, 'shard', None) != self._workers.shard:
             raise ValueError(f"rank {self._workers.rank}: train_iter does not yield this worker's shard; load the data "
                              'with shard=workers.shard')
-        self._begun, self.length = True, length
         if hasattr(train_iter, 'epoch'):
             train_iter.epoch = self.number - 1
         self._progress.begin_epoch(f'epoch {self.number}/{num_epochs}', total=num_epochs * length,
                                    done=(self.number - 1) * length + self.num_batches)
-
-    def start_clock(self) -> None:
-        """Start training. The seconds before an interruption count."""
-        self._started, self.training = time.perf_counter() - self.seconds, True
+        self.training, self._begun, self.length = True, True, length
+        self._started = time.perf_counter() - self.seconds  # as if it had not been interrupted
 
     def record_losses(self, ls: list) -> None:
         """See `Run.record_losses`."""
-        self._update(self._losses.add, ls)
+        ls = list(ls)
+        shapes = {str(l.shape): None for l in ls if l.ndim != 1}
+        if shapes:
+            raise ValueError('record_losses needs a list of arrays (n,), the loss of each row, not arrays of shape '
+                             f'{", ".join(shapes)}: do not take the mean or the sum')
+        if not self.training:
+            raise ValueError('record_losses was called outside run.batches: write "for X, y in '
+                             'run.batches(train_iter)"')
+        self._unread.append(ls)
+        if len(self._unread) > self._batches_per_read:
+            self._read(self._batches_per_read)
 
     def synchronize(self) -> None:
         """See `Run.synchronize`."""
         if self.training:
             wait()
             self.seconds = time.perf_counter() - self._started
-            self._update(self._losses.read)
+            self._read()
 
-    def _update(self, method: Callable, *args) -> None:
-        """Call a method of `Losses`, and advance the progress bar by the number of batches whose losses it read."""
+    def _read(self, num_batches: int | None = None) -> None:
+        """Wait for the first `num_batches` unread batches and read their losses; by default, count those of all."""
+        batches = self._unread[:num_batches]
+        del self._unread[:num_batches]
         with self._workers.engine_errors_cleared():
-            num_finished = method(*args)
-        if not self.training:
-            raise ValueError('record_losses was called outside run.batches: write "for X, y in '
-                             'run.batches(train_iter)"')
-        self._progress.advance(num_finished, self._losses.last,
-                               images_per_second=self._losses.rows / (time.perf_counter() - self._started))
+            if batches:
+                for l in batches[-1]:
+                    l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
+                sums = [number for ls in batches for number in _sum_and_rows(ls)]  # loss, rows, loss, rows, ...
+                gathered = self._workers.allgather_async([self._next_read_size(len(batches)), *sums])
+                self._exchanges.append((len(batches), gathered))
+            while len(self._exchanges) > (0 if num_batches is None else self._workers.exchanges_in_flight):
+                size, gathered = self._exchanges.popleft()
+                self._count(gathered(), size)
+
+    def _next_read_size(self, num_batches: int) -> int:
+        """Choose the next read size from how long the last read took."""
+        now = time.perf_counter()
+        seconds_per_batch = (now - self._read_at) / num_batches
+        self._read_at = now
+        return min(MAX_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
+
+    def _count(self, gathered: list, num_batches: int) -> None:
+        """Add up the numbers that each worker has sent for the same batches, and show progress."""
+        self._batches_per_read = int(gathered[0][0])  # rank 0 decides, so that all workers read the same batches
+        sums = numpy.array(gathered)[:, 1:1 + 2 * num_batches].reshape(-1, num_batches, 2).sum(axis=0)
+        for loss, rows in sums.tolist():
+            self._num_counted += 1
+            if not math.isfinite(loss):
+                raise DivergenceError(f'the loss is {loss} in epoch {self.number}, batch {self._num_counted}: use a '
+                                      'smaller learning rate')
+            self._loss += loss
+            self._rows += int(rows)
+        self._progress.advance(num_batches, loss / max(rows, 1),  # of the last batch, which may have no rows
+                               images_per_second=self._rows / (time.perf_counter() - self._started))
 
     def result(self, test_acc: float, lr: float | None) -> Epoch:
         """Return the results; raise ValueError for another `test_acc`, unread batches and an epoch without losses."""
         test_acc = at_least_0('test_acc', test_acc)
-        total, rows = self._losses.total, self._losses.rows
         if self.training:
             raise ValueError('the batches of this epoch were not read to the end: to train on fewer, pass shorter '
                              'data, such as load_data(..., train_size=n)')
-        if not rows:
+        if not self._rows:
             raise ValueError('the epoch has no losses: call record_losses(ls) after each batch')
-        return Epoch(self.number, self.seconds, total / rows, test_acc, rows / self.seconds, lr)
+        return Epoch(self.number, self.seconds, self._loss / self._rows, test_acc, self._rows / self.seconds, lr)
 
     def state(self) -> dict:
         """Return the arguments with which `__init__` continues the epoch, except the first three."""
-        return {'num_batches': self.num_batches, 'epoch_length': self.length, 'loss': self._losses.total,
-                'rows': self._losses.rows, 'seconds': self.seconds}
+        return {'num_batches': self.num_batches, 'epoch_length': self.length, 'loss': self._loss, 'rows': self._rows,
+                'seconds': self.seconds}
 
 
 def check_num_epochs(num_epochs: int, state: dict) -> None:
@@ -102,3 +146,8 @@ def check_num_epochs(num_epochs: int, state: dict) -> None:
     epoch = len(state['history']) + (state['num_batches'] > 0)
     if epoch > num_epochs:
         raise ValueError(f'num_epochs {num_epochs}: must be at least {epoch}, the epoch that the run has reached')
+
+
+def _sum_and_rows(ls: list) -> tuple[float, int]:
+    losses = numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)])  # float64
+    return float(losses.sum()), len(losses)

@@ -40,8 +40,7 @@ def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | 
 
     Source: D2L 23.7, ``evaluate_accuracy_gpu``.
     """
-    devices = _devices_of(net)[:1] if device is None else [device]
-    return evaluate_accuracy_gpus(net, data_iter, devices=devices)
+    return evaluate_accuracy_gpus(net, data_iter, devices=_devices_of(net)[:1] if device is None else [device])
 
 
 def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable = split_batch,
@@ -49,8 +48,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """Return the accuracy on a dataset, 0 to 1, computed on several devices in parallel; waits for them.
 
     Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch; here up to `MAX_STARTED` batches
-    are queued before the first is waited for. Batches may have any number of rows; every row counts once. Raises
-    ValueError if there are no rows, or if `devices` is missing and the network has no initialized parameters.
+    are queued. Batches may have any number of rows; every row counts once. Raises ValueError if there are no rows, or
+    if `devices` is missing and the network has no initialized parameters.
 
     Parameters
     ----------
@@ -61,7 +60,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     devices : list of mx.Context, optional
         By default those of the network's parameters.
     workers : Workers, optional
-        Sum the counts over all workers; each passes its own shard of the batches.
+        Sum the counts over all workers, by default those of `devices`; each passes its own shard of the batches.
     """
     devices = _devices_of(net) if devices is None else devices
     check_omp_threads(devices)
@@ -83,16 +82,15 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     with workers.engine_errors_cleared():
         correct, rows = workers.allreduce_counts(counts())
     if rows == 0:
-        raise ValueError('the dataset holds 0 rows: accuracy needs at least one; '
-                         'pass an iterator that yields batches')
+        raise ValueError('the dataset holds 0 rows: accuracy needs at least one; pass an iterator that yields batches')
     return correct / rows
 
 
 def _read(started: list) -> tuple[float, int]:
     """Wait for batches; return their number of correct rows and of all rows."""
     # Read the last batch first. When it is ready, the others are as well, so Python waits only once
-    correct = [float(n) for num_correct, _ in reversed(started) for n in num_correct]
-    return sum(correct), sum(size for _, size in started)
+    correct = sum(float(n) for num_correct, _ in reversed(started) for n in num_correct)
+    return correct, sum(size for _, size in started)
 
 
 def _devices_of(net) -> list:

@@ -1,12 +1,9 @@
 """The history of a run, one `Epoch` per epoch, written as ``history.csv``."""
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ..base.files import SameFolder, write_atomically
+from ..base.files import write_atomically
 
 
 class Epoch(NamedTuple):
@@ -27,29 +24,8 @@ def summary(history: list[Epoch], devices: list, num_workers: int = 1) -> str:
     return f'test acc: {history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}{workers}'
 
 
-class HistoryFile:
-    """The file ``history.csv`` in an existing folder; without a folder, nothing is written."""
-
-    def __init__(self, folder=None):
-        self._folder = None if folder is None else SameFolder(folder)
-
-    def write(self, history: list[Epoch], warn: Callable[[str], None]) -> None:
-        """Write a history; call `warn` with one line if that fails."""
-        if self._folder is None:
-            return
-        path = self._folder.path / 'history.csv'
-        try:
-            self._folder.check()
-            write_history(history, path)
-        except OSError as error:  # such as a full disk, which must not end the training
-            warn(f'{path} cannot be written ({error.strerror}); the run continues')
-
-
 def write_history(history: list[Epoch], path) -> None:
     """Write a history as CSV, with the field names of `Epoch` as header; an existing file is replaced atomically."""
-    text = io.StringIO(newline='')
-    writer = csv.writer(text)
-    writer.writerow(Epoch._fields)
-    writer.writerows((e.epoch, f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}',
-                      f'{e.images_per_second:.1f}', '' if e.lr is None else f'{e.lr:.6g}') for e in history)
-    write_atomically(path, text.getvalue().encode())
+    rows = [(str(e.epoch), f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}', f'{e.images_per_second:.1f}',
+             '' if e.lr is None else f'{e.lr:.6g}') for e in history]
+    write_atomically(path, ''.join(','.join(row) + '\n' for row in (Epoch._fields, *rows)).encode())

@@ -9,8 +9,7 @@ import numpy
 def copies(net: Any) -> dict[str, list]:
     """Return the copies of each parameter, one per device, by name; does not wait.
 
-    `net` is a network, the parameters on one device, or a list of these for each device; such parameters are named by
-    their index.
+    `net` is a network, the parameters on one device, or a list of these for each device, which are named by index.
     """
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
@@ -34,8 +33,7 @@ def by_name(net: Any) -> dict[str, Any]:
 def unregistered(net: Any) -> list[str]:
     """Return the attributes of a network's blocks that hold parameters unknown to Gluon, such as ``'Encoder.layers'``.
 
-    Gluon registers layers and parameters that are attributes, but not those in a plain list or dict, nor those that
-    ``self.params.get`` creates without an attribute.
+    They are in a plain list or dict, or ``self.params.get`` has created them without an attribute.
     """
     from ..mxnet_setup.compat import gluon
     from ..networks.hybridize import unwrapped
@@ -79,14 +77,13 @@ def trainable(net: Any) -> list:
     first device to the others. It does not wait for those of a hybridized network, and occasionally restores the values
     from before the first batch.
     """
-    return [param for param in _each_once(net) if param.grad_req != 'null']
+    # MXNet 2 lists a parameter that several layers share once for each layer
+    params = {id(param): param for param in net.collect_params().values()}.values()
+    return [param for param in params if param.grad_req != 'null']
 
 
 def statistics(net: Any) -> list[str]:
-    """Return the names of the parameters without gradients, such as batch norm's running statistics.
-
-    Each device computes its own, so they differ between devices.
-    """
+    """Return the names of the parameters without gradients, such as batch norm's running statistics."""
     return [name for name, param in _registered(net).items() if param.grad_req == 'null']
 
 
@@ -110,11 +107,6 @@ def wait() -> None:
     """Wait until all devices are idle."""
     from ..mxnet_setup.compat import npx
     npx.waitall()
-
-
-def _each_once(net: Any) -> list:
-    """Return the parameters of a Gluon network. MXNet 2 lists one that several layers share once for each layer."""
-    return list({id(param): param for param in net.collect_params().values()}.values())
 
 
 def _registered(net: Any) -> dict[str, Any]:

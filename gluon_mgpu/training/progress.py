@@ -28,7 +28,7 @@ class Progress:
 
     def advance(self, num_batches: int, loss: float, images_per_second: float) -> None:
         """Count batches that the devices have finished, and show their loss and speed."""
-        if num_batches and not self._bar.disable:
+        if not self._bar.disable:
             self._bar.set_postfix_str(f'loss {loss:.3f}, {images_per_second:,.0f} images/s', refresh=False)
         self._bar.update(num_batches)
 
@@ -40,7 +40,7 @@ class Progress:
 
     def warn(self, line: str) -> None:
         """Print a line above the bar on stderr, even if `quiet`."""
-        if self._rank == 0 and sys.stderr is not None:
+        if self._rank == 0:
             with tqdm.external_write_mode(file=sys.stderr):
                 warn(line)
 

@@ -14,12 +14,12 @@ from itertools import islice
 from typing import Any
 
 from ..base.checks import integer
+from ..base.files import SameFolder
 from ..base.program import Stopped
 from ..distributed.workers import Workers
 from .callback import Callback
-from .epoch import CurrentEpoch, check_num_epochs
-from .history import Epoch, HistoryFile, summary
-from .losses import DivergenceError
+from .epoch import CurrentEpoch, DivergenceError, check_num_epochs
+from .history import Epoch, summary, write_history
 from .parameters import first_non_finite, seed_all
 from .progress import Progress
 from .schedules import rates
@@ -37,9 +37,9 @@ class Run:
     quiet : bool
         Print only warnings.
     folder : path-like, optional
-        An existing folder; ``history.csv`` is written there before the first and after every epoch.
+        An existing folder for ``history.csv``, which is written before the first and after every epoch.
     workers : Workers, optional
-        The group of processes that train together; by default, this process alone. It knows the signals.
+        The processes that train together, by default this one alone. They know the signals.
 
     Attributes
     ----------
@@ -52,8 +52,7 @@ class Run:
     lr : float or None
         Learning rate of the current batch, if `epochs` got one.
     print, warn : callable
-        Print a line above the progress bar, unless the run is quiet; on stderr, even if it is quiet. Only rank 0
-        prints.
+        See `Progress`.
     """
 
     def __init__(self, num_epochs: int, quiet: bool = False, folder=None, callbacks: Sequence[Callback] = (),
@@ -70,13 +69,8 @@ class Run:
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = CurrentEpoch(1, self.workers, self._progress)
-        self._history_file = HistoryFile(folder)
+        self._folder = None if folder is None else SameFolder(folder)
         self._closed, self._broadcast_pending = False, self.workers.size > 1
-
-    @property
-    def num_batches(self) -> int:
-        """Batches queued in the current epoch, 0 between epochs; the devices may still be computing some of them."""
-        return self._epoch.num_batches
 
     def epochs(self, net: Any, trainer: Any = None, seed: int | None = None,
                lr: float | Callable[[int], float] | None = None) -> Iterator[int]:
@@ -91,17 +85,17 @@ class Run:
             For the callbacks.
         seed : int, optional
             Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
-            as an uninterrupted one. A run resumed within an epoch begins the random numbers of this epoch anew, and
-            skips the batches trained before. A DataLoader that shuffles needs a seed for that, to repeat the order.
+            as an uninterrupted one. Resumed within an epoch, it begins those of this epoch anew. A DataLoader that
+            shuffles needs a seed to repeat the order.
         lr : float or callable, optional
-            The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
-            MXNet's schedulers. `Run.lr` has the rate of each batch, the history that of the last batch of each epoch.
+            The learning rate, or a function that maps the number of the update (1 for the first) to it. `Run.lr` has
+            the rate of each batch, the history that of the last batch of each epoch.
         """
         self.check_data()
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
         try:
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
-            self._history_file.write(self.history, self.warn)  # 2. without epochs that this state does not have
+            self._write_history()  # 2. without epochs that this state does not have
             for _ in range(self.num_steps):  # 3. one by one, because MXNet's schedulers keep state
                 self.lr = next(self._lrs)
             self._decide_whether_complete()  # 4. as for the history of a complete run
@@ -130,15 +124,13 @@ class Run:
         attribute ``epoch``, it is set to the index of the epoch, from 0, which determines the order of the rows of a
         `BatchIterator`. With several workers, `train_iter` must yield this worker's shard of each batch; before the
         first, all workers get the parameters of rank 0. Raises DivergenceError if a loss or, after the last batch, a
-        parameter is NaN or infinite, and ValueError if there are no batches, if `train_iter` is not this worker's
-        shard, or if this is called twice in an epoch.
+        parameter is NaN or infinite, and ValueError if `train_iter` is not valid, or if called twice in an epoch.
         """
         epoch = self._epoch
-        epoch.begin(train_iter, self.num_epochs)
         if self._seed is not None:
             seed_all(self._seed, epoch.number)
         self._call('epoch_begin')
-        epoch.start_clock()
+        epoch.begin(train_iter, self.num_epochs)
         for batch in islice(train_iter, epoch.num_batches, None):
             if self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
                 self.workers.broadcast_parameters(self.net, batch[0])
@@ -162,9 +154,9 @@ class Run:
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
 
-        Usually this does not block, so that the devices always have work. About four times a second, and at least every
-        16 batches, it waits for the earlier batches and reads their losses. Raises DivergenceError if one is NaN or
-        infinite.
+        About four times a second, and at least every 16 batches, this waits for the earlier batches and reads their
+        losses. Otherwise it does not block, so that the devices always have work. Raises DivergenceError if a loss is
+        NaN or infinite.
         """
         self._epoch.record_losses(ls)
 
@@ -173,16 +165,15 @@ class Run:
         self._epoch.synchronize()
 
     def end_epoch(self, test_acc: float) -> Epoch:
-        """Record the current epoch with its test accuracy, 0 to 1, equal on all workers.
+        """Record the current epoch with its test accuracy, 0 to 1, equal on all workers; decide if the run is complete.
 
-        Decides with all workers whether the run is complete, prints a line and writes ``history.csv``. Raises
-        ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
+        Raises ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
         """
         result = self._epoch.result(test_acc, self.lr)
         self.history.append(result)
         self._epoch = CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
         self._decide_whether_complete()
-        self._history_file.write(self.history, self.warn)
+        self._write_history()
         self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {result.loss:.3f}, test acc {result.test_acc:.3f}, '
                    f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s')
         self._call('epoch_end')
@@ -225,6 +216,15 @@ class Run:
     def _call(self, method: str) -> None:
         for callback in self.callbacks:
             getattr(callback, method)(self)
+
+    def _write_history(self) -> None:
+        if self._folder:
+            path = self._folder.path / 'history.csv'
+            try:
+                self._folder.check()
+                write_history(self.history, path)
+            except OSError as error:  # such as a full disk, which must not end the training
+                self.warn(f'{path} cannot be written ({error.strerror}); the run continues')
 
     def _decide_whether_complete(self) -> None:
         """Set `complete`, equal on all workers; exchanges their signals as well."""

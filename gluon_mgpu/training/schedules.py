@@ -10,15 +10,10 @@ from ..base.checks import SMALLEST, at_least_0, integer, positive
 SCHEDULES = ('constant', 'cosine', 'step')
 
 
-def check_lr(lr: float | Callable, name: str = 'lr') -> float | Callable:
-    """Return a schedule as it is, or a learning rate as a float; raise ValueError if it is not above 0."""
-    return lr if callable(lr) else positive(name, lr)
-
-
 def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
-    """Yield the learning rate of each update, from the first; None if `lr` is None.
+    """Yield the learning rate of each update; None if `lr` is None. Raises ValueError for a rate below 0 or not finite.
 
-    Raises ValueError for a rate below 0 or not finite. MXNet cannot read rates between 0 and `SMALLEST`: they become 0.
+    Rates between 0 and `SMALLEST` become 0, because MXNet cannot read them.
     """
     from ..mxnet_setup.compat import mx
     if isinstance(lr, mx.lr_scheduler.LRScheduler):
@@ -33,17 +28,9 @@ def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
 def schedule(name: str, lr: float, num_steps: int, warmup_steps: int = 0) -> Callable[[int], float]:
     """Return an MXNet scheduler, which maps the number of an update, 1 to `num_steps`, to its learning rate.
 
-    Raises ValueError for an unknown name, or numbers of steps that are not possible.
-
-    Parameters
-    ----------
-    name : str
-        ``'constant'``; ``'cosine'``: falls to almost 0 along half a cosine; ``'step'``: divided by 10 after half and
-        after three quarters of the updates.
-    lr : float
-        The highest rate.
-    warmup_steps : int
-        Number of updates in which the rate rises linearly to `lr`, counted in `num_steps`.
+    In the first `warmup_steps` updates, the rate rises linearly to `lr`. With ``'constant'`` it stays there, with
+    ``'cosine'`` it falls to almost 0 along half a cosine, and with ``'step'`` it is divided by 10 after half and after
+    three quarters of all updates. Raises ValueError for an unknown name, or numbers of steps that are not possible.
     """
     from ..mxnet_setup.compat import mx
     if name not in SCHEDULES:

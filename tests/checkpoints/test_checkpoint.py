@@ -373,14 +373,8 @@ def change(path, edit):
     (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(3, 'float32')]}), r'.* is float32 \(3,\) in the file'),
     (lambda r, a: a.update({'states/4.bias/0': [numpy.zeros(2, 'float16')]}), r'.* is float16 \(2,\) in the file'),
     (lambda r, a: a.pop('states/4.bias/0'), r'.* of 4.bias is empty in the file and float32 \(2,\) here'),
-    (lambda r, a: r['optimizer'].update(num_update='7'), 'a damaged checkpoint'),
-    (lambda r, a: r['optimizer'].update(num_update=-1), 'a damaged checkpoint'),
-    (lambda r, a: r['optimizer'].update(counts=7), 'a damaged checkpoint'),
-    (lambda r, a: r['optimizer']['counts'].update({'4.bias': 1.5}), 'a damaged checkpoint'),
-    (lambda r, a: r['optimizer'].update(numbers={'rescale_grad': 0.0}), 'a damaged checkpoint'),
-    (lambda r, a: r['optimizer'].pop('numbers'), 'a damaged checkpoint'),
-    (lambda r, a: a['parameters/4.bias'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
-    (lambda r, a: a['states/4.bias/0'].append(numpy.zeros((1, 1), 'float32')), 'a damaged checkpoint'),
+    (lambda r, a: a['parameters/4.bias'].append(numpy.zeros((1, 1), 'float32')), 'truncated or altered'),
+    (lambda r, a: a['states/4.bias/0'].append(numpy.zeros((1, 1), 'float32')), 'truncated or altered'),
 ])
 def test_a_checkpoint_that_does_not_fit_is_rejected_and_changes_nothing(edit, message, devices, tmp_path):
     loop = Loop(devices, 'momentum').train(1)

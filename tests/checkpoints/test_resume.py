@@ -259,6 +259,7 @@ def test_a_run_recorded_before_settings_existed(program):
     """They have their defaults, and a change from them is a change."""
     program.start('--num-epochs', 1)
     config = {name: value for name, value in program.config().items() if name not in ('accumulate', 'lr_schedule')}
+    config['fp16_allreduce'] = False  # a setting that no longer exists
     (program.out / 'config.json').write_text(json.dumps(config))
     assert program('--resume', program.out, '--num-epochs', 2)[0] == 0
     assert program.config()['resumed'][0]['changed'] == {'num_epochs': [1, 2]}

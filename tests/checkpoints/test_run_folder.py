@@ -2,11 +2,12 @@
 import errno
 import json
 import threading
+from contextlib import ExitStack
 
 import pytest
 
 from gluon_mgpu.checkpoints import run_folder as module
-from gluon_mgpu.checkpoints.run_folder import FolderTakenError, check_free, new_folder
+from gluon_mgpu.checkpoints.run_folder import check_free, claim_folder, lock_folder, new_folder
 
 
 def test_default_names_never_collide(tmp_path, monkeypatch):
@@ -15,7 +16,7 @@ def test_default_names_never_collide(tmp_path, monkeypatch):
     monkeypatch.setattr(module.time, 'strftime', lambda form: '20261121-120000')
     names = [str(new_folder(None, 'scratch')) for _ in range(3)]
     assert names == [f'runs/scratch-20261121-120000{number}' for number in ('', '-2', '-3')]
-    assert all((tmp_path / name / 'config.json').read_text() == '{}\n' for name in names)
+    assert all((tmp_path / name).is_dir() for name in names)
 
 
 @pytest.mark.parametrize('exists', [False, True])
@@ -24,12 +25,17 @@ def test_a_given_name(tmp_path, exists):
     if exists:
         path.mkdir(parents=True)
     check_free(path)
-    assert new_folder(path, 'scratch', 'record.json', {'a': 1}) == path
-    assert json.loads((path / 'record.json').read_text()) == {'a': 1}
-    for call in (lambda: check_free(path), lambda: new_folder(path, 'scratch', 'record.json')):
+    with ExitStack() as stack:
+        assert claim_folder(path, 'scratch', {'a': 1}, stack) == path
+        with pytest.raises(ValueError, match='where is in use by another run: wait until it ends'):
+            stack.enter_context(lock_folder(path))
+    with lock_folder(path):
+        pass
+    assert json.loads((path / 'config.json').read_text()) == {'a': 1}
+    for call in (lambda: check_free(path), lambda: new_folder(path, 'scratch')):
         with pytest.raises(ValueError, match='where is not an empty folder, and a run overwrites nothing'):
             call()
-    assert json.loads((path / 'record.json').read_text()) == {'a': 1}
+    assert json.loads((path / 'config.json').read_text()) == {'a': 1}
 
 
 def test_a_path_that_is_not_a_folder_is_rejected(tmp_path):
@@ -43,18 +49,23 @@ def test_a_path_that_is_not_a_folder_is_rejected(tmp_path):
         new_folder(tmp_path / 'broken', 'scratch')
 
 
-def test_only_one_of_several_threads_gets_the_folder(tmp_path):
-    """All of them find it free before any of them creates it."""
+def test_only_one_of_several_threads_gets_the_folder(tmp_path, monkeypatch):
     barrier, outcomes = threading.Barrier(8), []
 
-    def claim(number):
+    def found_free(folder, chapter):
+        folder.mkdir(exist_ok=True)
         barrier.wait()
+        return folder
+
+    def claim(number):
         try:
-            new_folder(tmp_path / 'run', 'scratch', content={'number': number})
+            with ExitStack() as stack:
+                claim_folder(tmp_path / 'run', 'scratch', {'number': number}, stack)
             outcomes.append(number)
         except ValueError:
             outcomes.append(None)
 
+    monkeypatch.setattr(module, 'new_folder', found_free)
     threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
@@ -92,28 +103,16 @@ def test_no_other_name_is_tried_in_a_read_only_folder(tmp_path, monkeypatch):
 
 def test_after_a_full_disk_the_folder_can_be_used(tmp_path, full_disk):
     """An empty config.json would mark the folder as that of another run."""
-    with full_disk(), pytest.raises(OSError, match='No space left'):
-        new_folder(tmp_path / 'run', 'scratch')
+    with full_disk(), ExitStack() as stack, pytest.raises(OSError, match='No space left'):
+        claim_folder(tmp_path / 'run', 'scratch', {}, stack)
     assert list((tmp_path / 'run').iterdir()) == []
-    assert new_folder(tmp_path / 'run', 'scratch') == tmp_path / 'run'
+    with ExitStack() as stack:
+        assert claim_folder(tmp_path / 'run', 'scratch', {}, stack) == tmp_path / 'run'
 
 
 def test_unfinished_files_of_a_killed_process_are_ignored(tmp_path):
-    (tmp_path / 'config.json.0123.part').write_text('{')
+    (tmp_path / 'config.json.part').write_text('{')
     check_free(tmp_path)
-    assert (new_folder(tmp_path, 'scratch') / 'config.json').read_text() == '{}\n'
-
-
-def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
-    def refuse(old, new):
-        raise OSError(errno.EPERM, 'Operation not permitted')
-
-    monkeypatch.setattr(module.os, 'link', refuse)
-    new_folder(tmp_path / 'run', 'scratch', content={'a': 1})
-    assert [path.name for path in (tmp_path / 'run').iterdir()] == ['config.json']
-    (tmp_path / 'other').mkdir()
-    monkeypatch.setattr(module, 'check_free', lambda path: None)  # as if both had found it free
-    (tmp_path / 'other' / 'config.json').write_text('first')
-    with pytest.raises((FileExistsError, FolderTakenError)):
-        new_folder(tmp_path / 'other', 'scratch')
-    assert (tmp_path / 'other' / 'config.json').read_text() == 'first'
+    with ExitStack() as stack:
+        claim_folder(tmp_path, 'scratch', {}, stack)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [('config.json', '{}\n')]

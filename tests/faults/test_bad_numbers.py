@@ -10,7 +10,7 @@ from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.find import checkpoints
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx, np
-from gluon_mgpu.training.losses import DivergenceError
+from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 
 

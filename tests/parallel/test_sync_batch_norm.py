@@ -16,6 +16,7 @@ from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks import cut, pieces
 from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.operators import Operator
 from gluon_mgpu.networks.resnet import Residual, resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load
@@ -347,11 +348,12 @@ def test_frozen_layers(num_frozen, device_list):
 
 def test_a_batch_norm_with_default_options():
     """Its node in the graph has no attributes."""
-    node = {'op': 'BatchNorm', 'name': 'norm', 'inputs': ['X', 'gamma', 'beta', 'mean', 'variance']}
-    assert cut._is_batch_norm(node)
-    norm = cut._replace(node, 0, dict.fromkeys(node['inputs'][1:]))
+    inputs = ['X', 'gamma', 'beta', 'mean', 'variance']
+    operator = Operator({'op': 'BatchNorm', 'name': 'norm'}, inputs, {0: 'Y'})
+    assert cut._is_batch_norm(operator)
+    norm, operator = cut._separate(operator, 0, dict.fromkeys(inputs[1:]))
     assert (norm.axis, norm.eps, norm.fix_gamma) == (1, 1e-3, True)
-    assert node['attrs'] == {'use_global_stats': 'True', 'fix_gamma': 'False'} and not cut._is_batch_norm(node)
+    assert operator.settings == {'use_global_stats': 'True', 'fix_gamma': 'False'} and not cut._is_batch_norm(operator)
 
 
 def test_losses_need_not_depend_on_all_shards(device_list):
@@ -393,7 +395,11 @@ class Threads(Workers):
             return list(pool.map(lambda rank: function(Threads(rank, barrier, arrays)), range(num_workers)))
 
 
-@pytest.mark.parametrize('devices_of_each', [[1, 1], [2, 0, 1]])
+# MXNet 2 traces with arrays; no worker trains on it, because Horovod needs MXNet 1.9
+without_rows = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 cannot trace a network without rows')
+
+
+@pytest.mark.parametrize('devices_of_each', [[1, 1], pytest.param([2, 0, 1], marks=without_rows)])
 def test_workers_equal_one_device(device_list, devices_of_each):
     """Gradients and running statistics of two batches. The workers have one or two devices, or never have rows."""
     rng, num_workers = numpy.random.default_rng(0), len(devices_of_each)
@@ -434,6 +440,7 @@ def test_workers_equal_one_device(device_list, devices_of_each):
             assert abs(total - expected.grad().asnumpy()).max() < 1e-10 * max(1, abs(total).max()), name
 
 
+@without_rows
 def test_a_part_without_rows_on_any_worker(devices):
     nets = [small_net(), small_net()]
     for net in nets:

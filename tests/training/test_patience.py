@@ -11,8 +11,7 @@ from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.find import checkpoints
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.training.callback import Callback
-from gluon_mgpu.training.patience import Patience
+from gluon_mgpu.training.callback import Callback, Patience
 from gluon_mgpu.training.run import Run
 
 

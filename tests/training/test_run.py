@@ -11,8 +11,8 @@ from history_csv import history
 
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.training import epoch as epoch_module, progress
+from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.history import summary
-from gluon_mgpu.training.losses import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.timer import Accumulator, Timer
 
@@ -149,7 +149,7 @@ class Recorder(Callback):
 
 for name in ('epoch_begin', 'batch_end', 'epoch_trained', 'epoch_end', 'train_end'):
     def record(self, run, name=name):
-        self.calls.append((name, run.num_batches, len(run.history)))
+        self.calls.append((name, run.state()['num_batches'], len(run.history)))
     setattr(Recorder, name, record)
 
 
@@ -249,7 +249,7 @@ def test_the_state_counts_batches_and_not_losses():
     resumed = Run(num_epochs=1, quiet=True)
     resumed.restore({**state, 'num_batches': 2})
     assert resumed.state()['num_batches'] == 2
-    assert list(resumed.batches([1, 2, 3])) == [3] and resumed.num_batches == 3
+    assert list(resumed.batches([1, 2, 3])) == [3] and resumed.state()['num_batches'] == 3
 
 
 def test_a_run_resumed_within_an_epoch_needs_as_many_batches():
@@ -257,7 +257,7 @@ def test_a_run_resumed_within_an_epoch_needs_as_many_batches():
     for _ in run.batches([1, 2, 3, 4]):
         run.record_losses([np.ones(1)])
         run.synchronize()
-        if run.num_batches == 1:
+        if run.state()['num_batches'] == 1:
             break
     state = run.state()
     assert (state['num_batches'], state['epoch_length']) == (1, 4)
@@ -335,14 +335,14 @@ def test_an_epoch_that_is_left_early():
     run, data = Run(1, quiet=True), [[np.ones(2)]] * 4
     for ls in run.batches(data):
         run.record_losses(ls)
-        if run.num_batches == 2:
+        if run.state()['num_batches'] == 2:
             break
     with pytest.raises(ValueError, match='not read to the end: to train on fewer, pass shorter data, such as'):
         run.end_epoch(0.5)
     run = Run(1, quiet=True)
     for ls in run.batches(itertools.islice(data, 2)):
         run.record_losses(ls)
-    assert run.num_batches == 2 and run.end_epoch(0.5).epoch == 1 and run.num_batches == 0
+    assert run.state()['num_batches'] == 2 and run.end_epoch(0.5).epoch == 1 and run.state()['num_batches'] == 0
 
 
 def test_a_batch_without_rows():

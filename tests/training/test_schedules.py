@@ -6,7 +6,7 @@ from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 from gluon_mgpu.parallel.trainer import Trainer
 from gluon_mgpu.training import schedules
 from gluon_mgpu.training.run import Run
-from gluon_mgpu.training.schedules import SCHEDULES, check_lr, schedule
+from gluon_mgpu.training.schedules import SCHEDULES, schedule
 
 
 def rates(lr, num_steps, begin=0):
@@ -85,12 +85,6 @@ def test_a_scheduler_means_the_same_as_in_gluon_trainer(name, devices):
 def test_invalid_schedules(arguments, message):
     with pytest.raises(ValueError, match=message):
         schedule(*arguments)
-
-
-def test_a_rate_is_a_number_above_zero_or_a_function():
-    assert check_lr('0.5') == 0.5 and check_lr(max) is max
-    with pytest.raises(ValueError, match='lr -1: must be a number above 0'):
-        check_lr(-1)
 
 
 @pytest.mark.slow

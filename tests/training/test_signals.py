@@ -18,7 +18,7 @@ from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.find import checkpoints
 from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.training import history as history_module, signals as module
+from gluon_mgpu.training import run as run_module, signals as module
 from gluon_mgpu.training.evaluate import MAX_STARTED, evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Callback, Run
 from gluon_mgpu.training.signals import StopSignals
@@ -154,7 +154,7 @@ def train(folder, signals=None, every=None, before=(), callbacks=()):
 @pytest.mark.parametrize('where', ['before', 'after'])
 def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
     """The epoch counts as complete: it is in the history, and a resumed run does not repeat it."""
-    write = history_module.write_history
+    write = run_module.write_history
 
     def write_history(history, path):
         if where == 'before' and len(history) == 2:
@@ -163,7 +163,7 @@ def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
         if where == 'after' and len(history) == 2:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(history_module, 'write_history', write_history)
+    monkeypatch.setattr(run_module, 'write_history', write_history)
     with StopSignals() as signals:
         run, line = train(tmp_path, signals=signals)
     assert line == 'stopped after epoch 2; resume with: again'
@@ -173,8 +173,8 @@ def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
 
 
 def test_a_signal_while_the_last_epoch_is_recorded_is_too_late(tmp_path, monkeypatch):
-    write = history_module.write_history
-    monkeypatch.setattr(history_module, 'write_history',
+    write = run_module.write_history
+    monkeypatch.setattr(run_module, 'write_history',
                         lambda *args: (len(args[0]) == 3 and signal.raise_signal(signal.SIGTERM), write(*args)))
     with StopSignals() as signals:
         run, line = train(tmp_path, signals=signals)

@@ -1,0 +1,64 @@
+"""Operators of a graph of symbols, as a list that can be changed."""
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from ..mxnet_setup.compat import graph_from_json, mx
+
+
+class Operator(NamedTuple):
+    """An operator: its node in MXNet's JSON format, the names of its inputs, and of those outputs that are used."""
+
+    node: dict[str, Any]
+    inputs: list[str]
+    outputs: dict[int, str]  # by number
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings that are not the default."""
+        return self.node.get('attrs', {})
+
+    @property
+    def is_prelu(self) -> bool:
+        """Whether this is PReLU. The gradient of its slope is wrong if other operators follow in the same graph."""
+        return self.settings.get('act_type') == 'prelu'
+
+
+def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
+    """Return the operators of a graph (a symbol), in the order in which they run, and the names of its outputs."""
+    content = json.loads(graph.tojson(remove_amp_cast=False))
+    nodes = content['nodes']
+    outputs: list[dict[int, str]] = [{} for _ in nodes]
+
+    def array_name(number: int, output: int, *_) -> str:
+        if nodes[number]['op'] == 'null':
+            return nodes[number]['name']
+        return outputs[number].setdefault(output, f'array_{number}_{output}')
+
+    operators = [Operator(node, [array_name(*source) for source in node['inputs']], found)
+                 for node, found in zip(nodes, outputs) if node['op'] != 'null']
+    return operators, [array_name(*head) for head in content['heads']]
+
+
+def build(operators: list[Operator], outputs: list[str]) -> Any:
+    """Return the graph of some operators. Inputs that none of them computes become variables."""
+    nodes: list[dict] = []
+    places: dict[str, list[int]] = {}  # of arrays: number of the node, number of its output, version
+
+    def place(array: str) -> list[int]:
+        if array not in places:
+            places[array] = [len(nodes), 0, 0]
+            nodes.append({'op': 'null', 'name': array, 'inputs': []})
+        return places[array]
+
+    for node, inputs, results in operators:
+        node = {**node, 'inputs': [place(array) for array in inputs]}
+        places.update((array, [len(nodes), output, 0]) for output, array in results.items())
+        nodes.append(node)
+    heads = [place(array) for array in outputs]
+    variables = [i for i, node in enumerate(nodes) if node['op'] == 'null']
+    attrs = json.loads(mx.sym.var('x').tojson())['attrs']  # the version of MXNet
+    graph = graph_from_json(json.dumps({'nodes': nodes, 'arg_nodes': variables, 'heads': heads, 'attrs': attrs}))
+    symbols = [symbol.as_np_ndarray() for symbol in graph]
+    return mx.sym.Group(symbols, type(symbols[0]))

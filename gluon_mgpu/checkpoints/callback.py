@@ -24,8 +24,8 @@ class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
     For each checkpoint, it waits for the devices and for the previous file, copies the state to CPU memory, and writes
-    the file in a background thread while training continues. If writing fails, training continues, with a warning at
-    the end of the epoch if the newest file could not be written; with `require`, the run ends.
+    the file in a background thread while training continues. If the newest file cannot be written, it warns at the end
+    of the epoch, and training continues; with `require`, the run ends.
 
     After `Stopped`, the caller calls `save_on_stop`, which writes a last checkpoint.
 

@@ -42,12 +42,12 @@ class Piece:
             for inputs, outputs, gradients in zip(inputs_on, outputs_on, gradients_on):
                 autograd.backward(outputs, [gradients.pop(name) for name in self._outputs])
                 for name, array in inputs.items():
-                    accumulate(gradients, name, array.grad)
+                    add_gradient(gradients, name, array.grad)
 
         return backward
 
 
-def accumulate(gradients: dict, name: str, gradient: Any) -> None:
+def add_gradient(gradients: dict, name: str, gradient: Any) -> None:
     """Add a gradient, or None, to the one of the same name."""
     if gradient is not None:
         gradients[name] = add(gradients[name], gradient) if name in gradients else gradient

@@ -69,7 +69,7 @@ class TracedGraph:
             return []
         self._params[0].data(device)  # raises an error if they are not on this device
         number = self._params[0].list_ctx().index(device)
-        values = [param._data[number] for param in self._params]  # unlike Parameter.data, which takes 2 us for each
+        values = [param._data[number] for param in self._params]  # Parameter.data would take longer
         arrays = values + [param._grad[number] for param in self._params if param._grad is not None]
         start = self._arrays_on.setdefault(device, arrays)
         return values if len(arrays) == len(start) and all(map(is_, arrays, start)) else None

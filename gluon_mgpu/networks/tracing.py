@@ -99,7 +99,7 @@ def leaves(values: Any) -> list:
 
 
 class _SymbolicNpx:
-    """``npx`` for symbols, with oneDNN's relu: a step of LeNet is 1.5 ms faster. For NaN, it returns 0."""
+    """``npx`` for symbols, with oneDNN's relu, which is faster. For NaN, it returns 0."""
 
     def __getattr__(self, name):
         return getattr(mx.sym.npx, name)

@@ -36,7 +36,7 @@ class Devices(list):
         super().__init__(devices)
         self.batch_size = None if batch_size is None else integer('batch_size', batch_size, minimum=1)
         self.shares = None if shares is None else check_shares(shares, self)
-        self.parts = integer('accumulate', parts, minimum=1)
+        self.parts = integer('parts', parts, minimum=1)
         self.workers = workers
         self.algorithm = allreduce_algorithm(allreduce)
         self.allreduce = workers.extend_allreduce(self.algorithm) if workers else self.algorithm

@@ -31,7 +31,7 @@ from typing import Any
 
 from ..mxnet_setup.compat import autograd, np, npx
 from ..networks.cut import BatchNorm
-from ..networks.pieces import Backward, accumulate
+from ..networks.pieces import Backward, add_gradient
 
 
 class Norm:
@@ -67,10 +67,10 @@ class Norm:
                 if layer.X in trained:
                     scale, _, *statistics = (arrays[name] for name in layer.arguments)
                     a, b = -scale / np.sqrt(statistics[1] + layer.eps) * means.as_in_ctx(scale.ctx)
-                    accumulate(gradients, layer.X, self._batch_norm(inputs[0], a, b, *statistics,
+                    add_gradient(gradients, layer.X, self._batch_norm(inputs[0], a, b, *statistics,
                                                                     use_global_stats=True))
                 for name, total in zip(names[1:], sums):
-                    accumulate(gradients, name, total if name in trained else None)
+                    add_gradient(gradients, name, total if name in trained else None)
 
         return backward
 

@@ -1,7 +1,7 @@
 """`gluon.Trainer` that updates all parameters in a few operator calls.
 
-``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these 62
-calls take 2 ms per device, long enough for a GPU to train on a small batch.
+``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these
+are 62 calls per device.
 """
 from __future__ import annotations
 

@@ -128,9 +128,9 @@ class Run:
         """
         epoch = self._epoch
         if self._seed is not None:
-            seed_all(self._seed, epoch.number)
-        self._call('epoch_begin')
-        epoch.begin(train_iter, self.num_epochs)
+            seed_all(self._seed, epoch.number)    # 1. `train_iter` may draw random numbers
+        self._call('epoch_begin')                 # 2. outside the time of training
+        epoch.begin(train_iter, self.num_epochs)  # 3. the clock starts
         for batch in islice(train_iter, epoch.num_batches, None):
             if self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
                 self.workers.broadcast_parameters(self.net, batch[0])
@@ -144,12 +144,12 @@ class Run:
         if not epoch.num_batches:
             raise ValueError(f'train_iter has no batches in epoch {epoch.number}: pass batches that can be read again '
                              'in each epoch, not a generator')
-        self.synchronize()
+        self.synchronize()                        # 4. the clock stops when the devices have finished
         epoch.training = False
-        self._call('epoch_trained')
+        self._call('epoch_trained')               # 5. outside the time of training
         if name := next(filter(None, self.workers.allgather(first_non_finite(self.net))), ''):
             raise DivergenceError(f'{name} is no longer finite after epoch {epoch.number}: use a smaller learning rate')
-        self._stop_after_signal()  # `allgather` has exchanged the signals
+        self._stop_after_signal()                 # 6. `allgather` has exchanged the signals
 
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.

@@ -60,7 +60,7 @@ def test_parts_by_hand(device_list):
 
 
 def test_no_parts(device_list):
-    with pytest.raises(ValueError, match='accumulate 0: must be an integer of at least 1'):
+    with pytest.raises(ValueError, match='parts 0: must be an integer of at least 1'):
         Devices(device_list(2), parts=0)
 
 

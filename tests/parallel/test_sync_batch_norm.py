@@ -299,7 +299,7 @@ def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatc
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pieces, 'accumulate', interrupt)
+        patch.setattr(pieces, 'add_gradient', interrupt)
         net.backward(ls)
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -100,6 +101,27 @@ def test_rank_0_exports(job, flags, tmp_path):
     assert rejected.text.splitlines() == [
         f'[0] concise: {tmp_path}/no/a.onnx cannot be written: {tmp_path}/no is not a writable folder']
     assert not (tmp_path / 'other').exists()
+
+
+@pytest.mark.parametrize('signum', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_worker_while_rank_0_exports(job, flags, tmp_path, signum):
+    """The training is over, so the signal is too late."""
+    code = ('import sys, time\n'
+            'from gluon_mgpu import cli, scratch\n'
+            'write = cli.write_chapter\n'
+            'def slow(*args):\n'
+            '    print("exporting now", flush=True)\n'
+            '    time.sleep(3)\n'
+            '    write(*args)\n'
+            'cli.write_chapter = slow\n'
+            'sys.exit(scratch.main(sys.argv[1:]))')
+    model = tmp_path / 'a.onnx'
+    with job(2, PYTHON, '-c', code, '--horovod', *flags, '--num-epochs', '1', '--out-dir', tmp_path / 'run', '--export',
+             model) as two:
+        two.wait_for('exporting now')
+        two.workers()[1].send_signal(signum)
+        assert two.end() == 0, two.text
+    assert model.exists() and two.text.splitlines()[-1].startswith(f'[0] model: {model}'), two.text
 
 
 def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):

@@ -114,7 +114,7 @@ def accuracy_curve(history: list, path, title: str) -> None:
     axes.set(title=in_lines(title), ylabel='test accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
     loss_axes.plot(epochs, [e.loss for e in history], 'o-', color='tab:orange')
     loss_axes.set(xlabel='epoch', ylabel='training loss (nats)')
-    loss_axes.set_ylim(bottom=0)
+    loss_axes.set_ylim(0, 1.05 * max(e.loss for e in history) or None)
     write_picture(fig, path)
 
 

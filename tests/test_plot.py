@@ -64,6 +64,7 @@ def test_accuracy_curve(tmp_path, figures):
     assert below.lines[0].get_xydata().tolist() == [[1, 1.5], [2, 0.9]]
     assert (above.get_ylabel(), below.get_ylabel(), below.get_xlabel()) == (
         'test accuracy (share)', 'training loss (nats)', 'epoch')
+    assert below.get_ylim() == pytest.approx((0, 1.05 * 1.5))  # no point lies on the edge
 
 
 @pytest.mark.parametrize('n', [1, 10, 60])

@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from typing import TextIO
@@ -102,8 +101,7 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     and nothing is printed. Other errors are bugs and keep their traceback.
     """
     try:
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by the package's __init__
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by the package's __init__
             signal.signal(signal.SIGINT, signal.default_int_handler)
         _prepare_streams()
         quiet_matplotlib()

@@ -43,15 +43,14 @@ def record(step: Callable[[], None], path) -> list[Event]:
 
 
 class Timeline(Callback):
-    """Callback that profiles some steps of a run and writes the median one as a trace and a picture.
+    """Callback that profiles some steps of a run and, when it ends, writes the median one as a trace and a picture.
 
-    Each step is recorded alone, from idle devices to idle devices. One step could be unusual, so several are recorded;
-    the attribute ``traces`` has the trace of each.
+    Each step is recorded alone, from idle devices to idle devices. The attribute ``traces`` has the trace of each.
 
     Parameters
     ----------
     folder : path-like
-        Existing folder for ``trace.json`` and ``timeline.png``, which are written when the run ends.
+        Existing folder for ``trace.json`` and ``timeline.png``.
     heading : str
         Title of the picture.
     warm_up, steps : int

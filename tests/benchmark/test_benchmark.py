@@ -132,6 +132,17 @@ def test_many_devices(tmp_path, monkeypatch):
     assert found == {'lenet': 240, 'resnet18': 64}
 
 
+def test_a_full_disk_after_the_measurement(tmp_path, monkeypatch, capsys, full_disk):
+    """The file is named, and still has what was written at the start."""
+    disk, program = full_disk(), 'gluon_mgpu.benchmark.__main__'
+    monkeypatch.setattr(f'{program}.scaling', lambda *args: disk.__enter__() or [])
+    assert main(['--devices', 'cpu:0', '--out-dir', str(tmp_path / 'run')]) == 2
+    record = tmp_path / 'run' / 'scaling.json'
+    assert capsys.readouterr().err == f'benchmark: {record}: No space left on device\n'
+    assert [path.name for path in record.parent.iterdir()] == ['scaling.json']
+    assert json.loads(record.read_text())['devices'] == ['cpu(0)']
+
+
 def test_the_chart(tmp_path, figures):
     lines = [{'network': 'lenet', 'mode': mode, 'num_devices': k, 'speed_up': 0.9 * k,
               'speed_up_range': [0.8 * k, k]} for mode in MODES for k in (1, 2, 4)]

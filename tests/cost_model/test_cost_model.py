@@ -74,6 +74,14 @@ def test_the_command(tmp_path, capsys, device_list, monkeypatch):
         assert (out / name).read_bytes()[:4] == b'\x89PNG'
 
 
+def test_a_full_disk_after_the_measurement(tmp_path, monkeypatch, capsys, full_disk, device_list):
+    disk, out = full_disk(), tmp_path / 'costs'
+    monkeypatch.setattr('gluon_mgpu.cost_model.__main__.measure', lambda *args: disk.__enter__() or {})
+    assert main([*devices_flag(device_list(2)), '--out-dir', str(out)]) == 2
+    assert capsys.readouterr().err == f'cost_model: {out}/costs.json: No space left on device\n'
+    assert [path.name for path in out.iterdir()] == ['costs.json'] and json.loads((out / 'costs.json').read_text())
+
+
 def test_the_pictures_have_every_algorithm(tmp_path, figures):
     rows = [{'network': network, 'devices': 2, 'algorithm': algorithm, 'seconds': 1.0, 'busiest_bytes': 8}
             for network in SIZES for algorithm in ALGORITHMS]

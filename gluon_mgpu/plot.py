@@ -145,7 +145,7 @@ def figure(size: tuple, **subplots) -> tuple:
     return fig, all_axes
 
 
-def _read_run(folder: Path) -> tuple[str, str, tuple, tuple, tuple]:
+def _read_run(folder: Path) -> tuple:
     """Return the dataset of a run, its chapter and devices, and the seconds, number and test accuracy of each epoch."""
     try:
         config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))

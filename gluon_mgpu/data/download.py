@@ -21,8 +21,7 @@ from tqdm import tqdm
 from .folders import FILES, DownloadError, find
 
 ANSWER_TIMEOUT = 5  # seconds in which all mirrors together must answer
-READ_TIMEOUT = 10   # seconds in which at least one of these pieces must arrive:
-PIECE = 2**12       # bytes
+READ_TIMEOUT, PIECE = 10, 2**12  # a mirror must send at least one piece of these bytes in these seconds
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 
 
@@ -64,8 +63,8 @@ MIRRORS = {
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created if necessary.
 
-    Source: D2L downloads through MXNet's dataset classes, which know a single host. Raises DownloadError if no mirror
-    has the files (without network, after `ANSWER_TIMEOUT` seconds) or `folder` cannot be used.
+    Raises DownloadError if no mirror has the files (without network, after `ANSWER_TIMEOUT` seconds), or `folder`
+    cannot be used. Source: D2L downloads through MXNet's dataset classes, which know a single host.
     """
     folder, title = Path(folder), TITLES[dataset]
     pooch.get_logger().setLevel('WARNING')  # otherwise it prints a line per file
@@ -93,11 +92,11 @@ def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
     Threads ask all mirrors at the same time. The timeouts of requests do not limit the look-up of host names.
     """
     problems = {}
+    has_file = pooch.HTTPDownloader(timeout=ANSWER_TIMEOUT)
 
     def check(mirror):
-        head = pooch.HTTPDownloader(timeout=ANSWER_TIMEOUT)
         try:
-            found = head(mirror.url + FILES[-1], None, None, check_only=True)
+            found = has_file(mirror.url + FILES[-1], None, None, check_only=True)
             problems[mirror.url] = '' if found else 'without the files'
         except SSLError:
             problems[mirror.url] = 'without a trusted certificate'

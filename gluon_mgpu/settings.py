@@ -188,9 +188,10 @@ def check_settings(chapter: str, settings: dict) -> dict:
     ``num_epochs`` contradicts ``run``. What `Devices` carry is taken from there.
     """
     known = {setting.name: setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters}
-    for name in settings.keys() - known:
-        names = ', '.join(name for name in known if name not in ('num_gpus', 'batch_size', 'lr'))
-        raise ValueError(f'{name}: {chapter} has no such setting; it has {names}')
+    for name in settings:
+        if name not in known:
+            names = ', '.join(name for name in known if name not in ('num_gpus', 'batch_size', 'lr'))
+            raise ValueError(f'{name}: {chapter} has no such setting; it has {names}')
     values = {name: setting.checked(settings.get(name, setting.default_of(chapter))) for name, setting in known.items()}
     num_gpus, run = values['num_gpus'], values['run']
     if isinstance(values['devices'], str):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .data import load_data_fashion_mnist
-from .data.batches import check_data, num_outputs
+from .data.batches import check_data
 from .data.label_smoothing import SmoothedLabels
 from .devices import devices_from
 from .networks.resnet import check_network
@@ -39,11 +39,7 @@ class Setup:
                      check_data(values['data'], batch_size, self.net))
         self.run.check_data(*self.data)
         if values['label_smoothing']:
-            classes = 10 if self.net is None else num_outputs(self.net, next(iter(self.data[0]))[0].shape)
-            if classes is None:
-                raise ValueError(f'label_smoothing {values["label_smoothing"]}: the outputs of net are unknown; '
-                                 'initialize it and call it with one batch before training')
-            self.data = SmoothedLabels(self.data[0], values['label_smoothing'], classes), self.data[1]
+            self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]
         if self.net is not None:
             check_network(self.net, self.dtype)
         gc.collect()  # free the networks of earlier calls, because Gluon's blocks are in reference cycles

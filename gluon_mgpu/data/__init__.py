@@ -34,9 +34,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         ``'fashion-mnist'``, ``'mnist'``, ``'glyphs'`` (generated, needs no network) or ``'auto'``:
         Fashion-MNIST if it is found or can be downloaded, else glyphs.
     data_dir : path, optional
-        A folder that contains ``fashion-mnist/`` and ``mnist/``, or is one of them. Default: the environment
-        variable GLUON_MGPU_DATA. If you name a folder, only that folder is searched. Missing files are an error;
-        nothing is downloaded. Otherwise the user's cache folder is used.
+        A folder that contains ``fashion-mnist/`` and ``mnist/``, or is one of them; only this folder is searched. By
+        default the environment variable GLUON_MGPU_DATA; if that is not set, the cache folder, with downloads.
     train_size : int, optional
         Use only the first `train_size` training rows.
     log : callable
@@ -58,8 +57,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
 def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple[BatchIterator, BatchIterator]:
     """Return iterators over Fashion-MNIST; the same as ``load_data('fashion-mnist', batch_size)``.
 
-    Source: D2L 23.7, ``load_data_fashion_mnist``. Here `resize` must be 28 or None: both chapters train on
-    28x28 images.
+    Source: D2L 23.7, ``load_data_fashion_mnist``. Here `resize` must be 28 or None.
     """
     if resize not in (None, 28):
         raise ValueError(f'resize {resize!r}: images are 28x28, as in both chapters; leave it out')

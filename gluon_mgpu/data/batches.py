@@ -34,17 +34,14 @@ class BatchIterator:
     shuffle : bool
         Take the rows in a new order in each epoch.
     shard : (rank, size)
-        Yield only this shard of each batch: the rows that `split_and_load` would move to device ``rank`` of ``size``,
-        possibly none.
+        Yield only the rows of each batch that `split_and_load` would move to device ``rank`` of ``size``.
 
     Attributes
     ----------
     epoch : int
         The number of epochs started. A resumed run sets it to the epochs already done.
-    num_rows, num_classes : int
-        Rows, and largest label plus 1, of the dataset with all its shards.
-    digest : str
-        Hash of the dataset, the same for all shards.
+    num_rows, num_classes, digest : int, int, str
+        Rows, largest label plus 1, and hash of the dataset with all its shards.
     """
 
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,

@@ -9,20 +9,20 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pooch
-from requests.exceptions import HTTPError, RequestException, SSLError, Timeout
+from requests.exceptions import HTTPError, RequestException, SSLError
 from tqdm import tqdm
 
 from .folders import FILES, DownloadError, find
 
 ANSWER_TIMEOUT = 5  # seconds in which all mirrors together must answer
-READ_TIMEOUT = 10   # seconds in which at least one of these pieces must arrive:
-PIECE = 2**12       # bytes
+READ_TIMEOUT, PIECE = 10, 2**12  # a mirror must send at least one piece of these bytes in these seconds
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 
 
@@ -64,8 +64,8 @@ MIRRORS = {
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created if necessary.
 
-    Source: D2L downloads through MXNet's dataset classes, which know a single host. Raises DownloadError if no mirror
-    has the files (without network, after `ANSWER_TIMEOUT` seconds) or `folder` cannot be used.
+    Raises DownloadError if no mirror has the files (without network, after `ANSWER_TIMEOUT` seconds), or `folder`
+    cannot be used. Source: D2L downloads through MXNet's dataset classes, which know a single host.
     """
     folder, title = Path(folder), TITLES[dataset]
     pooch.get_logger().setLevel('WARNING')  # otherwise it prints a line per file
@@ -88,31 +88,23 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
 
 
 def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
-    """Yield each mirror, in order, with what is wrong with it, or ''.
-
-    Threads ask all mirrors at the same time. The timeouts of requests do not limit the look-up of host names.
-    """
-    problems = {}
-
-    def check(mirror):
-        head = pooch.HTTPDownloader(timeout=ANSWER_TIMEOUT)
-        try:
-            found = head(mirror.url + FILES[-1], None, None, check_only=True)
-            problems[mirror.url] = '' if found else 'without the files'
-        except SSLError:
-            problems[mirror.url] = 'without a trusted certificate'
-        except (OSError, ValueError) as error:
-            # A ValueError is a wrong setting, such as ALL_PROXY; other errors of requests are those of the network
-            unreachable = isinstance(error, RequestException) and not isinstance(error, ValueError)
-            problems[mirror.url] = 'unreachable' if unreachable else f'not asked, {error}'
-
-    threads = [threading.Thread(target=check, args=(mirror,), daemon=True) for mirror in mirrors]
+    """Yield each mirror, in order, with what is wrong with it, or ''. All are asked at the same time."""
+    has_file = pooch.HTTPDownloader(timeout=ANSWER_TIMEOUT)
+    # In threads also because the timeouts of requests do not limit the look-up of host names
+    answers = [_in_thread(has_file, mirror.url + FILES[-1], None, None, True) for mirror in mirrors]
     deadline = time.monotonic() + ANSWER_TIMEOUT
-    for thread in threads:
-        thread.start()
-    for mirror, thread in zip(mirrors, threads):
-        thread.join(max(0, deadline - time.monotonic()))
-        yield mirror, problems.get(mirror.url, 'unreachable')
+    for mirror, answer in zip(mirrors, answers):
+        try:
+            problem = '' if answer.result(max(0, deadline - time.monotonic())) else 'without the files'
+        except SSLError:
+            problem = 'without a trusted certificate'
+        except ValueError as error:  # a wrong setting, such as ALL_PROXY
+            problem = f'not asked, {error}'
+        except (RequestException, futures.TimeoutError):
+            problem = 'unreachable'
+        except OSError as error:  # such as missing certificates
+            problem = f'not asked, {error}'
+        yield mirror, problem
 
 
 def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
@@ -126,7 +118,7 @@ def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
                     os.replace(Path(temporary) / name, folder / name)
     except HTTPError as error:
         return f'answered with HTTP status {error.response.status_code}'
-    except RequestException:
+    except (RequestException, futures.TimeoutError):
         return 'stopped sending or is too slow'
     except ValueError:
         return 'sent a file with a wrong checksum'
@@ -134,28 +126,31 @@ def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
 
 
 def _fetch(store: pooch.Pooch, name: str, progress: bool) -> None:
-    """Download a file; raise Timeout if less than `PIECE` bytes arrive in `READ_TIMEOUT` seconds.
-
-    A thread downloads it, and is left behind then: no timeout of requests notices a mirror that sends single bytes.
-    """
-    errors: list[Exception] = []
-
-    def fetch():
-        try:
-            store.fetch(name, downloader=pooch.HTTPDownloader(bar, chunk_size=PIECE, timeout=READ_TIMEOUT))
-        except (OSError, ValueError) as error:
-            errors.append(error.with_traceback(None))  # a traceback would keep the connection open
-
+    """Download a file; raise TimeoutError if less than `PIECE` bytes arrive in `READ_TIMEOUT` seconds."""
     # file: a bar that is disabled would not count. total: pooch evaluates bool(bar), which needs it
     with tqdm(desc=name, total=1, unit='B', unit_scale=True, leave=False,
               file=None if progress else io.StringIO()) as bar:
-        thread = threading.Thread(target=fetch, daemon=True)
-        thread.start()
+        # In a thread, because no timeout of requests notices a mirror that sends single bytes
+        file = _in_thread(store.fetch, name, None, pooch.HTTPDownloader(bar, chunk_size=PIECE, timeout=READ_TIMEOUT))
         before = -1
-        while thread.is_alive() and bar.n > before:
+        while not file.done() and bar.n > before:
             before = bar.n
-            thread.join(READ_TIMEOUT)
-        if thread.is_alive():
-            raise Timeout
-    if errors:
-        raise errors.pop()
+            futures.wait([file], READ_TIMEOUT)
+        try:
+            file.result(0)
+        finally:
+            del file  # its error refers to this frame; the cycle would keep the connection open
+
+
+def _in_thread(work: Callable, *args) -> futures.Future:
+    """Call a function in a daemon thread, which may be left behind."""
+    result: futures.Future = futures.Future()
+
+    def call():
+        try:
+            result.set_result(work(*args))
+        except Exception as error:
+            result.set_exception(error.with_traceback(None))  # a traceback would keep the connection open
+
+    threading.Thread(target=call, daemon=True).start()
+    return result

@@ -5,6 +5,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from ..base.checks import full_path
+
 FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
          't10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz')
 
@@ -45,21 +47,16 @@ def named_folder(dataset: str, data_dir: str | os.PathLike) -> Path:
 
     Raises ValueError if files are missing or a folder is not readable.
     """
+    data_dir = Path(full_path('data_dir', os.fspath(data_dir))).absolute()
+    folder = data_dir / dataset
     try:
-        data_dir = Path(data_dir).expanduser().absolute()
-    except (RuntimeError, KeyError):  # KeyError: Python 3.9
-        raise ValueError(f'{data_dir}: unknown home folder; write the full path') from None
-    # The files of both datasets have the same names: only the folder's name distinguishes the datasets
-    folders = [data_dir / dataset, data_dir] if data_dir.name == dataset else [data_dir / dataset]
-    missing = {}
-    for folder in folders:
-        try:
-            missing[folder] = [name for name in FILES if not find(folder, name)]
-        except OSError as error:
-            raise ValueError(f'{folder}: cannot be read ({error.strerror}); make it readable') from None
-        if not missing[folder]:
-            return folder
-    # Report the folder that has most of the files; if none has any, the one that the user named
-    folder = min(reversed(folders), key=lambda folder: len(missing[folder]))
-    raise ValueError(f'{folder}: {", ".join(missing[folder])} missing; put the four files of {dataset} there, or '
-                     'name another folder with --data-dir')
+        # The files of both datasets have the same names: only the folder's name distinguishes the datasets
+        if data_dir.name == dataset and not any(find(folder, name) for name in FILES):
+            folder = data_dir
+        missing = [name for name in FILES if not find(folder, name)]
+    except OSError as error:
+        raise ValueError(f'{folder}: cannot be read ({error.strerror}); make it readable') from None
+    if missing:
+        raise ValueError(f'{folder}: {", ".join(missing)} missing; put the four files of {dataset} there, or name '
+                         'another folder with --data-dir')
+    return folder

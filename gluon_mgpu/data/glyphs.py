@@ -25,7 +25,7 @@ TRAIN_FONTS = (
 TEST_FONTS = ('cmr10', 'cmb10', 'cmss10', 'cmtt10', 'cmmi10')
 NUM_TRAIN, NUM_TEST = 60_000, 10_000
 ARRAYS = ('train_images', 'train_labels', 'test_images', 'test_labels')  # names in the cached file
-FORMAT = 1       # of the cached file; increase it when a change gives other images for the same seed
+FORMAT = 1       # of the cached file; increase it when a change gives other images
 
 SIZE = 28        # side of an image in pixels
 ZOOM = 4         # pixels of a drawn letter per pixel of an image
@@ -120,19 +120,17 @@ def vary_ink(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
     return numpy.clip(X * 255, 0, 255).astype(numpy.uint8)
 
 
-def load(cache_dir: Path | None, seed: int = 0) -> tuple[tuple, tuple]:
+def load(cache_dir: Path | None) -> tuple[tuple, tuple]:
     """Return (train_images, train_labels), (test_images, test_labels): uint8 (n, 28, 28) and int32 (n,) each.
 
     Generates the dataset (a few seconds) and stores it in `cache_dir` for the next call, also from two processes at
     the same time. A damaged file there is replaced. If `cache_dir` is None or not writable, nothing is stored.
-    Another `seed` gives other images of the same kind.
     """
-    path = Path(cache_dir) / f'glyphs-v{FORMAT}-seed{seed}.npz' if cache_dir else None
-    arrays = _cached(path) if path else None
-    if arrays is None:
-        train = make(numpy.random.default_rng((seed, 0)), TRAIN_FONTS, NUM_TRAIN)
-        test = make(numpy.random.default_rng((seed, 1)), TEST_FONTS, NUM_TEST)
-        arrays = [*train, *test]
+    path = cache_dir and Path(cache_dir) / f'glyphs-v{FORMAT}.npz'
+    arrays = path and _cached(path)
+    if not arrays:
+        arrays = [*make(numpy.random.default_rng((0, 0)), TRAIN_FONTS, NUM_TRAIN),
+                  *make(numpy.random.default_rng((0, 1)), TEST_FONTS, NUM_TEST)]
         if path:
             content = io.BytesIO()
             numpy.savez(content, **dict(zip(ARRAYS, arrays)))

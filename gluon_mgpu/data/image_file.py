@@ -23,32 +23,23 @@ def read_image(path) -> numpy.ndarray:
             with Image.open(path) as file:
                 if file.mode == 'F' or (file.mode == 'I' and file.format == 'TIFF'):  # their range is unknown
                     raise ValueError('its pixels have 32 bits')
-                upright = _eight_bits(ImageOps.exif_transpose(file)).convert('RGBA')
+                upright = ImageOps.exif_transpose(file)
+                if upright.mode.startswith('I'):  # 16 bits: keep the upper 8; Pillow itself would clip at 255
+                    upright = Image.fromarray((numpy.asarray(upright) // 256).astype('uint8'))
+                transparent = upright.convert('RGBA').convert('LA')
     except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
         reason = getattr(error, 'strerror', None) or error
         raise ValueError(f'{path}: cannot be read as an image ({reason}); use a PNG or JPEG file') from None
-    grey, opacity = (numpy.asarray(upright.convert('LA'), int)[..., i] for i in range(2))
+    grey, opacity = (numpy.asarray(transparent, int)[..., i] for i in range(2))
     background = 255 if (grey * opacity).sum() < 127.5 * opacity.sum() else 0
     grey = ((grey * opacity + background * (255 - opacity)) // 255).astype('uint8')
     edge = numpy.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
     if edge.mean() > 127.5:
         grey = 255 - grey
-    return numpy.asarray(_square(Image.fromarray(grey)), 'float32') / 255
-
-
-def _eight_bits(image):
-    """Return a 16-bit grey image with its upper 8 bits; Pillow itself would clip it at 255."""
-    from PIL import Image
-    if not image.mode.startswith('I'):
-        return image
-    return Image.fromarray((numpy.asarray(image) // 256).astype('uint8'))
-
-
-def _square(image):
-    """Return the image scaled to SIDE x SIDE pixels on black. `ImageOps.pad` fails for some very long images."""
-    from PIL import Image
+    image = Image.fromarray(grey)
+    # `ImageOps.pad` fails for some very long images
     width, height = (max(1, round(SIDE * side / max(image.size))) for side in image.size)
     square = Image.new('L', (SIDE, SIDE))
     square.paste(image.resize((width, height), Image.Resampling.LANCZOS),
                  (round((SIDE - width) / 2), round((SIDE - height) / 2)))
-    return square
+    return numpy.asarray(square, 'float32') / 255

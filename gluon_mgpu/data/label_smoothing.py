@@ -5,20 +5,22 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..mxnet_setup.compat import np, npx
+from .batches import num_outputs
 
 
 class SmoothedLabels:
     """Batches whose labels are probabilities (n, num_classes) instead of class numbers (n,).
 
-    The class of a row gets the probability 1 - `epsilon`, to which the rest adds in equal parts for all classes.
-    Other attributes are those of `batches`.
+    The class of a row gets the probability 1 - `epsilon`, to which the rest adds in equal parts for all classes. There
+    are as many as `net` has outputs, by default 10. Other attributes are those of `batches`.
 
     Source: Szegedy et al., Rethinking the Inception architecture for computer vision, 2016.
     """
 
-    def __init__(self, batches: Iterable, epsilon: float, num_classes: int):
+    def __init__(self, batches: Iterable, epsilon: float, net: Any = None):
         self._batches: Any = batches
-        self._epsilon, self._num_classes = epsilon, num_classes
+        self._epsilon, self._net = epsilon, net
+        self._num_classes = 10 if net is None else None
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -27,6 +29,10 @@ class SmoothedLabels:
         if 'epoch' in vars(self):  # set by `Run.batches`
             self._batches.epoch = self.epoch
         for X, y in self._batches:
+            self._num_classes = self._num_classes or num_outputs(self._net, X.shape)
+            if self._num_classes is None:
+                raise ValueError(f'label_smoothing {self._epsilon}: the outputs of net are unknown; initialize it and '
+                                 'call it with one batch before training')
             # A worker may have no rows
             chosen = npx.one_hot(np.array(y), self._num_classes) if len(y) else np.zeros((0, self._num_classes))
             yield X, (1 - self._epsilon) * chosen + self._epsilon / self._num_classes

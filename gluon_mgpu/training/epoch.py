@@ -30,12 +30,11 @@ class DivergenceError(JobError, ValueError):
 class CurrentEpoch:
     """The epoch that a run is in, possibly continued after an interruption, or not begun yet.
 
-    Its `number` is from 1. `num_batches` of `length`, 0 if unknown, were queued, also before the interruption. The
-    other numbers are of the time when the devices were last waited for. `training` is True from `begin` until they have
-    finished the last batch.
+    Its `number` is from 1. `num_batches` of `length`, 0 if unknown, were queued, also before the interruption, in which
+    the devices have trained for `seconds`. `training` is True from `begin` until they have finished the last batch.
 
-    Losses are read from the devices some batches after they were queued. Several workers exchange the losses that they
-    have read, and add them up at the next read, so that none waits for another.
+    Losses are read some batches after they were queued. Several workers exchange the losses that they have read, and
+    add them up at the next read, so that none waits for another.
     """
 
     def __init__(self, number: int, workers: Workers, progress: Progress, num_batches: int = 0, epoch_length: int = 0,

@@ -302,14 +302,14 @@ def test_an_empty_folder_name_in_the_environment_is_ignored(tmp_path, monkeypatc
 @pytest.mark.parametrize('asked', ['mnist', 'fashion-mnist', 'auto'])
 def test_the_home_folder_of_an_unknown_user(asked):
     assert error_of(asked, 32, data_dir='~nosuchuser/x') == (
-        '~nosuchuser/x: unknown home folder; write the full path')
+        'data_dir ~nosuchuser/x: must be the full path, because this home folder is unknown')
 
 
 @pytest.mark.parametrize('asked', ['mnist', 'fashion-mnist'])
 def test_no_home_folder(no_home, data_dir, asked, monkeypatch):
     assert error_of(asked, 32) == f'{NO_HOME}; {NO_HOME_REMEDY}'
     message = error_of(asked, 32, data_dir='~/data')
-    assert message == '~/data: unknown home folder; write the full path'
+    assert message == 'data_dir ~/data: must be the full path, because this home folder is unknown'
     assert_holds(load_data(asked, 32, data_dir=data_dir), ARRAYS[asked], asked)
     data_dir.rename(data_dir.with_name('gluon-mgpu'))
     monkeypatch.setenv('XDG_CACHE_HOME', str(data_dir.parent))

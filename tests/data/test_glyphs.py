@@ -124,12 +124,11 @@ def test_generated_once_and_then_read(tmp_path, small, monkeypatch):
     assert_same(glyphs.load(tmp_path / 'new' / 'cache'), first)
 
 
-def test_each_seed_and_format_has_a_file(tmp_path, small, monkeypatch):
-    zero, one = glyphs.load(tmp_path, seed=0), glyphs.load(tmp_path, seed=1)
-    assert (zero[0][0] != one[0][0]).any() and (zero[1][0] != one[1][0]).any()
+def test_each_format_has_a_file(tmp_path, small, monkeypatch):
+    glyphs.load(tmp_path)
     monkeypatch.setattr(glyphs, 'FORMAT', glyphs.FORMAT + 1)
     glyphs.load(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def damages(content: bytes) -> dict:

@@ -12,7 +12,9 @@ from gluon_mgpu.training.run import Run
 
 
 def test_labels_by_hand():
-    batches = SmoothedLabels([(np.zeros((2, 1)), np.array([2, 0])), (np.zeros((0, 1)), np.zeros(0))], 0.3, 3)
+    net = gluon.nn.Dense(3, in_units=1)
+    net.initialize()
+    batches = SmoothedLabels([(np.zeros((2, 1)), np.array([2, 0])), (np.zeros((0, 1)), np.zeros(0))], 0.3, net)
     (_, y), (_, none) = batches
     numpy.testing.assert_allclose(y.asnumpy(), [[0.1, 0.1, 0.8], [0.8, 0.1, 0.1]], rtol=1e-6)
     assert none.shape == (0, 3) and len(batches) == 2
@@ -21,7 +23,7 @@ def test_labels_by_hand():
 def test_the_loss_by_numpy(rng):
     """(1 - eps) times the loss of the label, plus eps times the mean loss of all classes."""
     y_hat, y = rng.normal(size=(5, 10)).astype('float32'), rng.integers(0, 10, 5)
-    (_, smoothed), = SmoothedLabels([(np.array(y_hat), np.array(y))], 0.2, 10)
+    (_, smoothed), = SmoothedLabels([(np.array(y_hat), np.array(y))], 0.2)
     expected = 0.8 * oracle.numpy_loss(y_hat, y) + 0.2 * numpy.mean([oracle.numpy_loss(y_hat, numpy.full(5, c))
                                                                      for c in range(10)], axis=0)
     numpy.testing.assert_allclose(cross_entropy(np.array(y_hat), smoothed).asnumpy(), expected, rtol=1e-5)
@@ -52,13 +54,22 @@ def test_the_order_of_the_rows_is_that_of_the_epoch(devices):
     """As without smoothing: another order in each epoch, the same in a resumed run."""
     images = numpy.zeros((8, 28, 28), 'uint8')
     data = BatchIterator(images, numpy.arange(8), 8, 'x', shuffle=True)
-    smoothed = SmoothedLabels(data, 0.1, 8)
+    smoothed = SmoothedLabels(data, 0.1)
     orders = []
     for epoch in (0, 1, 0):
         smoothed.epoch = epoch
         (_, y), = smoothed
         orders.append(y.asnumpy().argmax(axis=1).tolist())
     assert orders[0] == orders[2] != orders[1]
+
+
+def test_batches_that_can_be_read_once(devices):
+    """The outputs of the network are counted without reading a batch."""
+    batches = [(np.ones((4, 3)), np.zeros(4, dtype='int32'))] * 3
+    run = Run(1, quiet=True)
+    concise.train(2, 4, 0.1, devices=devices[:2], data=(iter(batches), batches), net=gluon.nn.Dense(10, in_units=3),
+                  run=run, label_smoothing=0.1)
+    assert run.num_steps == 3
 
 
 @pytest.mark.parametrize('value', [1, -0.1, 'x'])

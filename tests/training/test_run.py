@@ -107,7 +107,7 @@ def test_a_run_continues_after_completed_epochs():
     assert epochs == [3] and [e.epoch for e in run.history] == [1, 2, 3]
 
 
-def test_quiet_shows_nothing(capsys):
+def test_quiet_shows_only_warnings(capsys):
     run = Run(num_epochs=1, quiet=True)
     for _ in run.epochs(NO_PARAMETERS):
         feed(run, [[[1.0]], [[1.0]]])
@@ -115,6 +115,8 @@ def test_quiet_shows_nothing(capsys):
     run.print_summary(['cpu(0)'])
     captured = capsys.readouterr()
     assert captured.out == captured.err == ''
+    run.warn('a full disk')
+    assert capsys.readouterr() == ('', 'a full disk\n')
 
 
 def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, capsys):

@@ -968,7 +968,7 @@ def test_the_same_report_again(batches):
     ({'make': lambda devices: [SHARED.initialize(ctx=devices, force_reinit=True), SHARED]},
      'make returns the same network at each call: create a new one in it'),
     ({'make': lambda devices: len}, 'make returned builtin_function_or_method without parameters: return the network'),
-    ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device in 5 batches: it must update'),
+    ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device in 5 batches: it must'),
     ({'make': lambda devices: [np.ones(3)]}, 'make returned list without parameters'),
     ({'make': lambda devices: [params[:4 - i] for i, params in enumerate(make_arrays(devices))]},
      r'make puts 3 parameters on cpu\(1\), and 4 on the first device: every device needs its own copy of all'),

@@ -615,6 +615,14 @@ def test_weight_decay_that_differs(fault, batches):
     assert 'each row counts once, to three digits, but something else differs' in report.diagnosis[0]
 
 
+def test_a_step_that_updates_no_device(batches):
+    def train_batch(state, X, y, devices):
+        if len(devices) == 1:
+            step_from_scratch(state, X, y, devices)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert 'the update leaves out cpu(0), leaves out cpu(1), leaves out cpu(2).' in report.diagnosis[0]
+
+
 def test_another_learning_rate_on_each_device(batches):
     def train_batch(state, X, y, devices):
         step_from_scratch(state, X, y, devices)

@@ -49,7 +49,7 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
         return _lines(f'{where}: what the step keeps from the batches before, such as momentum, differs between '
                       'devices', 'keep it on every device, and update it after every batch, including devices without '
                       'rows', 'Without the batches before, from the same parameters, this does not happen.')
-    weights, same = _row_weights(several, found), partial(_same, precision=PRECISION[several.dtype])
+    weights, same = _row_weights(several, found), partial(numpy.allclose, rtol=0, atol=PRECISION[several.dtype])
     if weights is not None:
         fault, remedy = _explain(weights, devices, same)
         table = [f'{device}: {", ".join(map(_number, row))}' for device, row in zip(devices, weights)]
@@ -120,7 +120,7 @@ def _explain(weights: numpy.ndarray, devices: list[str], same: Callable) -> tupl
     if same(weights, 1):
         return ('each row counts once, to three digits, but something else differs',
                 'add weight decay, or a term of the loss without rows, once in each step and equally on all devices')
-    if same(weights, weights[:, :1]) and not same(weights, ratio):
+    if same(weights, weights[:, :1]) and (same(ratio, 0) or not same(weights, ratio)):
         faults = [f'leaves out {device}' if same(row, 0) else f'counts {_number(row[0])} times on {device}'
                   for device, row in zip(devices, weights) if not same(row, 1)]
         return (f'the update {", ".join(faults)}', 'update all devices, with the same learning rate; '
@@ -141,10 +141,6 @@ def _explain(weights: numpy.ndarray, devices: list[str], same: Callable) -> tupl
         fault = 'each device has the same weight whatever its rows, a mean of means'
     return fault, ('use all rows; sum the losses on each device and the gradients over all devices, without means; '
                    'divide once, by the rows of the whole batch or by the batch size')
-
-
-def _same(values, others, precision: float) -> bool:
-    return numpy.allclose(values, others, rtol=0, atol=precision)
 
 
 def _number(weight: float) -> str:

@@ -590,6 +590,71 @@ def test_momentum_that_is_not_on_all_devices(momentum_on, batches):
     assert f'{batch}: what the step keeps from the batches before, such as momentum, differs' in report.diagnosis[0]
 
 
+@pytest.mark.parametrize('fault', ['weight decay', 'loss', 'first device'])
+def test_weight_decay_that_differs(fault, batches):
+    """On each device before the sum, as a term of each loss, or on one device only."""
+    def decayed(l, params):
+        return l.sum() + 0.1 * (params[0] ** 2).sum() if fault == 'loss' else l
+
+    def train_batch(state, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [decayed(LOSS(network(X_shard, params), y_shard), params)
+                  for X_shard, params, y_shard in zip(X_shards, state, y_shards)]
+        for l in ls:
+            l.backward()
+        if fault != 'loss':
+            for params in state if fault == 'weight decay' else state[:1] * (len(devices) > 1):
+                for param in params:
+                    param.grad[:] += 0.1 * param
+        for arrays in zip(*state):
+            scratch.allreduce([array.grad for array in arrays])
+        for params in state:
+            scratch.sgd(params, LR, len(X))
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert 'each row counts once, to three digits, but something else differs' in report.diagnosis[0]
+
+
+def test_a_step_that_updates_no_device(batches):
+    def train_batch(state, X, y, devices):
+        if len(devices) == 1:
+            step_from_scratch(state, X, y, devices)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert 'the update leaves out cpu(0), leaves out cpu(1), leaves out cpu(2).' in report.diagnosis[0]
+
+
+def test_another_learning_rate_on_each_device(batches):
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices)
+        for param in state[1] if len(devices) > 1 else []:
+            param[:] -= LR * param.grad / len(X)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.diagnosis[0].endswith('of 12 rows: the update counts 2 times on cpu(1).')
+
+
+def test_a_division_by_zero(batches):
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices, batch_size=max(len(X) - len(devices) + 1, 0) if len(X) < 3 else None)
+        if len(X) < len(devices):
+            for param in state[-1]:
+                param[:] *= float('nan')
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert 'batch 4, of 2 rows: parameters become NaN or infinite' in report.diagnosis[0]
+
+
+def test_a_step_that_keeps_values_elsewhere(batches):
+    """A second training does not start as the first did."""
+    velocities = {}
+
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices)
+        for param in state[0]:
+            velocities[param.shape] = 0.9 * velocities.get(param.shape, 0) - LR * param.grad.copy() / len(X)
+            param[:] += 0.9 * velocities[param.shape]
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.diagnosis[0].endswith('or it keeps values that make does not return.')
+
+
 @pytest.mark.parametrize('draw', [lambda X: npx.dropout(X, p=0.5), lambda X: X * np.random.normal(size=(1, 6))])
 def test_random_numbers_on_each_device(draw, batches):
     def train_batch(state, X, y, devices):
@@ -639,7 +704,8 @@ def test_small_faults_are_printed(fault, batches):
 
 
 @pytest.mark.parametrize('mistake', ['', 'no sum'])
-def test_a_step_that_updates_every_second_batch(mistake, batches):
+@pytest.mark.parametrize('every, found_in', [(2, 'batch 2, of 10 rows'), slow(3, 'batch 3, of 12 rows')])
+def test_a_step_that_updates_after_several_batches(every, found_in, mistake, batches):
     def make(devices):
         return types.SimpleNamespace(rows=0, batches=0, **make_accumulating(devices))
 
@@ -649,7 +715,7 @@ def test_a_step_that_updates_every_second_batch(mistake, batches):
                 l = LOSS(network(X_shard, params), y_shard)
             l.backward()
         state.rows, state.batches = state.rows + len(X), state.batches + 1
-        if state.batches % 2:
+        if state.batches % every:
             return
         for arrays in zip(*state.params):
             if not mistake:
@@ -662,7 +728,7 @@ def test_a_step_that_updates_every_second_batch(mistake, batches):
     report = check_data_parallel(make, train_batch, batches)
     assert report.ok is not mistake, report
     if mistake:
-        assert 'batch 2, of 10 rows: the sum of the gradients does not reach' in report.diagnosis[0]
+        assert f'{found_in}: the sum of the gradients does not reach' in report.diagnosis[0]
 
 
 def test_few_rows_are_read_and_few_states_made(batches):
@@ -716,7 +782,43 @@ def test_a_step_that_fails_after_updating_some_devices(batches):
         step_from_scratch(state, X, y, devices)
     report = check_data_parallel(make_arrays, train_batch, batches)
     assert report.ok
-    assert 'of 2 rows are not checked, because the step raises AssertionError (no message)' in report.notes[0]
+    assert 'of 2 rows are not checked, because the step raises AssertionError (AssertionError)' in report.notes[0]
+
+
+def test_a_step_that_takes_whole_batches_only(batches):
+    def train_batch(state, X, y, devices):
+        assert len(X) == 12, 'not a whole batch'
+        step_from_scratch(state, X, y, devices)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.ok and 'over batches of 12, 12 rows' in report.title
+    assert all('are not checked, because the step raises AssertionError (not a whole' in note for note in report.notes)
+
+
+@pytest.mark.parametrize('dtype', ['float16', slow('float32')])
+@pytest.mark.parametrize('factor', [1, slow(1.05), 3])
+def test_a_step_that_casts_to_another_dtype(factor, dtype, batches):
+    """Parameters in float64 do not make such a step exact."""
+    def train_batch(device_params, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            hidden = [(X_shard.reshape(-1, 6, 1).astype(dtype) * W.reshape(1, 6, 5).astype(dtype)).sum(axis=1)
+                      for X_shard, (W, *_) in zip(X_shards, device_params)]
+            ls = [LOSS(np.dot(np.tanh(h.astype(b.dtype) + b), W2) + b2, y_shard)
+                  for h, (_, b, W2, b2), y_shard in zip(hidden, device_params, y_shards)]
+        for l in ls:
+            l.backward()
+        for params in device_params[len(ls):]:
+            for param in params:
+                param.grad[:] = 0
+        for arrays in zip(*device_params):
+            scratch.allreduce([array.grad for array in arrays])
+        for params in device_params:
+            scratch.sgd(params, LR * (factor if len(devices) > 1 else 1), len(X))
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.ok is (factor == 1) and 'in its own dtype' in report.title, report
+    if factor != 1:
+        found = re.search(r'the update is (\S+) times that of one device', report.diagnosis[0])
+        assert float(found[1]) == pytest.approx(factor, abs=0.01)  # as precise as weights are measured there
 
 
 @pytest.mark.slow
@@ -874,7 +976,7 @@ def test_the_same_report_again(batches):
     ({'make': lambda devices: [SHARED.initialize(ctx=devices, force_reinit=True), SHARED]},
      'make returns the same network at each call: create a new one in it'),
     ({'make': lambda devices: len}, 'make returned builtin_function_or_method without parameters: return the network'),
-    ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device: it must update those'),
+    ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device in 5 batches: it must'),
     ({'make': lambda devices: [np.ones(3)]}, 'make returned list without parameters'),
     ({'make': lambda devices: [params[:4 - i] for i, params in enumerate(make_arrays(devices))]},
      r'make puts 3 parameters on cpu\(1\), and 4 on the first device: every device needs its own copy of all'),

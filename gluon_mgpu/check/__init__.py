@@ -11,16 +11,15 @@ from ..base.checks import integer
 from ..devices import check_devices
 from ..distributed.workers import Workers
 from ..mxnet_setup.compat import mx
-from .comparison import compare, divides_by_own_rows
+from .comparison import compare, divides_by_own_rows, rounds
 from .diagnosis import diagnose
 from .user_step import Training, prepare
 
 MAX_LINES = 8
 DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
 BATCH_NORM = 'batch norm ({}): each device normalizes by its own rows; checked with fixed statistics.'
-OWN_ROWS = ('the update by a batch is the mean of those by its halves: it seems to be divided by the rows of its own '
-            'batch. With 60,000 rows in batches of 256, the last 96 weigh 2.7 times as much as others. Dividing by the '
-            'batch size avoids that.')
+OWN_ROWS = ('the update seems to be divided by the rows of its own batch. With 60,000 rows in batches of 256, the last '
+            '96 then weigh 2.7 times as much as others. Dividing by the batch size avoids that.')
 NOT_CHECKED = ('Not checked: mistakes that one device makes as well, running statistics, and missing copies between '
                'devices, which only GPUs report.')
 
@@ -81,9 +80,13 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         Training(make if workers else lambda devices, _: make(devices), train_batch, devices, job), batches[0])
     found = shown = compare(several, batches)
     if not found.changed:
-        raise ValueError('train_batch changes no parameter on one device: it must update those that make returns')
+        raise ValueError(f'train_batch changes no parameter on one device in {len(found.batches)} batches: it must '
+                         'update those that make returns')
     if found.wrong and batch_norm:
         several = replace(several, fixed_statistics=True)
+        found = compare(several, batches)
+    if found.wrong and several.dtype and rounds(several, *batches[0]):
+        several = replace(several, dtype=None)
         found = compare(several, batches)
     ok = not found.wrong
     shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
@@ -108,10 +111,10 @@ def _cut(batches: Iterable, k: int) -> list:
     read: list = []
     rows = 0
     for batch in batches:
-        read.append([a.asnumpy() if hasattr(a, 'asnumpy') else a for a in batch])
-        if len(read[-1]) != 2 or not all(hasattr(a, 'shape') for a in read[-1]):
+        if len(batch) != 2 or not all(hasattr(a, 'shape') for a in batch):
             raise ValueError('batches must be a list of (X, y), two arrays each: join several inputs in the columns of '
                              'X')
+        read.append([a.asnumpy() if hasattr(a, 'asnumpy') else a for a in batch])
         rows += len(read[-1][1])
         if rows >= sum(sizes):
             break

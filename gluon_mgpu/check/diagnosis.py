@@ -13,7 +13,7 @@ from functools import partial
 import numpy
 
 from ..data.shards import shard_rows
-from .comparison import Comparison, compare, largest
+from .comparison import Comparison, compare, joined, largest
 from .user_step import Training
 
 RESIDUAL = {'float64': 1e-4, None: 0.2}   # relative to what another row changes
@@ -24,37 +24,48 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
     """Return fault, remedy and evidence, one line each, for a step whose parameters differ from one device's."""
     start, *others = several.values()
     if any(largest(start, other).any() for other in others) and not compare(several, batches, start).wrong:
-        return ['WRONG: the devices start with different parameters. From the same ones, k devices equal one.',
-                'Do: draw the parameters once, and copy them to all devices.']
+        return _lines('WRONG: the devices start with different parameters',
+                      'draw the parameters once, and copy them to all devices',
+                      'From the same parameters, k devices equal one.')
     several = replace(several, plain_sgd=True)
     found = compare(several, batches, start)
     if not found.wrong:
-        return ['WRONG: the state of the optimizer differs. With plain SGD instead, k devices equal one.',
-                'Do: update every device after every batch, including devices without rows.']
+        return _lines('WRONG: the state of the optimizer differs',
+                      'update every device after every batch, including devices without rows',
+                      'With plain SGD instead, k devices equal one.')
     n = len(found.batches[-1][1])
     where = (f'WRONG in {len(found.wrong)} of {len(found.rows)} parameters after batch {len(found.batches)}, of {n} '
              f'{"row" if n == 1 else "rows"}')
+    if not numpy.isfinite([differences for _, *differences in found.rows]).all():
+        return _lines(f'{where}: parameters become NaN or infinite',
+                      'look for a division by 0, such as the mean of no rows', '')
     if not compare(replace(several, zero_gradients=True), batches, start).wrong:
         idle = f', from {", ".join(devices[n:])} without rows' if n < len(devices) else ''
-        return [f'{where}: the gradient of the batch before is added{idle}.',
-                'Do: set the gradients of devices without rows to zero before the sum: param.grad[:] = 0, or '
-                "net.collect_params().zero_grad() before backward(); with grad_req 'add', those of all devices.", '',
-                'If all gradients are set to zero before each step, this does not happen.']
+        return _lines(f'{where}: the gradient of the batch before is added{idle}',
+                      'set the gradients of devices without rows to zero before the sum: param.grad[:] = 0, or '
+                      "net.collect_params().zero_grad() before backward(); with grad_req 'add', those of all devices",
+                      'If all gradients are set to zero before each step, this does not happen.')
     if _is_right_alone(several, found):
-        return [f'{where}: what the step keeps from the batches before, such as momentum, differs between devices.',
-                'Do: keep it on every device, and update it after every batch, including devices without rows.', '',
-                'Without the batches before, from the same parameters, this does not happen.']
-    weights, same = _row_weights(several, found), partial(_same, precision=PRECISION[several.dtype])
-    if weights is not None and not same(weights, 1):
+        return _lines(f'{where}: what the step keeps from the batches before, such as momentum, differs between '
+                      'devices', 'keep it on every device, and update it after every batch, including devices without '
+                      'rows', 'Without the batches before, from the same parameters, this does not happen.')
+    weights, same = _row_weights(several, found), partial(numpy.allclose, rtol=0, atol=PRECISION[several.dtype])
+    if weights is not None:
         fault, remedy = _explain(weights, devices, same)
-        return [f'{where}: {fault}.', f'Do: {remedy}.', '', 'Weight of each row in the update of each device; 1 is '
-                'right:', *(f'{device}: {", ".join(map(_number, row))}' for device, row in zip(devices, weights))]
+        table = [f'{device}: {", ".join(map(_number, row))}' for device, row in zip(devices, weights)]
+        return _lines(f'{where}: {fault}', remedy, 'Weight of each row in the update of each device; 1 is right:',
+                      *table)
     if _is_random(several, found):
-        return ['NOT CHECKED: the step draws random numbers, such as npx.dropout, and k devices draw others than one.',
-                'Do: for the check, leave them out, or draw them for the whole batch before it is split.', '',
-                'With another seed, one device computes something else as well.']
-    return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may '
-            'be clipped, rows may influence each other, weight decay may differ, or the optimizer is not SGD.']
+        return _lines('NOT CHECKED: the step draws random numbers, such as npx.dropout, and k devices draw others than '
+                      'one; or it keeps values that make does not return',
+                      'for the check, leave random numbers out, or draw them for the whole batch before it is split',
+                      'Repeated with another seed, one device computes something else as well.')
+    return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may be clipped, rows '
+            'may influence each other, labels may belong to other rows, or the optimizer is not SGD.']
+
+
+def _lines(fault: str, remedy: str, *evidence: str) -> list[str]:
+    return [f'{fault}.', f'Do: {remedy}.', '', *evidence]
 
 
 def _is_right_alone(several: Training, found: Comparison) -> bool:
@@ -68,26 +79,21 @@ def _is_right_alone(several: Training, found: Comparison) -> bool:
 
 def _is_random(several: Training, found: Comparison) -> bool:
     """Return whether the last batch changes the parameters on one device otherwise with another seed."""
-    one = several.on_one_device()
-    first, second = (_after(replace(one, seed=seed), found, found.batches[-1])[0] for seed in (0, 1))
-    return bool(largest([first], [second]) > RESIDUAL['float64'] * largest([first], [_joined(found.before, found)]))
+    one, before = several.on_one_device(), joined(found.before[i] for i in found.wrong)
+    [first], [second] = (_after(replace(one, seed=seed), found, found.batches[-1]) for seed in (0, 1))
+    return bool(abs(first - second).max() > RESIDUAL['float64'] * abs(first - before).max())
 
 
 def _after(training: Training, found: Comparison, batch: Sequence) -> numpy.ndarray:
     """Return the parameters that are wrong, joined, on each device, after a step from the values before the last one.
 
-    The batch before comes first, because a step may update only after every second batch.
+    The batches before come first, because a step may update only after several.
     """
     training = replace(training)
-    for earlier in found.batches[-2:-1]:
+    for each in [*found.batches[:-1], batch]:
         training.assign(found.before)
-        training.step(*earlier)
-    training.assign(found.before)
-    return numpy.stack([_joined(values, found) for values in training.step(*batch)])
-
-
-def _joined(values: Sequence, found: Comparison) -> numpy.ndarray:
-    return numpy.concatenate([values[i].ravel() for i in found.wrong])
+        values = training.step(*each)
+    return numpy.stack([joined(arrays[i] for i in found.wrong) for arrays in values])
 
 
 def _row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
@@ -111,12 +117,16 @@ def _explain(weights: numpy.ndarray, devices: list[str], same: Callable) -> tupl
     """Return fault and remedy for the weights of the rows in the update of each device."""
     n, first, ratio = weights.shape[1], weights[0], weights[0, 0]
     shards = [shard_rows(n, i, len(devices)) for i in range(min(n, len(devices)))]
-    left_out = [device for device, row in zip(devices, weights) if same(row, 0)]
-    alone = [device for device, row, shard in zip(devices, weights, shards) if same(numpy.delete(row, shard), 0)]
-    if left_out:
-        return (f'the update leaves out {", ".join(left_out)}',
-                'update every device; ignore_stale_grad=True skips devices without rows')
+    if same(weights, 1):
+        return ('each row counts once, to three digits, but something else differs',
+                'add weight decay, or a term of the loss without rows, once in each step and equally on all devices')
+    if same(weights, weights[:, :1]) and (same(ratio, 0) or not same(weights, ratio)):
+        faults = [f'leaves out {device}' if same(row, 0) else f'counts {_number(row[0])} times on {device}'
+                  for device, row in zip(devices, weights) if not same(row, 1)]
+        return (f'the update {", ".join(faults)}', 'update all devices, with the same learning rate; '
+                'ignore_stale_grad=True skips devices without rows')
     if not same(weights, first):
+        alone = [device for device, row, shard in zip(devices, weights, shards) if same(numpy.delete(row, shard), 0)]
         return (f'the sum of the gradients does not reach {", ".join(alone) or "all devices"}',
                 'sum the gradients over the devices, and write the sum into their arrays: total.copyto(data[i]), not '
                 "data[i] = total; a Trainer needs kvstore='device', not None")
@@ -131,10 +141,6 @@ def _explain(weights: numpy.ndarray, devices: list[str], same: Callable) -> tupl
         fault = 'each device has the same weight whatever its rows, a mean of means'
     return fault, ('use all rows; sum the losses on each device and the gradients over all devices, without means; '
                    'divide once, by the rows of the whole batch or by the batch size')
-
-
-def _same(values, others, precision: float) -> bool:
-    return numpy.allclose(values, others, rtol=0, atol=precision)
 
 
 def _number(weight: float) -> str:

@@ -65,7 +65,7 @@ class Training:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
         state = self.state
         if self.zero_gradients:
-            for _, array in chain(*self.params().values()):
+            for _, array in chain(*self.params()):
                 array.grad[:] = 0
         _seed(self.seed)
         X, y = (np.array(a, dtype=(a.dtype.kind == 'f' and self.dtype) or a.dtype) for a in (X, y))
@@ -74,17 +74,17 @@ class Training:
 
     def values(self) -> list:
         """Return the values of the parameters on each device of all workers; blocks."""
-        values = [[array.asnumpy() for _, array in named] for named in self.params().values()]
+        values = [[array.asnumpy() for _, array in on_device] for on_device in self.params()]
         return [*chain(*self.workers.allgather(values))]
 
     def assign(self, values: Sequence) -> None:
         """Set the parameters on each device to these values."""
-        for named in self.params().values():
-            for (_, array), value in zip(named, values):
+        for on_device in self.params():
+            for (_, array), value in zip(on_device, values):
                 assign(array, value)
 
-    def params(self) -> dict:
-        """Return [(name, array), ...] of the parameters on each device."""
+    def params(self) -> list:
+        """Return [(name, array), ...] of the parameters on each device that has some."""
         on: dict = {}
         for name, array in find(self.state, mx.nd.NDArray):
             if array.grad is not None:
@@ -100,7 +100,7 @@ class Training:
             if len(named) != num_params:
                 raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first '
                                  'device: every device needs its own copy of all')
-        return on
+        return [*on.values()]
 
     def gluon_params(self) -> list:
         """Return Gluon's parameters."""
@@ -120,17 +120,15 @@ def prepare(several: Training, batch: tuple) -> tuple[Training, list[str]]:
     layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
     recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
     trial = replace(several, dtype=None if recurrent else 'float64')
-    again, shared = trial.on_one_device(), False
+    again = trial.on_one_device()
+    if any(map(is_, one.gluon_params(), again.gluon_params())):
+        raise ValueError('make returns the same network at each call: create a new one in it')
     try:
-        shared = any(map(is_, one.gluon_params(), again.gluon_params()))
         again.step(*batch)  # first, because errors of several devices are not all raised at once
         trial.step(*batch)
-        several = replace(trial)  # without the state, to free its memory
     except Exception:  # the step cannot compute in float64, or not at all
-        pass
-    if shared:
-        raise ValueError('make returns the same network at each call: create a new one in it')
-    return several, layers
+        return several, layers
+    return replace(trial), layers  # without the state, to free its memory
 
 
 def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:

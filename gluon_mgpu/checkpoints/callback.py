@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -23,9 +22,9 @@ NUM_KEPT = 2
 class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
-    For each checkpoint, it waits for the devices and for the previous file, copies the state to CPU memory, and writes
-    the file in a background thread while training continues. If the newest file cannot be written, it warns at the end
-    of the epoch, and training continues; with `require`, the run ends.
+    For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If writing fails,
+    training continues, with a warning before the next epoch if the newest file could not be written; with `require`,
+    the run ends.
 
     After `Stopped`, the caller calls `save_on_stop`, which writes a last checkpoint.
 
@@ -51,9 +50,6 @@ class CheckpointCallback(Callback):
         self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
         self.resume, self.require, self.resume_command = resume, require, resume_command
-        # Never shut down, because `save_on_stop` writes after `train_end`
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix='checkpoint')
-        self._pending_write: Future | None = None
         self._problem = ''              # why the last checkpoint could not be written, until reported
         self._last: Path | None = None  # newest complete checkpoint
 
@@ -78,35 +74,36 @@ class CheckpointCallback(Callback):
                 raise CheckpointError(f'{self.resume}: {error}') from None
             self._last = Path(self.resume)
 
+    def epoch_begin(self, run: Run) -> None:
+        """Warn if the last checkpoint could not be written."""
+        if self._problem:
+            run.warn(f'{self._problem}; the run continues')
+        self._problem = ''
+
     def batch_end(self, run: Run) -> None:
         """Write a checkpoint every `every` steps."""
         if self.every and run.num_steps % self.every == 0:
             self._save(run)
 
     def epoch_end(self, run: Run) -> None:
-        """Write a checkpoint if the run is complete or `every` is None; report a failed one."""
+        """Write a checkpoint if the run is complete or `every` is None."""
         if run.complete or not self.every:
             self._save(run)
-        if run.complete:
-            self._wait_for_writer()
-        self._report_problem(run)
 
     def train_end(self, run: Run) -> None:
-        """Wait for the background thread; warn if the last checkpoint could not be written."""
-        self._wait_for_writer()
+        """Warn if the last checkpoint could not be written."""
         if self._problem:
             run.warn(self._problem)
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
         """Write a last checkpoint, and return a `Stopped` that says how to resume."""
         self._save(run)
-        self._wait_for_writer()
         # Workers above rank 0 know no checkpoint; their line is not printed
         advice = f'resume with: {self.resume_command}' if self.resume_command and self._last else ''
         return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self._problem, advice))))
 
     def _save(self, run: Run) -> None:
-        """Copy the state to CPU memory and start writing it; waits for the devices and the previous checkpoint."""
+        """Wait for the devices, and write a checkpoint; a failure is reported later, unless `require` is set."""
         run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         for name, arrays in snapshot.arrays.items():
@@ -115,13 +112,17 @@ class CheckpointCallback(Callback):
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
-        self._wait_for_writer()
-        if self.require:
-            self._report_problem(run)
-        self._pending_write = self._writer.submit(self._write, snapshot, {'run': run.state(), 'config': self.config})
+        self._problem = ''
+        try:
+            self._write(snapshot, {'run': run.state(), 'config': self.config})
+        except OSError as error:
+            last = f'the newest one is {self._last.name}' if self._last else 'there is no earlier one'
+            self._problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
+            if self.require:
+                raise JobError(self._problem) from None
 
     def _write(self, snapshot: Snapshot, metadata: dict) -> None:
-        """Write a checkpoint and remove old ones; runs in the background thread."""
+        """Write a checkpoint and remove old ones."""
         steps = metadata['run']['num_steps']
         path = self.folder / f'checkpoint-{steps:08}.safetensors'
         self._same_folder.check()
@@ -133,22 +134,6 @@ class CheckpointCallback(Callback):
         for other in older[NUM_KEPT - 1:]:
             with contextlib.suppress(OSError):  # the next checkpoint tries again
                 other.unlink()
-
-    def _wait_for_writer(self) -> None:
-        if self._pending_write:
-            write, self._pending_write, self._problem = self._pending_write, None, ''
-            try:
-                write.result()
-            except OSError as error:
-                last = f'the newest one is {self._last.name}' if self._last else 'there is no earlier one'
-                self._problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
-
-    def _report_problem(self, run: Run) -> None:
-        problem, self._problem = self._problem, ''
-        if problem and self.require:
-            raise JobError(problem)
-        if problem:
-            run.warn(f'{problem}; the run continues')
 
 
 def _place(run: Run) -> str:

@@ -1,9 +1,6 @@
-"""Cut the graph of a network at its batch norms.
+"""Cut the graph of a network at its batch norms, where `parallel.norm` combines the statistics of all devices.
 
     piece: convolution | norm | piece: batch norm, relu, convolution | norm | piece: batch norm, relu, dense
-
-At each norm, `parallel.sync_batch_norm` combines the statistics of all devices, with which the batch norm at the
-beginning of the next piece computes.
 """
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ TRUE = ('True', '1')  # in a graph of MXNet 1.9, of MXNet 2
 class BatchNorm(NamedTuple):
     """A batch norm at which a network is cut.
 
-    The next piece begins with it: it computes ``scale * (X - mean) / sqrt(variance + eps) + shift``. `X`, `gamma` and
-    `beta` are names of arrays, `arguments` those of scale, shift, mean and variance.
+    The next piece begins with ``scale * (X - mean) / sqrt(variance + eps) + shift``. `X`, `gamma` and `beta` are names
+    of arrays, `arguments` those of scale, shift, mean and variance.
     """
 
     X: str

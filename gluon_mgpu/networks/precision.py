@@ -1,7 +1,6 @@
 """Lower precision inside a network: bfloat16 on CPUs that support it, float16 on GPUs.
 
-Convolutions and the arrays between layers have the lower precision: half the bytes, about twice the products per
-second. Parameters, batch norm, the loss and the update stay float32.
+Convolutions and the arrays between layers have it. Parameters, batch norm, the loss and the update stay float32.
 """
 from __future__ import annotations
 

@@ -38,12 +38,9 @@ class Residual(HybridBlock):
 def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequential:
     """Return a slightly modified ResNet-18, (n, c, h, w) -> (n, num_classes), which is not initialized.
 
-    Source: D2L 13.6.1, ``resnet18``; this one can be hybridized. Each device's batch norm computes mean and variance
-    from its own rows and keeps its own running statistics, so the results on k devices are close to those on one
-    device, not equal; `parallel.sync_batch_norm` makes them equal up to rounding.
-
-    `dtype` is the precision of the convolutions and of the arrays between layers, see `precision`. If it is not
-    float32, the network must be hybridized.
+    Source: D2L 13.6.1, ``resnet18``; this one can be hybridized, and must be if `dtype` (see `precision`) is not
+    float32. Each device's batch norm uses its own rows, so the results on k devices are close to those on one device,
+    not equal; `parallel.sync_batch_norm` makes them equal up to rounding.
     """
     def resnet_block(num_channels, num_residuals, first_block=False):
         blk = nn.HybridSequential()
@@ -71,8 +68,8 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
     return net
 
 
-def check_network(net: gluon.HybridBlock, dtype: str) -> gluon.HybridBlock:
-    """Return `net` if it can be trained instead of ResNet-18; otherwise raise ValueError."""
+def check_network(net: gluon.HybridBlock, dtype: str) -> None:
+    """Raise ValueError if `net` cannot be trained instead of ResNet-18."""
     if not isinstance(net, gluon.HybridBlock):
         raise ValueError(f'net is a {type(net).__name__}: must be a gluon.HybridBlock, such as nn.HybridSequential')
     modes = {param.grad_req for param in net.collect_params().values()}
@@ -83,4 +80,3 @@ def check_network(net: gluon.HybridBlock, dtype: str) -> gluon.HybridBlock:
                          "it to 'write'")
     if dtype != 'float32':
         raise ValueError(f'dtype {dtype!r} is for ResNet-18, and net is given: leave out one of the two')
-    return net

@@ -1,9 +1,8 @@
 """Graphs whose memory is allocated once per device, for operators that were tested with it.
 
 MXNet can keep the memory of a graph between calls and plan it for the whole graph (``static_alloc``, ``static_shape``).
-That is fast, but wrong for some operators of MXNet 1.9. The gradient of PReLU's slope is wrong if the gradient of its
-input is written in place; a transposed convolution whose weight is copied crashes. So only graphs of `TESTED` operators
-run in this way. tests/networks/test_static.py compares each of these operators with plain Gluon.
+That is fast, but wrong for some operators of MXNet 1.9: a transposed convolution whose weight is copied crashes. So
+only graphs of `TESTED` operators run in this way. tests/networks/test_static.py compares each with plain Gluon.
 """
 from __future__ import annotations
 
@@ -15,9 +14,8 @@ from typing import Any
 from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, mx
 from .operators import operators_of
 
-# Each combination of shapes and dtypes needs an operator with its own memory. In each mode (training, evaluation),
-# four are enough for full batches and a smaller last one, if the rows of a device differ by one. With `shares` and
-# parts there can be more; then some are created again in each step
+# Each combination of shapes and dtypes needs an operator with its own memory. In each mode, four are enough for full
+# batches and a smaller last one. With `shares` and parts there can be more; then some are created again in each step
 MAX_OPERATORS = 4
 
 # The names of MXNet 1.9 and 2
@@ -64,7 +62,7 @@ class TracedGraph:
         return self._operator(*((array.shape, array.dtype) for array in arrays))
 
     def arrays_on(self, device: Context) -> list | None:
-        """Return the values of the parameters on a device; None if they or their gradients are not as at the start."""
+        """Return the arrays of the parameters on a device; None if they or their gradients are others than at first."""
         if not self._params:
             return []
         self._params[0].data(device)  # raises an error if they are not on this device
@@ -84,11 +82,10 @@ def is_tested(graph: Any) -> bool:
 def cached_op(graph: Any, names: list, params: list | None) -> Callable:
     """Return an operator that runs a graph (a symbol), with static memory unless `params` is None.
 
-    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
-    Does not block. The arrays for `params` must be the same, with the same gradients, in each call on a device. MXNet
-    writes these gradients where the first backward pass has written them. If that pass adds up several gradients of a
-    parameter, this is temporary memory, and the parameter never gets a gradient again. A copy in the graph (`isolate`)
-    prevents this.
+    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph. The
+    arrays for `params` must be the same, with the same gradients, in each call on a device. MXNet writes these
+    gradients where the first backward pass has written them. If that pass adds up several gradients of a parameter,
+    this is temporary memory, and the parameter never gets a gradient again. A copy (`isolate`) prevents this.
     """
     inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]
@@ -102,10 +99,9 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
 
 
 def isolate(graph: Any, names: list[str]) -> Any:
-    """Return the same graph with copies of some inputs (`names`) and of its output.
+    """Return the same graph with copies of some inputs (`names`) and of its output, which differ at each call.
 
-    These arrays, or their gradients, differ at each call. If an operator used them directly, the engine would prepare
-    it again at each call, with another scratch area.
+    If an operator used them directly, the engine would prepare it again at each call, with another scratch area.
     """
     inputs = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray()
               for name in names if name in graph.list_inputs()}

@@ -24,9 +24,9 @@ def explain_errors(name: str) -> Iterator[None]:
 def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str]]:
     """Return the graph of an initialized block (a symbol with one output) and the names of its variables for `args`.
 
-    The graph is that of the present mode, training or not. A parameter's variable is ``param.var().name``. Infers
-    unknown shapes of parameters; does not block. Raises ValueError if the block cannot be traced, returns several
-    arrays, uses a parameter that it does not know, or does not use one of unknown shape.
+    The graph is that of the present mode, training or not. A parameter's variable is ``param.var().name``. If the first
+    argument is None, the shapes of all parameters must be known. Raises ValueError if the block cannot be traced,
+    returns several arrays, uses a parameter that it does not know, or does not use one of unknown shape.
     """
     kind, names = type(block).__name__, [f'data_{i}' for i in range(len(args))]
     symbols = [_variable(name) for name in names]
@@ -35,37 +35,37 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str]]:
             graph = result = _trace_mxnet1(block, args, symbols)
         else:
             graph, result = trace_deferred(block, args, symbols)
-    if isinstance(result, (list, tuple)):
-        raise ValueError(f'{kind} returns a list or tuple: only a block that returns one array, not in a list, can be '
-                         'hybridized here; use its own hybridize()')
-    params = {param.var().name: param for param in block.collect_params().values()}
-    unknown = set(graph.list_inputs()) - params.keys() - set(names)
-    if unknown:
-        raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer an '
-                         'attribute, or add it to a HybridSequential')
+        if isinstance(result, (list, tuple)):
+            raise ValueError(f'{kind} returns a list or tuple: only a block that returns one array, not in a list, can '
+                             'be hybridized here; use its own hybridize()')
+        params = {param.var().name: param for param in block.collect_params().values()}
+        unknown = set(graph.list_inputs()) - params.keys() - set(names)
+        if unknown:
+            raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer '
+                             'an attribute, or add it to a HybridSequential')
+        if args[0] is not None:
+            _check_shapes(graph, names, args)
     return _separate_biases(graph, {name for name, param in params.items() if param.grad_req != 'null'}), names
 
 
 def _trace_mxnet1(block, args, symbols):
-    graph, params = block(*symbols), block.collect_params().values()
-    try:
-        for param in params:
-            param.list_data()
-    except gluon.parameter.DeferredInitializationError:  # Gluon does the same at the first call
+    graph = block(*symbols)
+    deferred = [param for param in block.collect_params().values() if param._deferred_init]
+    if deferred:  # Gluon does the same at the first call
         try:
             block.infer_shape(*args)
         except KeyError as unused:
             raise ValueError(f'{type(block).__name__} does not use its parameter {unused}, whose shape is '
                              'therefore unknown: remove that layer, or give it in_units or in_channels') from None
-        for param in params:
-            param._finish_deferred_init()
+    for param in deferred:
+        param._finish_deferred_init()
     return graph
 
 
 def trace_deferred(block: Callable, arrays: Sequence, symbols: list) -> tuple[Any, Any]:
     """Return the graph of what `block` computes from the arrays, on MXNet 2, and what it returns.
 
-    The symbols are the variables of the graph, in the order of the arrays.
+    `symbols` become the variables for the arrays.
     """
     from mxnet import _deferred_compute as deferred
     arrays = [array.detach() for array in arrays]
@@ -78,10 +78,7 @@ def trace_deferred(block: Callable, arrays: Sequence, symbols: list) -> tuple[An
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
-    """Call a function with symbols instead of the arrays in `args`, so that it returns its graph, a symbol.
-
-    Also returns the names of the arrays in the graph, in the order of `leaves`.
-    """
+    """Return the graph of a function, and the names of its variables for the arrays in `args`, in order."""
     symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
@@ -89,8 +86,11 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
     symbolic.__kwdefaults__ = function.__kwdefaults__
     symbols = [[_variable(f'{i}_{j}') for j in range(len(arg))] if isinstance(arg, list) else _variable(f'{i}')
                for i, arg in enumerate(args)]
+    names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(function.__name__):
-        return _separate_biases(symbolic(*symbols), set()), [symbol.name for symbol in leaves(symbols)]
+        graph = _separate_biases(symbolic(*symbols), set())
+        _check_shapes(graph, names, leaves(args))
+    return graph, names
 
 
 def leaves(values: Any) -> list:
@@ -111,6 +111,12 @@ class _SymbolicNpx:
 
 def _variable(name: str):
     return mx.sym.var(name).as_np_ndarray()
+
+
+def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
+    """Raise MXNet's error now, instead of at the first call, if operators do not work for the shapes of the arrays."""
+    shapes = {name: array.shape for name, array in zip(names, arrays)}
+    graph.infer_shape_partial(**{name: shapes[name] for name in graph.list_inputs() if name in shapes})
 
 
 def _separate_biases(graph: Any, trained: set[str]) -> Any:

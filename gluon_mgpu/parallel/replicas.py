@@ -1,6 +1,6 @@
 """A network on all devices: its forward and backward pass, its gradients, and devices that get no rows.
 
-The network is a Gluon network, the result of `hybridized` or `SyncBatchNorm`, or lists of parameters, one per device.
+It is a Gluon network, the result of `hybridized` or `SyncBatchNorm`, or lists of parameters, one per device.
 """
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon, np
+from ..networks.tracing import leaves
 from .flat import flattened
 from .split import split_and_load
 from .sync_batch_norm import SyncBatchNorm
@@ -38,13 +39,13 @@ def gradients(net: Any, devices: list) -> list:
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
-    """Prepare the devices that got no rows of the batch `X` for the update; does not block.
+    """Prepare the devices that got no rows of the batch `X` for the update, see `zero_grad`; does not block.
 
-    Their gradients become zero, or stay as they are with ``grad_req='add'``. Their batch norm statistics are updated
-    with the first row of `X`; each device computes its statistics itself. (`SyncBatchNorm` has updated all devices'
-    statistics already.)
+    Their batch norm statistics are updated with the first row of `X`. (`SyncBatchNorm` has updated those of all.)
     """
     idle_devices = devices[len(X):]
+    if not idle_devices:
+        return
     if not hasattr(net, 'collect_params'):
         for gradient in gradients(net[len(X):], idle_devices):
             gradient[:] = 0
@@ -52,7 +53,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     for device in idle_devices if len(X) and not isinstance(net, SyncBatchNorm) else ():
         with autograd.record():
             y_hat = net(*split_and_load(X[:1], [device]))
-        y_hats = list(y_hat) if isinstance(y_hat, (list, tuple)) else [y_hat]
+        y_hats = leaves(y_hat)
         autograd.backward(y_hats, [np.zeros_like(y_hat) for y_hat in y_hats])  # updates the statistics on MXNet 2
     zero_grad(net, idle_devices)
 
@@ -63,9 +64,8 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All are marked as written
     by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
     """
-    for param in net.collect_params().values() if devices else ():
-        if param.grad_req != 'null':
-            for device in devices:
-                if param.grad_req == 'write':
-                    param.grad(device)[:] = 0
-                param.data(device)._fresh_grad = True
+    for gradient in gradients(net, devices):
+        gradient[:] = 0
+    for param in net.collect_params().values():
+        for device in devices if param.grad_req != 'null' else ():
+            param.data(device)._fresh_grad = True

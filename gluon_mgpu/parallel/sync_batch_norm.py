@@ -53,13 +53,15 @@ class SyncBatchNorm(HybridizedBlock):
         """Return the output for each shard of a batch, while autograd records; does not block after the first call.
 
         `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network.
-        With several workers, it may be empty. Raises ValueError outside training mode, without shards, if
-        ``autograd.backward`` was called instead of `backward` for the previous batch, or if the network cannot be
-        traced or has another batch norm than ``gluon.nn.BatchNorm``.
+        With several workers, it may be empty. Raises ValueError outside training mode, without shards, for two on one
+        device, if ``autograd.backward`` was called instead of `backward` for the previous batch, or if the network
+        cannot be traced or has another batch norm than ``gluon.nn.BatchNorm``.
         """
         if not autograd.is_training() or (not X_shards and self._workers.size == 1):
             raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
                              'without training, call net(X)')
+        if len({X.ctx for X in X_shards}) < len(X_shards):
+            raise ValueError(f'X_shards are on {[X.ctx for X in X_shards]}: pass one array per device')
         self._outdated, self._pending = self._pending.y_hats if self._pending else [], None
         _check_not_reached(self._outdated, 'autograd.backward(ls) ends at the outputs of SyncBatchNorm: call '
                                            'net.backward(ls)')

@@ -282,6 +282,16 @@ def test_evaluation_after_training_sees_the_statistics_of_the_last_batch(devices
         assert (immediately == fast(X)).all()
 
 
+def test_layers_on_the_devices_in_another_order(devices):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(3, in_units=4), gluon.nn.Dense(2, in_units=3))
+    net[0].initialize(init.One(), ctx=devices)
+    net[1].initialize(init.One(), ctx=devices[::-1])
+    fast = hybridized(net)
+    for device in devices:
+        assert fast(np.ones((1, 4), ctx=device)).tolist() == [[12, 12]]
+
+
 def test_dropout_is_random_in_training_and_off_in_evaluation(devices):
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dropout(0.5))
@@ -422,9 +432,13 @@ def test_a_network_that_cannot_be_traced_is_an_error(devices, tmp_path):
     def takes_rows(X):
         return X[[0, 1]]
 
+    def takes_last(X):  # MXNet 1.9's symbols cannot
+        return X[-1]
+
     X = np.ones((2, 3), ctx=devices[0])
     networks = {'unknown': unknown, 'Unknown': Unknown(), 'asks': asks, 'takes_rows': takes_rows}
     if MXNET_MAJOR < 2:
+        networks['takes_last'] = takes_last
         net = gluon.nn.Dense(2)
         net.initialize(ctx=devices)
         net.hybridize()
@@ -436,6 +450,12 @@ def test_a_network_that_cannot_be_traced_is_an_error(devices, tmp_path):
     for name, network in networks.items():
         with pytest.raises(ValueError, match=rf'^{name} cannot be traced \(.*\): use it without hybridized\(\)'):
             hybridized(network)(X)
+
+
+@pytest.mark.parametrize('argument', [3, None, 'X'])
+def test_an_argument_that_is_no_array_is_an_error(argument, devices):
+    with pytest.raises(ValueError, match='^<lambda> cannot be traced'):
+        hybridized(lambda X, k: X if k is None else X * 2)(np.ones(1, ctx=devices[0]), argument)
 
 
 def test_another_number_of_arrays_is_an_error(devices):

@@ -64,6 +64,12 @@ def test_no_parts(device_list):
         Devices(device_list(2), parts=0)
 
 
+def test_shards_instead_of_a_batch(device_list):
+    X = np.ones((2, 2))
+    with pytest.raises(ValueError, match='cannot split a tuple: pass an array'):
+        backward((X, X), np.zeros(4), weights_on(device_list(2)), Devices(device_list(2), parts=2))
+
+
 @pytest.mark.parametrize('num_rows', [8, 7, 3, 1])
 @pytest.mark.parametrize('parts', [1, 2, 3])
 def test_gradients_are_sums_over_all_parts(num_rows, parts, device_list):

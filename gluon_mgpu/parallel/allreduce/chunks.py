@@ -10,12 +10,10 @@ from .algorithm import Cost, Traffic, algorithm
 def ring(data: list) -> Traffic:
     """Send chunks around a ring, so that all devices send at the same time.
 
-    The arrays are cut into k chunks. Chunk c starts on device c and moves to the next device 2 (k - 1) times. In the
-    first k - 1 steps, each device adds its own part (reduce-scatter); then the chunk is the sum. In the other k - 1
-    steps, each device keeps a copy (all-gather).
-
-    If k does not divide the number of elements, chunks are uneven, or fewer than k. Source: Patarasuk and Yuan,
-    Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
+    Of k chunks of the arrays, chunk c starts on device c and moves to the next device 2 (k - 1) times. In the first
+    k - 1 steps, each device adds its own part (reduce-scatter); then the chunk is the sum. In the other k - 1 steps,
+    each device keeps a copy (all-gather). Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
+    clusters of workstations, 2009.
     """
     traffic, k = Traffic(data), len(data)
     devices = [array.ctx for array in data]
@@ -45,11 +43,10 @@ def _halving_doubling_cost(k: int) -> Cost:
 def halving_doubling(data: list) -> Traffic:
     """Exchange halves of the arrays between pairs of devices, then quarters of them between other pairs, and so on.
 
-    With k a power of two, the arrays are cut into k chunks, and the numbers of two partners differ in one binary digit.
-    At first, a block is the whole array. In each step, a device sends the half of its block that belongs to its
-    partner, adds what it receives to its own half, and keeps only that as its block (reduce-scatter by recursive
-    halving). After log2 k steps, block i is chunk i, the sum. Then the same pairs, in reverse order, exchange their
-    blocks, which doubles them (all-gather by recursive doubling).
+    The arrays are cut into k chunks, a power of two. The numbers of two partners differ in one binary digit. In each
+    step, a device sends the half of its block (first the whole array) that belongs to its partner, adds what it
+    receives to its own half, and keeps only that as its block (reduce-scatter). After log2 k steps, block i is chunk i,
+    the sum. Then the same pairs, in reverse order, exchange their blocks, which doubles them (all-gather).
 
     With other k, each device beyond the largest power of two first adds its array to that of a device below it, and
     gets the sum from there at the end. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective

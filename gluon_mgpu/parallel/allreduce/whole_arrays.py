@@ -51,9 +51,8 @@ def tree(data: list) -> Traffic:
 def kvstore(data: list) -> Traffic:
     """Sum with MXNet's KVStore 'device', which ``gluon.Trainer`` uses.
 
-    MXNet does not report its traffic, so it is counted as a star with the first device as the hub: ``CommDevice``
-    (src/kvstore/comm.h) copies all arrays to one device, sums there, and copies the sum to each. In MXNet's profiler,
-    the hub was the first of three and of four devices.
+    MXNet does not report its traffic, so it is counted as a star: ``CommDevice`` (src/kvstore/comm.h) copies all arrays
+    to one device, sums there, and copies the sum to each. In MXNet's profiler, that was the first device.
     """
     traffic, hub = Traffic(data), data[0]
     if len(data) > 1 and hub.size:

@@ -184,10 +184,10 @@ class Operators:
     def _pooling(self, op, X, kernel=None, pool_type='max', global_pool=False, stride=None, pad=(), layout='NC',
                  pooling_convention='valid', count_include_pad=True, **_):
         require(layout.startswith('NC'), f'layout {layout}')
-        operator, settings = {'max': ('MaxPool', {}), 'avg': ('AveragePool', {
-            'count_include_pad': int(count_include_pad)})}[pool_type]
+        operator = {'max': 'MaxPool', 'avg': 'AveragePool'}[pool_type]
         if global_pool:
             return self.add(f'Global{operator}', X)
+        settings = {'count_include_pad': int(count_include_pad)} if pool_type == 'avg' else {}
         return self.add(operator, X, kernel_shape=kernel, strides=stride, pads=pad * 2 or None,
                         ceil_mode={'valid': 0, 'full': 1}[pooling_convention], **settings)
 

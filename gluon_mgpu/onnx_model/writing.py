@@ -16,7 +16,7 @@ from ..mxnet_setup.compat import mx, np
 from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
 from ..networks.resnet import resnet18
-from ..training.parameters import by_name, wait
+from ..training.parameters import by_name, copies, wait
 from .network import Network
 
 LENET = ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
@@ -57,9 +57,10 @@ def write_chapter(net: Any, path: str | os.PathLike, lenet: Callable | None,
         arguments.append(net[0] if net and isinstance(net[0], (list, tuple)) else net)
         net, names['param_names'] = lenet, LENET
     elif any(isinstance(layer, Cast) for layer in getattr(unwrapped(net), '_children', {}).values()):
-        low, net = by_name(net), resnet18(10)
-        for param, trained in zip(by_name(net).values(), low.values()):
-            param._load_init(trained.list_data()[0], trained.list_ctx()[:1])
+        low = [*copies(net).values()]
+        net = resnet18(low[-1][0].size)  # the bias of the last layer
+        for param, arrays in zip(by_name(net).values(), low):
+            param._load_init(arrays[0], [arrays[0].ctx])
     write_model(net, path, *arguments, **names, log=log)
 
 

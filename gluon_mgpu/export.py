@@ -114,7 +114,7 @@ def _export_files(args: argparse.Namespace) -> None:
     with semantics_of(examples[0]), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
         (Path(folder) / 'net-symbol.json').write_text(json.dumps(graph))
-        net = gluon.SymbolBlock.imports(f'{folder}/net-symbol.json', inputs, args.params)
+        net = gluon.SymbolBlock.imports(f'{folder}/net-symbol.json', inputs, args.params, ignore_extra=True)
     to_onnx(net, out, *examples, input_names=inputs)
 
 

@@ -254,6 +254,15 @@ def test_the_files_of_net_export(exported, capsys):
     assert_equal(found, exported(np.array(X)).asnumpy())
 
 
+def test_parameters_that_the_graph_does_not_use(exported):
+    """They are left out, as in a graph that was cut off before the last layers."""
+    params = mx.nd.load('net-0000.params')
+    mx.nd.save('more.params', {**params, 'arg:unused': next(iter(params.values()))})
+    for name, out in (('more.params', 'a.onnx'), ('net-0000.params', 'b.onnx')):
+        assert export.main(['net-symbol.json', name, '--shape', '1,2,8,8', '--out', out]) == 0
+    assert Path('a.onnx').read_bytes() == Path('b.onnx').read_bytes()
+
+
 @pytest.fixture
 def module_files(tmp_path, monkeypatch):
     """A function that writes the checkpoint of a Module and returns its results for an array in prediction mode."""

@@ -10,7 +10,7 @@ from onnx import ModelProto, checker, helper, numpy_helper, shape_inference
 from ..base.machine import versions
 from ..base.program import reason
 from ..networks.graph import Array, Graph
-from .operators import Operators, tensor_type
+from .operators import Operators
 
 OPSET, IR_VERSION = 18, 8
 
@@ -43,7 +43,7 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
     def info(array: Array, name: str):
         sizes = [size if size == other else 'batch' if size == first.shape[batch_axis] else None
                  for size, other in zip(array.shape, array.other)]
-        return helper.make_tensor_value_info(name, tensor_type(array.dtype), sizes)
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(array.dtype)), sizes)
 
     used = {name for node in model.nodes for name in node.input}
     onnx_graph = helper.make_graph(

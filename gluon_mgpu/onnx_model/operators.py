@@ -140,7 +140,8 @@ class Operators:
 
     def cast(self, X: Any, dtype: str) -> Any:
         """Convert to a dtype."""
-        return X if getattr(X, 'dtype', None) == dtype else self.Cast(X, to=tensor_type(dtype))
+        return X if getattr(X, 'dtype', None) == dtype else self.Cast(
+            X, to=helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))
 
     def reshape(self, X: Any, array: Array) -> str:
         """Reshape to the shape of an array."""
@@ -326,8 +327,3 @@ class Operators:
         require(op.kind != 'dot' or B.rank <= 2, 'more than two dimensions')
         return self.MatMul(self.swap(A, A.rank, -2, -1) if transpose_a else A,
                            self.swap(B, B.rank, -2, -1) if transpose_b else B)
-
-
-def tensor_type(dtype: str) -> int:
-    """Return ONNX's number of a dtype."""
-    return helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype))

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 from .base.flags import Parser, path
 from .checkpoints.find import run_to_load
 from .load_run import load_run
-from .mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
+from .mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
 from .networks.graph import semantics_of
 from .onnx_model.writing import check_path, write_chapter, write_model
 from .scratch import lenet
@@ -100,8 +101,9 @@ def _export_files(args: argparse.Namespace) -> None:
     check_path(out)
     try:
         graph, params = json.loads(Path(args.run).read_text()), mx.nd.load(args.params)
-        variables = [node['name'] for node in graph['nodes'] if node['op'] == 'null']
-        inputs = [name for name in variables if f'arg:{name}' not in params and f'aux:{name}' not in params]
+        graph['nodes'] = [_without_label(node) for node in graph['nodes']]
+        names = graph_from_json(json.dumps(graph)).list_inputs()
+        inputs = [name for name in names if not {f'arg:{name}', f'aux:{name}'} & params.keys()]
         make = np.zeros if 'is_np_shape' in graph.get('attrs', {}) or MXNET_MAJOR >= 2 else mx.nd.zeros
     except (AttributeError, KeyError, TypeError, ValueError, mx.MXNetError) as error:
         raise ValueError(f'{args.run} and {args.params}: must be the files of net.export, written by this or an older '
@@ -109,10 +111,25 @@ def _export_files(args: argparse.Namespace) -> None:
     if len(inputs) != len(args.shape):
         raise ValueError(f"--shape: must be given once for each input of the network: {', '.join(inputs)}")
     examples = [make(shape) for shape in args.shape]
-    with semantics_of(examples[0]), warnings.catch_warnings():
+    with semantics_of(examples[0]), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
-        net = gluon.SymbolBlock.imports(args.run, inputs, args.params)
+        (Path(folder) / 'net-symbol.json').write_text(json.dumps(graph))
+        net = gluon.SymbolBlock.imports(f'{folder}/net-symbol.json', inputs, args.params, ignore_extra=True)
     to_onnx(net, out, *examples, input_names=inputs)
+
+
+def _without_label(node: dict) -> dict:
+    """Return an operator, if it is the loss at the end of an older network, as one that needs no label."""
+    operator = {'LinearRegressionOutput': '_copy', 'MAERegressionOutput': '_copy', 'SVMOutput': '_copy',
+                'LogisticRegressionOutput': 'sigmoid', 'SoftmaxOutput': 'softmax'}.get(node['op'])
+    if not operator:
+        return node
+    settings = {**node.get('param', {}), **node.get('attr', {}), **node.get('attrs', {})}  # from old to new versions
+    true = {name for name, value in settings.items() if value in ('True', 'true', '1')}
+    if operator == 'softmax' and not true & {'multi_output', 'preserve_shape'}:
+        return {**node, 'inputs': node['inputs'][:1] * 2}  # over all but the first axis, which only SoftmaxOutput can
+    attrs = {'axis': '1' if 'multi_output' in true else '-1'} if operator == 'softmax' else {}
+    return {'op': operator, 'name': node['name'], 'attrs': attrs, 'inputs': node['inputs'][:1]}
 
 
 if __name__ == '__main__':

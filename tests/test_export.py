@@ -10,6 +10,7 @@ from pathlib import Path
 
 import idx_files
 import numpy
+import onnx
 import onnxruntime
 import pytest
 from devices_flag import devices_flag
@@ -22,7 +23,8 @@ from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
 from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
 from gluon_mgpu.load_run import load_run, trained_network
-from gluon_mgpu.mxnet_setup.compat import assign, autograd, gluon, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.parameters import by_name, statistics, trainable
 
@@ -250,6 +252,71 @@ def test_the_files_of_net_export(exported, capsys):
     X = numpy.random.default_rng(0).random((5, 2, 8, 8), 'float32')
     found, = onnxruntime.InferenceSession('net.onnx').run(None, {'data': X})
     assert_equal(found, exported(np.array(X)).asnumpy())
+
+
+def test_parameters_that_the_graph_does_not_use(exported):
+    """They are left out, as in a graph that was cut off before the last layers."""
+    params = mx.nd.load('net-0000.params')
+    mx.nd.save('more.params', {**params, 'arg:unused': next(iter(params.values()))})
+    for name, out in (('more.params', 'a.onnx'), ('net-0000.params', 'b.onnx')):
+        assert export.main(['net-symbol.json', name, '--shape', '1,2,8,8', '--out', out]) == 0
+    assert Path('a.onnx').read_bytes() == Path('b.onnx').read_bytes()
+
+
+@pytest.fixture
+def module_files(tmp_path, monkeypatch):
+    """A function that writes the checkpoint of a Module and returns its results for an array in prediction mode."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(loss, data, label):
+        scores = mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, flatten=False, name='fc')
+        with semantics_of(mx.nd.ones(1)):
+            module = mx.mod.Module(loss(scores), label_names=['loss_label'])
+            module.bind([('data', data.shape)], [('loss_label', label)])
+            module.init_params(mx.init.Uniform(1))
+            module.save_checkpoint('old net', 12)
+            module.forward(mx.io.DataBatch([mx.nd.array(data)], [mx.nd.zeros(label)]), is_train=False)
+            return module.get_outputs()[0].asnumpy()
+    return write
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no Module')
+@pytest.mark.parametrize('loss, shape, label', [
+    (lambda X: mx.sym.SoftmaxOutput(X, name='loss'), (2, 5), (2,)),
+    (lambda X: mx.sym.SoftmaxOutput(X, name='loss'), (2, 3, 5), (2, 3, 3)),  # over both other axes
+    (lambda X: mx.sym.SoftmaxOutput(X, name='loss', multi_output=True), (2, 3, 5), (2, 3)),
+    (lambda X: mx.sym.SoftmaxOutput(X, name='loss', preserve_shape=True), (2, 3, 5), (2, 3)),
+    (lambda X: mx.sym.SoftmaxOutput(X, mx.sym.reshape(mx.sym.var('loss_label'), shape=(-1,))), (2, 5), (2, 1)),
+    (lambda X: mx.sym.LogisticRegressionOutput(X, name='loss'), (2, 5), (2, 3)),
+    (lambda X: mx.sym.LinearRegressionOutput(X, name='loss'), (2, 5), (2, 3)),
+])
+def test_the_checkpoint_of_a_module(loss, shape, label, module_files):
+    """The model needs no labels, and its parameters have the names of the file."""
+    data = numpy.random.default_rng(0).random(shape, 'float32')
+    expected = module_files(loss, data, label)
+    assert export.main(['old net-symbol.json', 'old net-0012.params', '--shape', ','.join(map(str, shape))]) == 0
+    session = onnxruntime.InferenceSession('old net.onnx')
+    assert [value.name for value in session.get_inputs()] == ['data']
+    assert abs(session.run(None, {'data': data})[0] - expected).max() <= TOLERANCE * abs(expected).max()
+    assert {array.name for array in onnx.load('old net.onnx').graph.initializer} == {'fc_weight', 'fc_bias'}
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no Module')
+def test_files_of_older_versions(module_files):
+    """They have the settings elsewhere, and Python 2 wrote L after some numbers."""
+    def loss(X):
+        return mx.sym.LinearRegressionOutput(mx.sym.slice(X, begin=(0, 1), end=(2, 3)), name='loss')
+
+    data = numpy.random.default_rng(0).random((2, 5), 'float32')
+    expected = module_files(loss, data, (2, 2))
+    graph = json.loads(Path('old net-symbol.json').read_text())
+    for node in graph['nodes']:
+        node['param'] = {name: value.replace(')', 'L)') for name, value in node.pop('attrs', {}).items()}
+    del graph['attrs']
+    Path('old net-symbol.json').write_text(json.dumps(graph))
+    assert export.main(['old net-symbol.json', 'old net-0012.params', '--shape', '2,5']) == 0
+    found, = onnxruntime.InferenceSession('old net.onnx').run(None, {'data': data})
+    assert abs(found - expected).max() <= TOLERANCE * abs(expected).max()
 
 
 @pytest.mark.parametrize('flags, words', [

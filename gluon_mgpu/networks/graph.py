@@ -22,45 +22,33 @@ class Array(NamedTuple):
     other: tuple
     dtype: str
 
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
     def sizes(self, batch: Any) -> list:
         """Return the shape with `batch` instead of the sizes that depend on the batch."""
         return [size if size == other else batch for size, other in zip(self.shape, self.other)]
 
 
-class Operation:
-    """An operator of a graph.
+class Operation(NamedTuple):
+    """An operator in a graph, with its settings (those that are None or ``()`` are left out) and its arrays.
 
-    `kind` is its name without prefix and underscores, in lower case: ``batchnorm`` for ``_npx_batch_norm``.
-    ``operation[name]`` is the value of a setting, None if it is missing, None or ``()``.
+    `kind` is its name without prefix and underscores, in lower case: ``batchnorm`` for ``_npx_batch_norm``. `outputs`
+    has the results that are used, by number.
     """
 
-    def __init__(self, node: dict, inputs: list[Array], outputs: dict[int, Array]):
-        self.operator, self._settings = node['op'], node.get('attrs', {})
-        self.kind = re.sub('^_(npi_|npx_|np_|contrib_)?', '', self.operator).replace('_', '').lower()
-        self.inputs, self.outputs = inputs, outputs
-        self.rank = len(inputs[0].shape) if inputs else 0
-        self.output = next(iter(outputs.values()))
+    operator: str
+    kind: str
+    settings: dict[str, Any]
+    inputs: list[Array]
+    outputs: dict[int, Array]
 
-    def __getitem__(self, name: str) -> Any:
-        try:
-            value = ast.literal_eval(self._settings.get(name, 'None'))
-        except (SyntaxError, ValueError):
-            value = self._settings[name]  # a word
-        return None if value == () else value
-
-    def get(self, name: str, default: Any) -> Any:
-        """Return a setting, or `default` if there is none."""
-        value = self[name]
-        return default if value is None else value
-
-    def values(self, name: str) -> list:
-        """Return a setting as a list, also if it is a single number; empty if there is none."""
-        value = self.get(name, ())
-        return [*value] if isinstance(value, (list, tuple)) else [value]
-
-    def axes(self, name: str) -> list[int]:
-        """Return a setting with axes as a list; the first axis is 0."""
-        return [axis % self.rank for axis in self.values(name)]
+    @property
+    def output(self) -> Array:
+        """The first result."""
+        return next(iter(self.outputs.values()))
 
 
 class Graph(NamedTuple):
@@ -103,13 +91,13 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
     if not isinstance(net, gluon.HybridBlock):
         result, names = trace_function(net, args)
     else:
-        number = len(leaves(args))
-        names = [f'data{i}' for i in range(number)] if number > 1 else ['data']  # as in files of net.export
+        arrays = leaves(args)
+        names = [f'data{i}' for i in range(len(arrays))] if len(arrays) > 1 else ['data']  # as in files of net.export
         symbols = [mx.sym.var(name) for name in names]
-        if isinstance(leaves(args)[0], np.ndarray):
+        if isinstance(arrays[0], np.ndarray):
             symbols = [symbol.as_np_ndarray() for symbol in symbols]
         if MXNET_MAJOR >= 2:
-            return trace_deferred(lambda *arrays: net(*refill(args, iter(arrays))), leaves(args), symbols)[0], names
+            return trace_deferred(lambda *arrays: net(*refill(args, iter(arrays))), arrays, symbols)[0], names
         result = net(*refill(args, iter(symbols)))
     return mx.sym.Group(leaves(result), type(leaves(result)[0])), names
 
@@ -120,17 +108,30 @@ def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_s
     if any([node['op'] for node in graph['nodes']] != [node['op'] for node in nodes] for graph in graphs):
         raise ValueError('its operators depend on the batch size')
     first, other = map(_infer, graphs, arrays, batch_sizes)
-    outputs: list[dict[int, Array]] = [{} for _ in nodes]
+    found: list[dict[int, Array]] = [{} for _ in nodes]
     for (number, output), (shape, dtype) in first.items():
-        name = f'result {number}.{output}' if nodes[number]['op'] != 'null' else nodes[number]['name']
-        outputs[number][output] = Array(name, shape, other[number, output][0], dtype)
+        name = nodes[number]['name'] if nodes[number]['op'] == 'null' else f'result {number}.{output}'
+        found[number][output] = Array(name, shape, other[number, output][0], dtype)
 
-    def find(entries: list) -> list[Array]:
-        return [outputs[number][output] for number, output, *_ in entries]
+    def arrays_of(entries: list) -> list[Array]:
+        return [found[number][output] for number, output, *_ in entries]
 
-    variables = {node['name']: found[0] for node, found in zip(nodes, outputs) if node['op'] == 'null' and found}
-    return Graph(variables, [Operation(node, find(node['inputs']), found) for node, found in zip(nodes, outputs)
-                             if node['op'] != 'null'], find(graphs[0]['heads']))
+    def operation(node: dict, outputs: dict[int, Array]) -> Operation:
+        settings = {name: _parse(value) for name, value in node.get('attrs', {}).items()}
+        return Operation(node['op'], re.sub('^_(npi_|npx_|np_|contrib_)?', '', node['op']).replace('_', '').lower(),
+                         {name: value for name, value in settings.items() if value not in (None, ())},
+                         arrays_of(node['inputs']), outputs)
+
+    variables = {node['name']: outputs[0] for node, outputs in zip(nodes, found) if node['op'] == 'null' and outputs}
+    return Graph(variables, [operation(node, outputs) for node, outputs in zip(nodes, found) if node['op'] != 'null'],
+                 arrays_of(graphs[0]['heads']))
+
+
+def _parse(setting: str) -> Any:
+    try:
+        return ast.literal_eval(re.sub('(?<=[0-9])L', '', setting))  # (2L, 2L) in files of Python 2
+    except (SyntaxError, ValueError):
+        return setting  # a word
 
 
 def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[int, int], tuple]:

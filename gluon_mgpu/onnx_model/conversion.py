@@ -1,7 +1,6 @@
 """Conversion of a network's graph to an ONNX model. Needs onnx.
 
-Operator set 13 and IR version 8, which onnxruntime has supported since 2021. The initializers of the model are the
-network's parameters.
+Operator set 18 and IR version 8, of 2022. The initializers of the model are the network's parameters.
 """
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ import numpy
 from onnx import ModelProto, checker, helper, numpy_helper, shape_inference
 
 from ..base.machine import versions
+from ..base.program import reason
 from ..networks.graph import Array, Graph
-from .builder import tensor_type
 from .operators import Operators
 
-OPSET, IR_VERSION = 13, 8
+OPSET, IR_VERSION = 18, 8
 
 
 def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str, numpy.ndarray]], outputs: list[str],
@@ -25,40 +24,37 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
     """
     names = {**inputs, **{variable: name for variable, (name, _) in params.items()}}
     first = graph.variables[next(iter(inputs))]
-    batch_size = first.shape[batch_axis]
-    builder = Operators(inputs[first.name], batch_axis, batch_size)
-    builder.dtypes = {names[name]: array.dtype for name, array in graph.variables.items()}
+    model = Operators(first._replace(name=names[first.name]), batch_axis)
     place = 'at the input'
     for operation in graph.operations:
         for array in operation.inputs:
             if array.name in params:
                 place = f"near {params[array.name][0].rpartition('.')[0] or params[array.name][0]}"
         try:
-            results = builder.convert(operation, [names[array.name] for array in operation.inputs])
+            results = model.convert(operation, [array._replace(name=names[array.name]) for array in operation.inputs])
         except (NotImplementedError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f'no model is written because {operation.operator} {place} cannot be converted, {error}: '
-                             'use operators of docs/export.md, or leave this part out of the model') from error
-        for output, array in operation.outputs.items():
-            names[array.name] = results[output]
-            builder.dtypes[results[output]] = array.dtype
+            raise ValueError(f'no model is written because {operation.operator} {place} cannot be converted, '
+                             f'{reason(error)}: use operators of docs/export.md, or leave this part out of the model'
+                             ) from error
+        names.update({array.name: results[output] for output, array in operation.outputs.items()})
     for array, name in zip(graph.outputs, outputs):
-        builder.nodes.append(helper.make_node('Identity', [names[array.name]], [name], name))
+        model.nodes.append(helper.make_node('Identity', [names[array.name]], [name], name))
 
     def info(array: Array, name: str):
-        sizes = [size if size == other else 'batch' if size == batch_size else None
+        sizes = [size if size == other else 'batch' if size == first.shape[batch_axis] else None
                  for size, other in zip(array.shape, array.other)]
-        return helper.make_tensor_value_info(name, tensor_type(array.dtype), sizes)
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(array.dtype)), sizes)
 
-    used = {name for node in builder.nodes for name in node.input}
+    used = {name for node in model.nodes for name in node.input}
     onnx_graph = helper.make_graph(
-        builder.nodes, 'network', [info(graph.variables[variable], name) for variable, name in inputs.items()],
+        model.nodes, 'network', [info(graph.variables[variable], name) for variable, name in inputs.items()],
         [info(array, name) for array, name in zip(graph.outputs, outputs)],
         [numpy_helper.from_array(value, name) for name, value in params.values() if name in used])
-    model = helper.make_model(onnx_graph, producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
-                              opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
+    made = helper.make_model(onnx_graph, producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
+                             opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
     try:
-        checker.check_model(model, full_check=True)
+        checker.check_model(made, full_check=True)
     except (checker.ValidationError, shape_inference.InferenceError) as error:
-        reason = ' '.join(str(error).split())[:200]
-        raise ValueError(f'no model is written because it would be invalid, {reason}: please report this') from error
-    return model
+        raise ValueError(f'no model is written because it would be invalid, {reason(error)}: please report this'
+                         ) from error
+    return made

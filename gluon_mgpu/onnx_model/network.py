@@ -3,17 +3,17 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import types
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import MXNET_MAJOR, autograd, children, gluon, graph_from_json, mx, np
+from ..base.program import reason
+from ..mxnet_setup.compat import autograd, gluon, mx, np
 from ..networks.graph import Graph, operations, refill, semantics_of, trace
 from ..networks.hybridize import unwrapped
-from ..networks.precision import Cast
 from ..networks.tracing import leaves
 from ..training.parameters import by_name, check_initialized
 
@@ -24,12 +24,8 @@ ERRORS = (AssertionError, AttributeError, IndexError, KeyError, NotImplementedEr
 class Network:
     """A network as a function of its `inputs`, a list of arrays.
 
-    Parameters
-    ----------
-    net : gluon.HybridBlock or function
-        An initialized block, or a function that `hybridized` accepts.
-    examples : sequence
-        Arguments of `net`. Lists in the arguments of a function are parameters; `param_names` are their names.
+    `net` is an initialized block, or a function that `hybridized` accepts; `examples` are its arguments. Lists in the
+    arguments of a function are parameters; `param_names` are their names.
     """
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
@@ -39,84 +35,55 @@ class Network:
             check_initialized(self._net)
         elif not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} is not a network: must be a gluon.HybridBlock or a function')
-        self._name = type(self._net).__name__ if self._is_block else self._net.__name__
-        arrays = [_as_array(value) for value in leaves(list(examples))]
-        devices = [param.list_ctx()[0] for param in by_name(self._net).values()] if self._is_block else []
-        device = (devices or [array.ctx for array in arrays[::-1]])[0]
-        self._examples = refill(list(examples), (array.as_in_context(device) for array in arrays))
-        self._param_names = param_names
-        self.inputs = leaves([x for x in self._examples if not self._is_parameter(x)])
-        if not self._is_block:
-            self.params()  # checks them before they are used
-
-    def _is_parameter(self, argument: Any) -> bool:
-        return not self._is_block and isinstance(argument, list)
+        arrays = [np.array(array, dtype=array.dtype) if isinstance(array, numpy.ndarray) else array
+                  for array in leaves(list(examples))]
+        if not all(isinstance(array, mx.nd.NDArray) for array in arrays):
+            raise ValueError(f'{[type(array).__name__ for array in arrays]}: the arguments of a network must be arrays')
+        params = [*by_name(self._net).values()] if self._is_block else []
+        device = params[0].list_ctx()[0] if params else arrays[-1].ctx
+        self._examples, self._param_names = list(examples), param_names
+        self._arrays = [array.as_in_context(device) for array in arrays]
+        self._is_input = [self._is_block or not isinstance(x, (list, tuple)) for x in examples for _ in leaves(x)]
+        self.inputs = [*compress(self._arrays, self._is_input)]
+        params += [array for array, is_input in zip(self._arrays, self._is_input) if not is_input]
+        for dtype in {numpy.dtype(param.dtype).name for param in params} & {'float16', 'float64'}:
+            raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
+        number = len(arrays) - len(self.inputs)
+        if param_names and len(param_names) != number:
+            raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
 
     def evaluate(self, batches: list[list], batch_axis: int) -> tuple[list[list[numpy.ndarray]], Graph]:
-        """Return the results for two lists of inputs with different batch sizes, and the graph; blocks."""
+        """Return the results for two lists of inputs with different batch sizes, and the graph; blocks.
+
+        Sets `variables`, the names of the inputs in the graph, and `params`, the name in the network and the array of
+        each parameter, by its name in the graph.
+        """
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches))
                 return results, operations(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
         except ERRORS as error:
+            name = type(self._net).__name__ if self._is_block else self._net.__name__
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
-            reason = ' '.join(str(error).split())[:200]
-            raise ValueError(f'{self._name} cannot be traced with inputs {shapes}, {reason}: pass examples of its '
-                             'inputs and their batch_axis; MXNet must be able to hybridize it') from error
+            why = reason(error).rpartition('MXNetError: ')[2]  # MXNet adds where in its code
+            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {why}: pass examples of its inputs and '
+                             'their batch_axis; MXNet must be able to hybridize it') from error
 
     def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
         """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name."""
         new = iter(inputs)
-        args = [x if self._is_parameter(x) else refill(x, new) for x in self._examples]
-        if MXNET_MAJOR >= 2:
-            self._net(*args)  # infers shapes
-        symbol, variables = trace(self._net, args)
-        in_float32 = symbol.tojson(remove_amp_cast=True)
-        low_precision = 'amp_cast' in symbol.tojson(remove_amp_cast=False)
-        results = [] if low_precision else self._net(*args)
-        params = self._params()
-        self.variables = [name for name in variables if name not in params]
-        arrays = {**dict(zip(variables, leaves(args))), **{variable: array for variable, (_, array) in params.items()}}
-        if low_precision:  # its results differ from those of the model, which is in float32
-            graph = graph_from_json(in_float32)
-            results = mx.nd.CachedOp(graph)(*(arrays[name] for name in graph.list_inputs()))
-        return [array.asnumpy() for array in leaves(results)], json.loads(in_float32), arrays
-
-    def params(self) -> dict[str, tuple[str, numpy.ndarray]]:
-        """Return the name in the network and the value of each parameter, by its variable in the graph; blocks.
-
-        Raises ValueError unless all are finite and float32.
-        """
-        copied = {variable: (name, array.asnumpy()) for variable, (name, array) in self._params().items()}
-        for name, value in copied.values():
-            if value.dtype != 'float32' or not numpy.isfinite(value).all():
-                fault = f'is {value.dtype}' if value.dtype != 'float32' else 'contains NaN or infinity'
-                raise ValueError(f'{name} {fault}; only finite float32 numbers can be exported')
-        return copied
-
-    def _params(self) -> dict[str, tuple[str, Any]]:
-        """Return the same with arrays on the first device."""
+        args = [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
+        nested = refill(self._examples, iter(args))
+        results = self._net(*nested)  # before tracing, because on MXNet 2 it infers shapes
+        symbol, variables = trace(self._net, nested)
+        self.variables = [*compress(variables, self._is_input)]
         if self._is_block:
-            casts = [int(name) for name, layer in children(self._net).items() if isinstance(layer, Cast)]
-
-            def without_casts(name: str) -> str:
-                """Return the name in a float32 network, '0.weight' for '1.weight'."""
-                return re.sub(r'^\d+', lambda found: str(int(found[0]) - sum(i < int(found[0]) for i in casts)), name)
-
-            return {param.var().name: (without_casts(name), param.list_data()[0])
-                    for name, param in by_name(self._net).items()}
-        found = [(f'{i}_{j}', f'{argument}.{j}', array)
-                 for i, (argument, x) in enumerate(zip(inspect.signature(self._net).parameters, self._examples))
-                 if self._is_parameter(x) for j, array in enumerate(x)]
-        names = self._param_names or [name for _, name, _ in found]
-        if len(names) != len(found):
-            raise ValueError(f'param_names: has {len(names)} names for {len(found)} arrays in lists')
-        return {variable: (name, array) for (variable, _, array), name in zip(found, names)}
-
-
-def _as_array(value: Any) -> Any:
-    if isinstance(value, numpy.ndarray):
-        return np.array(value, dtype=value.dtype)
-    if not isinstance(value, mx.nd.NDArray):
-        raise ValueError(f'{type(value).__name__} among the arguments of the network: must be arrays')
-    return value
+            keep = isinstance(self._net, gluon.SymbolBlock)  # by_name would cut off what its names have in common
+            self.params = {param.var().name: (param.var().name if keep else name, param.list_data()[0])
+                           for name, param in by_name(self._net).items()}
+        else:
+            given = [(name, array) for name, array in zip(variables, args) if name not in self.variables]
+            self.params = {variable: (name, array) for (variable, array), name
+                           in zip(given, self._param_names or [variable for variable, _ in given])}
+        arrays = {**dict(zip(variables, args)), **{variable: array for variable, (_, array) in self.params.items()}}
+        return [array.asnumpy() for array in leaves(results)], json.loads(symbol.tojson()), arrays

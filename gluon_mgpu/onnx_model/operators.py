@@ -1,24 +1,25 @@
-"""MXNet's operators in terms of ONNX operators of set 13.
+"""MXNet's operators in terms of ONNX operators of set 18. Needs onnx.
 
-A converter takes the graph under construction, the operation, and the names of its inputs. It returns the name of the
-result, or a list of names.
+A converter gets the model under construction, the operation, its input arrays, and its settings by MXNet's names. It
+returns the name of the result, or a list of names.
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
 import numpy
+from onnx import NodeProto, helper, numpy_helper
 
-from ..networks.graph import Operation
-from .builder import Builder
+from ..networks.graph import Array, Operation
 
 END = 2**31 - 1  # of a slice: after the last element
-ACTIVATIONS = {'relu': 'Relu', 'sigmoid': 'Sigmoid', 'tanh': 'Tanh', 'softrelu': 'Softplus', 'softsign': 'Softsign'}
-SAME = {**ACTIVATIONS, 'exp': 'Exp', 'log': 'Log', 'sqrt': 'Sqrt', 'abs': 'Abs', 'absolute': 'Abs', 'negative': 'Neg',
-        'erf': 'Erf', 'floor': 'Floor', 'ceil': 'Ceil', 'sin': 'Sin', 'cos': 'Cos', 'reciprocal': 'Reciprocal',
-        'addn': 'Sum', 'identity': 'Identity', 'copy': 'Identity', 'dropout': 'Identity', 'blockgrad': 'Identity'}
+SAME = {**{name.lower(): name for name in ('Relu', 'Sigmoid', 'Tanh', 'Softsign', 'Exp', 'Log', 'Sqrt', 'Abs', 'Erf',
+                                           'Floor', 'Ceil', 'Sin', 'Cos', 'Reciprocal', 'Identity')},
+        'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg', 'addn': 'Sum', 'copy': 'Identity',
+        'dropout': 'Identity', 'blockgrad': 'Identity'}
 ARITHMETIC = {'add': 'Add', 'plus': 'Add', 'sub': 'Sub', 'subtract': 'Sub', 'minus': 'Sub', 'mul': 'Mul',
               'multiply': 'Mul', 'div': 'Div', 'truedivide': 'Div', 'power': 'Pow', 'maximum': 'Max', 'minimum': 'Min'}
 COMPARISONS = {'equal': 'Equal', 'greater': 'Greater', 'greaterequal': 'GreaterOrEqual', 'lesser': 'Less',
@@ -27,44 +28,46 @@ REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min
               'norm': 'ReduceL2'}
 GATES = {'lstm': [0, 3, 1, 2], 'gru': [1, 0, 2]}  # MXNet's gates in ONNX's order
 ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
-           'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'splitv2': 'slicechannel',
-           'reverse': 'flip', 'repeats': 'repeat', 'arangelike': 'arange', 'argmin': 'argmax',
-           'bilinearresize2d': 'upsampling', **dict.fromkeys(REDUCTIONS, 'reduce'),
+           'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'split': 'slicechannel',
+           'splitv2': 'slicechannel', 'reverse': 'flip', 'repeats': 'repeat', 'arangelike': 'arange',
+           'argmin': 'argmax', 'bilinearresize2d': 'upsampling', **dict.fromkeys(REDUCTIONS, 'reduce'),
            **dict.fromkeys(('flatten', 'expanddims', 'squeeze', 'reshapelike'), 'reshape'),
            **dict.fromkeys(('broadcastlike', 'broadcastaxis'), 'broadcastto'),
            **dict.fromkeys(('zeros', 'ones', 'zeroslike', 'oneslike', 'full'), 'fulllike')}
 
 CONVERTERS: dict[str, Callable[..., Any]] = {  # of one expression, by the kind of operation
-    **{kind: lambda g, op, *X, operator=operator: g.add(operator, *X) for kind, operator in SAME.items()},
-    'rsqrt': lambda g, op, X: g.add('Reciprocal', g.add('Sqrt', X)),
-    'log1p': lambda g, op, X: g.add('Log', g.add('Add', X, g.constant(1))),
-    'square': lambda g, op, X: g.add('Mul', X, X),
-    'hardsigmoid': lambda g, op, X: g.add('HardSigmoid', X, alpha=float(op.get('alpha', 0.2)),
-                                           beta=float(op.get('beta', 0.5))),
-    'clip': lambda g, op, X: g.add('Clip', X, *(g.constant(op[end], op.output.dtype) for end in ('a_min', 'a_max'))),
-    'cast': lambda g, op, X: g.cast(X, op.output.dtype),
-    'where': lambda g, op, condition, A, B: g.add('Where', g.cast(condition, 'bool'), A, B),
-    'divsqrtdim': lambda g, op, X: g.add('Div', X, g.constant(op.inputs[0].shape[-1] ** 0.5)),
-    'einsum': lambda g, op, *X: g.add('Einsum', *X, equation=op['subscripts']),
-    'embedding': lambda g, op, X, W: g.add('Gather', W, g.indices(X, op.inputs[1], 0)),
-    'take': lambda g, op, X, places: g.add('Gather', X, g.indices(places, op.inputs[0], op.get('axis', 0)),
-                                           axis=op.get('axis', 0)),
-    'onehot': lambda g, op, X: g.add('OneHot', g.cast(X, 'int64'), g.integers(op['depth']),
-                                     g.constant([0, 1], op.output.dtype)),
-    'reshape': lambda g, op, X, *_: g.reshape_like(X, op.output),
-    'broadcastto': lambda g, op, X, *_: g.add('Expand', X, g.shape(op.output)),
-    'fulllike': lambda g, op, *_: g.add('Expand', g.constant(
-        op.get('value', op.get('fill_value', int('ones' in op.kind))), op.output.dtype), g.shape(op.output)),
-    'swapaxis': lambda g, op, X: g.swap(X, op.rank, op.get('dim1', 0), op.get('dim2', 0)),
-    'transpose': lambda g, op, X: g.add('Transpose', X, perm=op.axes('axes') or [*range(op.rank)][::-1]),
-    'sliceaxis': lambda g, op, X: g.slice(X, op['axis'], op['begin'], op.get('end', END)),
-    'flip': lambda g, op, X: g.slice(X, *op.axes('axis'), END, -END, -1),
-    'tile': lambda g, op, X: g.add('Tile', X, g.integers(*([1] * op.rank + op.values('reps'))[-op.rank:])),
-    'stack': lambda g, op, *X: g.add('Concat', *(g.add('Unsqueeze', each, g.integers(op.get('axis', 0)))
-                                                 for each in X), axis=op.get('axis', 0)),
-    'concat': lambda g, op, *X: g.add('Concat', *(g.cast(each, op.output.dtype) for each in X), axis=op.get(
-        'dim', op.get('axis', 0 if op.kind == 'concatenate' else 1))),
-    'instancenorm': lambda g, op, *arrays: g.add('InstanceNormalization', *arrays, epsilon=op.get('eps', 1e-3)),
+    **{kind: lambda g, op, *X, operator=operator, **_: g.add(operator, *X) for kind, operator in SAME.items()},
+    'activation': lambda g, op, X, act_type, **_: g.add(SAME[act_type], X),
+    'rsqrt': lambda g, op, X, **_: g.Reciprocal(g.Sqrt(X)),
+    'log1p': lambda g, op, X, **_: g.Log(g.Add(X, 1.0)),
+    'square': lambda g, op, X, **_: g.Mul(X, X),
+    'hardsigmoid': lambda g, op, X, alpha=0.2, beta=0.5, **_: g.HardSigmoid(X, alpha=float(alpha), beta=float(beta)),
+    'divsqrtdim': lambda g, op, X, **_: g.Div(X, X.shape[-1] ** 0.5),
+    'clip': lambda g, op, X, a_min, a_max, **_: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
+    'cast': lambda g, op, X, **_: g.cast(X, op.output.dtype),
+    'where': lambda g, op, condition, A, B, **_: g.Where(g.cast(condition, 'bool'), A, B),
+    'einsum': lambda g, op, *X, subscripts, **_: g.Einsum(*X, equation=subscripts),
+    'embedding': lambda g, op, X, W, **_: g.Gather(W, g.indices(X, W, 0)),
+    'take': lambda g, op, X, places, axis=0, **_: g.Gather(X, g.indices(places, X, axis), axis=axis),
+    'pick': lambda g, op, X, places, axis=-1, **_: g.reshape(
+        g.GatherElements(X, g.Unsqueeze(g.indices(places, X, axis), [axis]), axis=axis), op.output),
+    'onehot': lambda g, op, X, depth, **_: g.OneHot(g.cast(X, 'int64'), [depth], numpy.array([0, 1], op.output.dtype)),
+    'reshape': lambda g, op, X, *_, **__: g.reshape(X, op.output),
+    'broadcastto': lambda g, op, X, *_, **__: g.Expand(X, g.shape(op.output)),
+    'fulllike': lambda g, op, *_, value=0, fill_value=0, **__: g.Expand(
+        numpy.array(value or fill_value or int('ones' in op.kind), op.output.dtype), g.shape(op.output)),
+    'swapaxis': lambda g, op, X, dim1=0, dim2=0, **_: g.swap(X, X.rank, dim1, dim2),
+    'transpose': lambda g, op, X, axes=None, **_: g.Transpose(X, perm=axes and [axis % X.rank for axis in axes]),
+    'sliceaxis': lambda g, op, X, axis, begin, end=END, **_: g.Slice(X, [begin], [end], [axis]),
+    'slicelike': lambda g, op, X, *_, **__: g.Slice(X, [0] * X.rank, op.output.sizes(END)),
+    'tile': lambda g, op, X, reps, **_: g.Tile(X, [*[1] * X.rank, *as_list(reps)][-X.rank:]),
+    'concat': lambda g, op, *X, dim=1, axis=0, **_: g.Concat(
+        *(g.cast(each, op.output.dtype) for each in X), axis=axis if op.kind == 'concatenate' else dim),
+    'stack': lambda g, op, *X, axis=0, **_: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
+    'softmaxoutput': lambda g, op, X, label, **_: g.reshape(g.Softmax(g.Flatten(X)), op.output),
+    'instancenorm': lambda g, op, *X, eps=1e-3, **_: g.InstanceNormalization(*X, epsilon=eps),
+    'lrn': lambda g, op, X, nsize, alpha=1e-4, beta=0.75, knorm=2, **_: g.LRN(
+        X, size=nsize, alpha=float(alpha), beta=float(beta), bias=float(knorm)),
 }
 
 
@@ -74,13 +77,17 @@ def require(supported: object, reason: str) -> None:
         raise NotImplementedError(reason)
 
 
+def as_list(setting: Any) -> list:
+    """Return a setting as a list, also if it is a single number."""
+    return [*setting] if isinstance(setting, (list, tuple)) else [setting]
+
+
 def _binary(operator: str, swapped: bool = False) -> Callable:
-    def converter(g, op, A, B=None):
+    def converter(g, op, A, B=None, scalar=None, **_):
         dtype = op.output.dtype
         if operator in COMPARISONS.values():
-            dtypes = [array.dtype for array in op.inputs]
-            dtype = 'float32' if 'float32' in dtypes or B is None else dtypes[0]
-        operands = [g.cast(A, dtype), g.constant(op['scalar'], dtype) if B is None else g.cast(B, dtype)]
+            dtype = A.dtype if B and 'float32' not in (A.dtype, B.dtype) else 'float32'
+        operands = [g.cast(A, dtype), g.cast(B, dtype) if B else numpy.array(scalar, dtype)]
         result = g.add(operator, *operands[::-1 if swapped else 1])
         return g.cast(result, op.output.dtype) if operator in COMPARISONS.values() else result
     return converter
@@ -92,208 +99,231 @@ for _kind, _operator in {**ARITHMETIC, **COMPARISONS}.items():
     CONVERTERS[f'r{_kind}scalar'] = _binary(_operator, swapped=True)
 
 
-class Operators(Builder):
-    """An ONNX graph to which operators of MXNet can be appended; the method `_KIND` converts those of that kind."""
+class Operators:
+    """An ONNX graph under construction. ``self.Conv(X, W, group=2)`` appends an ONNX operator to `nodes`.
 
-    def convert(self, op: Operation, inputs: list[str]) -> list[str]:
+    Its inputs are arrays of the network, results of other operators, or constants: numbers, lists, and NumPy arrays.
+    The method `_KIND` converts operators of MXNet of that kind. `batch_axis` of the array `first` has the batch size.
+    """
+
+    def __init__(self, first: Array, batch_axis: int):
+        self.nodes: list[NodeProto] = []
+        self._first, self._batch_axis = first, batch_axis
+
+    def __getattr__(self, operator: str) -> Callable[..., Any]:
+        return functools.partial(self.add, operator)
+
+    def add(self, operator: str, *inputs: Any, results: int = 0, **settings: Any) -> Any:
+        """Append an operator; return the name of its result, or a list of names if `results` is given."""
+        input_names = [self._name(X) for X in inputs]
+        name = f'{operator}_{len(self.nodes)}'
+        names = [f'{name}_{i}' for i in range(results)] or [name]
+        self.nodes.append(helper.make_node(operator, input_names, names, name, **settings))
+        return names if results else name
+
+    def _name(self, X: Any) -> str:
+        if isinstance(X, (Array, str)):
+            return X if isinstance(X, str) else X.name
+        values = numpy.asarray(X)
+        if values.dtype == 'float64' and not isinstance(X, numpy.ndarray):
+            values = values.astype('float32')
+        return self.add('Constant', value=numpy_helper.from_array(values))
+
+    def convert(self, op: Operation, inputs: list[Array]) -> list[str]:
         """Append an operation; return the names of its results. Raises NotImplementedError with the reason in words."""
         kind = ALIASES.get(op.kind, op.kind)
-        if kind not in CONVERTERS and f'_{kind}' not in vars(Operators):
+        converter = CONVERTERS.get(kind) or vars(Operators).get(f'_{kind}')
+        if not converter:
             raise NotImplementedError('which docs/export.md does not list')
-        converter = CONVERTERS.get(kind) or vars(Operators)[f'_{kind}']
-        results = converter(self, op, *inputs)
-        return results if isinstance(results, list) else [results]
+        results = converter(self, op, *inputs, **op.settings)
+        return [self._name(Y) for Y in (results if isinstance(results, list) else [results])]
 
-    def _activation(self, op, X):
-        require(op['act_type'] in ACTIVATIONS, f"act_type {op['act_type']}")
-        return self.add(ACTIVATIONS[op['act_type']], X)
+    def cast(self, X: Any, dtype: str) -> Any:
+        """Convert to a dtype."""
+        return X if getattr(X, 'dtype', None) == dtype else self.Cast(
+            X, to=helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))
 
-    def _leakyrelu(self, op, X, gamma=None):
-        kind = op.get('act_type', 'leaky')
-        if kind == 'prelu':
-            return self.add('PRelu', X, self.reshape(gamma, -1, *[1] * (op.rank - 2)))
-        if kind in ('gelu', 'gelu_erf'):  # X / 2 * (1 + erf(X / sqrt(2)))
-            erf = self.add('Erf', self.add('Mul', X, self.constant(0.5 ** 0.5)))
-            return self.add('Mul', self.add('Mul', X, self.constant(0.5)), self.add('Add', erf, self.constant(1)))
-        require(kind in ('leaky', 'elu', 'selu'), f'act_type {kind}')
-        settings: dict[str, Any] = {} if kind == 'selu' else {'alpha': float(op.get('slope', 0.25))}
-        return self.add({'leaky': 'LeakyRelu', 'elu': 'Elu', 'selu': 'Selu'}[kind], X, **settings)
+    def reshape(self, X: Any, array: Array) -> str:
+        """Reshape to the shape of an array."""
+        sizes = array.sizes(-1)
+        return self.Reshape(X, sizes if sizes.count(-1) < 2 else self.shape(array))
 
-    def _window(self, operator, op, *arrays, **settings):
-        require(op['layout'] in (None, 'NCW', 'NCHW', 'NCDHW'), f"layout {op['layout']}")
-        return self.add(operator, *arrays, **settings, kernel_shape=op['kernel'], strides=op['stride'],
-                        pads=op['pad'] and op['pad'] * 2)
+    def shape(self, array: Array) -> Any:
+        """Return the shape of an array; sizes that depend on the batch are multiples of it."""
+        if array.shape == array.other:
+            return [*array.shape]
+        batch = self.Shape(self._first, start=self._batch_axis, end=self._batch_axis + 1)
+        batch_size = self._first.shape[self._batch_axis]
+        return self.Concat(*([size] if size == other else self.Mul(batch, [size // batch_size])
+                             for size, other in zip(array.shape, array.other)), axis=0)
 
-    def _convolution(self, op, *arrays):
-        require(not op['target_shape'], 'target_shape')
-        return self._window('Conv' if op.kind == 'convolution' else 'ConvTranspose', op, *arrays,
-                            dilations=op['dilate'], group=op.get('num_group', 1), output_padding=op['adj'])
+    def swap(self, X: Any, rank: int, first: int, second: int) -> Any:
+        """Swap two axes, of which both may be the same."""
+        order = [*range(rank)]
+        order[first], order[second] = order[second], order[first]
+        return X if order == [*range(rank)] else self.Transpose(X, perm=order)
 
-    def _pooling(self, op, X):
-        kind, convention = op.get('pool_type', 'max'), op.get('pooling_convention', 'valid')
-        require(kind in ('max', 'avg') and convention in ('valid', 'full'), f'{kind} pooling, {convention}')
-        operator = 'MaxPool' if kind == 'max' else 'AveragePool'
-        if op['global_pool']:
+    def indices(self, X: Any, array: Array, axis: int) -> str:
+        """Return indices along an axis of an array; those beyond its ends become the first or last, as in MXNet."""
+        return self.Clip(self.cast(X, 'int64'), 0, array.shape[axis] - 1)
+
+    def _leakyrelu(self, op, X, gamma=None, act_type='leaky', slope=0.25, **_):
+        if act_type == 'prelu':
+            return self.PRelu(X, self.Reshape(gamma, [-1, *[1] * (X.rank - 2)]))
+        if act_type in ('gelu', 'gelu_erf'):  # X / 2 * (1 + erf(X / sqrt(2)))
+            return self.Mul(self.Mul(X, 0.5), self.Add(self.Erf(self.Mul(X, 0.5 ** 0.5)), 1.0))
+        if act_type == 'selu':
+            return self.Selu(X)
+        return self.add({'leaky': 'LeakyRelu', 'elu': 'Elu'}[act_type], X, alpha=float(slope))
+
+    def _convolution(self, op, *arrays, kernel, stride=None, pad=(), dilate=None, adj=None, num_group=1, layout='NC',
+                     target_shape=None, **_):
+        require(layout.startswith('NC') and not target_shape, f'layout {layout} or target_shape')
+        return self.add('Conv' if op.kind == 'convolution' else 'ConvTranspose', *arrays, kernel_shape=kernel,
+                        strides=stride, pads=pad * 2 or None, dilations=dilate, group=num_group, output_padding=adj)
+
+    def _pooling(self, op, X, kernel=None, pool_type='max', global_pool=False, stride=None, pad=(), layout='NC',
+                 pooling_convention='valid', count_include_pad=True, **_):
+        require(layout.startswith('NC'), f'layout {layout}')
+        operator = {'max': 'MaxPool', 'avg': 'AveragePool'}[pool_type]
+        if global_pool:
             return self.add(f'Global{operator}', X)
-        settings = {'count_include_pad': int(op.get('count_include_pad', True))} if kind == 'avg' else {}
-        return self._window(operator, op, X, ceil_mode=int(convention == 'full'), **settings)
+        settings = {'count_include_pad': int(count_include_pad)} if pool_type == 'avg' else {}
+        return self.add(operator, X, kernel_shape=kernel, strides=stride, pads=pad * 2 or None,
+                        ceil_mode={'valid': 0, 'full': 1}[pooling_convention], **settings)
 
-    def _fullyconnected(self, op, X, W, *bias):
-        if op.get('flatten', True) or op.rank == 2:
-            return self.add('Gemm', X if op.rank == 2 else self.add('Flatten', X), W, *bias, transB=1)
-        product = self.add('MatMul', X, self.swap(W, 2, 0, 1))
-        return self.add('Add', product, *bias) if bias else product
+    def _fullyconnected(self, op, X, W, *bias, flatten=True, **_):
+        if flatten or X.rank == 2:
+            return self.Gemm(X if X.rank == 2 else self.Flatten(X), W, *bias, transB=1)
+        Y = self.MatMul(X, self.Transpose(W))
+        return self.Add(Y, *bias) if bias else Y
 
-    def _batchnorm(self, op, X, gamma, *arrays):
-        axis = op.get('axis', 1) % op.rank
-        if op.get('fix_gamma', True):
-            gamma = self.constant(numpy.ones(op.inputs[1].shape))
-        Y = self.add('BatchNormalization', self.swap(X, op.rank, 1, axis), gamma, *arrays, epsilon=op.get('eps', 1e-3))
-        return self.swap(Y, op.rank, 1, axis)
+    def _batchnorm(self, op, X, gamma, *arrays, axis=1, eps=1e-3, fix_gamma=True, **_):
+        gamma = numpy.ones(gamma.shape, 'float32') if fix_gamma else gamma
+        Y = self.BatchNormalization(self.swap(X, X.rank, 1, axis), gamma, *arrays, epsilon=eps)
+        return self.swap(Y, X.rank, 1, axis)
 
-    def _layernorm(self, op, X, gamma, beta):
-        axis = op.get('axis', -1) % op.rank
-        X = self.add('Sub', X, self.add('ReduceMean', X, axes=[axis]))
-        variance = self.add('ReduceMean', self.add('Mul', X, X), axes=[axis])
-        X = self.add('Div', X, self.add('Sqrt', self.add('Add', variance, self.constant(op.get('eps', 1e-5)))))
-        return self.scale(X, gamma, beta, op.rank - 1 - axis)
+    def _layernorm(self, op, X, gamma, beta, axis=-1, eps=1e-5, **_):
+        Y = self.LayerNormalization(self.swap(X, X.rank, -1, axis), gamma, beta, epsilon=eps)
+        return self.swap(Y, X.rank, -1, axis)
 
-    def _groupnorm(self, op, X, gamma, beta):
-        groups = op.get('num_groups', 1)
-        Y = self.add('InstanceNormalization', self.reshape(X, 0, groups, -1), self.constant(numpy.ones(groups)),
-                     self.constant(numpy.zeros(groups)), epsilon=op.get('eps', 1e-5))
-        if op.inputs[1].shape == (groups,):  # MXNet 1.9 scales groups, MXNet 2 channels
-            return self.reshape_like(self.scale(Y, gamma, beta, 1), op.output)
-        return self.scale(self.reshape_like(Y, op.output), gamma, beta, op.rank - 2)
+    def _groupnorm(self, op, X, gamma, beta, num_groups=1, eps=1e-5, **_):
+        ones = numpy.ones(num_groups, 'float32')
+        Y = self.InstanceNormalization(self.Reshape(X, [0, num_groups, -1]), ones, ones * 0, epsilon=eps)
+        Y = self.Reshape(Y, [0, *gamma.shape, -1])  # MXNet 1.9 scales groups, MXNet 2 channels
+        gamma, beta = self.Reshape(gamma, [-1, 1]), self.Reshape(beta, [-1, 1])
+        return self.reshape(self.Add(self.Mul(Y, gamma), beta), op.output)
 
-    def _l2normalization(self, op, X):
-        axes = {'instance': range(1, op.rank), 'channel': [1], 'spatial': range(2, op.rank)}[op.get('mode', 'instance')]
-        squares = self.add('ReduceSum', self.add('Mul', X, X), self.integers(*axes))
-        return self.add('Div', X, self.add('Sqrt', self.add('Add', squares, self.constant(op.get('eps', 1e-10)))))
+    def _l2normalization(self, op, X, mode='instance', eps=1e-10, **_):
+        axes = {'instance': range(1, X.rank), 'channel': [1], 'spatial': range(2, X.rank)}[mode]
+        return self.Div(X, self.Sqrt(self.Add(self.ReduceSumSquare(X, [*axes]), eps)))
 
-    def _softmax(self, op, X, length=None):
-        axis = op.get('axis', -1) % op.rank
-        X = self.add('Div', X, self.constant(op['temperature'])) if op['temperature'] else X
+    def _softmax(self, op, X, length=None, axis=-1, temperature=1, **_):
+        Y = X if temperature == 1 else self.Div(X, float(temperature))
         if length is None:
-            return self.add('Softmax' if op.kind == 'softmax' else 'LogSoftmax', X, axis=axis)
+            return self.add('Softmax' if op.kind == 'softmax' else 'LogSoftmax', Y, axis=axis)
         require(op.kind == 'softmax', 'a length')
-        mask = self._before(op, length, axis, [axis])
-        Y = self.add('Softmax', self.add('Where', mask, X, self.constant(-1e30)), axis=axis)
-        return self.add('Where', mask, Y, self.constant(0))
+        mask = self._before(X, length, axis, [axis])
+        return self.Where(mask, self.Softmax(self.Where(mask, Y, -1e30), axis=axis), 0.0)
 
-    def _sequencemask(self, op, X, length=None):
-        axis = op.get('axis', 0)  # 0 or 1; the rows are on the other
+    def _sequencemask(self, op, X, length=None, axis=0, value=0, **_):
         if length is None:
             return X
-        mask = self._before(op, length, axis, [i for i in range(op.rank) if i != 1 - axis])
-        return self.add('Where', mask, X, self.constant(op.get('value', 0)))
+        missing = [i for i in range(X.rank) if i != 1 - axis]  # the rows are on axis 1 or 0
+        return self.Where(self._before(X, length, axis, missing), X, float(value))
 
-    def _before(self, op, length, axis, missing):
+    def _before(self, X, length, axis, missing):
         """Return a mask, true before `length` along an axis; `missing` are the axes that `length` does not have."""
-        size = op.inputs[0].shape[axis]
-        require(size == op.inputs[0].other[axis], 'the axis of a mask depends on the batch')
-        positions = self.constant(numpy.arange(size).reshape(-1, *[1] * (op.rank - 1 - axis)), 'int64')
-        return self.add('Less', positions, self.add('Unsqueeze', self.cast(length, 'int64'), self.integers(*missing)))
+        require(X.shape[axis] == X.other[axis], 'the axis of a mask depends on the batch')
+        positions = numpy.arange(X.shape[axis]).reshape(-1, *[1] * (X.rank - 1 - axis % X.rank))
+        return self.Less(positions, self.Unsqueeze(self.cast(length, 'int64'), missing))
 
-    def _rnn(self, op, X, params, *states):
-        require(not op['projection_size'] and op['lstm_state_clip_min'] is None, 'projection or clipping')
-        require(not op['use_sequence_length'], 'use_sequence_length, which MXNet ignores on CPUs')
-        mode, hidden, directions = op['mode'], op['state_size'], 1 + bool(op['bidirectional'])
-        gates, offset = GATES.get(mode, [0]), 0
+    def _rnn(self, op, X, params, *states, mode, state_size, num_layers, bidirectional=False, projection_size=None,
+             lstm_state_clip_min=None, use_sequence_length=False, **_):
+        require(projection_size is None and lstm_state_clip_min is None, 'projection or clipping')
+        require(not use_sequence_length, 'use_sequence_length, which MXNet ignores on CPUs')
+        gates, directions, num_states, offset = GATES.get(mode, [0]), 1 + bool(bidirectional), 1 + (mode == 'lstm'), 0
         settings: dict[str, Any] = {'linear_before_reset': 1} if mode == 'gru' else {}
         if mode.startswith('rnn'):
             settings['activations'] = [mode[4:].capitalize()] * directions
 
         def take(columns: int) -> str:
-            """Return the next weight or bias, (1, gates * hidden, columns)."""
+            """Return the next weight or bias, (1, gates * state_size, columns)."""
             nonlocal offset
-            start, offset = offset, offset + len(gates) * hidden * columns
-            array = self.reshape(self.slice(params, 0, start, offset), len(gates), hidden * columns)
-            return self.reshape(self.add('Gather', array, self.integers(*gates)), 1, len(gates) * hidden, columns)
+            start, offset = offset, offset + len(gates) * state_size * columns
+            array = self.Reshape(self.Slice(params, [start], [offset]), [len(gates), state_size * columns])
+            return self.Reshape(self.Gather(array, gates), [1, len(gates) * state_size, columns])
 
-        columns = [op.inputs[0].shape[2]] + [hidden * directions] * (op['num_layers'] - 1)  # of each layer's input
-        weights = [[(take(n), take(hidden)) for _ in range(directions)] for n in columns]
+        columns = [X.shape[2]] + [state_size * directions] * (num_layers - 1)  # of each layer's input
+        weights = [[(take(n), take(state_size)) for _ in range(directions)] for n in columns]
         biases = [[(take(1), take(1)) for _ in range(directions)] for _ in columns]
-        num_states = 2 if mode == 'lstm' else 1
         results = []
         for i, (matrices, vectors) in enumerate(zip(weights, biases)):
-            W, R = (self.add('Concat', *arrays, axis=0) for arrays in zip(*matrices))
-            B = self.reshape(self.add('Concat', *sum(vectors, ()), axis=1), directions, -1)
-            first = [self.slice(state, 0, i * directions, (i + 1) * directions) for state in states[:num_states]]
-            Y, *last = self.add(mode[:4].rstrip('_').upper(), X, W, R, B, '', *first, outputs=1 + num_states,
-                                hidden_size=hidden, direction=['forward', 'bidirectional'][directions - 1], **settings)
-            X = self.reshape(self.swap(Y, 4, 1, 2), 0, 0, -1)  # (T, directions, n, h) -> (T, n, directions * h)
+            W, R = (self.Concat(*arrays, axis=0) for arrays in zip(*matrices))
+            B = self.Reshape(self.Concat(*sum(vectors, ()), axis=1), [directions, -1])
+            first = [self.Slice(state, [i * directions], [(i + 1) * directions]) for state in states[:num_states]]
+            Y, *last = self.add(mode[:4].rstrip('_').upper(), X, W, R, B, '', *first, results=1 + num_states,
+                                hidden_size=state_size, direction=['forward', 'bidirectional'][directions - 1],
+                                **settings)
+            X = self.Reshape(self.swap(Y, 4, 1, 2), [0, 0, -1])  # (T, directions, n, h) -> (T, n, directions * h)
             results.append(last)
-        return [X, *(self.add('Concat', *each, axis=0) for each in zip(*results))]
+        return [X, *(self.Concat(*each, axis=0) for each in zip(*results))]
 
-    def _arange(self, op, *_):
-        require(op.output.shape == op.output.other and op.get('repeat', 1) == 1, 'its size depends on the batch')
-        return self.constant(op.get('start', 0) + numpy.arange(op.output.shape[0]) * op.get('step', 1), op.output.dtype)
+    def _arange(self, op, *_, start=0, step=1, repeat=1, **__):
+        require(op.output.shape == op.output.other and repeat == 1, 'its size depends on the batch')
+        return self.Identity((start + numpy.arange(op.output.shape[0]) * step).astype(op.output.dtype))
 
-    def _slicechannel(self, op, X):
-        axis = op.get('axis', 1)
-        size, parts = op.inputs[0].shape[axis], op.get('num_outputs', op.get('sections', 0))
-        starts = [i * size // parts for i in range(parts)] or op.values('indices')
-        results = self.add('Split', X, self.integers(*numpy.diff([*starts, size])), outputs=len(starts), axis=axis)
-        return [self.add('Squeeze', Y, self.integers(axis)) for Y in results] if op['squeeze_axis'] else results
+    def _slicechannel(self, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False, **_):
+        size, parts = X.shape[axis], num_outputs or sections
+        starts = [i * size // parts for i in range(parts)] or [*indices]
+        results = self.Split(X, numpy.diff([*starts, size]), results=len(starts), axis=axis)
+        return [self.Squeeze(Y, [axis]) for Y in results] if squeeze_axis else results
 
-    def _slice(self, op, X):
-        for axis, (begin, end, step) in enumerate(zip_longest(*map(op.values, ('begin', 'end', 'step')))):
-            step = step or 1
-            begin = begin if begin is not None else 0 if step > 0 else END
-            end = end if end is not None else END if step > 0 else -END
-            X = X if (begin, end, step) == (0, END, 1) else self.slice(X, axis, begin, end, step)
+    def _slice(self, op, X, begin, end=(), step=(), **_):
+        for axis, (first, last, by) in enumerate(zip_longest(*map(as_list, (begin, end, step)))):
+            by = by or 1
+            first = first if first is not None else 0 if by > 0 else END
+            last = last if last is not None else END if by > 0 else -END
+            X = X if (first, last, by) == (0, END, 1) else self.Slice(X, [first], [last], [axis], [by])
         return X
 
-    def _slicelike(self, op, X, _):
-        for axis, (size, end) in enumerate(zip(op.inputs[0].shape, op.output.shape)):
-            X = X if size == end else self.slice(X, axis, 0, end)
+    def _flip(self, op, X, axis, **_):
+        for each in as_list(axis):
+            X = self.Slice(X, [END], [-END], [each], [-1])
         return X
 
-    def _repeat(self, op, X):
-        (axis,), (times,) = op.axes('axis'), op.values('repeats')
-        reps = [times if i == axis + 1 else 1 for i in range(op.rank + 1)]
-        X = self.add('Unsqueeze', X, self.integers(axis + 1))
-        return self.reshape_like(self.add('Tile', X, self.integers(*reps)), op.output)
+    def _repeat(self, op, X, repeats, axis, **_):
+        new, times = axis % X.rank + 1, as_list(repeats)[0]
+        copies = self.Tile(self.Unsqueeze(X, [new]), [times if i == new else 1 for i in range(X.rank + 1)])
+        return self.reshape(copies, op.output)
 
-    def _pad(self, op, X):
-        widths = numpy.reshape(op['pad_width'], (-1, 2)).T.ravel()
-        value = op.get('constant_value', op.get('constant_values', 0))
-        return self.add('Pad', X, self.integers(*widths), self.constant(value), mode=op.get('mode', 'constant'))
+    def _pad(self, op, X, pad_width, mode='constant', constant_value=0, constant_values=0, **_):
+        widths = numpy.reshape(pad_width, (-1, 2)).T.ravel()
+        return self.Pad(X, widths, numpy.array(constant_value or constant_values, X.dtype), mode=mode)
 
-    def _upsampling(self, op, X):
+    def _upsampling(self, op, X, *_, sample_type='nearest', align_corners=True, **__):
+        require(sample_type == 'nearest', f'sample_type {sample_type}')
         if op.kind == 'upsampling':
-            require(op['sample_type'] == 'nearest', f"sample_type {op['sample_type']}")
-            settings: dict[str, Any] = {'nearest_mode': 'floor', 'coordinate_transformation_mode': 'asymmetric'}
+            settings = {'nearest_mode': 'floor', 'coordinate_transformation_mode': 'asymmetric'}
         else:
-            corners = 'align_corners' if op.get('align_corners', True) else 'half_pixel'
+            corners = 'align_corners' if align_corners else 'half_pixel'
             settings = {'mode': 'linear', 'coordinate_transformation_mode': corners}
-        return self.add('Resize', X, '', '', self.shape(op.output), **settings)
+        return self.Resize(X, '', '', self.shape(op.output), **settings)
 
-    def _reduce(self, op, X):
-        axes = op.axes('axis') or [*range(op.rank)]
-        if op['exclude']:
-            axes = [axis for axis in range(op.rank) if axis not in axes]
-        X, operator, keepdims = self.cast(X, op.output.dtype), REDUCTIONS[op.kind], int(op.get('keepdims', 0))
-        if operator == 'ReduceSum':
-            Y = self.add(operator, X, self.integers(*axes), keepdims=keepdims)
-        else:
-            require(op.get('ord', 2) == 2, f"ord {op['ord']}")
-            Y = self.add(operator, X, axes=axes, keepdims=keepdims)
-        return Y if op.output.shape != (1,) else self.reshape(Y, 1)  # mx.nd has no arrays without axes
+    def _reduce(self, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
+        require(ord == 2, f'ord {ord}')
+        every = range(X.rank)
+        axes = every if axis is None else [each % X.rank for each in as_list(axis)]
+        axes = [each for each in every if (each in axes) != exclude]
+        Y = self.add(REDUCTIONS[op.kind], self.cast(X, op.output.dtype), axes, keepdims=int(keepdims))
+        return Y if op.output.shape != (1,) else self.Reshape(Y, [1])  # mx.nd has no arrays without axes
 
-    def _argmax(self, op, X):
-        require(op['axis'] is not None, 'no axis')
+    def _argmax(self, op, X, axis=None, keepdims=False, **_):
+        require(axis is not None, 'no axis')
         operator = 'ArgMax' if op.kind == 'argmax' else 'ArgMin'
-        return self.cast(self.add(operator, X, axis=op['axis'], keepdims=int(op.get('keepdims', 0))), op.output.dtype)
+        return self.cast(self.add(operator, X, axis=axis, keepdims=int(keepdims)), op.output.dtype)
 
-    def _matmul(self, op, A, B):
-        ranks = [len(array.shape) for array in op.inputs]
-        require(op.kind != 'dot' or ranks[1] <= 2, 'more than two dimensions')
-        A = self.swap(A, ranks[0], -2, -1) if op['transpose_a'] else A
-        return self.add('MatMul', A, self.swap(B, ranks[1], -2, -1) if op['transpose_b'] else B)
-
-    def _pick(self, op, X, indices):
-        axis = op.get('axis', -1) % op.rank
-        places = self.add('Unsqueeze', self.indices(indices, op.inputs[0], axis), self.integers(axis))
-        return self.reshape_like(self.add('GatherElements', X, places, axis=axis), op.output)
+    def _matmul(self, op, A, B, transpose_a=False, transpose_b=False, **_):
+        require(op.kind != 'dot' or B.rank <= 2, 'more than two dimensions')
+        return self.MatMul(self.swap(A, A.rank, -2, -1) if transpose_a else A,
+                           self.swap(B, B.rank, -2, -1) if transpose_b else B)

@@ -1,37 +1,67 @@
 """Writing a network as an ONNX model, after comparing its results in onnxruntime with the network's."""
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy
 
-from ..base.files import write_atomically
+from ..base.files import check_writable, write_atomically
+from ..base.program import reason
 from ..mxnet_setup.compat import mx, np
-from ..training.parameters import wait
-from .checks import check_path, compare
+from ..networks.hybridize import unwrapped
+from ..networks.precision import Cast
+from ..networks.resnet import resnet18
+from ..training.parameters import by_name, copies, wait
 from .network import Network
 
-LENET = {'W1': (20, 1, 3, 3), 'b1': (20,), 'W2': (50, 20, 5, 5), 'b2': (50,), 'W3': (800, 128), 'b3': (128,),
-         'W4': (128, 10), 'b4': (10,)}
+LENET = ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
+TOLERANCE = 1e-5  # of the largest number in an output
+SMALLEST = 1e-30  # lower limit of that number, because all may be 0
+
+
+def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
+    """Raise ValueError if no model can be written to `path`, or onnx cannot be imported, or onnxruntime, if installed.
+
+    `new_folder` is a folder that need not exist yet. Writes nothing.
+    """
+    if Path(path).suffix != '.onnx' or Path(path).is_dir():
+        raise ValueError(f'{path}: must be a file name that ends in .onnx')
+    for name in ('onnx', 'onnxruntime'):
+        if not importlib.util.find_spec(name):
+            if name == 'onnx':
+                raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
+            continue
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # also TypeError and AttributeError, from an incompatible protobuf or NumPy
+            raise ValueError(f'{path} cannot be written because {name} cannot be imported, {reason(error)}: '
+                             f'pip install --force-reinstall {name}') from error
+    check_writable(path, new_folder)
 
 
 def write_chapter(net: Any, path: str | os.PathLike, lenet: Callable | None,
                   log: Callable[[str], None] = print) -> None:
     """Write the network of a chapter: a Gluon block, or LeNet's parameters if ``lenet(X, params)`` is given; blocks.
 
-    `net` may also be a list of LeNet's parameters for each device.
+    `net` may also be a list of LeNet's parameters for each device, or ResNet-18 in lower precision: its parameters are
+    float32, and so is the model.
     """
-    image = numpy.zeros((1, 1, 28, 28), 'float32')
-    if not isinstance(net, (list, tuple)):
-        write_model(net, path, image, input_names=['images'], output_names=['scores'], log=log)
-        return
-    params = net[0] if net and isinstance(net[0], (list, tuple)) else net
-    if [getattr(array, 'shape', None) for array in params] != list(LENET.values()):
-        raise ValueError(f'a list of {len(params)} arrays without the shapes of LeNet: pass a network or its arrays')
-    write_model(lenet, path, image, params, input_names=['images'], output_names=['scores'], param_names=[*LENET],
-                log=log)
+    names: dict[str, Any] = {'input_names': ['images'], 'output_names': ['scores']}
+    arguments: list = [numpy.zeros((1, 1, 28, 28), 'float32')]
+    if isinstance(net, (list, tuple)):
+        arguments.append(net[0] if net and isinstance(net[0], (list, tuple)) else net)
+        net, names['param_names'] = lenet, LENET
+    elif any(isinstance(layer, Cast) for layer in getattr(unwrapped(net), '_children', {}).values()):
+        low = [*copies(net).values()]
+        net = resnet18(low[-1][0].size)  # the bias of the last layer
+        for param, arrays in zip(by_name(net).values(), low):
+            param._load_init(arrays[0], [arrays[0].ctx])
+    write_model(net, path, *arguments, **names, log=log)
 
 
 def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
@@ -49,17 +79,19 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
                          'for inputs other than the first')
     batches = [network.inputs, [_random_like(array, axis) for array, axis in zip(network.inputs, axes)]]
     results, graph = network.evaluate(batches, axes[0])
-    params, number = network.params(), len(results[0])
+    unused = [name for name in network.variables if name not in graph.variables]
+    if unused:
+        raise ValueError(f'the network does not use its input {unused[0]}: remove it from the network')
+    params, number = {key: (name, array.asnumpy()) for key, (name, array) in network.params.items()}, len(results[0])
     inputs = [*(input_names or network.variables)]
     outputs = [*output_names] or ([f'output{i}' for i in range(number)] if number > 1 else ['output'])
     names = [*inputs, *outputs, *(name for name, _ in params.values())]
     if len(inputs) != len(axes) or len(outputs) != number or len(set(names)) != len(names):
         raise ValueError(f'input_names {inputs}, output_names {outputs}: must be {len(axes)} and {number} names, '
                          'different from each other and from those of the parameters')
-    model = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, axes[0])
-    content = model.SerializeToString()
+    content = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, axes[0]).SerializeToString()
     feeds = [{name: array.asnumpy() for name, array in zip(inputs, batch)} for batch in batches]
-    result = compare(content, feeds, [dict(zip(outputs, found)) for found in results])
+    result = _compare(content, feeds, [dict(zip(outputs, found)) for found in results])
     write_atomically(path, content)
     log(f'model: {path}, {result}')
 
@@ -76,3 +108,37 @@ def _random_like(array: Any, batch_axis: int | None) -> Any:
         new = rng.integers(int(low), int(high) + 1, shape) if whole else rng.uniform(low, high, shape)
     make = np.array if isinstance(array, np.ndarray) else mx.nd.array
     return make(new.astype(values.dtype), dtype=values.dtype, ctx=array.ctx)
+
+
+def _compare(content: bytes, inputs: list[dict], expected: list[dict]) -> str:
+    """Compare the results of a model in onnxruntime with those expected for each of some inputs, all of them by name.
+
+    Return the largest difference in words; raise ValueError if it is more than rounding.
+    """
+    if not importlib.util.find_spec('onnxruntime'):
+        return 'not checked because onnxruntime is not installed: pip install onnxruntime'
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4  # 4: errors are raised, not also printed
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
+        found = [session.run(None, arrays) for arrays in inputs]
+    except Exception as error:
+        raise ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}') from error
+    differences = []
+    for results, right in zip(found, expected):
+        for (name, Y), Y_found in zip(right.items(), results):
+            if not (numpy.isfinite(Y).all() and numpy.isfinite(Y_found).all()):
+                raise ValueError(f'no model is written because {name} of random inputs are not finite: train again '
+                                 'with a smaller learning rate')
+            if (Y.shape, Y.dtype) != (Y_found.shape, Y_found.dtype):
+                raise ValueError(f"no model is written because the model's {name} are {Y_found.dtype} {Y_found.shape}, "
+                                 f"the network's {Y.dtype} {Y.shape}: see batch_axis in docs/export.md")
+            difference = abs(Y_found.astype('float64') - Y).max(initial=0)
+            differences.append((difference / max(abs(Y).max(initial=0), SMALLEST), name))
+    difference, name = max(differences)
+    if difference > TOLERANCE:
+        raise ValueError(f"no model is written because the model's {name} in onnxruntime differ from the network's "
+                         f'by {difference:.1e} of the largest; rounding explains {TOLERANCE:.0e}: MXNet may not trace '
+                         'some of its code, such as a branch on values or an overridden forward')
+    return f"checked in onnxruntime: {name} differ from the network's by {difference:.1e} of the largest"

@@ -22,8 +22,9 @@ class Job:
     def __init__(self, num_workers: int, *command, launch: tuple = (), **environment):
         self.mark = secrets.token_hex(8)  # in the environment of all its processes
         launch = launch or (sys.executable, LAUNCHER, '--gloo', '-np', num_workers, '-H', f'localhost:{num_workers}')
+        words = 'env', '--default-signal=INT', *launch, *command  # jobs in the background ignore SIGINT
         self.process = subprocess.Popen(
-            [str(word) for word in (*launch, *command)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [str(word) for word in words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, 'LC_ALL': 'C.UTF-8', 'JOB': self.mark, **environment}, start_new_session=True)
         self.lines: list[str] = []
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-CREATE = ('import sys, time\n'
+# Jobs in the background ignore SIGINT
+CREATE = ('import signal, sys, time\n'
           'from pathlib import Path\n'
           'from two_hosts import TwoHosts\n'
+          'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
           'with TwoHosts(Path(sys.argv[1])) as hosts:\n'
           '    hosts[1].run("sh", "-c", "sleep 1000 >/dev/null 2>&1 &")\n'
           '    print(hosts[0].pid, hosts[1].pid, *(p.pid for p in hosts[1].processes()), flush=True)\n'

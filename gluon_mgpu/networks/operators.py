@@ -21,7 +21,7 @@ class Operator(NamedTuple):
 
     @property
     def is_prelu(self) -> bool:
-        """Whether this is PReLU. The gradient of its slope is wrong if other operators follow in the same graph."""
+        """True for PReLU. The gradient of its slope is wrong if other operators follow in the same graph."""
         return self.settings.get('act_type') == 'prelu'
 
 

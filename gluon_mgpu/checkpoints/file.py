@@ -72,7 +72,8 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
         arrays: dict[str, list] = {}
         for key in sorted(tensors, key=_name_and_number):
             arrays.setdefault(_name_and_number(key)[0], []).append(tensors[key])
-        intact = (checksum(record, tensors) == expected and isinstance(record['metadata'], dict)
+        intact = (checksum(record, tensors) == expected
+                  and isinstance(record['metadata'], dict) and isinstance(record.get('optimizer', {}), dict)
                   and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values()))
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None

@@ -529,7 +529,7 @@ def test_the_books_scratch_chapter(image_batches):
     report = check_data_parallel(make, books_train_batch, image_batches)
     assert report.ok, report
     *uneven, own_rows = report.notes
-    assert 'the last 96 weigh 2.7 times as much as others' in own_rows
+    assert 'the last 96 then weigh 2.7 times as much as others' in own_rows
     assert len(uneven) == 3 and all('are not checked' in note for note in uneven)
 
 

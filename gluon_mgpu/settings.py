@@ -190,8 +190,7 @@ def check_settings(chapter: str, settings: dict) -> dict:
     known = {setting.name: setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters}
     for name in settings:
         if name not in known:
-            names = ', '.join(name for name in known if name not in ('num_gpus', 'batch_size', 'lr'))
-            raise ValueError(f'{name}: {chapter} has no such setting; it has {names}')
+            raise ValueError(f'{name}: {chapter} has no such setting; it has {", ".join(known)}')
     values = {name: setting.checked(settings.get(name, setting.default_of(chapter))) for name, setting in known.items()}
     num_gpus, run = values['num_gpus'], values['run']
     if isinstance(values['devices'], str):

@@ -93,7 +93,7 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
             raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
         if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
             raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
-    stack.enter_context(lock_folder(folder))  # so that no other process writes there
+    lock_folder(folder, stack)  # so that no other process writes there
     config = _read_config(folder)
     found, metadata = newest_checkpoint(path)
     if found is None and resume != AUTO:

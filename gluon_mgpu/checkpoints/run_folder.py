@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def new_folder(path: str | os.PathLike | None, program: str) -> Path:
 def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict, stack: contextlib.ExitStack) -> Path:
     """Create the folder of a run, lock it until `stack` is closed, and write ``config.json``; see `new_folder`."""
     folder = new_folder(path, chapter)
-    stack.enter_context(lock_folder(folder))
+    lock_folder(folder, stack)
     check_free(folder)  # another run may have claimed it before it was locked
     write_config(folder, config)
     return folder
@@ -62,24 +61,20 @@ def write_config(folder: Path, config: dict) -> None:
     write_atomically(folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
 
 
-@contextlib.contextmanager
-def lock_folder(folder: str | os.PathLike) -> Iterator[None]:
-    """Lock the folder of a run within the block or until the process ends.
+def lock_folder(folder: str | os.PathLike, stack: contextlib.ExitStack) -> None:
+    """Lock the folder of a run until `stack` is closed or the process ends.
 
     Raises ValueError if another process holds it. On network file systems, it may notice only those of this machine.
     """
     descriptor = os.open(folder, os.O_RDONLY)
+    stack.callback(os.close, descriptor)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f'{folder} is in use by {_holder(Path(folder))}: wait until it ends, or give another '
-                             '--out-dir') from None
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f'{folder} is in use by {_holder(Path(folder))}: wait until it ends, or give another '
+                         '--out-dir') from None
+    except OSError:  # a file system without locks
+        pass
 
 
 def this_process() -> dict[str, object]:

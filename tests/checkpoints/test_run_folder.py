@@ -28,9 +28,9 @@ def test_a_given_name(tmp_path, exists):
     with ExitStack() as stack:
         assert claim_folder(path, 'scratch', {'a': 1}, stack) == path
         with pytest.raises(ValueError, match='where is in use by another run: wait until it ends'):
-            stack.enter_context(lock_folder(path))
-    with lock_folder(path):
-        pass
+            lock_folder(path, stack)
+    with ExitStack() as stack:
+        lock_folder(path, stack)
     assert json.loads((path / 'config.json').read_text()) == {'a': 1}
     for call in (lambda: check_free(path), lambda: new_folder(path, 'scratch')):
         with pytest.raises(ValueError, match='where is not an empty folder, and a run overwrites nothing'):

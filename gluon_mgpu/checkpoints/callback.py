@@ -23,10 +23,8 @@ class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
     For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If writing fails,
-    training continues, with a warning before the next epoch if the newest file could not be written; with `require`,
-    the run ends.
-
-    After `Stopped`, the caller calls `save_on_stop`, which writes a last checkpoint.
+    training continues, with a warning before the next epoch if the newest file could not be written. After `Stopped`,
+    call `save_on_stop`.
 
     Parameters
     ----------

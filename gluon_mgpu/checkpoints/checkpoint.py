@@ -3,8 +3,7 @@
     checkpoint.save('mine.safetensors', net, trainer, epoch=3)
     metadata = checkpoint.load('mine.safetensors', net, trainer)    # {'epoch': 3}
 
-The file is in the safetensors format, which many programs read and which cannot contain code. `save` never leaves an
-incomplete file, and `load` validates everything before it changes anything.
+The file is in the safetensors format, which many programs read and which cannot contain code.
 """
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Several processes that train one network through Horovod, on one machine or many.
 
     horovodrun -np 4 -H a:2,b:2 python -m gluon_mgpu.scratch --horovod
-
-Each worker has one device, takes its shard of every batch, and sums gradients with the others.
 """
 from __future__ import annotations
 

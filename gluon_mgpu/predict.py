@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy
 
-from .base.checks import integer
 from .base.flags import Parser, path, picture, text
 from .base.pictures import write_picture
 from .data import load_data
@@ -112,9 +111,7 @@ def _run(args: argparse.Namespace) -> None:
         raise ValueError('--out and --data-dir are for the test set: leave them out, or the image files')
     images = [read_image(path) for path in args.images]
     net, devices, config = trained_network(args.run, args.devices and parse_devices(args.devices))
-    names = NAMES.get(config.get('dataset', ''), ())
-    if not names:
-        raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
+    names = NAMES[config['dataset']]
     if images:
         for path, shares in zip(args.images, probabilities(net, numpy.stack(images), devices)):
             likeliest = numpy.argsort(-shares, kind='stable')[:NUM_CLASSES_SHOWN]
@@ -125,10 +122,7 @@ def _run(args: argparse.Namespace) -> None:
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
     # The rows of the run's own evaluation: each device has its own statistics of batch norm
     same_devices = list(map(str, devices)) == config['devices']
-    if config['chapter'] == 'concise' and not same_devices:
-        print(f'the run has computed its accuracy on {", ".join(config["devices"])}, each with its own statistics of '
-              'batch norm: it can differ from this one')
-    predicted = probabilities(net, test_images, devices, integer('batch_size', config.get('batch_size'), minimum=1),
+    predicted = probabilities(net, test_images, devices, config['batch_size'],
                               config.get('shares') if same_devices else None).argmax(axis=1)
     share = (predicted == labels).mean()
     print(f'test acc: {share:.4f}', flush=True)

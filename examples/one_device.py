@@ -44,11 +44,13 @@ def train_batch(X, y, params, device, lr, batch_size):
 def train(batch_size, lr, **settings):
     setup = Setup('scratch', 1, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)
+    npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()
     params = get_params(params, device)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
+    # `run` seeds each epoch, so that a resumed run draws the same numbers; run.lr is lr, or what the function returns
     for epoch in run.epochs([params], seed=setup.seed, lr=lr):
+        # After the last batch, this waits for the devices, as the book's npx.waitall(), and stops the clock
         for X, y in run.batches(train_iter):
             run.record_losses(train_batch(X, y, params, device, run.lr, batch_size))
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, split_batch, [device])

@@ -1,10 +1,11 @@
 """ResNet-18 on multiple devices, the concise way with Gluon's Trainer (D2L 13.6).
 
-    python -m gluon_mgpu.concise --train-size 8192 --num-epochs 3 --batch-size 64   # two devices
+    python -m gluon_mgpu.concise --train-size 8192 --num-epochs 3 --batch-size 64   # two devices, some minutes
     python -m gluon_mgpu.concise --devices gpu:0,gpu:1 --batch-size 512 --lr 0.2
 
-The mathematics is the same as in `gluon_mgpu.scratch`. Here Gluon copies the parameters to the devices, and its
-Trainer sums the gradients and updates the parameters.
+The mathematics is the same as in `gluon_mgpu.scratch`, except that each device's batch norm uses its own rows, unless
+it is synchronized. Gluon copies the parameters to the devices, and its Trainer sums the gradients and updates the
+parameters.
 """
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: C
     Source: D2L 13.6.3, in the body of ``train``.
     """
     X_shards, y_shards = split_batch(X, y, devices)
-    # `replicas` calls net(X_shard) and l.backward(); with synchronized batch norm, for all devices at once
+    # `replicas` calls net(X_shard) and l.backward(). With synchronized batch norm, it does so for all devices at once,
+    # because each loss depends on the rows of all
     with autograd.record():
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(replicas.forward(net, X_shards), y_shards)]
     replicas.backward(net, ls)
@@ -58,7 +60,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
     devices : list of mx.Context
-        Possibly `Devices`. With parts, batch norm's statistics are those of each part.
+        Possibly `parallel.devices.Devices`. With parts, batch norm uses the rows of each part.
     """
     ls = backward(X, y, net, devices, loss)
     trainer.step(as_devices(devices).divisor(X))  # the batch size; for a plain list, the rows of X
@@ -77,25 +79,28 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     num_gpus, batch_size, lr
         As in `scratch.train`.
     **settings
-        As in `scratch.train`, and some more, such as ``net``, ``dtype`` or ``momentum``; `settings.py` declares all.
+        As in `scratch.train`, and some more, such as ``dtype``, ``momentum``, or ``net``, another network, whose
+        parameters are initialized anew; `settings.py` declares all.
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    # A gluon.Trainer that with --horovod also sums over machines. `trainable` leaves out batch norm's running
-    # statistics, which have no gradients. For speed, all gradients of a device are moved into one array
+    # A gluon.Trainer; with --horovod, it sums over all processes. `trainable` leaves out batch norm's statistics, which
+    # the Trainer would copy from the first device to the others. For speed, it sums all gradients as one array
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=True)
     loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss() as one operator, for smoothed labels as well
-    # For speed, it runs as one operator; with synchronized batch norm, each piece between two norms does
+    # For speed, the network runs as one operator, or each piece of it between two synchronized batch norms.
+    # used_once: each parameter occurs once in a loss, so its gradient is written without a copy
     net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):
             trainer.set_learning_rate(run.lr)  # a schedule changes it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices))
-        test_acc = evaluate_accuracy_gpus(net, test_iter, split_batch, devices)  # by their shares
+        # By default, the devices would be those of net, without their shares
+        test_acc = evaluate_accuracy_gpus(net, test_iter, split_batch, devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

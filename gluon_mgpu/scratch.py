@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .mxnet_setup.compat import Context, autograd, np, npx
+from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
 from .networks.hybridize import hybridized
 from .networks.loss import cross_entropy
 from .parallel.accumulate import in_parts
@@ -62,7 +62,7 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     h2_conv = npx.convolution(data=h1, weight=W2, bias=b2, kernel=(5, 5), num_filter=50)  # (n, 50, 8, 8)
     h2_activation = npx.relu(h2_conv)
     h2 = npx.pooling(data=h2_activation, pool_type='avg', kernel=(2, 2), stride=(2, 2))   # (n, 50, 4, 4)
-    # `hybridized` cannot ask for h2.shape[0]
+    # -1 instead of the book's h2.shape[0], which is unknown while `hybridized` traces the operators
     h2 = h2.reshape(-1, 800)                                                              # (n, 800)
     h3_linear = np.dot(h2, W3) + b3                                                       # (n, 128)
     h3 = npx.relu(h3_linear)
@@ -78,7 +78,7 @@ def get_params(params: list, device: Context) -> FlatParams:
     Returns the list of the copies, each with its gradient in ``.grad``.
 
     Source: D2L 13.5.4, ``get_params``, where the copies are separate arrays. Here they are views of one flat array,
-    ``.flat``, so that one sum and one update are enough for all of them.
+    ``.flat``, and their gradients are views of ``.flat.grad``, so that one sum and one update are enough for all.
     """
     return FlatParams(params, device)
 
@@ -111,7 +111,7 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
         param -= lr / batch_size * param.grad
 
 
-@in_parts  # for --accumulate, which trains a batch in parts, and for batches with fewer rows than devices
+@in_parts  # for --accumulate, which trains a batch in parts; it also gives devices without rows gradients of 0
 def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
     """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
 
@@ -140,11 +140,12 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     device_params : list of lists of np.ndarray
         The parameters on each device, from `get_params`. They are updated in place and stay equal on all devices.
     devices : list of mx.Context
-        Possibly `Devices`, which can have shares, parts, another allreduce or another divisor than the rows of `X`.
+        Possibly `parallel.devices.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
     """
     devices = as_devices(devices, allreduce)  # a plain list gets equal shards and the allreduce above
     ls = backward(X, y, device_params, devices)
-    flat_params = [flattened(params) for params in device_params]  # for speed: one array instead of eight
+    # For speed: [params.flat] instead of eight arrays, so that the loops below run once
+    flat_params = [flattened(params) for params in device_params]
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(flat_params[0])):
         devices.allreduce([params[i].grad for params in flat_params])
@@ -168,7 +169,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     num_gpus : int
         Number of GPUs, or of CPU contexts if MXNet sees no GPU.
     batch_size : int
-        Rows in a batch, over all devices. Every update is divided by it, including that of a smaller last batch.
+        Rows in a batch, over all devices. Every update is divided by it, so that every image has the same weight. (The
+        book's 13.5 divides by the rows of the batch, which are fewer in the last one; 13.6 divides by the batch size.)
     lr : float or callable
         The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
         MXNet's schedulers.
@@ -179,13 +181,15 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     # Check the arguments and load the data. `run` counts the epochs, measures the time and prints
     setup = Setup('scratch', num_gpus, batch_size, lr, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)
+    npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
+    # `run` seeds each epoch, so that a resumed run draws the same numbers; run.lr is lr, or what the function returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
+        # After the last batch, this waits for the devices, as the book's npx.waitall(), and stops the clock
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
             run.record_losses(train_batch(X, y, device_params, devices, run.lr))
@@ -199,7 +203,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
-    return cli.run(cli.Chapter('scratch', 'LeNet', train, forward=lenet), argv)
+    return cli.run(cli.Chapter('scratch', 'LeNet', train, forward=lenet), argv)  # `forward` for the export
 
 
 if __name__ == '__main__':

@@ -121,9 +121,8 @@ def _run(args: argparse.Namespace) -> None:
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
     # The rows of the run's own evaluation: each device has its own statistics of batch norm
-    same_devices = list(map(str, devices)) == config['devices']
-    predicted = probabilities(net, test_images, devices, config['batch_size'],
-                              config.get('shares') if same_devices else None).argmax(axis=1)
+    shares = config.get('shares') if len(devices) == len(config['devices']) else None
+    predicted = probabilities(net, test_images, devices, config['batch_size'], shares).argmax(axis=1)
     share = (predicted == labels).mean()
     print(f'test acc: {share:.4f}', flush=True)
     run = Path(args.run)

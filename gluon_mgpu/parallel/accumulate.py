@@ -44,4 +44,3 @@ def in_parts(backward: Callable) -> Callable:
                 g += so_far
         return ls
     return of_all_parts
-

@@ -110,5 +110,3 @@ class Trainer(gluon.Trainer):
                           [params[i].list_grad()[number].as_nd_ndarray() for i in group]) for group in groups]
                         for number in range(len(self._updaters))]
         return True
-
-

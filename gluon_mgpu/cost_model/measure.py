@@ -15,7 +15,7 @@ HOPS = 20            # messages there and back in one measurement; a single one 
 LARGE = 4 * 2**20    # float32 elements of a large message, 16 MiB: more than a core's cache
 
 
-def measure_link(source, target, rounds: int = 9) -> tuple:
+def measure_link(source, target, rounds: int) -> tuple:
     """Measure alpha, in seconds, and beta, in seconds per byte, between two devices: medians of `rounds`; blocks."""
     def seconds_per_message(size):
         here, there = np.zeros(size, ctx=source), np.zeros(size, ctx=target)

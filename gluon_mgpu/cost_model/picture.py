@@ -2,16 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import cycle
-
-import numpy
 
 from ..base.pictures import write_picture
 from ..parallel.allreduce import ALGORITHMS
 from ..plot import figure
 
 COLORS = {name: f'C{i}' for i, name in enumerate(ALGORITHMS)}
-MARKERS = dict(zip(ALGORITHMS, cycle('os^Dv')))
 
 
 def _models() -> Iterator[tuple[str, Callable, str]]:
@@ -34,9 +30,9 @@ def draw_times(costs: dict, path) -> None:
         for name, cost, label in _models():
             axes.plot(ks, [cost(k).seconds(num_bytes, costs['alpha'], costs['beta']) * 1e3 for k in ks],
                       color=COLORS[name], label=f'{label}, model')
-        for name in ALGORITHMS:
+        for name, marker in zip(ALGORITHMS, 'os^Dv'):
             rows = _measured(costs, network, name)
-            axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], MARKERS[name],
+            axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], marker,
                       color=COLORS[name], markerfacecolor='none',  # they can overlap
                       label=f'{name}, measured')
         axes.set_xscale('log', base=2)
@@ -60,7 +56,7 @@ def draw_bytes(costs: dict, path) -> None:
     axes.set(title=f'One allreduce of {network}: bytes at the busiest device',
              xlabel='devices (dots: counted here)', ylabel='sent and received (MB)', xticks=range(2, 17, 2))
     axes.set_ylim(bottom=0)
-    in_gradients = (lambda mb: numpy.asarray(mb) * 1e6 / num_bytes, lambda n: numpy.asarray(n) * num_bytes / 1e6)
+    in_gradients = (lambda mb: mb * 1e6 / num_bytes, lambda n: n * num_bytes / 1e6)
     axes.secondary_yaxis('right', functions=in_gradients).set_ylabel(f'in gradients of {num_bytes / 1e6:.1f} MB')
     axes.legend()
     write_picture(fig, path)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .algorithm import Algorithm
 from .chunks import halving_doubling, ring
 from .whole_arrays import kvstore, star, tree
 
-ALGORITHMS: dict[str, Algorithm] = {algorithm.name: algorithm
-                                    for algorithm in (star, ring, tree, halving_doubling, kvstore)}
+ALGORITHMS = {'star': star, 'ring': ring, 'tree': tree, 'halving-doubling': halving_doubling, 'kvstore': kvstore}
 
 
 def allreduce_algorithm(algorithm: Callable | str) -> Callable:

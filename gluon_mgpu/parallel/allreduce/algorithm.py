@@ -68,11 +68,6 @@ class Algorithm:
     cost: Callable[[int], Cost]
     run: Callable[[list], Traffic]
 
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-        return self.run.__name__.replace('_', '-')
-
     def __call__(self, data: list) -> Traffic:
         return self.run(data)
 

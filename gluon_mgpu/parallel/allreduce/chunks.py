@@ -15,9 +15,10 @@ def ring(data: list) -> Traffic:
     each device keeps a copy (all-gather). Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
     clusters of workstations, 2009.
     """
-    traffic, k = Traffic(data), len(data)
+    traffic, k, n = Traffic(data), len(data), data[0].size
     devices = [array.ctx for array in data]
-    chunks = _chunks(data)
+    flat = _flat(data)
+    chunks = [[array[shard_rows(n, c, k)] for array in flat] for c in range(min(k, n))]  # chunks[c][i] is on device i
     for step in range(2 * (k - 1)):
         # First all devices send, then all write. Otherwise each device would wait for the one before, because MXNet
         # does not read an array while a part of it is written, and each chunk is a part of an array.
@@ -77,12 +78,6 @@ def halving_doubling(data: list) -> Traffic:
     for extra, source in zip(data[power:], data):
         traffic.copy(source, extra)
     return traffic
-
-
-def _chunks(data: list) -> list:
-    """Return the non-empty chunks of the arrays, as even as possible: chunks[c][i] is chunk c on device i."""
-    k, n = len(data), data[0].size
-    return [[array[shard_rows(n, c, k)] for array in _flat(data)] for c in range(min(k, n))]
 
 
 def _flat(data: list) -> list:

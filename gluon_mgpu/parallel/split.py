@@ -4,16 +4,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
 from ..base.checks import positive
 from ..data.shards import shard_rows
 from ..devices.lists import check_omp_threads
-
-if TYPE_CHECKING:
-    from mxnet.context import Context
+from ..mxnet_setup.compat import Context, empty_with_view, mx
 
 
 def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:
@@ -60,7 +58,6 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
 
 def check_rows(X: Any, y: Any = None) -> None:
     """Raise ValueError if `X` or `y` is no array with rows, or if they have different numbers of rows."""
-    from ..mxnet_setup.compat import mx
     for data in (X,) if y is None else (X, y):
         if not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or not data.shape:  # or a single number
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy')
@@ -90,7 +87,6 @@ def _rows(n: int, shares: tuple[float, ...]) -> list[slice]:
 
 def _from_numpy(array: numpy.ndarray) -> Any:
     """Copy an array to ``cpu(0)``."""
-    from ..mxnet_setup.compat import empty_with_view
     copy, view = empty_with_view(array.shape, array.dtype)
     view[:] = array
     return copy

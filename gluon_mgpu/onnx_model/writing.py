@@ -31,11 +31,9 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
     """
     if Path(path).suffix != '.onnx' or Path(path).is_dir():
         raise ValueError(f'{path}: must be a file name that ends in .onnx')
-    for name in ('onnx', 'onnxruntime'):
-        if not importlib.util.find_spec(name):
-            if name == 'onnx':
-                raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
-            continue
+    if not importlib.util.find_spec('onnx'):
+        raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
+    for name in filter(importlib.util.find_spec, ('onnx', 'onnxruntime')):
         try:
             importlib.import_module(name)
         except Exception as error:  # also TypeError and AttributeError, from an incompatible protobuf or NumPy
@@ -44,8 +42,7 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
     check_writable(path, new_folder)
 
 
-def write_chapter(net: Any, path: str | os.PathLike, lenet: Callable | None,
-                  log: Callable[[str], None] = print) -> None:
+def write_chapter(net: Any, path: str | os.PathLike, lenet: Callable | None, log: Callable[[str], None]) -> None:
     """Write the network of a chapter: a Gluon block, or LeNet's parameters if ``lenet(X, params)`` is given; blocks.
 
     `net` may also be a list of LeNet's parameters for each device, or ResNet-18 in lower precision: its parameters are

@@ -7,9 +7,6 @@ from pathlib import Path
 
 from ..mxnet_setup.compat import mx, npx
 
-# Not os.devnull: MXNet deletes the given file before it writes, and root can delete the device
-NOWHERE = ''
-
 _temporary_folder = functools.cache(tempfile.TemporaryDirectory)  # deleted when the process ends
 
 
@@ -41,9 +38,9 @@ def _stop() -> str:
     """Return the records since `_run`, '' if MXNet could not write them."""
     mx.profiler.set_state('stop')
     # A finished dump would be the last one of the process. An unfinished one continues after the one before; MXNet
-    # writes the end of the trace when the process ends, to nowhere
+    # writes the end of the trace when the process ends
     mx.profiler.dump(finished=False)
-    _profile_to(NOWHERE)
+    _profile_to('')  # not os.devnull: MXNet deletes the file before it writes, and root can delete the device
     return _events().read_text() if _events().exists() else ''
 
 

@@ -65,10 +65,7 @@ def plan(batch_sizes: dict[str, int], num_devices: int, num_rows: int) -> dict[t
 
 
 def scaling(cases: dict, devices: list, train_iter: BatchIterator, rounds: int, steps: dict[str, int]) -> list[dict]:
-    """Measure all cases from `plan` on the first of these devices and return a `summary` of each; blocks.
-
-    A round measures each case once, on `steps` of its network; every second round runs backwards.
-    """
+    """Measure each case from `plan` once per round, on `steps` of its network; return a `summary` of each; blocks."""
     rates: dict[Case, list[float]] = {case: [] for case in cases.values()}  # images/s in each round
     for number in range(rounds):
         for case in list(rates)[::-1 if number % 2 else 1]:

@@ -25,8 +25,7 @@ class Piece:
         """Compute on each device: read the inputs from its dict of arrays by name, and store the outputs there.
 
         `trained` has the names of the arrays that need gradients; if an input does, the outputs are added. Returns the
-        backward pass. It takes a dict for each device, which maps names of arrays to gradients. It removes those of the
-        outputs, and adds those of the inputs.
+        backward pass, which removes the gradients of the outputs and adds those of the inputs.
         """
         needed = trained.intersection(self._inputs)
         inputs_on = [{name: as_input(arrays[name]) if name in needed else arrays[name].detach()

@@ -46,13 +46,10 @@ def show(line: str, stream: TextIO | None = None) -> None:
     A closed terminal or pipe, or a full disk under a log file, must not end training. The next call tries again,
     except after a broken pipe.
     """
-    stream = stream or sys.stdout
-    if stream is None:  # Python was started without it
-        return
     try:
-        print(line, file=stream, flush=True)
+        print(line, file=stream, flush=True)  # does nothing if Python was started without stdout
     except (OSError, ValueError) as error:
-        _discard_buffer(stream, for_good=isinstance(error, BrokenPipeError))
+        _discard_buffer(stream or sys.stdout, for_good=isinstance(error, BrokenPipeError))
         if stream is not sys.stderr:
             warn(f'stdout cannot be written ({reason(error)})')
 

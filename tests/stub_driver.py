@@ -25,6 +25,6 @@ def build(folder: Path) -> None:
 
 def environment(folder: Path, gpus: Iterable[Gpu]) -> dict[str, str]:
     """Return the environment variables that make a process find these GPUs."""
-    described = ('|'.join((f'{"MIG" if gpu.is_mig else "GPU"}-{gpu.uuid}', gpu.name, '{}.{}'.format(*gpu.capability),
-                           str(gpu.memory))) for gpu in gpus)
+    described = ('|'.join((f'{"MIG" if " MIG " in gpu.name else "GPU"}-{gpu.uuid}', gpu.name,
+                           '{}.{}'.format(*gpu.capability), str(gpu.memory))) for gpu in gpus)
     return {'LD_LIBRARY_PATH': str(folder), 'STUB_GPUS': ';'.join(described)}

@@ -54,7 +54,8 @@ def check_gpus(numbers: list[int]) -> None:
         if not seen:
             raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use {CPU_CONTEXTS}')
         if i >= seen:
-            mig = ', a process can use only one MIG instance' if any(gpu.is_mig for gpu in ask_driver().gpus) else ''
+            has_mig = any(' MIG ' in gpu.name for gpu in ask_driver().gpus)  # 'NVIDIA A100-SXM4-40GB MIG 3g.20gb'
+            mig = ', a process can use only one MIG instance' if has_mig else ''
             raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}{mig}{hidden()}): '
                              f'use gpu:0{f" to gpu:{seen - 1}" if seen > 1 else ""}')
 

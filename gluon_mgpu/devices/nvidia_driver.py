@@ -37,11 +37,6 @@ class Gpu(NamedTuple):
     memory: int                   # bytes
     uuid: str = ''                # as in nvidia-smi -L, without GPU- or MIG-; '' with old drivers
 
-    @property
-    def is_mig(self) -> bool:
-        """Return whether it is an instance of a partitioned GPU."""
-        return ' MIG ' in self.name  # 'NVIDIA A100-SXM4-40GB MIG 3g.20gb'
-
     def __str__(self) -> str:
         return f'{self.name} (compute capability {dotted(self.capability)})'
 

@@ -55,9 +55,9 @@ def _folder(module: str) -> str | None:
 
 def _engine(prepared: runtime.Prepared) -> dict[str, Any]:
     """Return the settings in force: our variables, the user's, and whether we have set the allocator."""
-    ours = {name: runtime.ENVIRONMENT[name] for name in prepared.variables}
-    yours = {name: value for name, value in sorted(os.environ.items()) if ENGINE.fullmatch(name) and name not in ours}
-    return {'gluon_mgpu': ours, 'allocator': prepared.allocator, 'you': yours}
+    yours = {name: value for name, value in sorted(os.environ.items())
+             if ENGINE.fullmatch(name) and name not in prepared.variables}
+    return {'gluon_mgpu': prepared.variables, 'allocator': prepared.allocator, 'you': yours}
 
 
 def _data() -> dict[str, Any]:

@@ -42,23 +42,24 @@ ALLOCATOR = {
 class Prepared(NamedTuple):
     """Settings that `prepare` changed in this process. Anything missing was set by the user or does not apply here."""
 
-    variables: tuple[str, ...] = ()  # names in `ENVIRONMENT`
-    allocator: bool = False          # `ALLOCATOR`
-    names: tuple[str, ...] = ()      # in `numpy_names.NAMES`
-    too_late: bool = False           # MXNet was imported before
+    variables: dict[str, str]  # of `ENVIRONMENT`
+    allocator: bool            # `ALLOCATOR`
+    names: tuple[str, ...]     # in `numpy_names.NAMES`
+    too_late: bool             # MXNet was imported before
 
 
 @functools.lru_cache
 def prepare() -> Prepared:
     """Prepare this process for MXNet, once. Never fails, but warns if MXNet was imported before."""
     too_late = _mxnet_imported()
-    variables: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
     if too_late:
         warnings.warn('MXNet was imported before gluon_mgpu, so CPU contexts may hardly run in parallel: restart '
                       'Python and import gluon_mgpu first', stacklevel=3)
     else:
-        variables = tuple(name for name in ENVIRONMENT if not os.environ.get(name))  # MXNet treats '' as unset
-        os.environ.update({name: ENVIRONMENT[name] for name in variables})
+        # MXNet treats '' as unset
+        variables = {name: value for name, value in ENVIRONMENT.items() if not os.environ.get(name)}
+        os.environ.update(variables)
         _preload_nvidia()
     omp_threads()  # cached from here on
     return Prepared(variables, not too_late and _set_allocator(), _supply_names(), too_late)
@@ -66,8 +67,7 @@ def prepare() -> Prepared:
 
 def settings() -> dict[str, str | None]:
     """Return the variables in `ENVIRONMENT` with the values that MXNet has read."""
-    ours = {name: ENVIRONMENT[name] for name in prepare().variables}
-    return {name: os.environ.get(name) or ours.get(name) for name in ENVIRONMENT}
+    return {name: os.environ.get(name) or prepare().variables.get(name) for name in ENVIRONMENT}
 
 
 @functools.lru_cache

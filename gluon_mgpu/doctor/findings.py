@@ -40,8 +40,6 @@ def _installation(facts: dict) -> Iterator[Finding]:
     missing, error = facts['packages_missing'], facts['self_test'].get('mxnet', {}).get('error', '')
     if missing and not re.search(r"install (\.|'\.\[cu112\]') && ", error):  # that remedy installs them as well
         yield Finding('fault', f'not installed: {", ".join(missing)}', f'pip install {" ".join(missing)}')
-    if facts['mxnet']['imported_first']:
-        yield Finding('warning', 'MXNet was imported before gluon_mgpu', 'restart Python and import gluon_mgpu first')
 
 
 def _unset(facts: dict) -> str:

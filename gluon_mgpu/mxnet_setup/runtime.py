@@ -45,7 +45,6 @@ class Prepared(NamedTuple):
     variables: dict[str, str]  # of `ENVIRONMENT`
     allocator: bool            # `ALLOCATOR`
     names: tuple[str, ...]     # in `numpy_names.NAMES`
-    too_late: bool             # MXNet was imported before
 
 
 @functools.lru_cache
@@ -62,7 +61,7 @@ def prepare() -> Prepared:
         os.environ.update(variables)
         _preload_nvidia()
     omp_threads()  # cached from here on
-    return Prepared(variables, not too_late and _set_allocator(), _supply_names(), too_late)
+    return Prepared(variables, not too_late and _set_allocator(), _supply_names())
 
 
 def settings() -> dict[str, str | None]:

@@ -16,7 +16,7 @@ FACTS = {
     'python': {'version': '3.11.7', 'executable': '/venv/bin/python', 'platform': 'Linux x86_64', 'release': 'Linux-6'},
     'numpy': {'version': '1.26.4', 'supplied': ['bool']},
     'packages_missing': [],
-    'mxnet': {'builds': {'mxnet': '1.9.1'}, 'folder': '/venv/lib/mxnet', 'imported_first': False},
+    'mxnet': {'builds': {'mxnet': '1.9.1'}, 'folder': '/venv/lib/mxnet'},
     'cores': {'count': 2, 'processor': 'AMD EPYC', 'bfloat16': True},
     'engine': {'gluon_mgpu': {'OMP_NUM_THREADS': '1', 'MXNET_CPU_TEMP_COPY': '53'}, 'allocator': True, 'you': {}},
     'horovod': {'installed': False},

@@ -107,14 +107,6 @@ def test_two_threads_per_context(doctor):
     assert report['engine']['you'] == {'OMP_NUM_THREADS': '2'}
 
 
-def test_mxnet_imported_first(doctor):
-    """A program of the user imports MXNet first."""
-    code = f'import warnings; warnings.simplefilter("ignore"); import mxnet; {HEALTHY}{MAIN}'
-    finding, = doctor(fakes={**OTHERS, 'numpy': NUMPY, 'mxnet': ''}, **MXNET, program=('-c', code))['findings']
-    assert finding == {'level': 'warning', 'what': 'MXNet was imported before gluon_mgpu',
-                       'remedy': 'restart Python and import gluon_mgpu first'}
-
-
 def test_a_full_disk(doctor):
     """The process may not write a byte to any file."""
     def full():

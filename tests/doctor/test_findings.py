@@ -55,7 +55,6 @@ def test_nothing_is_wrong():
     ({'self_test__speed__speed_up': 1.1, 'engine__you': {'MXNET_CPU_TEMP_COPY': '4'}},
      'warning', 'two devices are only 1.10', 'unset MXNET_CPU_TEMP_COPY'),
     ({'self_test__speed__speed_up': 1.1}, 'warning', 'two devices are only 1.10', 'in a container'),
-    ({'mxnet__imported_first': True}, 'warning', 'MXNet was imported before gluon_mgpu', 'restart Python'),
     ({'horovod__installed': True,
       'self_test__horovod__error': 'Horovod is not built for this MXNet (a: b): do this'}, 'warning',
      'Horovod is not built for this MXNet (a: b)', 'do this'),
@@ -103,8 +102,9 @@ def test_no_problem(changes):
 
 
 def test_faults_come_first():
-    facts = facts_with(disks__cache={'folder': 'x', 'free': None, 'error': 'no'}, packages_missing=['tqdm'],
-                       mxnet__imported_first=True, self_test__allreduce={'error': 'sums are wrong: do not train'})
+    facts = facts_with(disks__cache={'folder': 'x', 'free': None, 'error': 'no'}, disks__runs__error='no',
+                       horovod__installed=True, self_test__horovod__error='Horovod fails: do this',
+                       packages_missing=['tqdm'])
     assert [finding.level for finding in diagnose(facts)] == ['fault', 'fault', 'warning', 'warning']
 
 

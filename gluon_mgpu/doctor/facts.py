@@ -1,7 +1,6 @@
 """Facts about this process and its machine. Needs neither MXNet nor NumPy, and does not import MXNet."""
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -45,11 +44,8 @@ def look() -> dict[str, Any]:
 
 def _folder(module: str) -> str | None:
     """Locate a package without importing it."""
-    with contextlib.suppress(ValueError):  # put into sys.modules by hand
-        spec = importlib.util.find_spec(module)
-        if spec and spec.origin:
-            return os.path.dirname(spec.origin)
-    return None
+    spec = importlib.util.find_spec(module)
+    return os.path.dirname(spec.origin) if spec and spec.origin else None
 
 
 def _engine(prepared: runtime.Prepared) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""Command-line flags: the parser of all programs, and types for argparse that name the flag, the value and the rule.
-
-    python -m gluon_mgpu.scratch --num-epochs 0
-    scratch: --num-epochs 0: must be an integer of at least 1; --help shows all flags        and exit status 2
-"""
+"""Command-line flags: the parser of all programs, and types for argparse that name the flag, the value and the rule."""
 from __future__ import annotations
 
 import argparse

@@ -1,8 +1,4 @@
-"""Batches of images and labels from arrays in memory.
-
-    for X, y in BatchIterator(images, labels, 256, 'mnist'):  # (256, 1, 28, 28), (256,)
-        ...
-"""
+"""Batches of images and labels from arrays in memory."""
 from __future__ import annotations
 
 import hashlib

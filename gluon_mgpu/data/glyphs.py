@@ -1,7 +1,5 @@
 """The built-in dataset: ten letters drawn from the fonts of Matplotlib, for machines without network.
 
-    (train_images, train_labels), (test_images, test_labels) = glyphs.load(cache_dir)
-
 Letters A to J, as in notMNIST: 60,000 training and 10,000 test images of 28x28 grey pixels. The fonts of the test
 images do not occur in the training images.
 """

@@ -14,7 +14,6 @@ from typing import IO, Any
 
 import numpy
 
-IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049  # 0x0803, 0x0801: uint8 in 3 dimensions, in 1
 SIDE = 28
 MAX_ROWS = 2**30 // SIDE**2  # 1 GiB of pixels
 PIECE = 2**20                # bytes per read
@@ -23,12 +22,12 @@ NUM_CLASSES = 10
 
 def read_images(path: Path) -> numpy.ndarray:
     """Return the images in an IDX file: uint8 (n, 28, 28), read-only. Raises ValueError if the file is damaged."""
-    return _read(path, IMAGES_MAGIC, (SIDE, SIDE))
+    return _read(path, (SIDE, SIDE))
 
 
 def read_labels(path: Path) -> numpy.ndarray:
     """Return the labels in an IDX file: int32 (n,), from 0 to 9. Raises ValueError if the file is damaged."""
-    labels = _read(path, LABELS_MAGIC, ())
+    labels = _read(path, ())
     wrong = numpy.flatnonzero(labels >= NUM_CLASSES)
     if len(wrong):
         raise _damaged(path, 'labels 0 to 9', f'{labels[wrong[0]]} in row {wrong[0]}')
@@ -43,7 +42,7 @@ def read_pair(images_path: Path, labels_path: Path) -> tuple[numpy.ndarray, nump
     return images, labels
 
 
-def _read(path: Path, magic: int, row: tuple) -> numpy.ndarray:
+def _read(path: Path, row: tuple) -> numpy.ndarray:
     """Return the rows of a file, each of shape `row`: uint8 (n, *row), read-only."""
     try:
         with open(path, 'rb') as file:
@@ -51,7 +50,7 @@ def _read(path: Path, magic: int, row: tuple) -> numpy.ndarray:
             compressed = file.peek(2)[:2] == b'\x1f\x8b'
             stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
             header = stream.read(4 * (2 + len(row)))
-            num_rows = _num_rows(path, header, magic, row)
+            num_rows = _num_rows(path, header, row)
             size = num_rows * math.prod(row)
             content = _read_at_most(stream, size + 1)  # one more byte, to notice a file that is too long
     except (EOFError, gzip.BadGzipFile, zlib.error):
@@ -64,12 +63,13 @@ def _read(path: Path, magic: int, row: tuple) -> numpy.ndarray:
     return numpy.frombuffer(memoryview(content).toreadonly(), numpy.uint8).reshape(num_rows, *row)
 
 
-def _num_rows(path: Path, header: bytes, magic: int, row: tuple) -> int:
+def _num_rows(path: Path, header: bytes, row: tuple) -> int:
     """Check a header and return its number of rows."""
     size = 4 * (2 + len(row))  # magic number, number of rows, shape of a row
     if len(header) < size:
         raise _damaged(path, f'a header of {size} bytes', f'{len(header)} bytes')
     found, num_rows, *found_row = numpy.frombuffer(header, '>u4').tolist()
+    magic = 0x0800 + 1 + len(row)  # uint8, and the number of dimensions
     if found != magic:
         raise _damaged(path, f'magic number {magic}', found)
     if tuple(found_row) != row:

@@ -66,11 +66,11 @@ def _gpus(driver: dict | None) -> list[str]:
 
 
 def _engine(engine: dict) -> Iterator[str]:
-    for by, words in (('gluon_mgpu', 'set by gluon_mgpu'), ('you', 'set by you')):
+    for by in ('gluon_mgpu', 'you'):
         found = [f'{name}={value}' for name, value in engine[by].items()]
         found += ['the memory allocator'] if by == 'gluon_mgpu' and engine['allocator'] else []
         if found:
-            yield f'{words}: {", ".join(found)}'
+            yield f'set by {by}: {", ".join(found)}'
 
 
 def _disk(disks: dict) -> str:

@@ -19,7 +19,7 @@ from .operators import operators_of
 MAX_OPERATORS = 4
 
 # The names of MXNet 1.9 and 2
-TESTED = frozenset("""
+OPERATORS = """
     Activation amp_cast batch_dot BatchNorm broadcast_maximum broadcast_minimum clip Concat Convolution Dropout
     elemwise_add Embedding expand_dims Flatten FullyConnected L2Normalization LayerNorm LeakyReLU log_softmax pick
     Pooling repeat reshape_like slice slice_axis smooth_l1 softmax stack SwapAxis tile UpSampling _maximum_scalar
@@ -29,7 +29,8 @@ TESTED = frozenset("""
     _npi_multiply_scalar _npi_negative _npi_power_scalar _npi_repeats _npi_rsubtract_scalar _npi_rtrue_divide_scalar
     _npi_sign _npi_sqrt _npi_square _npi_squeeze _npi_stack _npi_subtract _npi_subtract_scalar _npi_sum _npi_tanh
     _npi_transpose _npi_true_divide _npi_true_divide_scalar _npi_where _npx_relu _npx_reshape _npx_sigmoid _split_v2
-""".split())
+"""
+TESTED = frozenset(OPERATORS.split())
 
 
 class TracedGraph:

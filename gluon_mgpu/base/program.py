@@ -138,8 +138,9 @@ def _end(program: str, line: str, status: int) -> int:
 
 def reason(error: Exception) -> str:
     """Return the reason for an error in one line of at most 200 characters."""
-    line = ' '.join(str(getattr(error, 'strerror', None) or error).split()) or type(error).__name__
-    return _shortened(line)
+    line = ' '.join(str(getattr(error, 'strerror', None) or error).split())
+    # MXNet's begin with a traceback of C++
+    return _shortened(line.rpartition('MXNetError: ')[2] or type(error).__name__)
 
 
 def _shortened(line: str) -> str:

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from ..devices.nvidia_driver import ask_driver
-from ..mxnet_setup.installation import how_to_unhide
+from ..mxnet_setup.installation import described, how_to_unhide
 
 ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python
 ROUNDS, STEPS = 7, 5
@@ -145,9 +145,8 @@ def main() -> None:
             result = work()
         except ValueError as error:
             result = {'error': ' '.join(str(error).split())}
-        except Exception as error:  # has no remedy; MXNet's begin with a traceback of C++
-            line = ' '.join(str(error).split()).rpartition('MXNetError: ')[2]
-            result = {'error': f'{type(error).__name__}: {line}', 'remedy': how_to_unhide(error)}
+        except Exception as error:  # has no remedy
+            result = {'error': described(error), 'remedy': how_to_unhide(error)}
         print(json.dumps({stage: result}), file=stdout, flush=True)
         if 'error' in result:
             break

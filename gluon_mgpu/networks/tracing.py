@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ..base.program import reason
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from .operators import Operator, build, operators_of
 
@@ -17,8 +18,8 @@ def explain_errors(name: str) -> Iterator[None]:
         yield
     except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.base.MXNetError,
             mx.base.NotImplementedForSymbol) as error:
-        reason = str(error).strip().rpartition('\n')[2].replace('MXNetError: ', '')  # MXNet adds where in its code
-        raise ValueError(f'{name} cannot be traced ({reason}): use it without hybridized() or SyncBatchNorm') from error
+        raise ValueError(f'{name} cannot be traced ({reason(error)}): use it without hybridized() or SyncBatchNorm'
+                         ) from error
 
 
 def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str]]:

@@ -65,9 +65,8 @@ class Network:
         except ERRORS as error:
             name = type(self._net).__name__ if self._is_block else self._net.__name__
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
-            why = reason(error).rpartition('MXNetError: ')[2]  # MXNet adds where in its code
-            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {why}: pass examples of its inputs and '
-                             'their batch_axis; MXNet must be able to hybridize it') from error
+            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(error)}: pass examples of its '
+                             'inputs and their batch_axis; MXNet must be able to hybridize it') from error
 
     def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
         """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name."""

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gluon_mgpu.base import checks, machine
-from gluon_mgpu.base.program import run_program
+from gluon_mgpu.base.program import reason, run_program
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
 
 
@@ -111,6 +111,17 @@ def test_machine_facts():
     versions = machine.versions()
     assert list(versions) == ['gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform']
     assert versions['mxnet'] == mx.__version__ and all(versions.values())
+
+
+@pytest.mark.parametrize(('error', 'line'), [
+    (mx.base.MXNetError('Traceback (most recent call last):\n  File "x.cc", line 60\nMXNetError: Cannot find\n it'),
+     'Cannot find it'),
+    (mx.base.MXNetError('[09:15:00] ../x.cc:60: Cannot find it'), '[09:15:00] ../x.cc:60: Cannot find it'),
+    (OSError(28, 'No space left on device', 'x'), 'No space left on device'),
+    (KeyError(), 'KeyError'),
+])
+def test_the_reason_of_an_error(error, line):
+    assert reason(error) == line
 
 
 def test_machine_facts_without_proc(monkeypatch):

@@ -125,7 +125,7 @@ def scratch_areas(number):
     os.environ['MXNET_CPU_TEMP_COPY'] = str(number)
 
 
-ALLOCATOR = ('mmap_max', 'trim_threshold', 'arena_max')
+ALLOCATOR = ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad')
 VARIANTS = {
     'as it is': lambda: None, 'no crop': no_crop, 'separate parameters': separate_parameters,
     'one update per parameter': one_update_per_parameter, 'groups of any size': groups_of_any_size,

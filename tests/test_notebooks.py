@@ -52,9 +52,9 @@ def committed(name):
 
 
 def text(cell) -> str:
-    """Return the text that a code cell prints, with its last value."""
+    """Return the text that a code cell prints, with its last value. (MXNet 2 also logs on stderr, at any time.)"""
     return ''.join(output.get('text') or output.get('data', {}).get('text/plain', '') for output in cell.outputs
-                   if output.output_type in ('stream', 'execute_result'))
+                   if output.get('name') == 'stdout' or output.output_type == 'execute_result')
 
 
 def output_of(nb, beginning: str) -> str:

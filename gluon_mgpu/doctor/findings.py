@@ -59,7 +59,10 @@ def _self_test(facts: dict) -> Iterator[Finding]:
             if error and facts['horovod']['installed']:
                 yield from_line('warning', error)
         elif error and 'remedy' not in result:
-            yield from_line('fault', error)
+            finding = from_line('fault', error)
+            # MXNet 2 reads its settings when it is imported
+            rejected = 'MXNetError' in error and _unset(facts)
+            yield finding._replace(remedy=rejected) if rejected else finding
         elif error and not (facts['packages_missing'] and error.startswith('ModuleNotFoundError')):
             yield Finding('fault', f'{words} failed ({error})', result['remedy'] or _unset(facts) or REPORT)
 

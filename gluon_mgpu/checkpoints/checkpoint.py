@@ -8,13 +8,14 @@ The file is in the safetensors format, which many programs read and which cannot
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy
 
 from ..distributed.workers import Workers
-from ..training.parameters import by_name, check_initialized, copies, create_deferred, statistics, wait
+from ..training.parameters import by_name, check_initialized, copies, create_deferred, statistics, unregistered, wait
 from . import optimizer_state
 from .file import CheckpointError, Snapshot, read, write
 
@@ -31,7 +32,7 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
     net : gluon.Block, the result of `hybridized`, a list of np.ndarray, or a list of such lists
         The network, or its parameters on one device or on each. A parameter that is equal on all devices is stored
         once; one that differs, such as batch norm's running statistics, once per device. Parameters that Gluon does
-        not register, such as those in a plain list, are not stored.
+        not register, such as those in a plain list, are not stored, with a warning.
     trainer : gluon.Trainer, optional
         Stores its optimizer's state: momentum, Adam's moments, counts of updates. The learning rate and other settings
         are not stored.
@@ -48,6 +49,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     Call ``npx.waitall()`` before: reading an array waits for it, except for batch norm's running statistics in a
     hybridized network. All workers must call this together, because arrays that differ between them are gathered.
     """
+    _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
     own_statistics = {name: on_host[name] for name in statistics(net)}
     gathered = (workers or Workers()).allgather(own_statistics) if own_statistics else []
@@ -85,6 +87,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
+    _warn_if_unregistered(net, stacklevel=3)
     check_initialized(net)
     _check_fit(path, net, parameters)
     if trainer is not None:
@@ -106,6 +109,12 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
 def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:
     """Return a single copy if all have the same bits, else all copies."""
     return copies[:1] if all(copies[0].tobytes() == other.tobytes() for other in copies[1:]) else copies
+
+
+def _warn_if_unregistered(net, stacklevel: int) -> None:
+    for attribute in unregistered(net):
+        warnings.warn(f'{attribute} holds parameters that are not registered and not part of a checkpoint: make each '
+                      'layer or parameter an attribute, or use nn.HybridSequential', stacklevel=stacklevel)
 
 
 def _check_fit(path, net, kept: dict[str, list]) -> None:

@@ -30,6 +30,27 @@ def by_name(net: Any) -> dict[str, Any]:
     return getattr(block, '_collect_params_with_prefix', block.collect_params)()
 
 
+def unregistered(net: Any) -> list[str]:
+    """Return the attributes of a network's blocks that hold parameters unknown to Gluon, such as ``'Encoder.layers'``.
+
+    They are in a plain list or dict, or ``self.params.get`` has created them without an attribute.
+    """
+    from ..mxnet_setup.compat import gluon
+    from ..networks.hybridize import unwrapped
+    block = unwrapped(net)
+    if not isinstance(block, gluon.Block):
+        return []
+    known, found = {id(param) for param in by_name(block).values()}, []
+
+    def collect(layer):
+        for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items():
+            if any(id(param) not in known for param in _parameters_in(value)):
+                found.append(f'{type(layer).__name__}.{name}')
+
+    block.apply(collect)
+    return found
+
+
 def check_initialized(net: Any) -> None:
     """Raise ValueError if a Gluon network is on no device yet."""
     for name, param in _registered(net).items():
@@ -102,3 +123,15 @@ def _lists_per_device(net: Any) -> list:
         raise ValueError(f'{type(net).__name__}: expected a Gluon network, a list of arrays, or a list of such lists, '
                          'one per device, with the same shapes and dtypes')
     return list(lists)
+
+
+def _parameters_in(value: Any) -> list:
+    """Return the Gluon parameters in a value, also those within lists and dicts."""
+    from ..mxnet_setup.compat import gluon
+    if isinstance(value, gluon.Parameter):
+        return [value]
+    if isinstance(value, gluon.Block):
+        return list(by_name(value).values())
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [param for item in value for param in _parameters_in(item)] if isinstance(value, (list, tuple, set)) else []

@@ -3,6 +3,7 @@ import inspect
 import json
 import os
 import re
+import warnings
 
 import numpy
 import pytest
@@ -201,6 +202,30 @@ def test_an_attribute_named_block_is_an_attribute(make, devices, tmp_path):
     checkpoint.load(tmp_path / 'a', other)
     assert other.head.weight.data(devices[0]).asnumpy().tolist() == net.head.weight.data(devices[0]).asnumpy().tolist()
     assert 'parameters/head.weight' in checkpoint.read(tmp_path / 'a')[1]
+
+
+class Hidden(gluon.Block):
+    """Network with layers and parameters that Gluon does not register, because they are in lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = gluon.nn.Dense(1, in_units=1)
+        self.layers = [self.first, {'second': gluon.nn.Dense(1, in_units=1)}, gluon.nn.Activation('relu')]
+        self.scale = [gluon.Parameter('scale', shape=(1,))]
+        self.known = [self.first, (self.first.weight,)]
+
+
+def test_unregistered_parameters_cause_a_warning(devices, tmp_path):
+    net = gluon.nn.Sequential()
+    net.add(Hidden())
+    net.initialize(ctx=devices)
+    for function in checkpoint.save, checkpoint.load:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            function(tmp_path / 'a', net)
+        lines = [str(warning.message) for warning in caught if warning.filename == __file__]
+        assert len(lines) == 2 and lines[0].startswith('Hidden.layers holds parameters that are not registered')
+        assert lines[1].startswith('Hidden.scale holds')
 
 
 def test_unknown_shapes_are_taken_from_the_checkpoint(devices, tmp_path):

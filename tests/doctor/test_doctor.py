@@ -249,3 +249,9 @@ def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
         assert main([]) == status
     err = capsys.readouterr().err
     assert err.startswith(line) and bool(err) == bool(line)
+
+
+@pytest.mark.parametrize('timeout', [0, 0.5, 10**7, 'long'])
+def test_an_invalid_timeout(timeout):
+    with pytest.raises(ValueError, match='^timeout '):
+        package.examine(timeout)

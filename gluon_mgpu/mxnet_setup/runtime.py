@@ -151,9 +151,14 @@ def _supply_names() -> tuple[str, ...]:
 
 
 def _set_allocator() -> bool:
-    """Set glibc's allocator as in `ALLOCATOR`, unless the user has set it; return whether it was set."""
+    """Set glibc's allocator as in `ALLOCATOR`, unless the user has set it or another one; return whether it was set."""
     libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
     if libc is None or not hasattr(libc, 'gnu_get_libc_version'):  # macOS, musl
+        return False
+    # Every allocator has its own of this function. Debian's Python has an entry of its own for malloc and free
+    owners = {ctypes.cast(library.malloc_usable_size, ctypes.c_void_p).value
+              for library in (libc, ctypes.CDLL('libc.so.6'))}
+    if len(owners) > 1:  # another allocator, such as jemalloc in LD_PRELOAD
         return False
     tunables = os.environ.get('GLIBC_TUNABLES', '')
     if 'glibc.malloc.' in tunables or any(name.startswith('MALLOC_') for name in os.environ):

@@ -197,6 +197,7 @@ def test_large_arrays_stay_in_the_heap(user, expected):
 
 @linux
 def test_the_allocator_is_set_in_the_python_of_debian():
+    """It is not position-independent, so the address of its malloc is in Python and not in libc."""
     python = shutil.which('python3', path='/usr/bin')
     if not python or run('import sys; print(sys.version_info >= (3, 9))', '-S', python=python) != 'True':
         pytest.skip('needs Python 3.9 or newer in /usr/bin')
@@ -206,6 +207,19 @@ def test_the_allocator_is_set_in_the_python_of_debian():
 @linux
 def test_the_allocator_is_left_alone_when_too_late():
     assert run(FAKE_MXNET + HEAP, '-S', '-W', 'ignore') == 'False False True'
+
+
+def test_another_allocator_is_left_alone(monkeypatch):
+    class Process:
+        gnu_get_libc_version = None
+        malloc_usable_size = ctypes.CDLL(None).calloc  # simulates a library in LD_PRELOAD
+
+        def mallopt(self, number, value):
+            pytest.fail('mallopt does not set this allocator')
+
+    real = ctypes.CDLL
+    monkeypatch.setattr(ctypes, 'CDLL', lambda name: real(name) if name else Process())
+    assert runtime._set_allocator() is False
 
 
 @pytest.mark.parametrize('platform', ['linux', 'darwin'])

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 
+from .base.checks import integer
 from .base.flags import Parser, path, picture, text
 from .base.pictures import write_picture
 from .data import load_data
@@ -111,7 +112,9 @@ def _run(args: argparse.Namespace) -> None:
         raise ValueError('--out and --data-dir are for the test set: leave them out, or the image files')
     images = [read_image(path) for path in args.images]
     net, devices, config = trained_network(args.run, args.devices and parse_devices(args.devices))
-    names = NAMES[config['dataset']]
+    names = NAMES.get(config.get('dataset', ''), ())
+    if not names:
+        raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
     if images:
         for path, shares in zip(args.images, probabilities(net, numpy.stack(images), devices)):
             likeliest = numpy.argsort(-shares, kind='stable')[:NUM_CLASSES_SHOWN]
@@ -122,7 +125,8 @@ def _run(args: argparse.Namespace) -> None:
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
     # The rows of the run's own evaluation: each device has its own statistics of batch norm
     shares = config.get('shares') if len(devices) == len(config['devices']) else None
-    predicted = probabilities(net, test_images, devices, config['batch_size'], shares).argmax(axis=1)
+    batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
+    predicted = probabilities(net, test_images, devices, batch_size, shares).argmax(axis=1)
     share = (predicted == labels).mean()
     print(f'test acc: {share:.4f}', flush=True)
     run = Path(args.run)

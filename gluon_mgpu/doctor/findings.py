@@ -59,10 +59,7 @@ def _self_test(facts: dict) -> Iterator[Finding]:
             if error and facts['horovod']['installed']:
                 yield from_line('warning', error)
         elif error and 'remedy' not in result:
-            finding = from_line('fault', error)
-            # MXNet 2 reads its settings when it is imported
-            rejected = 'MXNetError' in error and _unset(facts)
-            yield finding._replace(remedy=rejected) if rejected else finding
+            yield from_line('fault', error)
         elif error and not (facts['packages_missing'] and error.startswith('ModuleNotFoundError')):
             yield Finding('fault', f'{words} failed ({error})', result['remedy'] or _unset(facts) or REPORT)
 

@@ -12,6 +12,7 @@ import shlex
 import sys
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -97,14 +98,17 @@ def obstacle() -> str:
     return ''
 
 
-def explain(error: Exception, imported_before: bool = False) -> str:
+def explain(error: Exception, imported_before: bool = False, settings: Sequence[str] = ()) -> str:
     """Return the reason why ``import mxnet`` raised `error`, with the remedy.
 
-    `imported_before` says that this process has imported modules of MXNet before.
+    `imported_before` says that this process has imported modules of MXNet before; `settings` are the variables
+    ``MXNET_...`` that the user has set.
     """
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
     if not library:
         remedy = how_to_unhide(error)
+        if settings and type(error).__name__ == 'MXNetError':  # MXNet 2 reads them when it is imported
+            remedy = f'unset {" ".join(settings)}'
         if remedy:
             return f'MXNet cannot be imported ({described(error)}): {remedy}'
         if imported_before:

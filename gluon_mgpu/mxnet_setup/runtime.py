@@ -95,7 +95,8 @@ def load_mxnet() -> ModuleType:
             numpy_names.write_plain_numbers(importlib.import_module('numpy'))
             _set_np(mxnet)
     except Exception as error:
-        raise MXNetImportError(installation.explain(error, imported_before)) from error
+        yours = [name for name in os.environ if name.startswith('MXNET_') and name not in prepare().variables]
+        raise MXNetImportError(installation.explain(error, imported_before, yours)) from error
     _limit_openblas()
     _restore_environment()
     return mxnet

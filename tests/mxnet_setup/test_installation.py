@@ -134,6 +134,14 @@ def test_no_driver(library, monkeypatch):
     assert line.endswith(f'pip uninstall -y mxnet-cu112, then {CPU}{REPO}')
 
 
+def test_a_setting_that_mxnet_rejects():
+    """MXNet 2 reads its settings when it is imported."""
+    error = type('MXNetError', (RuntimeError,), {})('Traceback ...\nMXNetError: Cannot find Engine x')
+    assert installation.explain(error, settings=['MXNET_ENGINE_TYPE']) == (
+        'MXNet cannot be imported (MXNetError: Cannot find Engine x): unset MXNET_ENGINE_TYPE')
+    assert 'pip uninstall' in installation.explain(error)
+
+
 def test_missing_cuda_libraries_are_all_named(monkeypatch):
     monkeypatch.setattr(installation, 'loads', lambda name: name not in ('libcudnn.so.8', 'libnccl.so.2'))
     line = installation.explain(OSError('libcudnn.so.8: cannot open shared object file: No such file'))

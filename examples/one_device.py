@@ -18,7 +18,6 @@ from flags import read_flags
 from gluon_mgpu import scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import autograd, npx
-from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.plot import Animator
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
 from gluon_mgpu.setup import Setup
@@ -48,12 +47,13 @@ def train(batch_size, lr, **settings):
     params = init_params()
     params = get_params(params, device)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    # `run` seeds each epoch, so that a resumed run draws the same numbers; run.lr is lr, or what the function returns
+    # `run` counts from 1, seeds each epoch, for data that draws random numbers, and checks in the end that parameters
+    # are finite. run.lr is lr, or what the function returns
     for epoch in run.epochs([params], seed=setup.seed, lr=lr):
-        # After the last batch, this waits for the devices, as the book's npx.waitall(), and stops the clock
+        # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):
             run.record_losses(train_batch(X, y, params, device, run.lr, batch_size))
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, split_batch, [device])
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, devices=[device])
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary([device])

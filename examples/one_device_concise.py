@@ -42,16 +42,16 @@ def train_batch(X, y, net, loss, trainer, device, batch_size):
 def train(batch_size, lr, **settings):
     setup = Setup('concise', 1, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)
+    npx.random.seed(setup.seed)  # for parameters of known shape; those of ResNet-18 are drawn at the first batch
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})
-    loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss() as one operator, for smoothed labels as well
+    loss = cross_entropy  # as in scratch.py
     net = hybridized(net, used_once=True)  # for speed: it runs as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
-        for X, y in run.batches(train_iter):
-            trainer.set_learning_rate(run.lr)  # a schedule changes it
+        for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
+            trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
             run.record_losses(train_batch(X, y, net, loss, trainer, device, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter)
         animator.add(epoch, (test_acc,))

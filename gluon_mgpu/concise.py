@@ -28,15 +28,15 @@ from .training.evaluate import evaluate_accuracy_gpus
 from .training.parameters import trainable
 
 
-@in_parts  # as in scratch.py
+@in_parts  # as in scratch.py; it needs X, y, net and devices first
 def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: Callable) -> list:
     """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
 
     Source: D2L 13.6.3, in the body of ``train``.
     """
     X_shards, y_shards = split_batch(X, y, devices)
-    # `replicas` calls net(X_shard) and l.backward(). With synchronized batch norm, it does so for all devices at once,
-    # because each loss depends on the rows of all
+    # `replicas` calls net(X_shard) for each shard, and autograd.backward(ls) instead of l.backward() for each l. With
+    # synchronized batch norm, it does both for all devices together, because each loss depends on the rows of all
     with autograd.record():
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(replicas.forward(net, X_shards), y_shards)]
     replicas.backward(net, ls)
@@ -48,9 +48,9 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     """Train on one batch, split over the devices; does not block.
 
     Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
-    ValueError if `X` and `y` have different numbers of rows, or if they have none.
+    ValueError if `X` and `y` have different numbers of rows, or none and `devices` have no batch size.
 
-    Source: D2L 13.6.3, the body of ``train``. Here a batch may have fewer rows than there are devices.
+    Source: D2L 13.6.3, the body of ``train``. Here the batch may have any number of rows.
 
     Parameters
     ----------
@@ -60,10 +60,11 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
     devices : list of mx.Context
-        Possibly `parallel.devices.Devices`. With parts, batch norm uses the rows of each part.
+        Possibly `parallel.devices.Devices`, whose allreduce is not used, because the trainer sums the gradients. With
+        parts, batch norm uses the rows of each part.
     """
     ls = backward(X, y, net, devices, loss)
-    trainer.step(as_devices(devices).divisor(X))  # the batch size; for a plain list, the rows of X
+    trainer.step(as_devices(devices).divisor(X))  # the batch size, as in the book; for a plain list, the rows of X
     return ls
 
 
@@ -84,23 +85,24 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)
+    npx.random.seed(setup.seed)  # for parameters of known shape; those of ResNet-18 are drawn at the first batch
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
-    net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    # A gluon.Trainer; with --horovod, it sums over all processes. `trainable` leaves out batch norm's statistics, which
-    # the Trainer would copy from the first device to the others. For speed, it sums all gradients as one array
+    net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
+    # A gluon.Trainer that sums all gradients as one array, for speed; with --horovod, one that sums over all processes.
+    # `trainable` leaves out batch norm's statistics, which it would copy from the first device to the others at first
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=True)
-    loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss() as one operator, for smoothed labels as well
-    # For speed, the network runs as one operator, or each piece of it between two synchronized batch norms.
-    # used_once: each parameter occurs once in a loss, so its gradient is written without a copy
+    loss = cross_entropy  # as in scratch.py
+    # For speed, the network runs as one operator, as with net.hybridize(), or as several between synchronized batch
+    # norms. used_once: a loss comes from one call of the network, so gradients are written without a copy
     net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
-        for X, y in run.batches(train_iter):
-            trainer.set_learning_rate(run.lr)  # a schedule changes it
+        for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
+            trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices))
-        # By default, the devices would be those of net, without their shares
-        test_acc = evaluate_accuracy_gpus(net, test_iter, split_batch, devices)
+        # `devices` also have the shares and the other workers, which the book's evaluate_accuracy_gpus(net, test_iter)
+        # would not know
+        test_acc = evaluate_accuracy_gpus(net, test_iter, devices=devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

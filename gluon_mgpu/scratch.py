@@ -7,8 +7,8 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of
 that shard. The gradients are summed over the devices, and every device takes the same step.
 
-`@hybridized`, the crop in `lenet`, and `FlatParams` with `flattened` are for speed only: without them, the results are
-the same up to rounding.
+`@hybridized`, the crop in `lenet`, `cross_entropy`, and `FlatParams` with `flattened` are for speed only: without them,
+the results are the same up to rounding.
 """
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     """
     W1, b1, W2, b2, W3, b3, W4, b4 = params
     # For speed: the last two rows and columns of an image do not affect the scores. Without this crop, h2_conv would be
-    # 9x9, and the pooling ignores its ninth row and column
+    # 9x9, and the pooling would ignore its ninth row and column
     X = X[:, :, :-2, :-2]                                                                 # (n, 1, 26, 26)
     h1_conv = npx.convolution(data=X, weight=W1, bias=b1, kernel=(3, 3), num_filter=20)   # (n, 20, 24, 24)
     h1_activation = npx.relu(h1_conv)
@@ -69,7 +69,7 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     return np.dot(h3, W4) + b4                                                            # (n, 10)
 
 
-loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss() as one operator, for smoothed labels as well
+loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss(), for speed as one operator; also for --label-smoothing
 
 
 def get_params(params: list, device: Context) -> FlatParams:
@@ -130,7 +130,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     """Train on one batch, split over the devices; does not block.
 
     Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
-    ValueError if `X` and `y` have different numbers of rows, or if they have none.
+    ValueError if `X` and `y` have different numbers of rows, or none and `devices` have no batch size.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
@@ -144,7 +144,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     """
     devices = as_devices(devices, allreduce)  # a plain list gets equal shards and the allreduce above
     ls = backward(X, y, device_params, devices)
-    # For speed: [params.flat] instead of eight arrays, so that the loops below run once
+    # For speed: [params.flat] instead of eight arrays, so that there is one sum, and one update per device
     flat_params = [flattened(params) for params in device_params]
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(flat_params[0])):
@@ -187,14 +187,15 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    # `run` seeds each epoch, so that a resumed run draws the same numbers; run.lr is lr, or what the function returns
+    # `run` counts from 1, seeds each epoch, for data that draws random numbers, and checks in the end that parameters
+    # are finite. run.lr is lr, or what the function returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
-        # After the last batch, this waits for the devices, as the book's npx.waitall(), and stops the clock
+        # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
             run.record_losses(train_batch(X, y, device_params, devices, run.lr))
         # Evaluate the model on all devices; the book does so on the first
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, split_batch, devices)
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

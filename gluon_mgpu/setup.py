@@ -5,7 +5,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from .data import load_data_fashion_mnist
+from .data import load_data
 from .data.batches import check_data
 from .data.label_smoothing import SmoothedLabels
 from .devices import devices_from
@@ -35,8 +35,10 @@ class Setup:
         if chapter == 'concise':
             self.dtype, self.sync_batch_norm = values['dtype'], values['sync_batch_norm']
             self.optimizer_params = {'momentum': values['momentum'], 'wd': values['weight_decay']}
-        self.data = (load_data_fashion_mnist(batch_size) if values['data'] is None else
-                     check_data(values['data'], batch_size, self.net))
+        if values['data'] is None:
+            self.data = load_data('fashion-mnist', batch_size, seed=self.seed, shard=self.run.workers.shard)
+        else:
+            self.data = check_data(values['data'], batch_size, self.net)
         self.run.check_data(*self.data)
         if values['label_smoothing']:
             self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]

@@ -65,6 +65,20 @@ def test_invalid_settings(chapter, changes, message):
         check_settings(chapter, {**GIVEN, **changes})
 
 
+def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, monkeypatch):
+    idx_files.write(tmp_path / 'fashion-mnist', idx_files.dataset(num_train=40))
+    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+
+    def labels(seed, rank=0, size=1):
+        run = Run(1)
+        run.workers.rank, run.workers.size = rank, size
+        setup = Setup('scratch', 1, 20, 0.1, {'seed': seed, 'run': run})
+        return [y.asnumpy().tolist() for _, y in setup.data[0]]
+    whole = labels(seed=1)
+    assert whole != labels(seed=0)
+    assert [first + second for first, second in zip(labels(1, 0, 2), labels(1, 1, 2))] == whole
+
+
 def test_devices_keep_what_they_carry():
     devices = Devices([mx.cpu(0), mx.cpu(1)], 256, '3,1', parts=2, allreduce='ring')
     for chapter in CHAPTERS:

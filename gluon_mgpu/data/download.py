@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import pooch
 from requests.exceptions import HTTPError, RequestException, SSLError
-from tqdm import tqdm
 
+from ..base.progress_bar import ProgressBar
 from .folders import FILES, DownloadError, find
 
 ANSWER_TIMEOUT = 5  # seconds in which all mirrors together must answer
@@ -128,8 +128,8 @@ def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
 def _fetch(store: pooch.Pooch, name: str, progress: bool) -> None:
     """Download a file; raise TimeoutError if less than `PIECE` bytes arrive in `READ_TIMEOUT` seconds."""
     # file: a bar that is disabled would not count. total: pooch evaluates bool(bar), which needs it
-    with tqdm(desc=name, total=1, unit='B', unit_scale=True, leave=False,
-              file=None if progress else io.StringIO()) as bar:
+    with ProgressBar(desc=name, total=1, unit='B', unit_scale=True, leave=False,
+                     file=None if progress else io.StringIO()) as bar:
         # In a thread, because no timeout of requests notices a mirror that sends single bytes
         file = _in_thread(store.fetch, name, None, pooch.HTTPDownloader(bar, chunk_size=PIECE, timeout=READ_TIMEOUT))
         before = -1

@@ -4,9 +4,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tqdm import tqdm
-
 from ..base.program import show, warn
+from ..base.progress_bar import ProgressBar
 
 
 class Progress:
@@ -22,8 +21,8 @@ class Progress:
     def begin_epoch(self, text: str, done: int, total: int) -> None:
         """Show `text` before the bar; on the first call, create the bar with `done` of `total` batches."""
         if self._bar is None:
-            self._bar = tqdm(total=total, unit='batch', leave=False, initial=done, smoothing=0.05,
-                             disable=True if self._quiet or sys.stderr is None else None, dynamic_ncols=True)
+            self._bar = ProgressBar(total=total, unit='batch', leave=False, initial=done, smoothing=0.05,
+                                    disable=True if self._quiet or sys.stderr is None else None, dynamic_ncols=True)
         self._bar.set_description(text, refresh=False)
 
     def advance(self, num_batches: int, loss: float, images_per_second: float) -> None:
@@ -35,13 +34,13 @@ class Progress:
     def print(self, line: str) -> None:
         """Print a line above the bar, unless `quiet`."""
         if not self._quiet:
-            with tqdm.external_write_mode():
+            with ProgressBar.external_write_mode():
                 show(line)
 
     def warn(self, line: str) -> None:
         """Print a line above the bar on stderr, even if `quiet`."""
         if self._rank == 0:
-            with tqdm.external_write_mode(file=sys.stderr):
+            with ProgressBar.external_write_mode(file=sys.stderr):
                 warn(line)
 
     def close(self) -> None:

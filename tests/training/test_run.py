@@ -122,12 +122,12 @@ def test_quiet_shows_only_warnings(capsys):
 def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, capsys):
     bars = []
 
-    class Bar(progress.tqdm):
+    class Bar(progress.ProgressBar):
         def __init__(self, **options):
             super().__init__(**{**options, 'disable': False})  # as on a terminal
             bars.append(self)
 
-    monkeypatch.setattr(progress, 'tqdm', Bar)
+    monkeypatch.setattr(progress, 'ProgressBar', Bar)
     run = Run(num_epochs=2)
     counts = []
     for epoch in run.epochs(NO_PARAMETERS):

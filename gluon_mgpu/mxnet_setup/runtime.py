@@ -5,11 +5,12 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import multiprocessing
 import os
 import sys
 import threading
 import warnings
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 from ..base.machine import num_cores
@@ -94,6 +95,7 @@ def load_mxnet() -> ModuleType:
             mxnet = importlib.import_module('mxnet')
             numpy_names.write_plain_numbers(importlib.import_module('numpy'))
             _set_np(mxnet)
+            _fork_data_loaders(mxnet)
     except Exception as error:
         yours = [name for name in os.environ if name.startswith('MXNET_') and name not in prepare().variables]
         raise MXNetImportError(installation.explain(error, imported_before, yours)) from error
@@ -134,6 +136,17 @@ def _set_np(mxnet: ModuleType) -> None:
     scope = mxnet.util._NumpyArrayScope
     everywhere = type('_Everywhere', (threading.local,), {'value': scope(True)})  # the initial value in each thread
     scope._current = everywhere()
+
+
+def _fork_data_loaders(mxnet: ModuleType) -> None:
+    """Let the workers of Gluon's DataLoader be forked, on Linux, as before Python 3.14.
+
+    Otherwise they could not read MXNet's arrays: each would fail and be replaced by another, without end.
+    """
+    if sys.platform == 'linux':
+        fork = multiprocessing.get_context('fork')
+        forking = {'Pool': fork.Pool, 'Process': fork.Process, 'get_context': fork.get_context}
+        mxnet.gluon.data.dataloader.multiprocessing = SimpleNamespace(**{**vars(multiprocessing), **forking})
 
 
 def _mxnet_imported() -> bool:

@@ -396,3 +396,17 @@ work()
 print([len(runs) for runs in losses.values()], [all(run == runs[0] for run in runs) for runs in losses.values()])
 """
     assert run(code).splitlines()[-1] == '[4, 4] [True, True]'
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='elsewhere, processes are not forked')
+@pytest.mark.parametrize('method', ['fork', 'forkserver', 'spawn'])
+def test_workers_of_a_data_loader(method):
+    """They read arrays of MXNet and call a function of the program, also where Python would not fork."""
+    run(f"""
+import multiprocessing
+multiprocessing.set_start_method({method!r})  # forkserver is the default of Python 3.14
+from gluon_mgpu.mxnet_setup.compat import gluon, np
+rows = gluon.data.ArrayDataset(np.arange(10), np.arange(10)).transform_first(lambda x: 2 * x)
+batches = [(X.tolist(), y.tolist()) for X, y in gluon.data.DataLoader(rows, 4, num_workers=2)]
+assert batches == [([0, 2, 4, 6], [0, 1, 2, 3]), ([8, 10, 12, 14], [4, 5, 6, 7]), ([16, 18], [8, 9])], batches
+""")

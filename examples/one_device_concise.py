@@ -42,7 +42,7 @@ def train_batch(X, y, net, loss, trainer, device, batch_size):
 def train(batch_size, lr, **settings):
     setup = Setup('concise', 1, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # for parameters of known shape; those of ResNet-18 are drawn at the first batch
+    npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})

@@ -85,7 +85,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # for parameters of known shape; those of ResNet-18 are drawn at the first batch
+    npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
     # A gluon.Trainer that sums all gradients as one array, for speed; with --horovod, one that sums over all processes.

@@ -35,8 +35,8 @@ def make_step(wrap, args, workers):
     """Return a function that queues one step of a new network on the devices of this worker."""
     net = resnet18(10, args.dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
-    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': args.lr}, move_gradients=True)
     net, loss = wrap(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': args.lr}, move_gradients=net)
     rows = shard_rows(args.batch_size, *workers.shard)
     X = np.random.normal(size=(rows.stop - rows.start, 1, 28, 28))
     y = np.random.randint(0, 10, len(X)).astype('int32')

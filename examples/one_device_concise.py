@@ -45,9 +45,9 @@ def train(batch_size, lr, **settings):
     npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)
+    net = hybridized(net, used_once=True)  # for speed: it runs as one operator
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})
     loss = cross_entropy  # as in scratch.py
-    net = hybridized(net, used_once=True)  # for speed: it runs as one operator
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()

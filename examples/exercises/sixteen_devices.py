@@ -43,8 +43,8 @@ def resnet18_on(devices: list) -> tuple:
     """Return ResNet-18 on the devices, and a function that trains it on one batch."""
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
     net = hybridized(net, used_once=True)
+    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, move_gradients=net)
     return net, lambda X, y: concise.train_batch(X, y, net, cross_entropy, trainer, devices)
 
 

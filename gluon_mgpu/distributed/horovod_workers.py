@@ -127,7 +127,7 @@ class HorovodWorkers(Workers):
         self._sums.append(array)
         return self._allreduce(array, 'sum')
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: bool = False) -> Any:
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = False) -> Any:
         """See `Workers.trainer`."""
         # DistributedTrainer also divides by the number of workers. `rescale_grad` cancels it, so that the sum is only
         # divided by the batch size

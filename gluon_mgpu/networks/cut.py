@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import gluon
-from .operators import Operator, build, operators_of
+from .operators import Operator, operators_of
 from .pieces import Piece
 from .tracing import trace_block
 
@@ -63,7 +63,7 @@ def cut(block: gluon.HybridBlock, X: Any) -> tuple[list[Piece | BatchNorm], str,
             continue
         outputs = [array for operator in part for array in operator.outputs.values() if array in used]
         if outputs:
-            pieces.append(Piece(build(part, outputs), outputs))
+            pieces.append(Piece(part, outputs))
         used.update(array for operator in part for array in operator.inputs)
     return pieces[::-1], data, result
 

@@ -80,6 +80,11 @@ class HybridizedBlock:
         """Return the parameters of the block, like ``block.collect_params``."""
         return self.block.collect_params(*args)
 
+    @property
+    def gradients_can_move(self) -> bool:
+        """Whether the backward pass of the graphs that were traced so far can write gradients into any memory."""
+        return all(graph.is_static for (recording, _), graph in self._graphs.items() if recording)
+
     def __call__(self, *args):
         graph = _of_mode(self._graphs, lambda: self._trace(args))
         self._wait_for_statistics(graph)

@@ -20,6 +20,11 @@ class Operator(NamedTuple):
         return self.node.get('attrs', {})
 
     @property
+    def is_deconvolution(self) -> bool:
+        """True for a transposed convolution. With oneDNN, it cannot write its gradients into any memory."""
+        return self.node['op'] in ('Deconvolution', '_npx_deconvolution')
+
+    @property
     def is_prelu(self) -> bool:
         """True for PReLU. The gradient of its slope is wrong if other operators follow in the same graph."""
         return self.settings.get('act_type') == 'prelu'

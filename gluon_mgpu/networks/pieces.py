@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
 from typing import Any
 
 from ..mxnet_setup.compat import _new_alloc_handle, add, autograd
+from .operators import Operator, build
 from .static import cached_op
 from .tracing import leaves
 
@@ -17,29 +19,38 @@ class Piece:
     Each call allocates memory. If it were kept, as in `hybridized`, the other pieces could not use it.
     """
 
-    def __init__(self, graph: Any, outputs: list[str]):
-        self._inputs, self._outputs = graph.list_inputs(), outputs
+    def __init__(self, operators: list[Operator], outputs: list[str]):
+        graph = build(operators, outputs)
+        self._inputs = graph.list_inputs()
         self._operator = cached_op(graph, self._inputs, None)
+        self._allocate = any(operator.is_deconvolution for operator in operators)
+        sources: dict[str, set[str]] = {}  # the inputs from which each array is computed
+        for _, inputs, results in operators:
+            of_operator = set().union(*(sources.get(name, {name}) for name in inputs))
+            sources.update(dict.fromkeys(results.values(), of_operator))
+        self._sources = {name: sources[name] for name in outputs}
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
         """Compute on each device: read the inputs from its dict of arrays by name, and store the outputs there.
 
-        `trained` has the names of the arrays that need gradients; if an input does, the outputs are added. Returns the
-        backward pass, which removes the gradients of the outputs and adds those of the inputs.
+        `trained` has the names of the arrays that need gradients; the outputs that are computed from them are added.
+        Returns the backward pass, which removes the gradients of these outputs and adds those of the inputs.
         """
         needed = trained.intersection(self._inputs)
-        inputs_on = [{name: as_input(arrays[name]) if name in needed else arrays[name].detach()
+        inputs_on = [{name: as_input(arrays[name], self._allocate) if name in needed else arrays[name].detach()
                       for name in self._inputs} for arrays in arrays_on]
         outputs_on = [leaves(self._operator(*inputs.values())) for inputs in inputs_on]
         for arrays, outputs in zip(arrays_on, outputs_on):
-            arrays.update((name, array.detach()) for name, array in zip(self._outputs, outputs))
+            arrays.update((name, array.detach()) for name, array in zip(self._sources, outputs))
         if not needed:  # all layers up to here are frozen
             return lambda gradients_on: None
-        trained.update(self._outputs)
+        is_trained = [not trained.isdisjoint(sources) for sources in self._sources.values()]
+        names = list(compress(self._sources, is_trained))
+        trained.update(names)
 
         def backward(gradients_on: list[dict]) -> None:
             for inputs, outputs, gradients in zip(inputs_on, outputs_on, gradients_on):
-                autograd.backward(outputs, [gradients.pop(name) for name in self._outputs])
+                autograd.backward(list(compress(outputs, is_trained)), [gradients.pop(name) for name in names])
                 for name, array in inputs.items():
                     add_gradient(gradients, name, array.grad)
 
@@ -52,9 +63,15 @@ def add_gradient(gradients: dict, name: str, gradient: Any) -> None:
         gradients[name] = add(gradients[name], gradient) if name in gradients else gradient
 
 
-def as_input(array: Any) -> Any:
-    """Return an array as the start of a new graph for autograd; the memory of its `grad` is allocated when written."""
+def as_input(array: Any, allocate: bool = False) -> Any:
+    """Return an array as the start of a new graph for autograd.
+
+    The memory of its `grad` is allocated when it is written, or now: oneDNN's transposed convolution crashes otherwise.
+    """
     result = array.detach()
-    gradient = type(array)(_new_alloc_handle(array.shape, array.ctx, True, array.dtype))
-    autograd.mark_variables([result], [gradient])
+    if allocate:
+        result.attach_grad()
+    else:
+        gradient = type(array)(_new_alloc_handle(array.shape, array.ctx, True, array.dtype))
+        autograd.mark_variables([result], [gradient])
     return result

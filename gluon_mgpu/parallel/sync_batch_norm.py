@@ -44,6 +44,8 @@ class SyncBatchNorm(HybridizedBlock):
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
 
+    gradients_can_move = True  # `backward` copies them
+
     def __call__(self, *args):
         if autograd.is_training():
             raise ValueError('SyncBatchNorm needs the rows of all devices to train: call net.forward(X_shards)')

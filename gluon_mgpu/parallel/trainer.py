@@ -6,6 +6,7 @@ are 62 calls per device.
 from __future__ import annotations
 
 from operator import is_
+from typing import Any
 
 from ..mxnet_setup.compat import gluon, mx
 from .allreduce import star
@@ -30,14 +31,14 @@ class Trainer(gluon.Trainer):
     ----------
     params, optimizer, optimizer_params, kvstore
         As for ``gluon.Trainer``.
-    move_gradients : bool
-        Sum all gradients as one array, into which they are moved. This is safe for a `hybridized` network, but not for
-        one with ``hybridize(static_shape=True)``, which writes its gradients where they were in its first backward
-        pass.
+    move_gradients : bool or the result of `hybridized` or `SyncBatchNorm`
+        Sum all gradients as one array, into which they are moved; for a network, if it can write them there. This is
+        wrong for ``hybridize(static_shape=True)``, which writes gradients where they were in its first backward pass,
+        and crashes for transposed convolutions.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None,
-                 kvstore: str | None = 'device', *, move_gradients: bool = False):
+                 kvstore: str | None = 'device', *, move_gradients: Any = False):
         super().__init__(params, optimizer, optimizer_params, kvstore, update_on_kvstore=False)
         name, several = type(self._optimizer).__name__, len(self._updaters) > 1
         if several and not REFUSED.isdisjoint(kind.__name__ for kind in type(self._optimizer).__mro__):
@@ -52,7 +53,7 @@ class Trainer(gluon.Trainer):
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
 
     def _allreduce_grads(self) -> None:
-        if self._move_gradients and self._group():
+        if self._moves() and self._group():
             star(self._flat)  # the key-value store would keep buffers for gradients that are no longer used
         else:
             super()._allreduce_grads()
@@ -88,6 +89,10 @@ class Trainer(gluon.Trainer):
             updater.states_synced[i] = True
         return [updater.states[i] for i in indices]
 
+    def _moves(self) -> bool:
+        """Return whether the gradients are moved into one array; known after a network's first forward pass."""
+        return getattr(self._move_gradients, 'gradients_can_move', self._move_gradients)
+
     def _group(self) -> bool:
         """Group the parameters, again if any has changed; return False if they have several dtypes."""
         params = {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
@@ -97,7 +102,7 @@ class Trainer(gluon.Trainer):
         self._groups = []
         if len({weight.dtype for param in params.values() for weight in param.list_data()}) != 1:
             return False
-        if self._move_gradients:
+        if self._moves():
             self._flat = flatten_gradients(list(params.values()))
         self._gradients = [gradient for param in params.values() for gradient in param.list_grad()]
         size = {i: param.list_data()[0].size for i, param in params.items()}

@@ -2,11 +2,13 @@
 import numpy
 import pytest
 
+from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.training.parameters import by_name, trainable
+from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
 
@@ -108,19 +110,21 @@ def make(layers, devices, seed, frozen=()):
     return net
 
 
-def step(net, wrap, X, devices):
+def step(net, wrap, X, devices, input_gradient=True):
     """Return what a step on the devices computes: outputs, sums of gradients, running statistics, then predictions."""
     X_shards = split_and_load(np.array(X, dtype='float64'), devices)
-    for X_shard in X_shards:
-        X_shard.attach_grad()
+    if input_gradient:
+        for X_shard in X_shards:
+            X_shard.attach_grad()
     fast = wrap(net)
     with autograd.record():
         Y_shards = fast.forward(X_shards) if wrap is SyncBatchNorm else [fast(X_shard) for X_shard in X_shards]
         ls = [(Y ** 2 + Y).sum() for Y in Y_shards]
     (fast.backward if wrap is SyncBatchNorm else autograd.backward)(ls)
     npx.waitall()
-    found = {'Y': numpy.concatenate([Y.asnumpy() for Y in Y_shards]),
-             'X': numpy.concatenate([X_shard.grad.asnumpy() for X_shard in X_shards])}
+    found = {'Y': numpy.concatenate([Y.asnumpy() for Y in Y_shards])}
+    if input_gradient:
+        found['X'] = numpy.concatenate([X_shard.grad.asnumpy() for X_shard in X_shards])
     for name, param in by_name(net).items():
         if param.grad_req != 'null':
             found[f'gradient of {name}'] = sum(grad.asnumpy() for grad in param.list_grad()[:len(X_shards)])
@@ -143,6 +147,49 @@ def test_a_step_equals_plain_gluon(name, device_list, seed):
     for wrap, k in ((hybridized, 1), (lambda net: hybridized(net, used_once=True), 1), (SyncBatchNorm, 1),
                     (SyncBatchNorm, 3)):
         compare(step(make(NETWORKS[name], device_list(k), seed), wrap, X, device_list(k)), expected)
+
+
+class Beside(HybridBlock):
+    """The input goes through a batch norm, and through a layer beside it."""
+
+    def __init__(self, branch):
+        super().__init__()
+        self.branch, self.conv, self.bn = branch, nn.Conv2D(2, 1, use_bias=False), nn.BatchNorm()
+
+    def forward(self, X):
+        return self.branch(X) + self.bn(self.conv(X))
+
+
+@pytest.mark.parametrize(('branch', 'frozen'), [
+    (lambda: nn.Activation('relu'), ()), (lambda: nn.Conv2D(2, 1), ('0.conv.weight', '0.bn.gamma', '0.bn.beta'))])
+def test_a_branch_beside_the_first_batch_norm(branch, frozen, device_list, seed):
+    """The gradient goes only through the batch norm, or only beside it, where it does not change the statistics."""
+    def layers():
+        return [Beside(branch()), nn.Dense(3)]
+    X = numpy.random.default_rng(seed).normal(size=(7, 2, 6, 6))
+    expected = step(make(layers, device_list(1), seed, frozen), lambda net: net, X,
+                    device_list(1), input_gradient=False)
+    for wrap, k in ((hybridized, 1), (SyncBatchNorm, 1), (SyncBatchNorm, 3)):
+        net = make(layers, device_list(k), seed, frozen)
+        compare(step(net, wrap, X, device_list(k), input_gradient=False), expected)
+
+
+@pytest.mark.parametrize('sync_batch_norm', [False, True])
+def test_transposed_convolutions_in_float32(sync_batch_norm, device_list, seed):
+    """oneDNN computes them, and cannot write their gradients into any memory."""
+    def train(k):
+        net = sequential(nn.Conv2DTranspose(4, 4, 2, 1, use_bias=False), nn.BatchNorm(), nn.Activation('relu'),
+                         nn.Conv2DTranspose(2, 4, 2, 1), nn.Dense(3))
+        run = Run(3, quiet=True)
+        concise.train(k, 6, 0.1, net=net, data=(data, data), run=run, seed=seed, sync_batch_norm=sync_batch_norm,
+                      devices=device_list(k))
+        return [epoch.loss for epoch in run.history]
+    rng = numpy.random.default_rng(seed)
+    data = [(np.array(rng.normal(size=(6, 2, 4, 4)), dtype='float32'), np.array([0, 1, 2, 0, 1, 2]))] * 2
+    losses = train(2)
+    assert losses[-1] < losses[0]
+    if sync_batch_norm:
+        numpy.testing.assert_allclose(losses, train(1), rtol=1e-4)  # float32; batch norm divides by small deviations
 
 
 def test_a_branch_for_training(devices):

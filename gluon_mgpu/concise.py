@@ -91,7 +91,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     # For speed, the network runs as one operator, as with net.hybridize(), or as several between synchronized batch
     # norms. used_once: a loss comes from one call of the network, so gradients are written without a copy
     net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
-    # A gluon.Trainer that sums all gradients of net as one array, for speed; with --horovod, it sums over all processes.
+    # A gluon.Trainer that sums all gradients as one array, for speed; with --horovod, one that sums over all processes.
     # `trainable` leaves out batch norm's statistics, which it would copy from the first device to the others at first
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=net)
     loss = cross_entropy  # as in scratch.py

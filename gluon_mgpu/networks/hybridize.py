@@ -10,33 +10,36 @@ change the block.
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon, npx
 from .static import TracedGraph
-from .tracing import leaves, trace_block, trace_function
+from .tracing import leaves, structure, trace_block, trace_function
+
+_TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
 
 
 def hybridized(network: Callable, used_once: bool = False) -> Callable:
     """Return a callable that runs `network` as one operator; `network` itself does not change.
 
-    The network is traced at the first call in training and at the first in evaluation. Later changes (an added layer,
-    another activation) have no effect. Parameters may change at any time, including their dtype. A network with
-    operators that `static` has not tested runs as it is. Raises ValueError if `network` is neither a HybridBlock nor a
-    function or, at the first call, if it cannot be traced.
+    The network is traced at the first call in training and at the first in evaluation, and again for another number of
+    arguments. Later changes (an added layer, another activation) have no effect. Parameters may change at any time,
+    including their dtype. A network with operators that `static` has not tested runs as it is. Raises ValueError if
+    `network` is neither a HybridBlock nor a function or, at the first call, if it cannot be traced.
 
     Parameters
     ----------
     network : gluon.HybridBlock or function
-        An initialized block, or a function of arrays and lists of arrays; either returns one array. A function may only
-        call functions of ``mxnet.np`` and ``mxnet.npx`` and methods of arrays. It must not ask for shapes (use ``-1``
-        in a reshape), and each list must have the same length at each call. Its ``npx.relu`` returns 0 for NaN.
+        An initialized block of arrays, or a function of arrays and lists of arrays; either returns one array. A
+        function may only call functions of ``mxnet.np`` and ``mxnet.npx`` and methods of arrays. It must not ask for
+        shapes (use ``-1`` in a reshape). Its ``npx.relu`` returns 0 for NaN.
     used_once : bool
         Promise, for a block, that the parameters on a device occur once in each backward pass: one call, and nothing
-        else such as a penalty on the weights. Their gradients are then written without a copy, which is faster. If the
-        promise is broken, they can be lost, without an error.
+        else such as a penalty on the weights or ``autograd.grad``. Their gradients are then written without a copy,
+        which is faster. If the promise is broken, they can be lost, without an error.
 
     Returns
     -------
@@ -54,7 +57,7 @@ def hybridized(network: Callable, used_once: bool = False) -> Callable:
 
     @functools.wraps(network)
     def fast(*args):
-        graph = _of_mode(graphs, lambda: TracedGraph(network.__name__, *trace_function(network, args)))
+        graph = _graph_for(args, graphs, lambda: TracedGraph(*trace_function(network, args)))
         if not graph.is_static:
             return network(*args)
         arrays = leaves(args)
@@ -82,11 +85,11 @@ class HybridizedBlock:
 
     @property
     def gradients_can_move(self) -> bool:
-        """Whether the backward pass of the graphs that were traced so far can write gradients into any memory."""
-        return all(graph.is_static for (recording, _), graph in self._graphs.items() if recording)
+        """True if the backward pass of the graphs that were traced so far can write gradients into any memory."""
+        return all(graph.is_static for (recording, *_), graph in self._graphs.items() if recording)
 
     def __call__(self, *args):
-        graph = _of_mode(self._graphs, lambda: self._trace(args))
+        graph = _graph_for(args, self._graphs, lambda: self._trace(args))
         self._wait_for_statistics(graph)
         if not graph.is_static:
             return self.block(*args)
@@ -102,7 +105,7 @@ class HybridizedBlock:
         symbol, names = trace_block(self.block, args)
         params = {p.var().name: p for p in self.block.collect_params().values()}
         used = {name: params[name] for name in symbol.list_inputs() if name in params}
-        return TracedGraph(type(self.block).__name__, symbol, names, used, self._used_once)
+        return TracedGraph(symbol, names, used, self._used_once)
 
     def _wait_for_statistics(self, graph: TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""
@@ -113,9 +116,11 @@ class HybridizedBlock:
             self._statistics_may_change = False
 
 
-def _of_mode(graphs: dict[tuple, TracedGraph], trace: Callable[[], TracedGraph]) -> TracedGraph:
-    """Return the graph for the present mode of autograd; trace it if it is missing."""
-    mode = autograd.is_recording(), autograd.is_training()
-    if mode not in graphs:
-        graphs[mode] = trace()
-    return graphs[mode]
+def _graph_for(args: tuple, graphs: dict[tuple, TracedGraph], trace: Callable[[], TracedGraph]) -> TracedGraph:
+    """Return the graph for arguments in such lists and the present mode of autograd; trace it if it is missing."""
+    key = autograd.is_recording(), autograd.is_training(), structure(args)
+    graph = graphs.get(key)
+    if graph is None:
+        with _TRACING:
+            graph = graphs[key] = graphs.get(key) or trace()
+    return graph

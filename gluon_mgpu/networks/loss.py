@@ -8,11 +8,16 @@ from .hybridize import hybridized
 def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the softmax cross-entropy of each row in nats, from the scores (n, num_classes) -> (n,); does not block.
 
-    The labels `y` are class numbers (n,), or probabilities (n, num_classes).
+    The labels `y` are class numbers (n,) or (n, 1), or probabilities (n, num_classes). Raises ValueError for others.
 
     Source: D2L 13.5.3, where it is ``gluon.loss.SoftmaxCrossEntropyLoss()``.
     """
-    return (_of_classes if y.ndim == 1 else _of_probabilities)(y_hat, y)
+    if y.shape == y_hat.shape:
+        return _of_probabilities(y_hat, y)
+    if y_hat.ndim != 2 or y.shape not in ((len(y_hat),), (len(y_hat), 1)):
+        raise ValueError(f'labels {y.shape} for scores {y_hat.shape}: with scores (n, num_classes), labels are class '
+                         'numbers (n,) or probabilities (n, num_classes)')
+    return _of_classes(y_hat, y if y.ndim == 1 else y.reshape(-1))
 
 
 @hybridized

@@ -39,9 +39,9 @@ class TracedGraph:
     `names` are those of the arguments in the graph, `params` its parameters by name.
     """
 
-    def __init__(self, name: str, symbol: Any, names: list[str], params: dict | None = None, used_once: bool = False):
+    def __init__(self, symbol: Any, names: list[str], params: dict | None = None, used_once: bool = False):
         params = params or {}
-        self._name, self._num_arrays, self._params = name, len(names), list(params.values())
+        self._params = list(params.values())
         self._arrays_on: dict[Context, list] = {}  # values and gradients of the parameters, which the operators use
         statistics = symbol.list_auxiliary_states()
         self.has_statistics = bool(statistics)
@@ -57,8 +57,6 @@ class TracedGraph:
 
     def operator(self, arrays: Sequence) -> Callable:
         """Return the operator for arguments of the shapes and dtypes of these arrays."""
-        if len(arrays) != self._num_arrays:
-            raise ValueError(f'{self._name} was traced with {self._num_arrays} arrays: pass as many at each call')
         return self._operator(*((array.shape, array.dtype) for array in arrays))
 
     def arrays_on(self, device: Context) -> list | None:

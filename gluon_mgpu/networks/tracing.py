@@ -50,6 +50,10 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str]]:
 
 
 def _trace_mxnet1(block, args, symbols):
+    layers: list[gluon.Block] = []
+    block.apply(layers.append)
+    if any(isinstance(layer, gluon.SymbolBlock) for layer in layers):  # which would no longer work afterwards
+        raise NotImplementedError('it is or has a SymbolBlock')
     graph = block(*symbols)
     deferred = [param for param in block.collect_params().values() if param._deferred_init]
     if deferred:  # Gluon does the same at the first call
@@ -85,8 +89,7 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
     symbolic.__kwdefaults__ = function.__kwdefaults__
-    symbols = [[_variable(f'{i}_{j}') for j in range(len(arg))] if isinstance(arg, list) else _variable(f'{i}')
-               for i, arg in enumerate(args)]
+    symbols = _variables(args)
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(function.__name__):
         graph = _separate_biases(symbolic(*symbols), set())
@@ -97,6 +100,11 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
 def leaves(values: Any) -> list:
     """Return what is in nested lists and tuples, in order."""
     return [leaf for value in values for leaf in leaves(value)] if isinstance(values, (list, tuple)) else [values]
+
+
+def structure(values: Any) -> tuple | None:
+    """Return nested lists and tuples as tuples, with None for everything else in them."""
+    return tuple(map(structure, values)) if isinstance(values, (list, tuple)) else None
 
 
 class _SymbolicNpx:
@@ -112,6 +120,14 @@ class _SymbolicNpx:
 
 def _variable(name: str):
     return mx.sym.var(name).as_np_ndarray()
+
+
+def _variables(values: Any, *place: int) -> Any:
+    """Return a variable for each array in nested lists and tuples, named by its place in them, such as ``'1_0'``."""
+    if not isinstance(values, (list, tuple)):
+        return _variable('_'.join(map(str, place)))
+    variables = [_variables(value, *place, i) for i, value in enumerate(values)]
+    return tuple(variables) if isinstance(values, tuple) else variables
 
 
 def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:

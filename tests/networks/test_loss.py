@@ -1,0 +1,31 @@
+"""The loss of both chapters for labels of several shapes."""
+import pytest
+
+from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.networks.loss import cross_entropy
+
+Y_HAT = np.array([[1., 2., 3.], [0., 4., 0.]])
+
+
+@pytest.mark.parametrize('y', [[2, 0], [[2], [0]]])
+def test_class_numbers(y):
+    expected = gluon.loss.SoftmaxCrossEntropyLoss()(Y_HAT, np.array(y))
+    assert cross_entropy(Y_HAT, np.array(y)).tolist() == pytest.approx(expected.tolist(), rel=1e-6)  # float32
+
+
+def test_probabilities():
+    y = np.array([[0.5, 0.25, 0.25], [0, 1, 0]])
+    expected = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)(Y_HAT, y)
+    assert cross_entropy(Y_HAT, y).tolist() == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+@pytest.mark.parametrize('shape', [(3,), (2, 2), (1, 2), (2, 3, 1)])
+def test_other_labels_are_an_error(shape):
+    with pytest.raises(ValueError, match=r'^labels \(.*\) for scores \(2, 3\): with scores'):
+        cross_entropy(Y_HAT, np.zeros(shape))
+
+
+def test_other_scores_are_an_error():
+    """Such as those of each pixel."""
+    with pytest.raises(ValueError, match=r'^labels \(2, 4, 4\) for scores \(2, 3, 4, 4\): with scores'):
+        cross_entropy(np.zeros((2, 3, 4, 4)), np.zeros((2, 4, 4)))

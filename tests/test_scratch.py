@@ -102,6 +102,12 @@ def test_gradients_cannot_be_attached_again(args, devices):
         params[1].attach_grad(*args)
 
 
+@pytest.mark.parametrize('params', [[], [np.ones(2), np.ones(2, dtype='float64')]])
+def test_get_params_of_several_dtypes_or_none(params, devices):
+    with pytest.raises(ValueError, match=rf'^{len(params)} params of dtypes \[.*\]: must be arrays of one dtype'):
+        scratch.get_params(params, devices[0])
+
+
 def test_get_params_copies_to_the_device(devices):
     params = [np.array([1.0, 2.0])]
     copies = scratch.get_params(params, devices[1])

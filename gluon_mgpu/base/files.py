@@ -4,10 +4,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 from pathlib import Path
 
 MAX_NAME = 241  # bytes: 255 on all common file systems, less those that are added for an unfinished file
+
+
+def is_unfinished(name: str) -> bool:
+    """Return True for the name of a file that `write_atomically` left when its process was killed."""
+    return re.fullmatch(r'.+\.[0-9a-f]{8}\.part', name) is not None
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:

@@ -66,7 +66,7 @@ class Training:
         state = self.state
         if self.zero_gradients:
             for _, array in chain(*self.params()):
-                array.grad[:] = 0
+                array.grad[()] = 0
         _seed(self.seed)
         X, y = (np.array(a, dtype=(a.dtype.kind == 'f' and self.dtype) or a.dtype) for a in (X, y))
         self.train_batch(state, X, y, self.devices)
@@ -170,7 +170,7 @@ def _cast(value: Any, dtype: str | None) -> None:
     elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
         copy = value.astype(dtype)
         if value.grad is not None:
-            value.grad[:] = 1
+            value.grad[()] = 1
             value.backward()
             copy.attach_grad('add' if value.grad.max() > 1 else 'write')  # MXNet has no function for this
         value.handle, copy.handle = copy.handle, value.handle

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy
 
 from ..base.checks import integer
-from ..base.files import SameFolder
+from ..base.files import SameFolder, is_unfinished
 from ..base.program import JobError, Stopped, reason
 from ..training.callback import Callback
 from ..training.epoch import DivergenceError
+from ..training.parameters import unchanged_names
 from ..training.run import Run
 from . import checkpoint
 from .file import CheckpointError, Snapshot
@@ -58,8 +59,10 @@ class CheckpointCallback(Callback):
         """
         if run.workers.rank == 0:  # other machines may not have the folder
             self._same_folder = SameFolder(self.folder)
-            for unfinished in self.folder.glob('*.part'):
-                unfinished.unlink()
+            for path in self.folder.iterdir():
+                if is_unfinished(path.name):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
         if self.resume is None:
             other = run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0])
             if other:
@@ -104,9 +107,10 @@ class CheckpointCallback(Callback):
         """Wait for the devices, and write a checkpoint; a failure is reported later, unless `require` is set."""
         run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
+        unchanged = unchanged_names(run.net)
         for name, arrays in snapshot.arrays.items():
-            if not all(numpy.isfinite(array).all() for array in arrays):
-                name = name.partition('/')[2]  # without 'parameters/' or 'states/'
+            name = name.partition('/')[2]  # without 'parameters/' or 'states/'
+            if name not in unchanged and not all(numpy.isfinite(array).all() for array in arrays):
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return

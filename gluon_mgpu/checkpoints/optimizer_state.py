@@ -80,7 +80,7 @@ def restore(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> No
             state = _new_state(trainer, i, k)
             for j, leaf in enumerate(_leaves(state)):
                 copies = arrays[f'states/{name}/{j}']
-                leaf[:] = copies[k if len(copies) > k else 0]
+                leaf[()] = copies[k if len(copies) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
     counts = {i: record['counts'][name] for i, name in names.items()}

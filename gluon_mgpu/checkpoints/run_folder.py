@@ -10,7 +10,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from ..base.files import write_atomically
+from ..base.files import is_unfinished, write_atomically
 
 
 def check_free(path: str | os.PathLike | None) -> None:
@@ -29,7 +29,7 @@ def check_free(path: str | os.PathLike | None) -> None:
 
 def is_empty(folder: str | os.PathLike) -> bool:
     """Return True if a folder holds nothing but unfinished files of a killed process."""
-    return all(name.endswith('.part') for name in os.listdir(folder))
+    return all(map(is_unfinished, os.listdir(folder)))
 
 
 def new_folder(path: str | os.PathLike | None, program: str) -> Path:

@@ -76,15 +76,22 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
     """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
     Raises ValueError for another batch size than that of the data, or for labels outside the network's classes. MXNet
-    itself would treat those as the first or last class. Labels are checked in a `BatchIterator`, list or tuple.
+    itself would treat those as the first or last class. Both are checked in a `BatchIterator`, list or tuple, and the
+    batch size also in a ``gluon.data.DataLoader``.
     """
     try:
         train_iter, test_iter = data
     except (TypeError, ValueError):
         raise ValueError(f'data must be a pair (train_iter, test_iter), not {type(data).__name__}') from None
-    if isinstance(train_iter, BatchIterator) and train_iter.batch_size != batch_size:
-        raise ValueError(f'batch_size {batch_size}, but the training data has batches of {train_iter.batch_size} rows: '
-                         'use the same number, because every update is divided by batch_size')
+    for name, batches in (('training', train_iter), ('test', test_iter)):
+        if isinstance(batches, (list, tuple)):
+            for batch in batches:
+                _check_batch(name, batch)
+    rows = _batch_size(train_iter)
+    is_smaller_alone = isinstance(train_iter, (list, tuple)) and len(train_iter) == 1 and rows < batch_size
+    if rows not in (None, batch_size) and not is_smaller_alone:
+        raise ValueError(f'batch_size {batch_size}, but the training data has batches of {rows} rows: use the same '
+                         'number, because every update is divided by batch_size')
     for name, batches in (('training', train_iter), ('test', test_iter)):
         shape, lowest, highest = _shape_and_labels(batches)
         num_classes = 10 if net is None or not shape else num_outputs(net, shape)
@@ -107,6 +114,24 @@ def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
         return block(np.zeros(shape, ctx=device)).shape[-1]
     except Exception:  # a faulty block: training will report it
         return None
+
+
+def _check_batch(name: str, batch: Any) -> None:
+    """Raise ValueError if an element of a list of batches is not (X, y)."""
+    is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2
+    if not is_pair or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) for array in batch):
+        found = ', '.join(type(array).__name__ for array in batch) if isinstance(batch, (list, tuple)) else ''
+        raise ValueError(f'the {name} data has a {type(batch).__name__} ({found}): each batch must be a pair (X, y) of '
+                         'arrays')
+
+
+def _batch_size(batches: Any) -> int | None:
+    """Return how many rows each batch has, except a smaller last one; None if unknown."""
+    if isinstance(batches, BatchIterator):
+        return batches.batch_size
+    if isinstance(batches, gluon.data.DataLoader):
+        return getattr(batches._batch_sampler, '_batch_size', None)
+    return max(len(y) for _, y in batches) if isinstance(batches, (list, tuple)) and batches else None
 
 
 def _shape_and_labels(batches: Any) -> tuple[tuple, int, int]:

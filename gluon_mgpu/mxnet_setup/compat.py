@@ -103,7 +103,8 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
 def assign(array: np.ndarray, values: numpy.ndarray) -> None:
     """Copy `values` from the host into an array, in place.
 
-    ``array[:] = values`` fails on MXNet 1.9 for used weights of convolutions, which oneDNN stores in its own layout.
+    ``array[:] = values`` fails on MXNet 1.9 for used weights of convolutions, which oneDNN stores in its own layout,
+    and for the shape (), for which MXNet has ``array[()]``.
     """
     new = np.array(values, dtype=array.dtype, ctx=array.ctx)
-    array[:] = new if isinstance(array, np.ndarray) else new.as_nd_ndarray()  # mx.nd's, as in a SymbolBlock
+    array[()] = new if isinstance(array, np.ndarray) else new.as_nd_ndarray()  # mx.nd's, as in a SymbolBlock

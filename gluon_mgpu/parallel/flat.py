@@ -11,6 +11,10 @@ class FlatParams(list):
     """
 
     def __init__(self, params: list, device: Context):
+        params = list(params)
+        dtypes = sorted({str(param.dtype) for param in params})
+        if len(dtypes) != 1:
+            raise ValueError(f'{len(params)} params of dtypes {dtypes}: must be arrays of one dtype, at least one')
         self.flat = np.concatenate([p.as_in_ctx(device).reshape(-1) for p in params])
         self.flat.attach_grad()
         super().__init__(_views(self.flat, params))

@@ -48,7 +48,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
         return
     if not hasattr(net, 'collect_params'):
         for gradient in gradients(net[len(X):], idle_devices):
-            gradient[:] = 0
+            gradient[()] = 0  # also for the shape ()
         return
     for device in idle_devices if len(X) and not isinstance(net, SyncBatchNorm) else ():
         with autograd.record():
@@ -65,7 +65,7 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
     """
     for gradient in gradients(net, devices):
-        gradient[:] = 0
+        gradient[()] = 0  # also for the shape ()
     for param in net.collect_params().values():
         for device in devices if param.grad_req != 'null' else ():
             param.data(device)._fresh_grad = True

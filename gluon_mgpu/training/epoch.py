@@ -127,6 +127,8 @@ class CurrentEpoch:
     def result(self, test_acc: float, lr: float | None) -> Epoch:
         """Return the results; raise ValueError for another `test_acc`, unread batches and an epoch without losses."""
         test_acc = at_least_0('test_acc', test_acc)
+        if test_acc > 1:
+            raise ValueError(f'test_acc {test_acc}: must be a share of the rows, from 0 to 1')
         if self.training:
             raise ValueError('the batches of this epoch were not read to the end: to train on fewer, pass shorter '
                              'data, such as load_data(..., train_size=n)')

@@ -87,10 +87,19 @@ def statistics(net: Any) -> list[str]:
     return [name for name, param in _registered(net).items() if param.grad_req == 'null']
 
 
+def unchanged_names(net: Any) -> set[str]:
+    """Return the names of the parameters that training does not change: constants, and those of frozen layers."""
+    return {name for name, param in _registered(net).items() if param.grad_req == 'null' and param._differentiable}
+
+
 def first_non_finite(net: Any) -> str:
-    """Return the name of the first parameter that holds NaN or infinity on any device, '' if none does; waits."""
+    """Return the name of the first parameter that holds NaN or infinity on any device, '' if none does; waits.
+
+    Those that training does not change may be infinite, such as the constant of a mask.
+    """
+    unchanged = unchanged_names(net)
     for name, arrays in copies(net).items():
-        if not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):
+        if name not in unchanged and not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):
             return name
     return ''
 

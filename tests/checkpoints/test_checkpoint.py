@@ -280,12 +280,12 @@ def test_another_number_of_devices(device_list, tmp_path):
 
 
 def test_parameters_as_lists(devices, tmp_path):
-    made = [[np.array([1.0, 2.0], ctx=d), np.full((2, 2), 3.0, ctx=d)] for d in devices]
+    made = [[np.array([1.0, 2.0], ctx=d), np.full((2, 2), 3.0, ctx=d), np.array(4.0, ctx=d)] for d in devices]
     checkpoint.save(tmp_path / 'a', made, epoch=3, words=['é', None])
-    others = [[np.zeros(2, ctx=d), np.zeros((2, 2), ctx=d)] for d in devices]
+    others = [[np.zeros(2, ctx=d), np.zeros((2, 2), ctx=d), np.array(0.0, ctx=d)] for d in devices]
     assert checkpoint.load(tmp_path / 'a', others) == {'epoch': 3, 'words': ['é', None]}
     for params in others:
-        assert [p.asnumpy().tolist() for p in params] == [[1, 2], [[3, 3], [3, 3]]]
+        assert [p.asnumpy().tolist() for p in params] == [[1, 2], [[3, 3], [3, 3]], 4]
 
 
 def test_one_list_means_one_device(devices, tmp_path):

@@ -7,7 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 from gluon_mgpu.checkpoints import run_folder as module
+from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import check_free, claim_folder, lock_folder, new_folder
+from gluon_mgpu.training.run import Run
 
 
 def test_default_names_never_collide(tmp_path, monkeypatch):
@@ -112,8 +114,18 @@ def test_after_a_full_disk_the_folder_can_be_used(tmp_path, full_disk):
         assert claim_folder(tmp_path / 'run', 'scratch', {}, stack) == tmp_path / 'run'
 
 
+def test_files_that_look_unfinished_are_not_ours(tmp_path):
+    """Such as those of a browser; a file of ours has eight hexadecimal digits in its name."""
+    (tmp_path / 'film.mp4.part').touch()
+    (tmp_path / 'config.json.0123abcd.part').mkdir()
+    CheckpointCallback(tmp_path).train_begin(Run(1, quiet=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['config.json.0123abcd.part', 'film.mp4.part']
+    with pytest.raises(ValueError, match='is not an empty folder'):
+        check_free(tmp_path)
+
+
 def test_unfinished_files_of_a_killed_process_are_ignored(tmp_path):
-    (tmp_path / 'config.json.part').write_text('{')
+    (tmp_path / 'config.json.0123abcd.part').write_text('{')
     check_free(tmp_path)
     with ExitStack() as stack:
         claim_folder(tmp_path, 'scratch', {}, stack)

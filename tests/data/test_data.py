@@ -27,7 +27,7 @@ from gluon_mgpu.data import (
 from gluon_mgpu.data.batches import BatchIterator, check_data
 from gluon_mgpu.data.download import DownloadError, Mirror
 from gluon_mgpu.data.folders import FILES
-from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 
 NO_HOME = 'there is no home folder to store downloads in'
 NO_HOME_REMEDY = 'set XDG_CACHE_HOME to a writable folder, or use --data-dir to name a folder with the files'
@@ -581,6 +581,29 @@ def test_labels_of_any_integer_dtype(dtype):
     assert check_data((data_iter, data_iter), 3) == (data_iter, data_iter)
     as_list = [(numpy.zeros((4, 1, 28, 28)), numpy.arange(4, dtype=dtype)), (numpy.zeros((0, 1, 28, 28)), np.zeros(0))]
     assert check_data((as_list, []), 4) == (as_list, [])
+
+
+def batches_of(*sizes):
+    return [(np.zeros((size, 1, 28, 28)), np.zeros(size)) for size in sizes]
+
+
+@pytest.mark.parametrize('train_iter, rows', [
+    (lambda: batches_of(4, 4), 4), (lambda: batches_of(4, 3), 4), (lambda: batches_of(5), 5),
+    (lambda: gluon.data.DataLoader(gluon.data.ArrayDataset(np.zeros((8, 1)), np.zeros(8)), 4), 4)])
+def test_another_batch_size_than_that_of_the_data(train_iter, rows):
+    data = train_iter(), []
+    assert check_data(data, rows) == data
+    for batch_size in (1, rows - 1):
+        with pytest.raises(ValueError, match=f'^batch_size {batch_size}, but the training data has batches of {rows} '):
+            check_data(data, batch_size)
+    assert check_data((batches_of(2), []), 4)  # all rows in one batch
+
+
+@pytest.mark.parametrize('batch', [(np.zeros((2, 1)), [0, 0]), (np.zeros(2), np.zeros(2), np.zeros(2)), np.zeros(2)])
+def test_batches_that_are_no_pairs_of_arrays(batch):
+    for data in (([batch], []), ([], [batch])):
+        with pytest.raises(ValueError, match=r'data has a \w+ \(.*\): each batch must be a pair \(X, y\) of arrays$'):
+            check_data(data, 2)
 
 
 def test_shards_of_nothing_and_invalid_shards():

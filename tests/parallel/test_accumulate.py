@@ -6,7 +6,7 @@ from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import autograd, np
 from gluon_mgpu.parallel.accumulate import in_parts
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.split import split_and_load, split_batch
 
 
 def of_three():
@@ -81,6 +81,23 @@ def test_gradients_are_sums_over_all_parts(num_rows, parts, device_list):
     on_devices = [w.grad.asnumpy() for w, in params]
     assert sum(on_devices).tolist() == X.asnumpy().sum(axis=0).tolist()  # whole numbers: no rounding
     assert on_devices[1].any() == (num_rows > 1)  # zero on a device without rows
+
+
+def test_a_parameter_of_shape_0_on_a_device_without_rows(device_list):
+    devices = device_list(2)
+    params = [[np.array(2.0, ctx=device)] for device in devices]
+    for (w,) in params:
+        w.attach_grad()
+        w.grad[()] = 7
+
+    @in_parts
+    def scale(X, y, params, devices):
+        with autograd.record():
+            ls = [X_shard * w for X_shard, (w,) in zip(split_and_load(X, devices), params)]
+        autograd.backward(ls)
+        return ls
+    scale(np.array([3.0]), np.zeros(1), params, devices)
+    assert [w.grad.item() for w, in params] == [3, 0]
 
 
 def test_the_gradients_of_a_worker_without_rows_are_zero(device_list):

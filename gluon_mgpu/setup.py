@@ -35,10 +35,9 @@ class Setup:
         if chapter == 'concise':
             self.dtype, self.sync_batch_norm = values['dtype'], values['sync_batch_norm']
             self.optimizer_params = {'momentum': values['momentum'], 'wd': values['weight_decay']}
-        if values['data'] is None:
-            self.data = load_data('fashion-mnist', batch_size, seed=self.seed, shard=self.run.workers.shard)
-        else:
-            self.data = check_data(values['data'], batch_size, self.net)
+        shard = self.run.workers.shard
+        self.data: tuple = (load_data('fashion-mnist', batch_size, seed=self.seed, shard=shard)
+                            if values['data'] is None else check_data(values['data'], batch_size, self.net))
         self.run.check_data(*self.data)
         if values['label_smoothing']:
             self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]

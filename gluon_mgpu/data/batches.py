@@ -88,8 +88,8 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
             for batch in batches:
                 _check_batch(name, batch)
     rows = _batch_size(train_iter)
-    is_smaller_alone = isinstance(train_iter, (list, tuple)) and len(train_iter) == 1 and rows < batch_size
-    if rows not in (None, batch_size) and not is_smaller_alone:
+    is_only = isinstance(train_iter, (list, tuple)) and len(train_iter) == 1  # like a last one, it may be smaller
+    if rows is not None and (rows > batch_size or (rows < batch_size and not is_only)):
         raise ValueError(f'batch_size {batch_size}, but the training data has batches of {rows} rows: use the same '
                          'number, because every update is divided by batch_size')
     for name, batches in (('training', train_iter), ('test', test_iter)):

@@ -115,7 +115,12 @@ def _export_files(args: argparse.Namespace) -> None:
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
         (Path(folder) / 'net-symbol.json').write_text(json.dumps(graph))
         net = gluon.SymbolBlock.imports(f'{folder}/net-symbol.json', inputs, args.params, ignore_extra=True)
-    to_onnx(net, out, *examples, input_names=inputs)
+    try:
+        to_onnx(net, out, *examples, input_names=inputs)
+    except ValueError as error:
+        if len(inputs) == 1:
+            raise
+        raise ValueError(f'{error}. --shape is given in the order {", ".join(inputs)}') from error
 
 
 def _without_label(node: dict) -> dict:

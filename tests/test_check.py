@@ -1,5 +1,8 @@
 """check_data_parallel: names each planted mistake, and finds none in steps that are right."""
+import os
 import re
+import subprocess
+import sys
 import textwrap
 import types
 import weakref
@@ -747,6 +750,59 @@ def test_few_rows_are_read_and_few_states_made(batches):
 
 
 # Steps that cannot do everything
+
+def test_arrays_in_attributes_of_a_block(batches):
+    """As in the models that D2L writes from scratch. They are parameters as well."""
+    class Net(gluon.Block):
+        def __init__(self, params):
+            super().__init__()
+            self.W, self.b, self._V, self.c = params
+
+    def make(devices):
+        return [Net(params) for params in make_arrays(devices)]
+
+    def train_batch(nets, X, y, devices, mistake=''):
+        step_from_scratch([[net.W, net.b, net._V, net.c] for net in nets], X, y, devices, mistake)
+    report = check_data_parallel(make, train_batch, batches)
+    assert report.ok and [row[0] for row in report.parameters] == ['W', 'b', '_V', 'c'], report
+    assert 'in float64' in report.title
+    report = check_data_parallel(make, partial(train_batch, mistake='misses the last device'), batches)
+    assert 'the gradient of cpu(2) counts 0 times' in report.diagnosis[0]
+
+
+def test_an_optimizer_that_enlarges_rounding_errors(batches):
+    """The gradient of what is added to all scores is 0 but for rounding, in float32."""
+    class Net(gluon.Block):
+        def __init__(self):
+            super().__init__()
+            self.scores, self.added = gluon.nn.Dense(4, in_units=6), gluon.nn.Dense(1, in_units=6)
+
+        def forward(self, X):
+            X = X.astype('float32')
+            return self.scores(X) + self.added(X)
+
+    def make(devices, optimizer):
+        net = Net()
+        net.initialize(ctx=devices)
+        return net, gluon.Trainer(net.collect_params(), optimizer, {'learning_rate': 0.01})
+    report = check_data_parallel(partial(make, optimizer='adam'), step_with_trainer, batches)
+    assert not report.ok and report.diagnosis[0].startswith('NOT CHECKED: the devices equal each other'), report
+    assert check_data_parallel(partial(make, optimizer='sgd'), step_with_trainer, batches).ok
+
+
+def test_a_crash_of_mxnet_shows_the_line(tmp_path):
+    """Such as the gradient of a convolution without rows, in float64."""
+    (tmp_path / 'crashing.py').write_text("""
+import os, signal
+def make(devices):
+    os.kill(os.getpid(), signal.SIGFPE)  # as a division by zero in MXNet
+train_batch = None
+""")
+    command = [sys.executable, '-m', 'gluon_mgpu.check', 'crashing:make', 'crashing:train_batch']
+    env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[1])}
+    result = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True)
+    assert result.returncode < 0 and 'crashing.py", line 4 in make' in result.stderr
+
 
 def test_a_step_that_computes_in_float32(batches):
     def make(devices):

@@ -335,6 +335,27 @@ def test_wrong_files_of_net_export(flags, words, exported, capfd):
     assert line.startswith(f'export: {words}') and sorted(Path().iterdir()) == before
 
 
+def test_the_order_of_several_inputs(tmp_path, monkeypatch, capfd):
+    class Net(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = gluon.nn.Dense(2), gluon.nn.Dense(2)
+
+        def hybrid_forward(self, F, X, Y):
+            return self.second(Y) + self.first(X)
+
+    monkeypatch.chdir(tmp_path)
+    net = Net()
+    net.initialize()
+    net.hybridize()
+    net(np.zeros((2, 3)), np.zeros((2, 5)))
+    net.export('net')
+    flags = ['net-symbol.json', 'net-0000.params']
+    assert export.main([*flags, '--shape', '2,3', '--shape', '2,5']) == 2
+    assert capfd.readouterr().err.endswith(' --shape is given in the order data1, data0\n')
+    assert export.main([*flags, '--shape', '2,5', '--shape', '2,3']) == 0
+
+
 @pytest.mark.parametrize('shape', ['', '1,0', '1,x', '-1', ',', '1.5'])
 def test_wrong_shapes(shape, capsys):
     with pytest.raises(SystemExit, match='2'):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import importlib
 import sys
 from typing import Any
@@ -30,6 +31,8 @@ def main(argv: list | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
+    if sys.__stderr__ and not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)  # shows the line if MXNet crashes, as for an array without rows in float64
     make, train_batch, batches = map(_load, (args.make, args.train_batch, args.batches))
     batches = batches() if callable(batches) else batches
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:

@@ -20,6 +20,7 @@ from ..parallel.flat import FlatParams
 from ..training.parameters import by_name, seed_all
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
+BLOCK_ATTRIBUTES = vars(gluon.HybridBlock()).keys()  # Gluon's own, of every block
 
 
 @dataclass
@@ -140,7 +141,9 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
     if isinstance(value, kind):
         yield name, value
     if isinstance(value, gluon.Block):
-        inside = [(f'{name}.{key}'.strip('.'), part) for key, part in {**by_name(value), **children(value)}.items()]
+        own = {key: part for key, part in vars(value).items() if key not in BLOCK_ATTRIBUTES}
+        inside = [(f'{name}.{key}'.strip('.'), part)
+                  for key, part in {**by_name(value), **children(value), **own}.items()]
     elif isinstance(value, gluon.Parameter):
         inside = [(name, array) for array in value._data or ()]
     elif isinstance(value, gluon.Trainer):

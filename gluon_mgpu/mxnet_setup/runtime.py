@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import functools
 import importlib
-import multiprocessing
 import os
 import sys
 import threading
@@ -144,6 +143,7 @@ def _fork_data_loaders(mxnet: ModuleType) -> None:
     Otherwise they could not read MXNet's arrays: each would fail and be replaced by another, without end.
     """
     if sys.platform == 'linux':
+        import multiprocessing  # not above: its own imports may fail, for which the doctor should have one line
         fork = multiprocessing.get_context('fork')
         forking = {'Pool': fork.Pool, 'Process': fork.Process, 'get_context': fork.get_context}
         mxnet.gluon.data.dataloader.multiprocessing = SimpleNamespace(**{**vars(multiprocessing), **forking})

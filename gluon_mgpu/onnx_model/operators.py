@@ -48,10 +48,12 @@ CONVERTERS: dict[str, Callable[..., Any]] = {  # of one expression, by the kind 
     'where': lambda g, op, condition, A, B, **_: g.Where(g.cast(condition, 'bool'), A, B),
     'einsum': lambda g, op, *X, subscripts, **_: g.Einsum(*X, equation=subscripts),
     'embedding': lambda g, op, X, W, **_: g.Gather(W, g.indices(X, W, 0)),
-    'take': lambda g, op, X, places, axis=0, **_: g.Gather(X, g.indices(places, X, axis), axis=axis),
-    'pick': lambda g, op, X, places, axis=-1, **_: g.reshape(
-        g.GatherElements(X, g.Unsqueeze(g.indices(places, X, axis), [axis]), axis=axis), op.output),
-    'onehot': lambda g, op, X, depth, **_: g.OneHot(g.cast(X, 'int64'), [depth], numpy.array([0, 1], op.output.dtype)),
+    'take': lambda g, op, X, places, axis=0, mode='clip', **_: g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
+    'pick': lambda g, op, X, places, axis=-1, mode='clip', **_: g.reshape(
+        g.GatherElements(X, g.Unsqueeze(g.indices(places, X, axis, mode), [axis]), axis=axis), op.output),
+    'onehot': lambda g, op, X, depth, on_value=1, off_value=0, **_: g.Where(  # OneHot would count -1 from the end
+        g.Equal(g.Unsqueeze(g.cast(X, 'int64'), [-1]), numpy.arange(depth)),
+        *numpy.array([on_value, off_value], op.output.dtype)),
     'reshape': lambda g, op, X, *_, **__: g.reshape(X, op.output),
     'broadcastto': lambda g, op, X, *_, **__: g.Expand(X, g.shape(op.output)),
     'fulllike': lambda g, op, *_, value=0, fill_value=0, **__: g.Expand(
@@ -163,9 +165,10 @@ class Operators:
         order[first], order[second] = order[second], order[first]
         return X if order == [*range(rank)] else self.Transpose(X, perm=order)
 
-    def indices(self, X: Any, array: Array, axis: int) -> str:
-        """Return indices along an axis of an array; those beyond its ends become the first or last, as in MXNet."""
-        return self.Clip(self.cast(X, 'int64'), 0, array.shape[axis] - 1)
+    def indices(self, X: Any, array: Array, axis: int, mode: str = 'clip') -> str:
+        """Return indices along an axis of an array; those beyond its ends become the first or last, or wrap around."""
+        X, size = self.cast(X, 'int64'), array.shape[axis]
+        return self.Mod(X, size) if mode == 'wrap' else self.Clip(X, 0, size - 1)
 
     def _leakyrelu(self, op, X, gamma=None, act_type='leaky', slope=0.25, **_):
         if act_type == 'prelu':
@@ -269,8 +272,10 @@ class Operators:
             results.append(last)
         return [X, *(self.Concat(*each, axis=0) for each in zip(*results))]
 
-    def _arange(self, op, *_, start=0, step=1, repeat=1, **__):
+    def _arange(self, op, *_, start=0, stop=None, step=1, repeat=1, **__):
         require(op.output.shape == op.output.other and repeat == 1, 'its size depends on the batch')
+        if op.kind == 'arange' and stop is None:  # arange(n) begins at 0
+            start = 0
         return self.Identity((start + numpy.arange(op.output.shape[0]) * step).astype(op.output.dtype))
 
     def _slicechannel(self, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False, **_):
@@ -301,8 +306,9 @@ class Operators:
         widths = numpy.reshape(pad_width, (-1, 2)).T.ravel()
         return self.Pad(X, widths, numpy.array(constant_value or constant_values, X.dtype), mode=mode)
 
-    def _upsampling(self, op, X, *_, sample_type='nearest', align_corners=True, **__):
+    def _upsampling(self, op, X, *others, sample_type='nearest', align_corners=True, **_):
         require(sample_type == 'nearest', f'sample_type {sample_type}')
+        require(op.kind != 'upsampling' or not others, 'several inputs')
         if op.kind == 'upsampling':
             settings = {'nearest_mode': 'floor', 'coordinate_transformation_mode': 'asymmetric'}
         else:
@@ -316,7 +322,8 @@ class Operators:
         axes = every if axis is None else [each % X.rank for each in as_list(axis)]
         axes = [each for each in every if (each in axes) != exclude]
         Y = self.add(REDUCTIONS[op.kind], self.cast(X, op.output.dtype), axes, keepdims=int(keepdims))
-        return Y if op.output.shape != (1,) else self.Reshape(Y, [1])  # mx.nd has no arrays without axes
+        is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
+        return self.Reshape(Y, [1]) if is_number else Y
 
     def _argmax(self, op, X, axis=None, keepdims=False, **_):
         require(axis is not None, 'no axis')

@@ -122,6 +122,7 @@ def _compare(content: bytes, inputs: list[dict], expected: list[dict]) -> str:
         found = [session.run(None, arrays) for arrays in inputs]
     except Exception as error:
         raise ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}') from error
+    largest = {name: max(abs(right[name]).max(initial=SMALLEST) for right in expected) for name in expected[0]}
     differences = []
     for results, right in zip(found, expected):
         for (name, Y), Y_found in zip(right.items(), results):
@@ -132,7 +133,7 @@ def _compare(content: bytes, inputs: list[dict], expected: list[dict]) -> str:
                 raise ValueError(f"no model is written because the model's {name} are {Y_found.dtype} {Y_found.shape}, "
                                  f"the network's {Y.dtype} {Y.shape}: see batch_axis in docs/export.md")
             difference = abs(Y_found.astype('float64') - Y).max(initial=0)
-            differences.append((difference / max(abs(Y).max(initial=0), SMALLEST), name))
+            differences.append((difference / largest[name], name))
     difference, name = max(differences)
     if difference > TOLERANCE:
         raise ValueError(f"no model is written because the model's {name} in onnxruntime differ from the network's "

@@ -17,6 +17,11 @@ MXNET = """
 class npx:
     set_np = staticmethod(lambda: print("set_np was called"))
 
+class gluon:
+    class data:
+        class dataloader:
+            pass
+
 class util:
     set_np_shape = staticmethod(lambda active: None)
     _NumpyArrayScope = type('_NumpyArrayScope', (), {'__init__': lambda self, active: None})

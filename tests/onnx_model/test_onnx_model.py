@@ -11,6 +11,7 @@ from oracle import lenet_params, to_mx
 from gluon_mgpu.base.files import write_atomically
 from gluon_mgpu.export import to_onnx
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np, npx
+from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.onnx_model.operators import CONVERTERS
@@ -198,6 +199,23 @@ def test_an_overridden_forward_is_found(tmp_path):
     to_onnx(net, 'a.onnx', X, log=lambda line: None)
     found = run_model('a.onnx', X)[0]
     assert abs(found - net(X).asnumpy()).max() <= 1e-5 * abs(found).max()
+
+
+def test_an_example_whose_only_output_is_near_0():
+    """Rounding is measured against the outputs of all inputs."""
+    X = random(1, 3, 4)
+    C = np.exp(X).sum().item()
+    to_onnx(Lambda(lambda F, X: F.np.sum(F.np.exp(X), axis=(1, 2)) - C), 'a.onnx', X, log=lambda line: None)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks in the style of mx.nd')
+def test_upsampling_of_several_inputs_is_refused():
+    class Net(gluon.HybridBlock):
+        def hybrid_forward(self, F, X, Y):
+            return F.UpSampling(X, Y, scale=2, sample_type='nearest', num_args=2)
+
+    with semantics_of(mx.nd.ones(1)), pytest.raises(ValueError, match='several inputs'):
+        to_onnx(Net(), 'a.onnx', random(1, 2, 4, 4).as_nd_ndarray(), random(1, 2, 8, 8).as_nd_ndarray())
 
 
 def test_names_and_sizes():

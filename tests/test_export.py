@@ -23,7 +23,7 @@ from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
 from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
 from gluon_mgpu.load_run import load_run, trained_network
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, assign, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.parameters import by_name, statistics, trainable
@@ -336,12 +336,12 @@ def test_wrong_files_of_net_export(flags, words, exported, capfd):
 
 
 def test_the_order_of_several_inputs(tmp_path, monkeypatch, capfd):
-    class Net(gluon.HybridBlock):
+    class Net(HybridBlock):
         def __init__(self):
             super().__init__()
             self.first, self.second = gluon.nn.Dense(2), gluon.nn.Dense(2)
 
-        def hybrid_forward(self, F, X, Y):
+        def forward(self, X, Y):
             return self.second(Y) + self.first(X)
 
     monkeypatch.chdir(tmp_path)

@@ -12,12 +12,13 @@ def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
 
     Source: D2L 13.5.3, where it is ``gluon.loss.SoftmaxCrossEntropyLoss()``.
     """
-    if y.shape == y_hat.shape:
+    labels, scores = y.shape, y_hat.shape  # read once, because each time takes a few microseconds
+    if labels == scores:
         return _of_probabilities(y_hat, y)
-    if y_hat.ndim != 2 or y.shape not in ((len(y_hat),), (len(y_hat), 1)):
-        raise ValueError(f'labels {y.shape} for scores {y_hat.shape}: with scores (n, num_classes), labels are class '
-                         'numbers (n,) or probabilities (n, num_classes)')
-    return _of_classes(y_hat, y if y.ndim == 1 else y.reshape(-1))
+    if len(scores) != 2 or labels not in (scores[:1], (scores[0], 1)):
+        raise ValueError(f'labels {labels} for scores {scores}: with scores (n, num_classes), labels are class numbers '
+                         '(n,) or probabilities (n, num_classes)')
+    return _of_classes(y_hat, y if labels == scores[:1] else y.reshape(-1))
 
 
 @hybridized

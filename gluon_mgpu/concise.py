@@ -92,7 +92,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     # norms. used_once: a loss comes from one call of the network, so gradients are written without a copy
     net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
     # A gluon.Trainer that sums all gradients as one array, for speed; with --horovod, one that sums over all processes.
-    # `trainable` leaves out batch norm's statistics, which a Trainer copies from the first device to the others at first
+    # `trainable` leaves out batch norm's statistics, which a Trainer copies from the first device to others at first
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=net)
     loss = cross_entropy  # as in scratch.py
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])

@@ -47,8 +47,8 @@ def train(batch_size, lr, **settings):
     params = init_params()
     params = get_params(params, device)
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    # `run` counts from 1, seeds each epoch, for data that draws random numbers, and checks in the end that parameters
-    # are finite. run.lr is lr, or what the function returns
+    # `run` counts from 1, seeds each epoch (for data that draws random numbers), and checks at its end that the
+    # parameters are finite. run.lr is lr, or what the function returns
     for epoch in run.epochs([params], seed=setup.seed, lr=lr):
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):

@@ -48,7 +48,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     """Train on one batch, split over the devices; does not block.
 
     Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
-    ValueError if `X` and `y` have different numbers of rows, or none and `devices` have no batch size.
+    ValueError if `X` and `y` have different numbers of rows, or have none, unless `devices` have a batch size.
 
     Source: D2L 13.6.3, the body of ``train``. Here the batch may have any number of rows.
 
@@ -92,7 +92,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     # norms. used_once: a loss comes from one call of the network, so gradients are written without a copy
     net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
     # A gluon.Trainer that sums all gradients as one array, for speed; with --horovod, one that sums over all processes.
-    # `trainable` leaves out batch norm's statistics, which a Trainer copies from the first device to others at first
+    # `trainable` leaves out batch norm's statistics: at its first step, a Trainer would copy the first device's to all
     trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=net)
     loss = cross_entropy  # as in scratch.py
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
@@ -100,8 +100,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices))
-        # `devices` also have the shares and the other workers, which the book's evaluate_accuracy_gpus(net, test_iter)
-        # would not know
+        # Without `devices`, it would not know the shares and the other workers
         test_acc = evaluate_accuracy_gpus(net, test_iter, devices=devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

@@ -130,7 +130,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     """Train on one batch, split over the devices; does not block.
 
     Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
-    ValueError if `X` and `y` have different numbers of rows, or none and `devices` have no batch size.
+    ValueError if `X` and `y` have different numbers of rows, or have none, unless `devices` have a batch size.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
 
@@ -187,8 +187,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    # `run` counts from 1, seeds each epoch, for data that draws random numbers, and checks in the end that parameters
-    # are finite. run.lr is lr, or what the function returns
+    # `run` counts from 1, seeds each epoch (for data that draws random numbers), and checks at its end that the
+    # parameters are finite. run.lr is lr, or what the function returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):

@@ -84,20 +84,18 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
     except (TypeError, ValueError):
         raise ValueError(f'data must be a pair (train_iter, test_iter), not {type(data).__name__}') from None
     for name, batches in (('training', train_iter), ('test', test_iter)):
-        if isinstance(batches, (list, tuple)):
-            for batch in batches:
-                _check_batch(name, batch)
-    rows = _batch_size(train_iter)
-    is_only = isinstance(train_iter, (list, tuple)) and len(train_iter) == 1  # like a last one, it may be smaller
-    if rows is not None and (rows > batch_size or (rows < batch_size and not is_only)):
-        raise ValueError(f'batch_size {batch_size}, but the training data has batches of {rows} rows: use the same '
-                         'number, because every update is divided by batch_size')
-    for name, batches in (('training', train_iter), ('test', test_iter)):
+        for batch in batches if isinstance(batches, (list, tuple)) else ():
+            _check_batch(name, batch)
         shape, lowest, highest = _shape_and_labels(batches)
         num_classes = 10 if net is None or not shape else num_outputs(net, shape)
         if num_classes is not None and (lowest < 0 or highest >= num_classes):
             raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has {num_classes} '
                              f'outputs: labels must be from 0 to {num_classes - 1}')
+    rows = _batch_size(train_iter)
+    is_only = isinstance(train_iter, (list, tuple)) and len(train_iter) == 1  # like a last one, it may be smaller
+    if rows is not None and (rows > batch_size or (rows < batch_size and not is_only)):
+        raise ValueError(f'batch_size {batch_size}, but the training data has batches of {rows} rows: use the same '
+                         'number, because every update is divided by batch_size')
     return train_iter, test_iter
 
 

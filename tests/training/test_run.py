@@ -240,11 +240,13 @@ def test_an_infinite_constant_does_not_end_the_run(tmp_path):
             feed(run, [[[1.0]]])
 
 
-@pytest.mark.parametrize('test_acc', [1.5, 97.0, None, 'high', -1, float('nan')])
-def test_an_accuracy_that_is_no_number(test_acc):
+@pytest.mark.parametrize('test_acc, rule', [
+    *[(value, 'a number of at least 0') for value in (None, 'high', -1, float('nan'))],
+    *[(value, 'a share of the rows, from 0 to 1') for value in (1.5, 97.0)]])
+def test_an_accuracy_that_is_no_share(test_acc, rule):
     run = Run(num_epochs=1, quiet=True)
     feed(run, [[[1.0]]])
-    with pytest.raises(ValueError, match=f'^test_acc {test_acc!r}: must be '):
+    with pytest.raises(ValueError, match=f'^test_acc {test_acc!r}: must be {rule}$'):
         run.end_epoch(test_acc)
     assert run.end_epoch(0.5).test_acc == 0.5
 

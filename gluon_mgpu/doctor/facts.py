@@ -14,14 +14,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..base.machine import num_cores, processor, processor_flags, versions
+from ..base.machine import num_cores, processor, versions
 from ..base.program import reason
 from ..data.folders import cache_dir, named_folder
-from ..mxnet_setup import runtime
+from ..mxnet_setup import instructions, runtime
 from ..mxnet_setup.installation import PACKAGES, installed_builds
 
 # Variables that affect MXNet or the visible GPUs
-ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|MALLOC|CUDA)_\w+|GLIBC_TUNABLES|LD_PRELOAD|DMLC_ROLE')
+ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|DNNL|ONEDNN|MALLOC|CUDA)_\w+|GLIBC_TUNABLES|LD_PRELOAD|DMLC_ROLE')
 
 
 def look() -> dict[str, Any]:
@@ -34,7 +34,8 @@ def look() -> dict[str, Any]:
         'numpy': {'version': found['numpy'], 'supplied': list(prepared.names)},
         'packages_missing': [name for module, name in PACKAGES.items() if not _folder(module)],
         'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()}, 'folder': _folder('mxnet')},
-        'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16': 'avx512_bf16' in processor_flags()},
+        'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16_obstacle': instructions.bfloat16_obstacle(),
+                  'amx_obstacle': instructions.amx_obstacle(), 'avx2': instructions.has_avx2()},
         'engine': _engine(prepared),
         'horovod': {'installed': _folder('horovod') is not None},
         'data': _data(),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..mxnet_setup.installation import how_to_get_horovod, replacement
+from ..mxnet_setup.instructions import AVX2_KERNELS, ONEDNN_VARIABLE, OPENBLAS_VARIABLE
 from .self_test import REPORT, STAGES
 
 LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes a third beside them
@@ -22,7 +23,8 @@ class Finding(NamedTuple):
 
 def diagnose(facts: dict[str, Any]) -> list[Finding]:
     """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `child.run`."""
-    found = [*_installation(facts), *_self_test(facts), *_gpus(facts), *_disks(facts), *_data(facts), *_speed(facts)]
+    found = [*_installation(facts), *_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts),
+             *_data(facts), *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
 
@@ -69,6 +71,7 @@ def _crash(facts: dict) -> Finding:
     ended, during = facts['self_test']['ended'], facts['self_test']['during']
     wheels = ' '.join(f'{name}=={version}' for name, version in facts['mxnet']['builds'].items()) or 'mxnet'
     remedy = {'driver': 'if nvidia-smi hangs as well, reboot', 'horovod': how_to_get_horovod(),
+              'arithmetic': f'export {ONEDNN_VARIABLE}=AVX2 {OPENBLAS_VARIABLE}=Prescott',
               'mxnet': _unset(facts) or f'pip install --force-reinstall --no-deps {wheels}; if that does not help, the '
                                         'processor is too old for this build'}.get(during, _unset(facts) or REPORT)
     killed = ended.startswith('was killed')
@@ -77,6 +80,15 @@ def _crash(facts: dict) -> Finding:
     # Training can run if only the timing at the end takes too long
     level = 'warning' if during == 'horovod' or (killed and during == 'speed') else 'fault'
     return Finding(level, f'the self-test {ended} while {STAGES[during][1]}', remedy)
+
+
+def _instructions(facts: dict) -> Iterator[Finding]:
+    obstacle = facts['cores']['amx_obstacle']
+    if ': ' in obstacle:  # otherwise the processor has no AMX
+        yield from_line('warning', f'bfloat16 without AMX, because {obstacle}')
+    kernels = facts['self_test'].get('mxnet', {}).get('openblas_kernels')
+    if kernels and facts['cores']['avx2'] and kernels not in AVX2_KERNELS:
+        yield Finding('warning', f'matrix products without AVX2 ({kernels} kernels)', f'unset {OPENBLAS_VARIABLE}')
 
 
 def _speed(facts: dict) -> Iterator[Finding]:

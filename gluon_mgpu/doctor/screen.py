@@ -5,6 +5,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from ..mxnet_setup.instructions import AVX2_KERNELS
+
 WIDTH, INDENT = 80, 12
 
 
@@ -37,7 +39,7 @@ def _rows(report: dict) -> Iterator[tuple[str, list[str]]]:
     yield 'missing', [', '.join(report['packages_missing'])]
     yield 'mxnet', [_mxnet(report)]
     yield 'gpus', _gpus(test.get('driver'))
-    yield 'cores', [f'{cores["count"]}, {cores["processor"]}{", bfloat16" if cores["bfloat16"] else ""}']
+    yield 'cores', [f'{cores["count"]}, {cores["processor"]}', *_instructions(cores, test.get('mxnet', {}))]
     yield 'engine', [*_engine(report['engine'])]
     yield 'horovod', [test.get('horovod', {'error': 'not tested'}).get('error', 'works with this MXNet')]
     data = report['data']
@@ -46,6 +48,17 @@ def _rows(report: dict) -> Iterator[tuple[str, list[str]]]:
     yield 'disk', [_disk(report['disks'])]
     says = [stage['says'] for stage in test.values() if isinstance(stage, dict) and 'says' in stage]
     yield 'self-test', [*says, *([] if test['ended'] == 'well' else [f'the process {test["ended"]}'])]
+
+
+def _instructions(cores: dict, mxnet: dict) -> Iterator[str]:
+    kernels = mxnet.get('openblas_kernels')
+    if kernels:
+        yield f'matrix products with{"" if kernels in AVX2_KERNELS else "out"} AVX2 ({kernels} kernels)'
+    if cores['bfloat16_obstacle']:
+        yield f'no bfloat16: {cores["bfloat16_obstacle"].partition(";")[0]}'
+    else:
+        without = cores['amx_obstacle'].partition(': ')[0]
+        yield f'bfloat16 without AMX: {without}' if without else 'bfloat16 with AMX'
 
 
 def _mxnet(report: dict) -> str:

@@ -13,7 +13,9 @@ from statistics import median
 from typing import Any
 
 from ..devices.nvidia_driver import ask_driver
+from ..mxnet_setup import instructions
 from ..mxnet_setup.installation import described, how_to_unhide
+from ..mxnet_setup.runtime import prepare
 
 ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python
 ROUNDS, STEPS = 7, 5
@@ -33,7 +35,14 @@ def mxnet() -> dict[str, Any]:
     from ..mxnet_setup.compat import compute_capabilities, mx
     cuda = mx.runtime.Features().is_enabled('CUDA')
     return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_mxnet_gpus(),
-            'code_for': compute_capabilities() if cuda else None}
+            'code_for': compute_capabilities() if cuda else None,
+            'openblas_kernels': instructions.kernels() or prepare().variables.get(instructions.OPENBLAS_VARIABLE, '')}
+
+
+def arithmetic() -> dict[str, Any]:
+    """Compare matrix products and convolutions with NumPy's; raises ValueError if they are wrong."""
+    from .arithmetic import check
+    return {'says': f'{", ".join(check())} are right'}
 
 
 def devices() -> dict[str, Any]:
@@ -127,6 +136,7 @@ def _chosen() -> list:
 STAGES = {  # in order, with words for messages
     'driver': (driver, 'asking the NVIDIA driver'),
     'mxnet': (mxnet, 'importing MXNet'),
+    'arithmetic': (arithmetic, 'computing products and convolutions'),
     'devices': (devices, 'choosing devices'),
     'allreduce': (allreduce, 'summing over the devices'),
     'step': (step, 'training for one step'),

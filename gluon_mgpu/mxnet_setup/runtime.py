@@ -13,8 +13,9 @@ from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 from ..base.machine import num_cores
-from . import installation, numpy_names
+from . import installation, instructions, numpy_names
 from .installation import MXNetImportError, installed_builds, loads
+from .instructions import loaded
 
 # Defaults for environment variables that the user has not set
 ENVIRONMENT = {
@@ -27,6 +28,8 @@ ENVIRONMENT = {
     # if i - j is. docs/devices.md says what they cost.
     'MXNET_CPU_TEMP_COPY': '53',
 }
+
+READ_BY_LIBRARIES = ('OMP_NUM_THREADS', instructions.ONEDNN_VARIABLE, instructions.OPENBLAS_VARIABLE)
 
 # Arguments of glibc's mallopt, by name. By default glibc maps large arrays again in each allocation, which costs page
 # faults. These values give a single heap, which grows by 256 MB and never shrinks. With smaller steps, or a second heap
@@ -42,7 +45,7 @@ ALLOCATOR = {
 class Prepared(NamedTuple):
     """Settings that `prepare` changed in this process. Anything missing was set by the user or does not apply here."""
 
-    variables: dict[str, str]  # of `ENVIRONMENT`
+    variables: dict[str, str]  # of `ENVIRONMENT` and `instructions.variables`
     allocator: bool            # `ALLOCATOR`
     names: tuple[str, ...]     # in `numpy_names.NAMES`
 
@@ -61,7 +64,12 @@ def prepare() -> Prepared:
         os.environ.update(variables)
         _preload_nvidia()
     omp_threads()  # cached from here on
-    return Prepared(variables, not too_late and _set_allocator(), _supply_names())
+    names = _supply_names()
+    if not too_late:  # after NumPy, whose own OpenBLAS reads the same variable
+        variables.update(instructions.variables())
+        os.environ.update(variables)
+        instructions.load_openblas()
+    return Prepared(variables, not too_late and _set_allocator(), names)
 
 
 def settings() -> dict[str, str | None]:
@@ -72,7 +80,7 @@ def settings() -> dict[str, str | None]:
 @functools.lru_cache
 def omp_threads() -> int:
     """Return the number of threads of one CPU context when `prepare` ran; with 2 or more, several contexts may hang."""
-    openmp = _loaded('libgomp.so.1')  # GNU's OpenMP
+    openmp = loaded('libgomp.so.1')  # GNU's OpenMP
     if openmp:  # it reads the environment only once
         return openmp.omp_get_max_threads()
     text = os.environ.get('OMP_NUM_THREADS', '')
@@ -99,7 +107,7 @@ def load_mxnet() -> ModuleType:
         yours = [name for name in os.environ if name.startswith('MXNET_') and name not in prepare().variables]
         raise MXNetImportError(installation.explain(error, imported_before, yours)) from error
     _limit_openblas()
-    _restore_environment()
+    _restore_environment(mxnet)
     return mxnet
 
 
@@ -108,24 +116,18 @@ def _limit_openblas() -> None:
 
     It reads OMP_NUM_THREADS when it is loaded, but a NumPy of the system may have loaded it before we set the variable.
     """
-    openblas = _loaded('libopenblas.so.0')
+    openblas = loaded('libopenblas.so.0')
     if openblas and openblas.openblas_get_num_threads() > omp_threads():
         openblas.openblas_set_num_threads(omp_threads())
 
 
-def _restore_environment() -> None:
-    """Remove our OMP_NUM_THREADS, which MXNet and OpenMP have read, so that child processes may use all cores."""
-    name = 'OMP_NUM_THREADS'
-    if name in prepare().variables and os.environ.get(name) == ENVIRONMENT[name] and _loaded('libgomp.so.1'):
-        del os.environ[name]
-
-
-def _loaded(library: str) -> ctypes.CDLL | None:
-    """Return a shared library if it is loaded; None on systems other than Linux."""
-    try:
-        return ctypes.CDLL(library, os.RTLD_NOLOAD | os.RTLD_NOW)
-    except (OSError, AttributeError):
-        return None
+def _restore_environment(mxnet: ModuleType) -> None:
+    """Remove our variables that the libraries have read, so that child processes do not inherit them."""
+    if instructions.ONEDNN_VARIABLE in prepare().variables:
+        mxnet.nd.softmax(mxnet.nd.ones((1, 2))).wait_to_read()  # oneDNN reads its variable in its first operator
+    for name, value in prepare().variables.items():
+        if name in READ_BY_LIBRARIES and os.environ.get(name) == value and loaded('libgomp.so.1'):
+            del os.environ[name]
 
 
 def _set_np(mxnet: ModuleType) -> None:

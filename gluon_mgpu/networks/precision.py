@@ -4,8 +4,8 @@ Convolutions and the arrays between layers have it. Parameters, batch norm, the 
 """
 from __future__ import annotations
 
-from ..base.machine import processor_flags
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, low_precision_type
+from ..mxnet_setup.instructions import bfloat16_obstacle
 
 DTYPES = ('float32', 'bfloat16', 'float16')
 
@@ -21,8 +21,8 @@ def check_dtype(dtype: str, devices: list) -> None:
     for device in devices:
         if device.device_type != kind:
             raise ValueError(f'dtype {dtype} on {device}: works on {kind.upper()}s only; use float32 or {other}')
-    if dtype == 'bfloat16' and 'avx512_bf16' not in processor_flags():
-        raise ValueError('dtype bfloat16: this CPU has no avx512_bf16 and would be slower with it; use float32')
+    if dtype == 'bfloat16' and bfloat16_obstacle():
+        raise ValueError(f'dtype bfloat16: {bfloat16_obstacle()}')
 
 
 def _check_name(dtype: str) -> None:

@@ -3,7 +3,8 @@ import copy
 
 SELF_TEST = {
     'driver': {'gpus': [], 'cuda_version': None, 'reason': 'no NVIDIA driver'},
-    'mxnet': {'version': '1.9.1', 'cuda': False, 'num_gpus': 0, 'code_for': None},
+    'mxnet': {'version': '1.9.1', 'cuda': False, 'num_gpus': 0, 'code_for': None, 'openblas_kernels': 'Zen'},
+    'arithmetic': {'says': 'matrix products in float32 are right'},
     'devices': {'devices': ['cpu(0)', 'cpu(1)']},
     'allreduce': {'says': 'sums over the devices are right'},
     'step': {'says': 'training steps on cpu(0) and cpu(1) equal those on cpu(0)'},
@@ -17,7 +18,8 @@ FACTS = {
     'numpy': {'version': '1.26.4', 'supplied': ['bool']},
     'packages_missing': [],
     'mxnet': {'builds': {'mxnet': '1.9.1'}, 'folder': '/venv/lib/mxnet'},
-    'cores': {'count': 2, 'processor': 'AMD EPYC', 'bfloat16': True},
+    'cores': {'count': 2, 'processor': 'AMD EPYC', 'bfloat16_obstacle': '', 'amx_obstacle': 'the processor has none',
+              'avx2': True},
     'engine': {'gluon_mgpu': {'OMP_NUM_THREADS': '1', 'MXNET_CPU_TEMP_COPY': '53'}, 'allocator': True, 'you': {}},
     'horovod': {'installed': False},
     'data': {'folder': None, 'error': ''},

@@ -76,6 +76,16 @@ def test_nothing_is_wrong():
      'to use it, install the revived MXNet 2 ('),
     ({'self_test__devices': {'error': 'OMP_NUM_THREADS=2 hangs: unset it'}}, 'fault',
      'OMP_NUM_THREADS=2 hangs', 'unset it'),
+    ({'self_test__arithmetic': {'error': 'convolutions in float32 are wrong on this processor: export A=B'}}, 'fault',
+     'convolutions in float32 are wrong on this processor', 'export A=B'),
+    ({'self_test': stopped('arithmetic', 'died of SIGILL')}, 'fault',
+     'the self-test died of SIGILL while computing products', 'export DNNL_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE='),
+    ({'cores__amx_obstacle': 'Linux 5.10 refuses the tile registers (Invalid argument): use Linux 5.16'}, 'warning',
+     'bfloat16 without AMX, because Linux 5.10 refuses the tile registers (Invalid argument)', 'use Linux 5.16'),
+    ({'cores__amx_obstacle': 'DNNL_MAX_CPU_ISA=AVX2 is set: unset it'}, 'warning',
+     'bfloat16 without AMX, because DNNL_MAX_CPU_ISA=AVX2 is set', 'unset it'),
+    ({'self_test__mxnet__openblas_kernels': 'Prescott'}, 'warning',
+     'matrix products without AVX2 (Prescott kernels)', 'unset OPENBLAS_CORETYPE'),
     ({'disks__runs__free': 2**20}, 'warning', 'only 1 MB are free for runs in /data/runs', 'free 200 MB'),
     ({'disks__cache': {'folder': None, 'free': None, 'error': 'there is no home folder'}}, 'warning',
      'a folder for downloaded data cannot be written: there is no home folder', 'XDG_CACHE_HOME'),
@@ -93,6 +103,7 @@ def test_problems(changes, level, what, remedy):
 
 
 @pytest.mark.parametrize('changes', [
+    {'cores__avx2': False, 'self_test__mxnet__openblas_kernels': 'Sandybridge'},  # the best for that processor
     {'cores__count': 1, 'self_test__speed__speed_up': 0.97},  # one core is all there is
     {'self_test__driver': driver(V100), 'self_test__mxnet': CUDA},
     {'horovod__installed': True, 'self_test__horovod': {}},
@@ -112,6 +123,19 @@ def test_faults_come_first():
     ('a is b: do c', 'a is b', 'do c'), ('a (b: c (d: e)) f: do g: h', 'a (b: c (d: e)) f', 'do g: h'), ('a', 'a', '')])
 def test_a_line_is_split_where_its_remedy_begins(line, what, remedy):
     assert from_line('fault', line) == ('fault', what, remedy)
+
+
+@pytest.mark.parametrize(('changes', 'lines'), [
+    ({}, ['matrix products with AVX2 (Zen kernels)', 'bfloat16 without AMX: the processor has none']),
+    ({'cores__amx_obstacle': ''}, ['bfloat16 with AMX']),
+    ({'cores__amx_obstacle': 'Linux 5.10 refuses (no): do that'}, ['bfloat16 without AMX: Linux 5.10 refuses (no)']),
+    ({'cores__bfloat16_obstacle': 'this CPU has no avx512_bf16; use float32'},
+     ['no bfloat16: this CPU has no avx512_bf16']),
+    ({'self_test__mxnet__openblas_kernels': 'Prescott'}, ['matrix products without AVX2 (Prescott kernels)']),
+])
+def test_the_screen_shows_the_instructions_in_use(changes, lines):
+    shown = screen({'can_train': True, 'findings': [], **facts_with(**changes)})
+    assert {f'{"":12}{line}' for line in lines} <= {*shown}
 
 
 def test_the_screen_of_a_machine_with_gpus():

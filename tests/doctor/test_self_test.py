@@ -5,11 +5,12 @@ import sys
 import time
 
 import pytest
+from bfloat16 import needs_bfloat16
 from healthy import facts_with
 
 from gluon_mgpu import scratch
 from gluon_mgpu.devices.nvidia_driver import Driver
-from gluon_mgpu.doctor import child, facts, self_test
+from gluon_mgpu.doctor import arithmetic, child, facts, self_test
 from gluon_mgpu.doctor.screen import screen
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.parallel import allreduce
@@ -73,6 +74,33 @@ def test_a_wrong_step(wrong, monkeypatch):
     monkeypatch.setattr(scratch, 'train_batch', wrong)
     with pytest.raises(ValueError, match=r'^training steps on .* and .* differ from those on .*: do not train; report'):
         self_test.step()
+
+
+@pytest.mark.parametrize(('operation', 'dtype', 'variable'), [
+    ('matrix products', 'float32', 'OPENBLAS_CORETYPE=Prescott'), ('convolutions', 'float32', 'DNNL_MAX_CPU_ISA=AVX2'),
+    pytest.param('convolutions', 'bfloat16', 'DNNL_MAX_CPU_ISA=AVX2', marks=needs_bfloat16)])
+@pytest.mark.parametrize('wrong', [20, float('nan')])
+def test_wrong_arithmetic(operation, dtype, variable, wrong, monkeypatch):
+    """One wrong row is found, and the remedy is the variable of its library."""
+    def error(checked, its_dtype):
+        if (checked.name, its_dtype) == (operation, dtype):
+            checked = checked._replace(operator=lambda *arrays, right=checked.operator: spoil(right(*arrays)))
+        return right_error(checked, its_dtype)
+
+    def spoil(result):
+        spoilt = mx.nd.amp_cast(result, dtype='float32')
+        spoilt[0] = spoilt[0] + wrong
+        return spoilt
+
+    right_error = arithmetic._error
+    monkeypatch.setattr(arithmetic, '_error', error)
+    monkeypatch.setattr(arithmetic.instructions, 'amx_obstacle', lambda: 'the processor has none')
+    with pytest.raises(ValueError, match=f'^{operation} in {dtype} are wrong on this processor: export {variable}$'):
+        arithmetic.check()
+
+
+def test_right_arithmetic():
+    assert arithmetic.check()[:2] == ['matrix products in float32', 'convolutions in float32']
 
 
 def test_speed(monkeypatch):

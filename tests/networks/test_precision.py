@@ -4,6 +4,7 @@ import pytest
 from bfloat16 import needs_bfloat16
 
 from gluon_mgpu import concise
+from gluon_mgpu.mxnet_setup import instructions
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import precision
 from gluon_mgpu.networks.hybridize import hybridized
@@ -19,7 +20,7 @@ from gluon_mgpu.networks.resnet import Residual
 ])
 def test_unsupported(dtype, devices, message, monkeypatch):
     monkeypatch.setattr(precision, 'MXNET_MAJOR', 1)
-    monkeypatch.setattr(precision, 'processor_flags', lambda: ['avx2'])
+    monkeypatch.setattr(instructions, 'processor_flags', lambda: ['avx2'])
     with pytest.raises(ValueError, match=message):
         check_dtype(dtype, devices)
 
@@ -33,7 +34,8 @@ def test_mxnet_2_supports_float32_only(monkeypatch):
 
 def test_supported(monkeypatch):
     monkeypatch.setattr(precision, 'MXNET_MAJOR', 1)
-    monkeypatch.setattr(precision, 'processor_flags', lambda: ['avx512_bf16'])
+    monkeypatch.setattr(instructions, 'processor_flags', lambda: ['avx512_bf16'])
+    monkeypatch.delenv('DNNL_MAX_CPU_ISA', raising=False)
     assert check_dtype('bfloat16', [mx.cpu(0), mx.cpu(1)]) is None
     assert check_dtype('float16', [mx.gpu(0)]) is None
 
@@ -105,6 +107,6 @@ def test_a_convolution_of_unknown_dtype():
 
 
 def test_the_chapter_checks_the_dtype_before_it_trains(monkeypatch):
-    monkeypatch.setattr(precision, 'processor_flags', lambda: [])
+    monkeypatch.setattr(instructions, 'processor_flags', lambda: [])
     with pytest.raises(ValueError, match='dtype bfloat16'):
         concise.train(1, 4, 0.1, devices=[mx.cpu(0)], data=((), ()), dtype='bfloat16')

@@ -4,13 +4,14 @@
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
 .PHONY: help demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 test-wheel \
-        gpu-report horovod test-horovod test-hosts lint audit docs clean
+        test-processors gpu-report horovod test-horovod test-hosts lint audit docs clean
 
 help:
 	@echo 'make demo         train LeNet on two devices and plot the accuracy (2 minutes)'
 	@echo 'make compare      the demo on one device, then on two; both curves and times in one picture (several minutes)'
 	@echo 'make test         run the quick tests (a few minutes); on GPUs: make test ARGS="--devices gpu:0,gpu:1"'
 	@echo 'make test-all     run all tests (several minutes)'
+	@echo 'make test-processors  run the quick tests with the instructions of three generations of processors'
 	@echo 'make test-faults  kill runs, corrupt files and fill disks, many times (10 minutes)'
 	@echo 'make test-mxnet2  run all tests on MXNet 2'
 	@echo 'make test-oldest  run all tests with the lowest versions in pyproject.toml (Python 3.9)'
@@ -43,6 +44,12 @@ test: .venv/installed
 
 test-all: .venv/installed
 	.venv/bin/python -m pytest --all $(ARGS)
+
+# oneDNN and OpenBLAS of MXNet use other kernels, with other rounding, on other processors. The third set is this machine's
+test-processors: .venv/installed
+	DNNL_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Prescott .venv/bin/python -m pytest $(ARGS)
+	DNNL_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell .venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest $(ARGS)
 
 test-faults: .venv/installed
 	.venv/bin/python -m pytest tests/faults --all --long $(ARGS)

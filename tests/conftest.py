@@ -56,7 +56,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f'devices: {config.getoption("devices")}, seed: {config.getoption("seed")}'
+    from gluon_mgpu.mxnet_setup import instructions
+    return (f'devices: {config.getoption("devices")}, seed: {config.getoption("seed")}, instructions: oneDNN up to '
+            f'{os.environ.get(instructions.ONEDNN_VARIABLE) or "the best"}, OpenBLAS {instructions.kernels() or "built in"}')
 
 
 @pytest.hookimpl(hookwrapper=True)

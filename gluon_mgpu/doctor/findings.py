@@ -71,7 +71,7 @@ def _crash(facts: dict) -> Finding:
     ended, during = facts['self_test']['ended'], facts['self_test']['during']
     wheels = ' '.join(f'{name}=={version}' for name, version in facts['mxnet']['builds'].items()) or 'mxnet'
     remedy = {'driver': 'if nvidia-smi hangs as well, reboot', 'horovod': how_to_get_horovod(),
-              'arithmetic': f'export {ONEDNN_VARIABLE}=AVX2 {OPENBLAS_VARIABLE}=Prescott',
+              'arithmetic': f'export {ONEDNN_VARIABLE}=AVX2 {OPENBLAS_VARIABLE}=Nehalem',
               'mxnet': _unset(facts) or f'pip install --force-reinstall --no-deps {wheels}; if that does not help, the '
                                         'processor is too old for this build'}.get(during, _unset(facts) or REPORT)
     killed = ended.startswith('was killed')

@@ -77,7 +77,7 @@ def test_a_wrong_step(wrong, monkeypatch):
 
 
 @pytest.mark.parametrize(('operation', 'dtype', 'variable'), [
-    ('matrix products', 'float32', 'OPENBLAS_CORETYPE=Prescott'), ('convolutions', 'float32', 'DNNL_MAX_CPU_ISA=AVX2'),
+    ('matrix products', 'float32', 'OPENBLAS_CORETYPE=Nehalem'), ('convolutions', 'float32', 'DNNL_MAX_CPU_ISA=AVX2'),
     pytest.param('convolutions', 'bfloat16', 'DNNL_MAX_CPU_ISA=AVX2', marks=needs_bfloat16)])
 @pytest.mark.parametrize('wrong', [20, float('nan')])
 def test_wrong_arithmetic(operation, dtype, variable, wrong, monkeypatch):

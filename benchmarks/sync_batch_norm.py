@@ -20,13 +20,13 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 

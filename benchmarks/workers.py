@@ -29,9 +29,9 @@ from gluon_mgpu.cost_model.measure import gradient_sizes
 from gluon_mgpu.data import load_data
 from gluon_mgpu.distributed import launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np, npx
 from gluon_mgpu.parallel.allreduce import ring
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Callback, Run
 
 WORK = {'LeNet': (scratch.train, 60, 256, 0.2), 'ResNet-18': (concise.train, 6, 64, 0.1)}  # steps, rows, learning rate

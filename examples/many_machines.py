@@ -49,8 +49,8 @@ from flags import read_flags
 from gluon_mgpu import split_batch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.distributed.launchers import ADDRESS
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import autograd, mx
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd
 
 

@@ -21,9 +21,9 @@ from .data import load_data
 from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
 from .distributed.launchers import launch_info
-from .distributed.workers import Workers
 from .mxnet_setup.runtime import settings as environment
 from .onnx_model.writing import check_path, write_chapter
+from .parallel.workers import Workers
 from .plot import AccuracyCurve
 from .settings import ALL, SHARED, check_together, defaults, flags_of
 from .timeline.record import Timeline, check_profiler

@@ -196,7 +196,8 @@ def check_settings(chapter: str, settings: dict) -> dict:
     if isinstance(values['devices'], str):
         values['devices'] = parse_devices(values['devices'])
     if isinstance(values['devices'], Devices):
-        values |= _of_devices(values['devices'], settings)
+        _check_carried(values['devices'], settings)
+        values['accumulate'] = values['devices'].parts
     if values['devices'] is not None and num_gpus not in (None, len(values['devices'])):
         raise ValueError(f'num_gpus {num_gpus}: must be {len(values["devices"])}, the number of devices')
     if run is not None:
@@ -206,16 +207,15 @@ def check_settings(chapter: str, settings: dict) -> dict:
     return values
 
 
-def _of_devices(devices: Devices, settings: dict) -> dict:
-    """Return the settings that `Devices` carry; raise ValueError if `settings` have one of them as well."""
-    carried = {'shares': devices.shares, 'accumulate': devices.parts, 'allreduce': devices.algorithm}
-    for name in carried.keys() & settings.keys():
-        raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
+def _check_carried(devices: Devices, settings: dict) -> None:
+    """Raise ValueError if `settings` contradict what `Devices` carry."""
+    for name in ('shares', 'accumulate', 'allreduce'):
+        if name in settings:
+            raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
     if devices.batch_size not in (None, settings['batch_size']):
         raise ValueError(f'batch_size {settings["batch_size"]}: must be {devices.batch_size}, as in devices')
-    if devices.workers is not None and devices.workers is not getattr(settings.get('run'), 'workers', None):
+    if devices.workers.size > 1 and devices.workers is not getattr(settings.get('run'), 'workers', None):
         raise ValueError('run must have the workers of devices: pass run=Run(num_epochs, workers=workers)')
-    return carried
 
 
 def check_together(settings: dict, devices: list) -> None:

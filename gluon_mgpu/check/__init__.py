@@ -9,8 +9,8 @@ import numpy
 
 from ..base.checks import integer
 from ..devices import check_devices
-from ..distributed.workers import Workers
 from ..mxnet_setup.compat import mx
+from ..parallel.workers import Workers
 from .comparison import compare, divides_by_own_rows, rounds
 from .diagnosis import diagnose
 from .user_step import Training, prepare

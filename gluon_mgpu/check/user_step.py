@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy
 
-from ..distributed.workers import Workers
 from ..mxnet_setup.compat import assign, children, gluon, mx, np
 from ..networks.hybridize import unwrapped
 from ..parallel.flat import FlatParams
+from ..parallel.workers import Workers
 from ..training.parameters import by_name, seed_all
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm

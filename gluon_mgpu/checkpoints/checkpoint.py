@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 
-from ..distributed.workers import Workers
+from ..parallel.workers import Workers
 from ..training.parameters import by_name, check_initialized, copies, create_deferred, statistics, unregistered, wait
 from . import optimizer_state
 from .file import CheckpointError, Snapshot, read, write

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..base.program import BAD_INPUT, JobError, reason, warn
-from ..distributed.workers import Workers
+from ..parallel.workers import Workers
 from . import checkpoint
 from .file import CheckpointError, DamagedError
 from .run_folder import is_empty, lock_folder

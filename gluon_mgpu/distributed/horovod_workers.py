@@ -22,9 +22,9 @@ from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
 from ..mxnet_setup.installation import how_to_get_horovod
 from ..parallel.flat import flattened
+from ..parallel.workers import Workers
 from . import launchers
 from .watch import BEAT, Watchdog
-from .workers import Workers
 
 # Horovod identifies operations by their names and caches metadata for each name, so a few names are used in turn. Two
 # pending operations must not have the same name; see `HorovodWorkers.allreduce`

@@ -31,7 +31,7 @@ def in_parts(backward: Callable) -> Callable:
         check_rows(X, y)
         devices = as_devices(devices)
         num_parts = devices.parts
-        if devices.workers is None or devices.workers.size == 1:
+        if devices.workers.size == 1:
             num_parts = min(num_parts, len(y) // len(devices))
         rows = [shard_rows(len(y), part, num_parts) for part in range(num_parts)]
         ls: list = []

@@ -7,6 +7,7 @@ from typing import Any
 from ..base.checks import integer
 from .allreduce import allreduce_algorithm, star
 from .split import check_shares
+from .workers import Workers
 
 
 class Devices(list):
@@ -32,14 +33,18 @@ class Devices(list):
     """
 
     def __init__(self, devices: Iterable, batch_size: int | None = None, shares: Sequence[float] | str | None = None,
-                 parts: int = 1, allreduce: Callable | str = star, workers: Any = None):
+                 parts: int = 1, allreduce: Callable | str = star, workers: Workers | None = None):
         super().__init__(devices)
         self.batch_size = None if batch_size is None else integer('batch_size', batch_size, minimum=1)
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)
-        self.workers = workers
+        self.workers = workers or Workers()
         self.algorithm = allreduce_algorithm(allreduce)
-        self.allreduce = workers.extend_allreduce(self.algorithm) if workers else self.algorithm
+
+    @property
+    def allreduce(self) -> Callable:
+        """The allreduce over all devices of all workers."""
+        return self.workers.extend_allreduce(self.algorithm)
 
     def divisor(self, X: Any) -> int:
         """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0."""

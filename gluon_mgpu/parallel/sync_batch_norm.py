@@ -11,6 +11,7 @@ from ..networks.cut import cut
 from ..networks.hybridize import HybridizedBlock, unwrapped
 from ..networks.pieces import Backward, Piece, as_input
 from .norm import Norm
+from .workers import Workers
 
 
 class SyncBatchNorm(HybridizedBlock):
@@ -35,9 +36,9 @@ class SyncBatchNorm(HybridizedBlock):
         often, a worker without rows with ``net.forward([])`` and ``net.backward([])``.
     """
 
-    def __init__(self, net: Any, workers: Any = None):
+    def __init__(self, net: Any, workers: Workers | None = None):
         super().__init__(unwrapped(net))
-        self._workers = workers or _Alone()
+        self._workers = workers or Workers()
         self._parts: list[Piece | Norm] = []
         self._data = self._result = ''              # names of the network's input and output
         self._frozen: list[bool] = []               # of each parameter, when the network was cut
@@ -122,15 +123,6 @@ class SyncBatchNorm(HybridizedBlock):
         if self._workers.size > 1 and any(trained.isdisjoint((layer.gamma, layer.beta)) for layer in norms):
             raise ValueError('with several workers, SyncBatchNorm does not pass gradients on to X through a batch norm '
                              'without trained scale or shift: use X.detach(), or train them')
-
-
-class _Alone:
-    """Stands for the workers if there is one."""
-
-    rank, size = 0, 1
-
-    def allreduce(self, array: Any) -> Any:
-        return array
 
 
 class _ForwardPass(NamedTuple):

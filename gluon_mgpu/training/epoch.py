@@ -11,7 +11,7 @@ import numpy
 
 from ..base.checks import at_least_0
 from ..base.program import BAD_INPUT, JobError
-from ..distributed.workers import Workers
+from ..parallel.workers import Workers
 from .history import Epoch
 from .parameters import wait
 from .progress import Progress

@@ -4,9 +4,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ..devices.lists import check_omp_threads
-from ..distributed.workers import Workers
 from ..mxnet_setup.compat import Context, np
+from ..parallel.devices import as_devices
 from ..parallel.split import split_batch
+from ..parallel.workers import Workers
 
 MAX_STARTED = 8  # batches queued on the devices at a time; more would take more memory
 
@@ -78,7 +79,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                 del started[:MAX_STARTED // 2]
         yield _read(started)
 
-    workers = workers or getattr(devices, 'workers', None) or Workers()
+    workers = workers or as_devices(devices).workers
     with workers.engine_errors_cleared():
         correct, rows = workers.allreduce_counts(counts())
     if rows == 0:

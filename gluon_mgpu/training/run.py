@@ -16,7 +16,7 @@ from typing import Any
 from ..base.checks import integer
 from ..base.files import SameFolder
 from ..base.program import Stopped
-from ..distributed.workers import Workers
+from ..parallel.workers import Workers
 from .callback import Callback
 from .epoch import CurrentEpoch, DivergenceError, check_num_epochs
 from .history import Epoch, summary, write_history

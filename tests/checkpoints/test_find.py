@@ -3,7 +3,7 @@ import pytest
 
 from gluon_mgpu.base.program import JobError
 from gluon_mgpu.checkpoints import find
-from gluon_mgpu.distributed.workers import Workers
+from gluon_mgpu.parallel.workers import Workers
 
 
 class TwoWorkers(Workers):

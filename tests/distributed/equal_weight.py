@@ -6,8 +6,8 @@ from cases import params_of
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import gluon
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Callback, Run
 
 CHAPTERS = {'scratch': scratch, 'concise': concise}

@@ -6,12 +6,12 @@ from parallel.test_sync_batch_norm import nn, sequential, small_net
 
 from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import gluon, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name, trainable
 
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has

@@ -8,8 +8,8 @@ from cases import batches, concise_case, params_of, scratch_case
 from equal_weight import BATCH_SIZE, IMAGES, LABELS, LR, trained as trained_by_chapter
 
 from gluon_mgpu import scratch
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
+from gluon_mgpu.parallel.workers import Workers
 
 # Rounding in another order: 5 steps, each with a relative error of about 1e-8 in float32 and 1e-16 in float64
 TOLERANCE = {'float32': 1e-6, 'float64': 1e-13}

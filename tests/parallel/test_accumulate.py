@@ -2,11 +2,11 @@
 import numpy
 import pytest
 
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import autograd, np
 from gluon_mgpu.parallel.accumulate import in_parts
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
+from gluon_mgpu.parallel.workers import Workers
 
 
 def of_three():

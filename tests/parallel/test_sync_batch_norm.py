@@ -12,7 +12,6 @@ from test_scratch import Batches
 
 from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks import cut, pieces
 from gluon_mgpu.networks.hybridize import hybridized
@@ -22,6 +21,7 @@ from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import Trainer
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name, statistics, trainable
 from gluon_mgpu.training.run import Run
 

@@ -9,8 +9,8 @@ from history_csv import history
 from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.find import checkpoints
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.callback import Callback, Patience
 from gluon_mgpu.training.run import Run
 

@@ -16,8 +16,8 @@ from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.find import checkpoints
-from gluon_mgpu.distributed.workers import Workers
 from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training import run as run_module, signals as module
 from gluon_mgpu.training.evaluate import MAX_STARTED, evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Callback, Run

@@ -73,7 +73,7 @@ class Workers:
 
         `move_gradients` is as for `parallel.trainer.Trainer`; it has no effect with several workers.
         """
-        from ..parallel.trainer import Trainer
+        from .trainer import Trainer
         return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 
     def broadcast_parameters(self, net: Any, X: Any) -> None:

@@ -22,10 +22,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests/distributed/hosts'))
 
+from allreduce_cost import gradient_sizes
 from two_hosts import LAUNCHER, TwoHosts, obstacle
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.cost_model.measure import gradient_sizes
 from gluon_mgpu.data import load_data
 from gluon_mgpu.distributed import launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers

@@ -13,8 +13,6 @@ PROGRAMS = {
     'doctor': 'check this machine and suggest what to fix',
     'devices': 'show the GPUs, whether MXNet can use them, and the CPU contexts',
     'check': 'compare your own training step on several devices with the same step on one',
-    'benchmark': 'measure how training scales with the devices',
-    'cost_model': 'measure allreduce and compare it with the alpha-beta model',
     'timeline': 'draw what the devices do in a training step, from a trace',
     'plot': 'plot the accuracy of several runs',
 }

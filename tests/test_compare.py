@@ -309,7 +309,54 @@ def test_ours_trains_and_prints_its_results(tmp_path, devices):
 
 # --- environments ---
 
+@pytest.fixture
+def python(monkeypatch, tmp_path):
+    """A function that writes a program in place of a Python; PATH and pyenv's folder are otherwise empty."""
+    monkeypatch.setenv('PATH', str(tmp_path / 'bin'))
+    monkeypatch.setenv('PYENV_ROOT', str(tmp_path / 'pyenv'))
+
+    def write(path: str, exit_status: int) -> str:
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'#!/bin/sh\nexit {exit_status}\n')
+        file.chmod(0o755)
+        return str(file)
+    return write
+
+
+def test_an_older_python_is_looked_for_on_the_path_and_in_pyenv(python, tmp_path):
+    versions = '3.98', '3.97'
+    with pytest.raises(environments.MissingEnvironmentError, match=r'^needs Python 3\.97 to 3\.98 with venv; none'):
+        environments.find_python(versions)
+    python('bin/python3.98', 127)  # pyenv's, for a version that is inactive
+    python('pyenv/versions/3.98.0/bin/python', 1)  # without venv
+    in_pyenv = python('pyenv/versions/3.97.12/bin/python', 0)
+    assert environments.find_python(versions) == in_pyenv
+    on_path = python('bin/python3.97', 0)
+    assert environments.find_python(versions) == on_path
+    newer = python('pyenv/versions/3.98.1/bin/python', 0)
+    assert environments.find_python(versions) == newer
+    current = '.'.join(map(str, sys.version_info[:2]))
+    assert environments.find_python((*versions, current)) == sys.executable
+
+
+def test_each_environment_has_versions_of_python():
+    assert environments.PYTHONS.keys() == environments.RECIPES.keys() == environments.PROOF.keys()
+
+
+def test_an_environment_is_made_with_a_python_of_its_versions(python, monkeypatch, tmp_path):
+    older, commands = python('bin/python3.97', 0), []
+    monkeypatch.setattr(environments, '_call', lambda command: commands.append([str(word) for word in command]))
+    for table, entry in ((environments.PYTHONS, ('3.97',)), (environments.RECIPES, ()), (environments.PROOF, '')):
+        monkeypatch.setitem(table, 'peer', entry)
+    environments.make('peer', tmp_path, log=lambda line: None)
+    assert [older, '-m', 'venv', '--clear', str(tmp_path / 'peer')] in commands
+
+
 def test_an_environment_that_cannot_be_created_is_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(environments, 'find_python', lambda versions: sys.executable)
+    monkeypatch.setitem(environments.PYTHONS, 'peer', ())
+
     def call(command):
         if 'pip' not in command:
             python = environments.python_of(tmp_path / 'peer')

@@ -97,7 +97,7 @@ def test_typed():
 
 # From top to bottom; each layer imports only from layers below it
 LAYERS = [
-    {'__main__'}, {'benchmark', 'doctor', 'export'}, {'check', 'cost_model', 'predict'}, {'load_run'},
+    {'__main__'}, {'doctor', 'export'}, {'check', 'predict'}, {'load_run'},
     {'scratch', 'concise'}, {'cli'}, {'plot', 'timeline', 'onnx_model'}, {'checkpoints'}, {'setup'},
     {'settings'}, {'training'},
     {'distributed'}, {'parallel'}, {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},

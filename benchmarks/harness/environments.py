@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,11 @@ RECIPES = {
     # PyTorch's index has a build without CUDA; PyPI's build adds several GB
     'torch': (['numpy'],
               ['torch==2.13.0', '--extra-index-url', 'https://download.pytorch.org/whl/cpu']),
+}
+# Name -> versions of Python that it can be installed on, the preferred one first
+PYTHONS = {
+    'd2l': ('3.11', '3.10', '3.9', '3.8'),  # newer ones have no distutils, and NumPy no wheels
+    'torch': ('3.15', '3.14', '3.13', '3.12', '3.11', '3.10'),
 }
 # Name -> an import that shows that the environment works
 PROOF = {
@@ -34,6 +40,22 @@ def python_of(folder: Path) -> Path:
     return folder / ('Scripts/python.exe' if sys.platform == 'win32' else 'bin/python')
 
 
+def find_python(versions: tuple) -> str:
+    """Return this Python if it is one of `versions`, else the first of them with venv on PATH or in pyenv."""
+    if f'{sys.version_info[0]}.{sys.version_info[1]}' in versions:
+        return sys.executable
+    pyenv = Path(os.environ.get('PYENV_ROOT') or Path.home() / '.pyenv') / 'versions'
+    for version in versions:
+        for python in (*(Path(folder, f'python{version}') for folder in os.get_exec_path()),
+                       *pyenv.glob(f'{version}.*/bin/python')):
+            try:  # an existing file may not work: pyenv has one for each inactive version
+                _call([python, '-c', 'import ensurepip, venv'])
+            except MissingEnvironmentError:
+                continue
+            return str(python)
+    raise MissingEnvironmentError(f'needs Python {versions[-1]} to {versions[0]} with venv; none on PATH or in {pyenv}')
+
+
 def make(name: str, env_dir: Path, log=print) -> Path:
     """Create the environment ``env_dir/name`` from `RECIPES` if it is missing, and return its interpreter.
 
@@ -45,9 +67,10 @@ def make(name: str, env_dir: Path, log=print) -> Path:
     folder = Path(env_dir).absolute() / name
     python = python_of(folder)
     if not python.exists():
-        log(f'creating {folder}, which takes a minute or more')
+        base = find_python(PYTHONS[name])
+        log(f'creating {folder} with {base}, which takes a minute or more')
         try:
-            _call([sys.executable, '-m', 'venv', '--clear', folder])
+            _call([base, '-m', 'venv', '--clear', folder])
             for arguments in RECIPES[name]:
                 _call([python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *arguments])
         except BaseException:

@@ -2,6 +2,7 @@
 import importlib
 import json
 import shlex
+from pathlib import Path
 
 import idx_files
 import numpy
@@ -99,8 +100,8 @@ OTHER_PROGRAMS = {
     'export': ['', 'missing', 'empty', 'taken', 'file', 'broken-run', 'run', 'concise-run', 'foreign.safetensors',
                "run --out ''", 'run --out model', 'run --out missing/model.onnx', 'run --out empty', 'run word'],
     'timeline': ['', 'missing', 'file', 'empty', "file --out ''"],
-    'benchmark': ['--unknown', '--devices cpu:x', '--devices gpu:0', '--epochs 0'],
-    'cost_model': ['--unknown', '--devices cpu:x', '--devices cpu:0', '--devices gpu:0'],
+    'scaling': ['--unknown', '--devices cpu:x', '--devices gpu:0', '--epochs 0'],
+    'allreduce_cost': ['--unknown', '--devices cpu:x', '--devices cpu:0', '--devices gpu:0'],
 }
 LINES = [(program, line) for program in ('scratch', 'concise') for line in (*BOTH_CHAPTERS, *ONE_CHAPTER[program])]
 LINES += [(program, line) for program, lines in OTHER_PROGRAMS.items() for line in lines]
@@ -138,9 +139,9 @@ def workplace(tmp_path_factory):
 def test_a_wrong_command_line(program, line, workplace, monkeypatch, capsys, count):
     monkeypatch.chdir(workplace)
     monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
-    names = {'benchmark': 'gluon_mgpu.benchmark.__main__', 'cost_model': 'gluon_mgpu.cost_model.__main__',
-             'devices': 'gluon_mgpu.devices.__main__', 'doctor': 'gluon_mgpu.doctor.__main__',
-             'timeline': 'gluon_mgpu.timeline.__main__'}
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / 'benchmarks')
+    names = {'scaling': 'scaling', 'allreduce_cost': 'allreduce_cost', 'devices': 'gluon_mgpu.devices.__main__',
+             'doctor': 'gluon_mgpu.doctor.__main__', 'timeline': 'gluon_mgpu.timeline.__main__'}
     main = importlib.import_module(names.get(program, f'gluon_mgpu.{program}')).main
     before = listing(workplace)
     try:

@@ -111,10 +111,15 @@ def real_list():
 def test_the_real_commands_exist_and_know_their_flags(command, capsys, monkeypatch):
     """Without GPUs, the missing GPU is the only error of each command."""
     words = shlex.split(command)
-    if '-m' not in words:
+    if '-m' in words:
+        module, arguments = words[words.index('-m') + 1], words[words.index('-m') + 2:]
+    elif words[0] == 'python':
+        assert (REPO / words[1]).exists()
+        monkeypatch.syspath_prepend((REPO / words[1]).parent)
+        module, arguments = Path(words[1]).stem, words[2:]
+    else:
         assert (REPO / words[0]).exists()
         return
-    module, arguments = words[words.index('-m') + 1], words[words.index('-m') + 2:]
     program = importlib.import_module(module)
     if module == 'pytest' or not {'--devices', '--horovod'} & set(arguments):
         return
@@ -130,5 +135,5 @@ def test_the_real_commands_exist_and_know_their_flags(command, capsys, monkeypat
 
 def test_the_list_covers_everything_that_needs_a_gpu():
     commands = '\n'.join(real_list())
-    for word in ('doctor', 'pytest -q --all --devices gpu:0,gpu:1', 'benchmark', 'float16', 'horovod'):
+    for word in ('doctor', 'pytest -q --all --devices gpu:0,gpu:1', 'scaling', 'allreduce_cost', 'float16', 'horovod'):
         assert word in commands

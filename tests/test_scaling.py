@@ -1,7 +1,9 @@
-"""Tests of the scaling benchmark: arithmetic by hand, the chapters' training, output files and errors."""
+"""benchmarks/scaling.py: arithmetic by hand, the chapters' training, output files and errors."""
 import json
+import sys
 from contextlib import ExitStack
 from itertools import islice
+from pathlib import Path
 
 import numpy
 import pytest
@@ -9,12 +11,26 @@ from devices_flag import devices_flag
 from fake_clock import Clock
 from slow import slow
 
-from gluon_mgpu.benchmark import scaling as scaling_module
-from gluon_mgpu.benchmark.__main__ import main
-from gluon_mgpu.benchmark.report import chart, machine_line, table
-from gluon_mgpu.benchmark.scaling import MODES, NETWORKS, Case, device_counts, images_per_second, plan, scaling, summary
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx, np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'benchmarks'))
+
+import scaling
+from scaling import (
+    MODES,
+    NETWORKS,
+    Case,
+    chart,
+    device_counts,
+    images_per_second,
+    machine_line,
+    main,
+    measure,
+    plan,
+    summary,
+    table,
+)
 
 
 @pytest.fixture
@@ -72,15 +88,15 @@ def test_the_speed_of_a_chapter(network, devices, batches):
 
 
 def test_batches_are_all_full(batches):
-    assert [len(X) for X, _ in islice(scaling_module._full_batches(batches, 24), 5)] == [24] * 5
+    assert [len(X) for X, _ in islice(scaling._full_batches(batches, 24), 5)] == [24] * 5
     assert batches.batch_size == 8
 
 
 def test_one_device_is_measured_once_for_both_modes(batches, monkeypatch):
     measured = []
-    monkeypatch.setattr(scaling_module, 'images_per_second',
+    monkeypatch.setattr(scaling, 'images_per_second',
                         lambda case, *args: measured.append((case, *args)) or float(case.rows))
-    lines = scaling(plan({'lenet': 8}, 2, 64), ['a', 'b'], batches, rounds=2, steps={'lenet': 1})
+    lines = measure(plan({'lenet': 8}, 2, 64), ['a', 'b'], batches, rounds=2, steps={'lenet': 1})
     order = [(1, 8), (2, 8), (2, 16), (2, 16), (2, 8), (1, 8)]  # the second round is in reverse order
     assert measured == [(Case('lenet', *case), ['a', 'b'], batches, 1) for case in order]
     assert [(r['mode'], r['num_devices'], r['speed_up'], r['efficiency']) for r in lines] == [
@@ -115,8 +131,8 @@ def test_the_table():
 
 
 def test_the_machine_in_one_line(monkeypatch):
-    monkeypatch.setattr('gluon_mgpu.benchmark.report.processor', lambda: 'a processor')
-    monkeypatch.setattr('gluon_mgpu.benchmark.report.num_cores', lambda: 3)
+    monkeypatch.setattr('scaling.processor', lambda: 'a processor')
+    monkeypatch.setattr('scaling.num_cores', lambda: 3)
     assert machine_line([mx.cpu(0), mx.cpu(1)]) == (
         f'2 x CPU context, 3 cores of a processor, MXNet {mx.__version__}')
     assert machine_line([mx.cpu(0)]).startswith('1 x CPU context, ')
@@ -125,10 +141,9 @@ def test_the_machine_in_one_line(monkeypatch):
 def test_many_devices(tmp_path, monkeypatch):
     """Batches become smaller, so that each device can have one of its own."""
     found = {}
-    program = 'gluon_mgpu.benchmark.__main__'
-    monkeypatch.setattr(f'{program}.plan', lambda batch_sizes, *args: found.update(batch_sizes) or {})
-    monkeypatch.setattr(f'{program}.scaling', lambda *args: [])
-    monkeypatch.setattr(f'{program}.chart', lambda *args: None)
+    monkeypatch.setattr('scaling.plan', lambda batch_sizes, *args: found.update(batch_sizes) or {})
+    monkeypatch.setattr('scaling.measure', lambda *args: [])
+    monkeypatch.setattr('scaling.chart', lambda *args: None)
     assert main(['--devices', 'cpu:0-249', '--out-dir', str(tmp_path / 'run')]) == 0
     assert found == {'lenet': 240, 'resnet18': 64}
 
@@ -137,10 +152,10 @@ def test_a_full_disk_after_the_measurement(tmp_path, monkeypatch, capsys, full_d
     """The file is named, and no part of it stays."""
     record = tmp_path / 'run' / 'scaling.json'
     with ExitStack() as stack:
-        monkeypatch.setattr('gluon_mgpu.benchmark.__main__.scaling',
+        monkeypatch.setattr('scaling.measure',
                             lambda *args: stack.enter_context(full_disk()) or [])
         assert main(['--devices', 'cpu:0', '--out-dir', str(tmp_path / 'run')]) == 2
-    assert capsys.readouterr().err == f'benchmark: {record}: No space left on device\n'
+    assert capsys.readouterr().err == f'scaling: {record}: No space left on device\n'
     assert list(record.parent.iterdir()) == []
 
 
@@ -164,7 +179,7 @@ def test_the_chart(tmp_path, figures):
 def test_invalid_arguments(flags, message, tmp_path, capsys, two_devices):
     assert main([*two_devices, '--out-dir', str(tmp_path / 'run'), *flags]) == 2
     error = capsys.readouterr().err
-    assert error.startswith('benchmark: ') and message in error and error.count('\n') == 1
+    assert error.startswith('scaling: ') and message in error and error.count('\n') == 1
     assert not (tmp_path / 'run').exists()
 
 
@@ -174,7 +189,7 @@ def test_numbers_below_1_are_rejected(flag, value, tmp_path, capsys):
         main([flag, value, '--out-dir', str(tmp_path / 'run')])
     error = capsys.readouterr().err
     assert ended.value.code == 2
-    assert error.startswith(f'benchmark: {flag} {value}: must be an integer of at least 1')
+    assert error.startswith(f'scaling: {flag} {value}: must be an integer of at least 1')
     assert error.count('\n') == 1 and not (tmp_path / 'run').exists()
 
 

@@ -1,16 +1,20 @@
-"""The measurements of the cost model, compared with numbers by hand and a simulation; and its command line."""
+"""benchmarks/allreduce_cost.py: measurements, compared with numbers by hand and a simulation; command line."""
 import json
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from devices_flag import devices_flag
 from fake_clock import Clock
 
-from gluon_mgpu.cost_model import measure
-from gluon_mgpu.cost_model.__main__ import main
-from gluon_mgpu.cost_model.picture import draw_bytes, draw_times
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'benchmarks'))
+
+import allreduce_cost
+from allreduce_cost import draw_bytes, draw_times, main
 
 SIZES = {'LeNet': 6, 'ResNet-18': 11}
 
@@ -22,7 +26,7 @@ def test_gradient_sizes_by_hand():
     stages = sum(9 * c * d + 27 * d * d + 4 * 3 * d + (c * d + d if c < d else 0)
                  for c, d in [(64, 64), (64, 128), (128, 256), (256, 512)])
     resnet18 = 9 * 64 + 64 + 2 * 64 + stages + 512 * 10 + 10
-    assert measure.gradient_sizes() == {'LeNet': lenet, 'ResNet-18': resnet18}
+    assert allreduce_cost.gradient_sizes() == {'LeNet': lenet, 'ResNet-18': resnet18}
 
 
 def test_the_link_of_a_simulated_machine(monkeypatch):
@@ -35,29 +39,29 @@ def test_the_link_of_a_simulated_machine(monkeypatch):
 
         def copyto(self, other):
             self.sent += 1
-            queued.append(alpha + beta * self.num_bytes + (1000 if self.sent <= measure.HOPS else 0))
+            queued.append(alpha + beta * self.num_bytes + (1000 if self.sent <= allreduce_cost.HOPS else 0))
 
     def waitall():
         clock.wall += sum(queued)
         queued.clear()
 
-    monkeypatch.setattr(measure, 'time', clock)
-    monkeypatch.setattr(measure, 'np', SimpleNamespace(zeros=Array))
-    monkeypatch.setattr(measure, 'npx', SimpleNamespace(waitall=waitall))
+    monkeypatch.setattr(allreduce_cost, 'time', clock)
+    monkeypatch.setattr(allreduce_cost, 'np', SimpleNamespace(zeros=Array))
+    monkeypatch.setattr(allreduce_cost, 'npx', SimpleNamespace(waitall=waitall))
     # The small message has 4 bytes, where the model has none
-    assert measure.measure_link('one', 'other', rounds=1) == pytest.approx((alpha, beta), rel=1e-3)
+    assert allreduce_cost.measure_link('one', 'other', rounds=1) == pytest.approx((alpha, beta), rel=1e-3)
 
 
 def test_measure_link_is_positive(devices, monkeypatch):
-    monkeypatch.setattr(measure, 'LARGE', 2**18)
-    alpha, beta = measure.measure_link(*devices[:2], rounds=3)
+    monkeypatch.setattr(allreduce_cost, 'LARGE', 2**18)
+    alpha, beta = allreduce_cost.measure_link(*devices[:2], rounds=3)
     assert 0 < alpha < 0.1
     assert 0 <= beta < 1e-6
 
 
 def test_the_command(tmp_path, capsys, device_list, monkeypatch):
-    monkeypatch.setattr(measure, 'LARGE', 2**12)
-    monkeypatch.setattr(measure, 'gradient_sizes', lambda: SIZES)
+    monkeypatch.setattr(allreduce_cost, 'LARGE', 2**12)
+    monkeypatch.setattr(allreduce_cost, 'gradient_sizes', lambda: SIZES)
     devices, out = device_list(3), tmp_path / 'costs'
     assert main([*devices_flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -78,10 +82,10 @@ def test_the_command(tmp_path, capsys, device_list, monkeypatch):
 def test_a_full_disk_after_the_measurement(tmp_path, monkeypatch, capsys, full_disk, device_list):
     out = tmp_path / 'costs'
     with ExitStack() as stack:
-        monkeypatch.setattr('gluon_mgpu.cost_model.__main__.measure',
+        monkeypatch.setattr('allreduce_cost.measure',
                             lambda *args: stack.enter_context(full_disk()) or {})
         assert main([*devices_flag(device_list(2)), '--out-dir', str(out)]) == 2
-    assert capsys.readouterr().err == f'cost_model: {out}/costs.json: No space left on device\n'
+    assert capsys.readouterr().err == f'allreduce_cost: {out}/costs.json: No space left on device\n'
     assert list(out.iterdir()) == []
 
 
@@ -111,4 +115,4 @@ def test_invalid_arguments_are_reported_in_one_line(tmp_path, capsys, devices):
         assert main(argv) == 2
         captured = capsys.readouterr()
         assert captured.out == '' and captured.err.count('\n') == 1
-        assert captured.err.startswith('cost_model: ') and complaint in captured.err
+        assert captured.err.startswith('allreduce_cost: ') and complaint in captured.err

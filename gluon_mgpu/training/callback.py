@@ -25,8 +25,9 @@ class Callback:
         """Called after the last batch of an epoch, before evaluation. The devices are idle."""
 
     def should_stop(self, run: Any) -> bool:
-        """Return True to make this epoch, the last in `run.history`, the last of the run; also called after a resume.
+        """Return True to make this epoch, the last in `run.history`, the last of the run.
 
+        Also called when a run is resumed, unless that is within an epoch.
         The run is complete if a callback of any worker returns True.
         """
         return False

@@ -228,7 +228,9 @@ class Run:
 
     def _decide_whether_complete(self) -> None:
         """Set `complete`, equal on all workers; exchanges their signals as well."""
-        stop = bool(self.history) and any(callback.should_stop(self) for callback in self.callbacks)
+        # Resumed within an epoch, a run ends after it at the earliest, because the parameters are those of its middle
+        at_end = self.history and not self._epoch.num_batches
+        stop = bool(at_end) and any(callback.should_stop(self) for callback in self.callbacks)
         self.complete = any(self.workers.allgather(stop)) or len(self.history) == self.num_epochs
 
     def _stop_after_signal(self) -> None:

@@ -404,7 +404,7 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path, on_devices):
         err = process.stderr.read()
     assert process.returncode == 130
     assert re.search(rf'^scratch: stopped (after|in) epoch \d.*; '
-                     rf'resume with: python -m gluon_mgpu.scratch --resume {out}$', err, re.M)
+                     rf'resume with: python -m gluon_mgpu.scratch --resume auto --out-dir {out}$', err, re.M)
     assert 'Traceback' not in err
     assert len(history(out)) >= 2
     assert (out / 'accuracy.png').exists()

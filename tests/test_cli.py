@@ -271,6 +271,22 @@ def test_odd_names_of_folders(tmp_path, capsys, monkeypatch, on_devices):
     assert (tmp_path / 'home/x/history.csv').exists()
 
 
+@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+def test_a_signal_before_the_first_batch(chapter, tmp_path, capsys, monkeypatch, on_devices):
+    """ResNet-18 has no parameters yet. The printed command starts the run."""
+    class Send(Callback):
+        def train_begin(self, run):
+            signal.raise_signal(signal.SIGTERM)
+
+    out, flags = tmp_path / 'run', ['--train-size', '6', '--batch-size', '4', '--num-epochs', '1', '--no-plot']
+    with monkeypatch.context() as patch:
+        patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [Send()])
+        assert chapter.main([*SMALL, *on_devices, *flags, '--out-dir', str(out)]) == 143
+    stopped, _, command = capsys.readouterr().err.partition('; resume with: ')
+    assert stopped.endswith(': stopped before the first batch')
+    assert chapter.main(shlex.split(command)[3:]) == 0 and len(history(out)) == 1
+
+
 def test_a_signal_during_export_is_too_late(tmp_path, monkeypatch, on_devices):
     """Otherwise the other workers would fail while worker 0 writes the model."""
     write = cli.write_chapter

@@ -40,7 +40,7 @@ class CheckpointCallback(Callback):
     require : bool
         End the run with `JobError` if a checkpoint cannot be written.
     resume_command : str
-        Command that resumes the run, for the message of `save_on_stop`.
+        Command that resumes or starts the run, for the message of `save_on_stop`.
 
     Attributes
     ----------
@@ -104,10 +104,12 @@ class CheckpointCallback(Callback):
             run.warn(self.problem)
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
-        """Write a last checkpoint, and return a `Stopped` that says how to resume."""
-        self._save(run)
+        """Write a last checkpoint, unless no batch was trained, and return a `Stopped` that says how to resume."""
+        if run.num_steps:  # before the first batch, the network may have no parameters yet
+            self._save(run)
         # Workers above rank 0 know no checkpoint; their line is not printed
-        advice = f'resume with: {self.resume_command}' if self.resume_command and self.last else ''
+        can_resume = self.resume_command and (self.last or not run.num_steps)
+        advice = f'resume with: {self.resume_command}' if can_resume else ''
         return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self.problem, advice))))
 
     def _save(self, run: Run) -> None:
@@ -149,4 +151,4 @@ def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
     if num_batches := run.state()['num_batches']:
         return f'in epoch {len(run.history) + 1} after {num_batches} batches'
-    return f'after epoch {len(run.history)}'
+    return f'after epoch {len(run.history)}' if run.history else 'before the first batch'

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .base.checks import LARGEST_INTEGER, integer
 from .base.flags import Parser, quoted
 from .base.machine import versions
 from .base.program import Stopped, run_program, show, warn
@@ -137,6 +138,8 @@ class Job:
         self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
                               settings['seed'], log=warn if on_rank_0 else lambda line: None,
                               progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard)
+        # The same limit as in `schedule`, which gets the number of updates after the folder is written
+        integer(ALL['num_epochs'].flag, settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 
     def configure(self, devices: list[list[str]]) -> None:
         """Set `config`: all settings, the dataset and devices in use, digests of the data, versions."""

@@ -123,6 +123,8 @@ def test_flags_out_of_range(flags, message, capsys):
     (['--dataset', 'fashion-mnist', '--data-dir', 'no-such-folder'], 'no-such-folder'),
     (['--dataset', 'glyphs', '--train-size', '60001'], '60001'),
     (['--num-epochs', '3', '--warmup-epochs', '3'], 'warmup_epochs 3: must be less than num_epochs 3'),
+    (['--num-epochs', '35792', '--dataset', 'glyphs', '--batch-size', '1'],
+     '--num-epochs 35792: must be an integer from 1 to 35791'),  # with 60000 batches in each, 2**31 - 1 at most
     (['--batch-size', '4', '--accumulate', '5'], 'accumulate 5: must be at most batch_size 4'),
 ])
 @pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])

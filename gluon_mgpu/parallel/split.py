@@ -1,7 +1,7 @@
 """Split arrays over devices."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -68,8 +68,10 @@ def check_rows(X: Any, y: Any = None) -> None:
 def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> tuple[float, ...]:
     """Return shares, possibly text such as ``'3,1'``, as numbers.
 
-    Raises ValueError unless there is one for each device and all are above 0.
+    Raises ValueError unless there is one for each device, in a definite order, and all are above 0.
     """
+    if isinstance(shares, (Set, Mapping, bytes)):
+        raise ValueError(f'shares {shares!r}: must be a list of numbers, in the order of the devices')
     numbers: Any = shares.split(',') if isinstance(shares, str) else shares if hasattr(shares, '__len__') else [shares]
     if len(numbers) != len(devices):
         raise ValueError(f'shares {",".join(map(str, numbers))}: must be one number for each of {list(devices)}')

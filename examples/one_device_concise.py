@@ -44,7 +44,7 @@ def train(batch_size, lr, **settings):
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
     if setup.devices.parts > 1:
-        raise ValueError(f'accumulate {setup.devices.parts}: must be 1, because this program trains batches as they are')
+        raise ValueError(f'accumulate {setup.devices.parts}: must be 1, because this program does not cut batches')
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)  # setup.net may have parameters
     net = hybridized(net, used_once=True)  # for speed: it runs as one operator

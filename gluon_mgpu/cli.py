@@ -206,7 +206,7 @@ class Job:
                 raise ValueError(f'{problem} or the final checkpoint: free some space, and train the rest again with: '
                                  f'{self._resume_command()}') from None
             raise ValueError(f'{problem}; the run is complete; export it with: python -m gluon_mgpu.export '
-                             f'{quoted(saved.last)} --out {quoted(path)}') from None
+                             f'{quoted(str(saved.last))} --out {quoted(path)}') from None
 
     def _resume_command(self) -> str:
         """Return the command that resumes this run, also if it has no checkpoint yet."""

@@ -506,5 +506,5 @@ def test_one_device_concise__settings(example, devices):
     found = [losses(), *(losses(**{name: value}) for name, value in settings.items())]
     assert len({*map(tuple, found)}) == len(found) - 1  # without batch norm, the last one has no effect
     for invalid in ({'accumulate': 2}, {'dtype': 'float16'}):
-        with pytest.raises(ValueError, match=f'^{[*invalid][0]} '):
+        with pytest.raises(ValueError, match=f'^{next(iter(invalid))} '):
             losses(**invalid)

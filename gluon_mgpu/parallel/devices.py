@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..base.checks import integer
+from ..devices.lists import parse_devices
 from .allreduce import allreduce_algorithm, star
 from .split import check_shares
 
@@ -17,7 +18,8 @@ class Devices(list):
 
     Parameters
     ----------
-    devices : iterable of mx.Context
+    devices : iterable of mx.Context, or str
+        Text is as for `parse_devices`, such as ``'gpu:0-3'``.
     batch_size : int, optional
         Divisor of the summed gradient; by default the number of rows of the batch, as in the book. With the rows of a
         full batch, each image has the same weight in an epoch; otherwise those of a short last batch count more.
@@ -31,9 +33,10 @@ class Devices(list):
         The processes that train together, whose gradients are summed as well; by default this one alone.
     """
 
-    def __init__(self, devices: Iterable, batch_size: int | None = None, shares: Sequence[float] | str | None = None,
-                 parts: int = 1, allreduce: Callable | str = star, workers: Any = None):
-        super().__init__(devices)
+    def __init__(self, devices: Iterable | str, batch_size: int | None = None,
+                 shares: Sequence[float] | str | None = None, parts: int = 1,
+                 allreduce: Callable | str = star, workers: Any = None):
+        super().__init__(parse_devices(devices) if isinstance(devices, str) else devices)
         self.batch_size = None if batch_size is None else integer('batch_size', batch_size, minimum=1)
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)

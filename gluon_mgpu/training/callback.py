@@ -1,6 +1,7 @@
 """Callbacks of a run: their base class, and early stopping."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..base.checks import integer
@@ -37,6 +38,16 @@ class Callback:
 
     def train_end(self, run: Any) -> None:
         """Called once, when the run ends, also after an error or a signal; see `Run.close`."""
+
+
+def callback_list(callbacks: Any) -> list[Callback]:
+    """Return callbacks as a list: those of an iterable, a single one, or none for None; raise ValueError for others."""
+    given = callbacks if isinstance(callbacks, Iterable) else [] if callbacks is None else [callbacks]
+    found = [*given]  # a generator could be read only once
+    for callback in found:
+        if not isinstance(callback, Callback):
+            raise ValueError(f'callback {callback!r}: must be an object of a class derived from Callback')
+    return found
 
 
 class Patience(Callback):

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..base.checks import integer
 from ..base.files import SameFolder
 from ..base.program import Stopped
 from ..distributed.workers import Workers
-from .callback import Callback
+from .callback import Callback, callback_list
 from .epoch import CurrentEpoch, DivergenceError, check_num_epochs
 from .history import Epoch, summary, write_history
 from .parameters import first_non_finite, seed_all
@@ -55,10 +55,10 @@ class Run:
         See `Progress`.
     """
 
-    def __init__(self, num_epochs: int, quiet: bool = False, folder=None, callbacks: Sequence[Callback] = (),
-                 workers: Workers | None = None):
+    def __init__(self, num_epochs: int, quiet: bool = False, folder=None,
+                 callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)
-        self.workers, self.callbacks = workers or Workers(), callbacks
+        self.workers, self.callbacks = workers or Workers(), callback_list(callbacks)
         self.history: list[Epoch] = []
         self.num_steps, self.complete = 0, False
         self.net: Any = []  # no parameters, until `epochs` sets it

@@ -27,9 +27,9 @@ from gluon_mgpu.mxnet_setup.compat import mx, np, npx
 from gluon_mgpu.mxnet_setup.runtime import settings
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
+from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.plot import figure
 from gluon_mgpu.scratch import init_params
-from gluon_mgpu.training.parameters import trainable
 
 HOPS = 20            # messages there and back in one measurement; a single one would mostly time Python and waiting
 LARGE = 4 * 2**20    # float32 elements of a large message, 16 MiB: more than a core's cache

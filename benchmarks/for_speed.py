@@ -41,18 +41,9 @@ def no_crop():
     exec(source, vars(scratch))
 
 
-def separate_parameters():
-    """Keep parameters and gradients in arrays of their own, each with its own sum and, in LeNet, its own update."""
-    from gluon_mgpu import scratch
+def separate_gradients():
+    """Keep the gradients of ResNet-18 in arrays of their own, each with its own sum."""
     from gluon_mgpu.parallel import trainer
-
-    def get_params(params, device):
-        copies = [param.copyto(device) for param in params]
-        for copy in copies:
-            copy.attach_grad()
-        return copies
-
-    patch.object(scratch, 'get_params', get_params).start()
     create = trainer.Trainer.__init__
     patch.object(trainer.Trainer, '__init__',
                  lambda self, *args, move_gradients, **settings: create(self, *args, **settings)).start()
@@ -84,17 +75,18 @@ def no_copies_in_graphs():
 
 def gradients_copied():
     """Copy the parameters of ResNet-18 in the graph, as without ``used_once``."""
-    from gluon_mgpu import concise
     from gluon_mgpu.networks.hybridize import hybridized
-    patch.object(concise, 'hybridized', lambda net, used_once: hybridized(net)).start()
+    from gluon_mgpu.parallel import data_parallel
+    patch.object(data_parallel, 'HybridizedBlock', lambda net, used_once: hybridized(net)).start()
 
 
 def not_hybridized():
     """Run each operator of the networks and the loss on its own."""
-    from gluon_mgpu import concise, scratch
+    from gluon_mgpu import scratch
     from gluon_mgpu.networks import loss
+    from gluon_mgpu.parallel import data_parallel
     patch.object(scratch, 'lenet', scratch.lenet.__wrapped__).start()
-    patch.object(concise, 'hybridized', lambda net, used_once: net).start()
+    patch.object(data_parallel, 'HybridizedBlock', lambda net, used_once: net).start()
     patch.object(loss, '_of_classes', loss._of_classes.__wrapped__).start()
 
 
@@ -127,7 +119,7 @@ def scratch_areas(number):
 
 ALLOCATOR = ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad')
 VARIANTS = {
-    'as it is': lambda: None, 'no crop': no_crop, 'separate parameters': separate_parameters,
+    'as it is': lambda: None, 'no crop': no_crop, 'separate gradients': separate_gradients,
     'one update per parameter': one_update_per_parameter, 'groups of any size': groups_of_any_size,
     'no signatures': no_signatures, 'no copies in graphs': no_copies_in_graphs, 'gradients copied': gradients_copied,
     'not hybridized': not_hybridized, 'losses read at once': losses_read_at_once,
@@ -135,7 +127,8 @@ VARIANTS = {
     **{f'allocator without {name}': functools.partial(allocator, {*ALLOCATOR} - {name}) for name in ALLOCATOR},
     **{f'scratch areas: {number}': functools.partial(scratch_areas, number) for number in (4, 16, 512)},
 }
-OF_ONE_CHAPTER = {'no crop': 'scratch', 'one update per parameter': 'concise', 'groups of any size': 'concise',
+OF_ONE_CHAPTER = {'no crop': 'scratch', 'separate gradients': 'concise',
+                  'one update per parameter': 'concise', 'groups of any size': 'concise',
                   'gradients copied': 'concise'}
 
 

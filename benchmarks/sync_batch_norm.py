@@ -11,7 +11,6 @@ tables. Run this on an otherwise idle machine.
 """
 import statistics
 import time
-from functools import partial
 
 from harness.training import flags_parser
 
@@ -24,23 +23,22 @@ from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import trainable
 from gluon_mgpu.training.run import Run
 
 
-def make_step(wrap, args, workers):
+def make_step(sync_batch_norm, args, workers):
     """Return a function that queues one step of a new network on the devices of this worker."""
     net = resnet18(10, args.dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
-    net, loss = wrap(net), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
-    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': args.lr}, move_gradients=net)
+    loss = hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
+    devices = Devices(args.devices, args.batch_size, workers=workers)
+    net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': args.lr}, sync_batch_norm)
     rows = shard_rows(args.batch_size, *workers.shard)
     X = np.random.normal(size=(rows.stop - rows.start, 1, 28, 28))
     y = np.random.randint(0, 10, len(X)).astype('int32')
-    devices = Devices(args.devices, args.batch_size, workers=workers)
     return lambda: concise.train_batch(X, y, net, loss, trainer, devices)
 
 
@@ -54,8 +52,7 @@ def print_cost(args):
 
 
 def _print_cost(args, workers):
-    steps = {'each device its own': make_step(partial(hybridized, used_once=True), args, workers),
-             'synchronized': make_step(partial(SyncBatchNorm, workers=workers), args, workers)}
+    steps = {'each device its own': make_step(False, args, workers), 'synchronized': make_step(True, args, workers)}
     speeds = {name: [] for name in steps}
     for number in range(args.rounds + 1):
         for name, step in steps.items():

@@ -105,7 +105,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
     device_params = [get_params(params, device) for device in devices]
     for X, y in train_iter:
         step(X, y, device_params, devices, 0.1, batch_size, workers)
-    return float(device_params[0].flat.sum())
+    return float(sum(param.sum() for param in device_params[0]))
 
 
 def main(argv: list | None = None) -> None:

@@ -19,10 +19,10 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.plot import Animator
 from gluon_mgpu.setup import Setup
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
-from gluon_mgpu.training.parameters import trainable
 
 
 def backward(X, y, net, device, loss):
@@ -43,10 +43,12 @@ def train(batch_size, lr, **settings):
     setup = Setup('concise', 1, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
-    net = resnet18(10)
-    net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)
-    net = hybridized(net, used_once=True)  # for speed: it runs as one operator
-    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': lr})
+    if setup.devices.parts > 1:
+        raise ValueError(f'accumulate {setup.devices.parts}: must be 1, because this program does not cut batches')
+    net = resnet18(10, setup.dtype) if setup.net is None else setup.net
+    net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)  # setup.net may have parameters
+    net = hybridized(net)  # for speed: it runs as one operator
+    trainer = gluon.Trainer(trainable(net), 'sgd', setup.optimizer_params)
     loss = cross_entropy  # as in scratch.py
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):

@@ -93,8 +93,9 @@ def numbers(array, name: str = '', digits: int = 2) -> str:
 
 def largest_difference(device_params: list) -> float:
     """Return the largest absolute difference between the first replica and another one."""
-    first, *others = [params.flat.asnumpy() for params in device_params]
-    return max(float(abs(first - other).max()) for other in others)
+    first, *others = device_params
+    return max(float(abs(param - its_copy.as_in_ctx(param.ctx)).max())
+               for other in others for param, its_copy in zip(first, other))
 
 
 def train(X, y, params: list, devices: list, lr: float, num_steps: int, allreduce: Callable) -> tuple[list, list]:

@@ -36,7 +36,7 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.data.download import DownloadError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx
 from gluon_mgpu.networks.hybridize import hybridized
-from gluon_mgpu.parallel.replicas import zero_grad
+from gluon_mgpu.parallel.step import zero_grad
 
 nn = gluon.nn
 loss = gluon.loss.SoftmaxCrossEntropyLoss()

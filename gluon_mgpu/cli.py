@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .base.checks import LARGEST_INTEGER, integer
 from .base.flags import Parser, quoted
 from .base.machine import versions
 from .base.program import Stopped, run_program, show, warn
@@ -137,6 +138,8 @@ class Job:
         self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
                               settings['seed'], log=warn if on_rank_0 else lambda line: None,
                               progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard)
+        # The same limit as in `schedule`, which gets the number of updates after the folder is written
+        integer(ALL['num_epochs'].flag, settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 
     def configure(self, devices: list[list[str]]) -> None:
         """Set `config`: all settings, the dataset and devices in use, digests of the data, versions."""
@@ -170,14 +173,13 @@ class Job:
     def train(self) -> Any:
         """Call the chapter's `train` with a `Run` that writes to the run's folder; return the trained network."""
         settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
-        resume = f'{self._command()} --resume {quoted(self.folder)}'
-        # Printed if a worker is lost; `auto` because there may be no checkpoint yet
-        workers.resume_hint = f'; resume with: {self._command()} --resume auto --out-dir {quoted(self.folder)}'
-        checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
-                                         resume=self.resumed and self.resumed.checkpoint,
-                                         require=settings['require_checkpoint'], resume_command=resume)
+        workers.resume_hint = f'; resume with: {self._resume_command()}'  # printed if a worker is lost
+        self.checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
+                                              resume=self.resumed and self.resumed.checkpoint,
+                                              require=settings['require_checkpoint'],
+                                              resume_command=self._resume_command())
         run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
-                  callbacks=[checkpoints, *self._callbacks()], workers=workers)
+                  callbacks=[self.checkpoints, *self._callbacks()], workers=workers)
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
                       settings['warmup_epochs'] * num_batches)
         arguments = {name: value for name, value in settings.items() if ALL[name] in SHARED}
@@ -185,7 +187,7 @@ class Job:
         try:
             self.chapter.train(**arguments)
         except Stopped as stopped:
-            raise checkpoints.save_on_stop(run, stopped.signum) from None
+            raise self.checkpoints.save_on_stop(run, stopped.signum) from None
         finally:
             run.close()
         if settings['quiet'] and workers.rank == 0:
@@ -199,14 +201,19 @@ class Job:
             if path:
                 write_chapter(net, path, self.chapter.forward, self.log)
         except OSError as error:
-            raise ValueError(f'cannot write {path} ({error.strerror or error}); the run is complete; export it with: '
-                             f'python -m gluon_mgpu.export {quoted(self.folder)} --out {quoted(path)}') from None
+            problem, saved = f'cannot write {path} ({error.strerror or error})', self.checkpoints
+            if saved.problem:  # the newest checkpoint is an earlier state
+                raise ValueError(f'{problem} or the final checkpoint: free some space, and train the rest again with: '
+                                 f'{self._resume_command()}') from None
+            raise ValueError(f'{problem}; the run is complete; export it with: python -m gluon_mgpu.export '
+                             f'{quoted(str(saved.last))} --out {quoted(path)}') from None
 
-    def _command(self) -> str:
-        """Return the beginning of a command that resumes this run."""
+    def _resume_command(self) -> str:
+        """Return the command that resumes this run, also if it has no checkpoint yet."""
         launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
-        command = f'{launcher}python -m gluon_mgpu.{self.chapter.name}'
-        return f'{command} --horovod' if self.settings['horovod'] else command
+        horovod = ' --horovod' if self.settings['horovod'] else ''
+        return (f'{launcher}python -m gluon_mgpu.{self.chapter.name}{horovod} --resume auto --out-dir '
+                f'{quoted(self.folder)}')
 
     def _callbacks(self) -> list[Callback]:
         """Return the callbacks besides checkpoints."""

@@ -13,33 +13,31 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import gluon_mgpu as d2l
+
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
-from .networks.hybridize import hybridized
 from .networks.loss import cross_entropy
 from .networks.resnet import resnet18
-from .parallel import replicas
-from .parallel.accumulate import in_parts
+from .parallel import step
+from .parallel.data_parallel import data_parallel
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
-from .parallel.sync_batch_norm import SyncBatchNorm
-from .plot import Animator
 from .setup import Setup
 from .training.evaluate import evaluate_accuracy_gpus
-from .training.parameters import trainable
 
 
-@in_parts  # as in scratch.py; it needs X, y, net and devices first
 def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: Callable) -> list:
     """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
 
     Source: D2L 13.6.3, in the body of ``train``.
     """
     X_shards, y_shards = split_batch(X, y, devices)
-    # `replicas` calls net(X_shard) for each shard, and autograd.backward(ls) instead of l.backward() for each l. With
+    # `step` calls net(X_shard) for each shard, and autograd.backward(ls) instead of l.backward() for each l. With
     # synchronized batch norm, it does both for all devices together, because each loss depends on the rows of all
     with autograd.record():
-        ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(replicas.forward(net, X_shards), y_shards)]
-    replicas.backward(net, ls)
+        ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(step.forward(net, X_shards), y_shards)]
+    step.backward(net, ls)
+    step.prepare_idle_devices(net, X, devices)  # a device without rows adds gradients of 0
     return ls
 
 
@@ -55,7 +53,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     Parameters
     ----------
     X, y : np.ndarray, (n, ...) and (n,)
-    net : gluon.Block, or the result of `hybridized` or `SyncBatchNorm`
+    net : gluon.Block, or the result of `data_parallel`, `hybridized` or `SyncBatchNorm`
         Initialized on `devices`; its parameters are updated in place.
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
@@ -63,8 +61,11 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         Possibly `parallel.devices.Devices`, whose allreduce is not used, because the trainer sums the gradients. With
         parts, batch norm uses the rows of each part.
     """
-    ls = backward(X, y, net, devices, loss)
-    trainer.step(as_devices(devices).divisor(X))  # the batch size, as in the book; for a plain list, the rows of X
+    devices = as_devices(devices)  # a plain list gets equal shards
+    step.check_trainer(trainer, devices)
+    ls = step.in_parts(backward, X, y, net, devices, loss)  # calls `backward`; with --accumulate, for each part
+    batch_size = devices.divisor(X)  # for a plain list, the rows of X
+    trainer.step(batch_size)
     return ls
 
 
@@ -88,14 +89,12 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
-    # For speed, the network runs as one operator, as with net.hybridize(), or as several between synchronized batch
-    # norms. used_once: a loss comes from one call of the network, so gradients are written without a copy
-    net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else hybridized(net, used_once=True)
-    # A gluon.Trainer that sums all gradients as one array, for speed; with --horovod, one that sums over all processes.
-    # `trainable` leaves out batch norm's statistics: at its first step, a Trainer would copy the first device's to all
-    trainer = run.workers.trainer(trainable(net), 'sgd', setup.optimizer_params, move_gradients=net)
+    # A gluon.Trainer with the network as one operator, for speed, or, if batch norm is synchronized, as several. With
+    # --horovod, the Trainer sums over all processes
+    net, trainer = data_parallel(net, devices, 'sgd', setup.optimizer_params, setup.sync_batch_norm)
     loss = cross_entropy  # as in scratch.py
-    animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
+    num_epochs = run.num_epochs
+    animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it

@@ -7,8 +7,8 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of
 that shard. The gradients are summed over the devices, and every device takes the same step.
 
-`@hybridized`, the crop in `lenet`, `cross_entropy`, and `FlatParams` with `flattened` are for speed only: without them,
-the results are the same up to rounding.
+`@hybridized`, the crop in `lenet`, `cross_entropy` and `engine.bulk` are for speed only: without them, the results are
+the same up to rounding.
 """
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
+import gluon_mgpu as d2l
+
+from .mxnet_setup.compat import Context, autograd, engine, np, npx  # MXNet's own, after npx.set_np()
 from .networks.hybridize import hybridized
 from .networks.loss import cross_entropy
-from .parallel.accumulate import in_parts
+from .parallel import step
 from .parallel.devices import as_devices
-from .parallel.flat import FlatParams, flattened
 from .parallel.split import split_batch
-from .plot import Animator
 from .setup import Setup
 from .training.evaluate import evaluate_accuracy_gpus
 
@@ -72,15 +72,17 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
 loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss(), for speed as one operator; also for --label-smoothing
 
 
-def get_params(params: list, device: Context) -> FlatParams:
-    """Copy a list of parameters, all of one dtype, to a device, and attach gradients, initially 0; does not block.
+def get_params(params: list, device: Context) -> list:
+    """Copy a list of parameters to a device, and attach gradients, initially 0; does not block.
 
     Returns the list of the copies, each with its gradient in ``.grad``.
 
-    Source: D2L 13.5.4, ``get_params``, where the copies are separate arrays. Here they are views of one flat array,
-    ``.flat``, and their gradients are views of ``.flat.grad``, so that one sum and one update are enough for all.
+    Source: D2L 13.5.4, ``get_params``.
     """
-    return FlatParams(params, device)
+    new_params = [p.copyto(device) for p in params]
+    for p in new_params:
+        p.attach_grad()
+    return new_params
 
 
 def allreduce(data: list) -> None:
@@ -106,12 +108,12 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
 
     Source: D2L 23.7, ``sgd``; called in 13.5.6.
     """
-    for param in params:
-        # w <- w - lr / batch_size * (sum of the gradients of all rows)
-        param -= lr / batch_size * param.grad
+    with engine.bulk(2 * len(params)):  # for speed: MXNet starts all operators of a device at once
+        for param in params:
+            # w <- w - lr / batch_size * (sum of the gradients of all rows)
+            param -= lr / batch_size * param.grad
 
 
-@in_parts  # for --accumulate, which trains a batch in parts; it also gives devices without rows gradients of 0
 def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
     """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
 
@@ -119,10 +121,11 @@ def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -
     """
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():  # The loss is calculated separately on each device
-        ls = [loss(lenet(X_shard, params), y_shard)
-              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+        ls = [loss(lenet(X_shard, device_W), y_shard)
+              for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
+    step.prepare_idle_devices(device_params, X, devices)  # a device without rows adds gradients of 0
     return ls
 
 
@@ -143,15 +146,14 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
         Possibly `parallel.devices.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
     """
     devices = as_devices(devices, allreduce)  # a plain list gets equal shards and the allreduce above
-    ls = backward(X, y, device_params, devices)
-    # For speed: [params.flat] instead of eight arrays, so that there is one sum, and one update per device
-    flat_params = [flattened(params) for params in device_params]
+    step.check_params(device_params, devices)
+    ls = step.in_parts(backward, X, y, device_params, devices)  # calls `backward`; with --accumulate, for each part
     # Sum the gradients of all devices and give every device the sum
-    for i in range(len(flat_params[0])):
-        devices.allreduce([params[i].grad for params in flat_params])
+    for i in range(len(device_params[0])):
+        devices.allreduce([device_params[c][i].grad for c in range(len(devices))])
     # The parameters are updated separately on each device
-    for params in flat_params:
-        sgd(params, lr, devices.divisor(X))  # the batch size; for a plain list, the rows of X, as in the book
+    for param in device_params:
+        sgd(param, lr, devices.divisor(X))  # the batch size; for a plain list, the rows of X, as in the book
     return ls
 
 
@@ -186,7 +188,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
-    animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
+    num_epochs = run.num_epochs
+    animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])
     # `run` counts from 1, seeds each epoch (for data that draws random numbers), and checks at its end that the
     # parameters are finite. run.lr is lr, or what the function returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):

@@ -18,6 +18,7 @@ from .networks.precision import DTYPES, check_dtype
 from .parallel.allreduce import ALGORITHMS
 from .parallel.devices import Devices
 from .parallel.split import check_shares
+from .training.run import Run
 from .training.schedules import SCHEDULES
 
 CHAPTERS = ('scratch', 'concise')
@@ -98,6 +99,12 @@ def _devices(name: str, value: Any) -> Any:
     return value if isinstance(value, Devices) else devices
 
 
+def _run(name: str, value: Any) -> Run:
+    if not isinstance(value, Run):
+        raise ValueError(f'{name} {value!r}: must be a Run, such as Run(10)')
+    return value
+
+
 # Arguments of `train`, and flags
 SHARED = (
     Setting('num_gpus', 'number of devices: GPUs, or CPU contexts on a machine without GPUs',
@@ -135,7 +142,7 @@ SHARED = (
             page='departures.md#how-far-k-devices-equal-one'),
 )
 # Arguments of `train` only
-ARGUMENTS = (Setting('data'), Setting('run'), Setting('net', chapters=('concise',)))
+ARGUMENTS = (Setting('data'), Setting('run', check=_run), Setting('net', chapters=('concise',)))
 # Flags only
 FLAGS = (
     Setting('lr_schedule', 'cosine: the rate falls to almost 0; step: it is divided by 10 after half and three '

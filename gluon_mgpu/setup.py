@@ -1,7 +1,6 @@
 """The devices, data and run of a training, from the book's three numbers and the settings."""
 from __future__ import annotations
 
-import copy
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -30,9 +29,9 @@ class Setup:
         self.run = Run(values['num_epochs']) if values['run'] is None else values['run']
         devices = devices_from(num_gpus) if values['devices'] is None else values['devices']
         check_together(values, devices)
-        self.devices = copy.copy(devices) if isinstance(devices, Devices) else Devices(
-            devices, shares=values['shares'], parts=values['accumulate'], allreduce=values.get('allreduce') or allreduce)
-        self.devices.batch_size, self.devices.workers = batch_size, self.run.workers
+        if not isinstance(devices, Devices):
+            devices = Devices(devices, None, values['shares'], values['accumulate'], values.get('allreduce'))
+        self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
         self.net: Any = values.get('net')
         if chapter == 'concise':
             self.dtype, self.sync_batch_norm = values['dtype'], values['sync_batch_norm']

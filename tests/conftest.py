@@ -57,8 +57,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     from gluon_mgpu.mxnet_setup import instructions
-    return (f'devices: {config.getoption("devices")}, seed: {config.getoption("seed")}, instructions: oneDNN up to '
-            f'{os.environ.get(instructions.ONEDNN_VARIABLE) or "the best"}, OpenBLAS {instructions.kernels() or "built in"}')
+    return (f'devices: {config.getoption("devices")}, seed: {config.getoption("seed")}, instructions: oneDNN '
+            f'{os.environ.get(instructions.ONEDNN_VARIABLE) or "all"}, OpenBLAS {instructions.kernels() or "built in"}')
 
 
 @pytest.hookimpl(hookwrapper=True)

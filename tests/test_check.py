@@ -19,15 +19,14 @@ from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.base.machine import processor_flags
 from gluon_mgpu.check import __main__ as command_line
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
 from gluon_mgpu.networks.precision import Cast, conv2d
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.replicas import zero_grad
 from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.step import zero_grad
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import Trainer
-from gluon_mgpu.training.parameters import trainable
+from gluon_mgpu.parallel.trainer import Trainer, trainable
 
 K, LR = 3, 0.1
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -457,7 +456,7 @@ def test_bfloat16(image_batches, kvstore, ok):
                 nn.Dense(10))
         net.initialize(init=init.Xavier(), ctx=devices)
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR}, kvstore=kvstore)
-        return hybridized(net, used_once=True), hybridized(LOSS), trainer  # as in the chapter
+        return HybridizedBlock(net, used_once=True), hybridized(LOSS), trainer  # as in the chapter
     report = check_data_parallel(make, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
     assert report.ok is ok, report
     assert 'in its own dtype' in report.title

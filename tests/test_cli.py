@@ -123,6 +123,8 @@ def test_flags_out_of_range(flags, message, capsys):
     (['--dataset', 'fashion-mnist', '--data-dir', 'no-such-folder'], 'no-such-folder'),
     (['--dataset', 'glyphs', '--train-size', '60001'], '60001'),
     (['--num-epochs', '3', '--warmup-epochs', '3'], 'warmup_epochs 3: must be less than num_epochs 3'),
+    (['--num-epochs', '35792', '--dataset', 'glyphs', '--batch-size', '1'],
+     '--num-epochs 35792: must be an integer from 1 to 35791'),  # with 60000 batches in each, 2**31 - 1 at most
     (['--batch-size', '4', '--accumulate', '5'], 'accumulate 5: must be at most batch_size 4'),
 ])
 @pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
@@ -271,6 +273,22 @@ def test_odd_names_of_folders(tmp_path, capsys, monkeypatch, on_devices):
     assert (tmp_path / 'home/x/history.csv').exists()
 
 
+@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+def test_a_signal_before_the_first_batch(chapter, tmp_path, capsys, monkeypatch, on_devices):
+    """ResNet-18 has no parameters yet. The printed command starts the run."""
+    class Send(Callback):
+        def train_begin(self, run):
+            signal.raise_signal(signal.SIGTERM)
+
+    out, flags = tmp_path / 'run', ['--train-size', '6', '--batch-size', '4', '--num-epochs', '1', '--no-plot']
+    with monkeypatch.context() as patch:
+        patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [Send()])
+        assert chapter.main([*SMALL, *on_devices, *flags, '--out-dir', str(out)]) == 143
+    stopped, _, command = capsys.readouterr().err.partition('; resume with: ')
+    assert stopped.endswith(': stopped before the first batch')
+    assert chapter.main(shlex.split(command)[3:]) == 0 and len(history(out)) == 1
+
+
 def test_a_signal_during_export_is_too_late(tmp_path, monkeypatch, on_devices):
     """Otherwise the other workers would fail while worker 0 writes the model."""
     write = cli.write_chapter
@@ -404,7 +422,7 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path, on_devices):
         err = process.stderr.read()
     assert process.returncode == 130
     assert re.search(rf'^scratch: stopped (after|in) epoch \d.*; '
-                     rf'resume with: python -m gluon_mgpu.scratch --resume {out}$', err, re.M)
+                     rf'resume with: python -m gluon_mgpu.scratch --resume auto --out-dir {out}$', err, re.M)
     assert 'Traceback' not in err
     assert len(history(out)) >= 2
     assert (out / 'accuracy.png').exists()

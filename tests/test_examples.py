@@ -15,6 +15,7 @@ from slow import slow
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss
 
@@ -280,8 +281,8 @@ def test_one_step__is_a_training_step(example, device_list, num_devices):
     scratch.train_batch(X, y, wanted, devices[:1], lr=0.1)
     for params_of_one in (*device_params, *alone):
         # float32, sums in another order
-        assert abs(params_of_one.flat.asnumpy() - wanted[0].flat.asnumpy()).max() < 1e-6
-    assert abs(wanted[0].flat.asnumpy() - get_params(params, devices[0]).flat.asnumpy()).max() > 1e-3
+        assert example.largest_difference([wanted[0], params_of_one]) < 1e-6
+    assert example.largest_difference([wanted[0], params]) > 1e-3
 
 
 @pytest.mark.slow
@@ -457,12 +458,17 @@ def test_book_tryouts__parameters_exist_on_their_devices_only(example, device_li
     assert [example.exists_on(weight, device) for device in (*devices, elsewhere)] == [True, True, False]
 
 
-def assert_equals_the_chapter_on_one_device(example, chapter, device, rows, lr):
+def assert_equals_the_chapter_on_one_device(example, chapter, device, rows, lr, settings=dict):
     """Check that the losses are exactly equal: the code for several devices does not change those of one."""
     losses = importlib.import_module('one_device').losses
-    of_chapter = losses(lambda *args, **rest: chapter.train(1, *args, devices=[device], **rest), rows, lr)
-    assert losses(lambda *args, **rest: example.train(*args, devices=[device], **rest), rows, lr) == of_chapter
+
+    def train(function, *args):
+        return losses(lambda *given, **rest: function(*args, *given, devices=[device], **settings(), **rest), rows, lr)
+
+    of_chapter = train(chapter.train, 1)
+    assert train(example.train) == of_chapter
     assert of_chapter[0] > of_chapter[1]  # it learns
+    return of_chapter
 
 
 def test_one_device__equals_the_chapter(example, devices):
@@ -478,5 +484,27 @@ def test_one_device__few_rows(example, device_list, num_rows):
 
 
 @pytest.mark.slow
-def test_one_device_concise__equals_the_chapter(example, devices):
-    assert_equals_the_chapter_on_one_device(example, concise, devices[0], 64, lr=0.02)
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_one_device_concise__equals_the_chapter(dtype, example, devices):
+    try:
+        check_dtype(dtype, devices[:1])
+    except ValueError as error:
+        pytest.skip(str(error))
+    assert_equals_the_chapter_on_one_device(example, concise, devices[0], 64, 0.02, lambda: {'dtype': dtype})
+
+
+def test_one_device_concise__settings(example, devices):
+    """Each setting has the same effect as in the chapter, or is refused."""
+    def losses(**settings):
+        def with_net():
+            net = gluon.nn.HybridSequential()
+            net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
+            return {'net': net, **settings}
+        return assert_equals_the_chapter_on_one_device(example, concise, devices[0], 64, 0.02, with_net)
+
+    settings = {'momentum': 0.9, 'weight_decay': 0.5, 'label_smoothing': 0.1, 'seed': 1, 'sync_batch_norm': True}
+    found = [losses(), *(losses(**{name: value}) for name, value in settings.items())]
+    assert len({*map(tuple, found)}) == len(found) - 1  # without batch norm, the last one has no effect
+    for invalid in ({'accumulate': 2}, {'dtype': 'float16'}):
+        with pytest.raises(ValueError, match=f'^{next(iter(invalid))} '):
+            losses(**invalid)

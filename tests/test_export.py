@@ -1,8 +1,10 @@
 """Runs and networks as ONNX models: onnxruntime and PyTorch predict the same as MXNet."""
+import contextlib
 import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -26,7 +28,9 @@ from gluon_mgpu.load_run import load_run, trained_network
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, assign, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.training.parameters import by_name, statistics, trainable
+from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.training.callback import Callback
+from gluon_mgpu.training.parameters import by_name, statistics
 
 REPO = Path(__file__).parents[1]
 REAL = REPO.parent / 'shared/data'
@@ -185,10 +189,30 @@ def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
     status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
     assert status == 2 and out[-1].startswith('test acc: ')
     assert err == ['scratch: cannot write a.onnx (No space left on device); the run is complete; export it '
-                   "with: python -m gluon_mgpu.export 'my run' --out a.onnx"]
+                   "with: python -m gluon_mgpu.export 'my run/checkpoint-00000006.safetensors' --out a.onnx"]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    assert export.main(['my run', '--out', 'a.onnx']) == 0
+    assert export.main([*shlex.split(err[0].partition('gluon_mgpu.export ')[2])]) == 0
+
+
+def test_a_full_disk_before_the_end(chapter, full_disk, tmp_path):
+    """The newest checkpoint is of an earlier epoch, which must not be exported as the result of the run."""
+    class FullInEpoch2(Callback):
+        def epoch_trained(self, run):
+            if len(run.history) == 1:
+                disk.enter_context(full_disk())
+
+    train = ['--num-epochs', '2', '--export', 'a.onnx']
+    with contextlib.ExitStack() as disk, pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [FullInEpoch2()])
+        status, _, err = chapter(scratch, *train, '--out-dir', 'my run')
+    assert status == 2 and [path.name for path in checkpoints('my run')] == ['checkpoint-00000006.safetensors']
+    problem, _, command = err[-1].rpartition(': python -m gluon_mgpu.scratch ')
+    assert problem == ('scratch: cannot write a.onnx (No space left on device) or the final checkpoint: free some '
+                       'space, and train the rest again with')
+    assert not Path('a.onnx').exists() and chapter(scratch, *shlex.split(command), first=False)[0] == 0
+    resumed = Path('a.onnx').read_bytes()
+    assert chapter(scratch, *train, '--out-dir', 'b')[0] == 0 and Path('a.onnx').read_bytes() == resumed
 
 
 @pytest.mark.parametrize('module', [scratch, concise])

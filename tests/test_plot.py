@@ -1,5 +1,6 @@
 """Plots: their contents, and their display in notebooks."""
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -121,6 +122,14 @@ def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):
     accuracy_curve([Epoch(1, 1.0, 1.0, 0.5, 1.0)], tmp_path / 'accuracy.png', title)
     extent = figures[1].axes[0].title.get_window_extent()
     assert extent.x0 > 0 and extent.x1 < figures[1].bbox.x1 and extent.y1 < figures[1].bbox.y1
+
+
+def test_a_folder_whose_name_is_not_utf_8(tmp_path, figures, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [run_folder(Path(os.fsdecode(name)), ['cpu(0)'], [0.5]) for name in (b'a\xff', b'b')]
+    plot.compare_runs(runs, tmp_path / 'both.png')
+    axes, = figures[0].axes
+    assert axes.lines[0].get_label() == r'scratch, cpu(0) in a\udcff: 2.0 s per epoch'
 
 
 def test_a_full_disk_leaves_the_old_picture(tmp_path, full_disk, capsys):

@@ -83,31 +83,6 @@ def test_gradient_is_the_slope_of_numpys_loss(rng):
         assert float(device_params[i].grad[index]) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7)
 
 
-def test_a_parameter_is_written_into_and_not_replaced(devices):
-    params = scratch.get_params([np.ones((2, 3)), np.ones(2)], devices[0])
-    params[1] -= 0.5
-    params[0][:] = 2
-    assert params.flat.tolist() == [2] * 6 + [0.5] * 2
-    for i, value in ((0, np.zeros((2, 3))), (-1, np.zeros(2)), (slice(0, 1), [np.zeros((2, 3))])):
-        with pytest.raises(TypeError, match=r'cannot be replaced by another array.*: write into it, params\[i\]\[:\]'):
-            params[i] = value
-    assert params.flat.tolist() == [2] * 6 + [0.5] * 2
-
-
-@pytest.mark.parametrize('args', [(), ('add',)])
-def test_gradients_cannot_be_attached_again(args, devices):
-    """`train_batch` would not see the new gradient."""
-    params = scratch.get_params([np.ones((2, 3)), np.ones(2)], devices[0])
-    with pytest.raises(TypeError, match=r'^the parameters have gradients already, .*: to set one to zero, write'):
-        params[1].attach_grad(*args)
-
-
-@pytest.mark.parametrize('params', [[], [np.ones(2), np.ones(2, dtype='float64')]])
-def test_get_params_of_several_dtypes_or_none(params, devices):
-    with pytest.raises(ValueError, match=rf'^{len(params)} params of dtypes \[.*\]: must be arrays of one dtype'):
-        scratch.get_params(params, devices[0])
-
-
 def test_get_params_copies_to_the_device(devices):
     params = [np.array([1.0, 2.0])]
     copies = scratch.get_params(params, devices[1])

@@ -1,6 +1,7 @@
 """Tests of the declarations of settings, and of what follows from one."""
 import importlib.util
 import json
+import pickle
 from pathlib import Path
 
 import idx_files
@@ -56,6 +57,8 @@ def test_the_arguments_of_train():
     ('concise', {'dtype': 'int8'}, "dtype 'int8': must be one of float32, bfloat16, float16"),
     ('concise', {'sync_batch_norm': 'no'}, "sync_batch_norm 'no': must be True or False"),
     ('scratch', {'seed': None}, 'seed None: must be an integer of at least 0'),
+    ('scratch', {'lr': True}, 'lr True: must be a number above 0'),
+    ('scratch', {'run': 5}, 'run 5: must be a Run, such as'),
     ('scratch', {'accumulate': True}, 'accumulate True: must be an integer of at least 1'),
     ('scratch', {'devices': [mx.cpu(0)]}, 'num_gpus 2: must be 1, the number of devices'),
     ('scratch', {'run': Run(3), 'num_epochs': 2}, 'num_epochs 2: must be 3, as in run; leave it out'),
@@ -79,6 +82,15 @@ def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, mon
     assert [first + second for first, second in zip(labels(1, 0, 2), labels(1, 1, 2))] == whole
 
 
+@pytest.mark.parametrize('algorithm', ALGORITHMS)
+def test_devices_can_be_pickled(algorithm):
+    devices = Devices('cpu:0-1', 256, '3,1', parts=2, allreduce=algorithm)
+    assert devices == [mx.cpu(0), mx.cpu(1)]
+    copy = pickle.loads(pickle.dumps(devices))
+    attributes, copied = ({**vars(one), 'workers': None} for one in (devices, copy))
+    assert copy == devices and copied == attributes and copy.allreduce is ALGORITHMS[algorithm]
+
+
 def test_devices_keep_what_they_carry():
     devices = Devices([mx.cpu(0), mx.cpu(1)], 256, '3,1', parts=2, allreduce='ring')
     for chapter in CHAPTERS:
@@ -86,7 +98,7 @@ def test_devices_keep_what_they_carry():
         data = [(np.zeros((256, 1, 28, 28)), np.zeros(256))]
         setup = Setup(chapter, 2, 256, 0.1, {'devices': devices, 'data': (data, data)})
         assert (setup.devices, setup.devices.shares, setup.devices.parts) == (devices, (3, 1), 2)
-        assert setup.devices.algorithm is ALGORITHMS['ring'] and setup.devices.batch_size == 256
+        assert setup.devices.allreduce is ALGORITHMS['ring'] and setup.devices.batch_size == 256
 
 
 def two_workers():

@@ -25,11 +25,10 @@ from common import part_of, read_flags
 
 from gluon_mgpu import Timer, concise, scratch
 from gluon_mgpu.mxnet_setup.compat import init, npx
-from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.trainer import Trainer
-from gluon_mgpu.training.parameters import copies, statistics, trainable
+from gluon_mgpu.parallel.data_parallel import data_parallel
+from gluon_mgpu.training.parameters import copies, statistics
 
 
 def lenet_on(devices: list) -> tuple:
@@ -43,8 +42,7 @@ def resnet18_on(devices: list) -> tuple:
     """Return ResNet-18 on the devices, and a function that trains it on one batch."""
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-    net = hybridized(net, used_once=True)
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, move_gradients=net)
+    net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1})
     return net, lambda X, y: concise.train_batch(X, y, net, cross_entropy, trainer, devices)
 
 

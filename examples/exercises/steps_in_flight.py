@@ -47,7 +47,7 @@ def train(devices: list, device_params: list, batches, limit: int) -> None:
     in_flight: deque = deque()
     for X, y in batches:
         train_batch(X, y, device_params, devices, 0.1)
-        in_flight.append([params.flat[:1].copy() for params in device_params])  # ready when the step has ended
+        in_flight.append([params[-1].copy() for params in device_params])  # ready when the step has ended
         if len(in_flight) > limit >= 0:
             for copy in in_flight.popleft():
                 copy.wait_to_read()
@@ -68,7 +68,7 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
     ended = timer.stop()
     npx.waitall()
     done, more = timer.stop(), memory('VmHWM') - before
-    digest = hashlib.sha256(device_params[0].flat.asnumpy().tobytes()).hexdigest()
+    digest = hashlib.sha256(b''.join(param.asnumpy().tobytes() for param in device_params[0])).hexdigest()
     if args['out']:
         out, name = Path(args['out']), limit if limit >= 0 else 'unlimited'
         out.parent.mkdir(parents=True, exist_ok=True)

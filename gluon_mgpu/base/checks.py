@@ -56,8 +56,9 @@ def positive(name: str, value: float | str) -> float:
 
 
 def _number(name: str, value: float | str, is_valid: Callable[[float], bool], rule: str) -> float:
+    is_bool = isinstance(value, bool) or str(getattr(value, 'dtype', '')) == 'bool'
     try:
-        number = float(value)
+        number = math.nan if is_bool else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not is_valid(number) or number == math.inf:

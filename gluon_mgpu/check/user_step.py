@@ -15,7 +15,6 @@ import numpy
 
 from ..mxnet_setup.compat import assign, children, gluon, mx, np
 from ..networks.hybridize import unwrapped
-from ..parallel.flat import FlatParams
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, seed_all
 
@@ -168,8 +167,6 @@ def _cast(value: Any, dtype: str | None) -> None:
         pass
     elif isinstance(value, gluon.Block):
         value.cast(dtype)
-    elif isinstance(value, FlatParams):
-        FlatParams.__init__(value, [part.astype(dtype) for part in value], value.flat.ctx)
     elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
         copy = value.astype(dtype)
         if value.grad is not None:

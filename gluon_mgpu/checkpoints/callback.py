@@ -40,7 +40,14 @@ class CheckpointCallback(Callback):
     require : bool
         End the run with `JobError` if a checkpoint cannot be written.
     resume_command : str
-        Command that resumes the run, for the message of `save_on_stop`.
+        Command that resumes or starts the run, for the message of `save_on_stop`.
+
+    Attributes
+    ----------
+    last : Path or None
+        The newest complete checkpoint, on rank 0.
+    problem : str
+        Why a newer one could not be written; '' if it was, or if a warning has said so and the run continues.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
@@ -49,8 +56,8 @@ class CheckpointCallback(Callback):
         self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
         self.resume, self.require, self.resume_command = resume, require, resume_command
-        self._problem = ''              # why the last checkpoint could not be written, until reported
-        self._last: Path | None = None  # newest complete checkpoint
+        self.problem = ''
+        self.last: Path | None = None
 
     def train_begin(self, run: Run) -> None:
         """Remove the temporary files of a killed process, and load the checkpoint to resume from.
@@ -73,13 +80,13 @@ class CheckpointCallback(Callback):
                 run.restore(metadata.get('run', {}))
             except ValueError as error:
                 raise CheckpointError(f'{self.resume}: {error}') from None
-            self._last = Path(self.resume)
+            self.last = Path(self.resume)
 
     def epoch_begin(self, run: Run) -> None:
         """Warn if the last checkpoint could not be written."""
-        if self._problem:
-            run.warn(f'{self._problem}; the run continues')
-        self._problem = ''
+        if self.problem:
+            run.warn(f'{self.problem}; the run continues')
+        self.problem = ''
 
     def batch_end(self, run: Run) -> None:
         """Write a checkpoint every `every` steps."""
@@ -93,15 +100,17 @@ class CheckpointCallback(Callback):
 
     def train_end(self, run: Run) -> None:
         """Warn if the last checkpoint could not be written."""
-        if self._problem:
-            run.warn(self._problem)
+        if self.problem:
+            run.warn(self.problem)
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
-        """Write a last checkpoint, and return a `Stopped` that says how to resume."""
-        self._save(run)
+        """Write a last checkpoint, unless no batch was trained, and return a `Stopped` that says how to resume."""
+        if run.num_steps:  # before the first batch, the network may have no parameters yet
+            self._save(run)
         # Workers above rank 0 know no checkpoint; their line is not printed
-        advice = f'resume with: {self.resume_command}' if self.resume_command and self._last else ''
-        return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self._problem, advice))))
+        can_resume = self.resume_command and (self.last or not run.num_steps)
+        advice = f'resume with: {self.resume_command}' if can_resume else ''
+        return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self.problem, advice))))
 
     def _save(self, run: Run) -> None:
         """Wait for the devices, and write a checkpoint; a failure is reported later, unless `require` is set."""
@@ -114,14 +123,14 @@ class CheckpointCallback(Callback):
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
-        self._problem = ''
+        self.problem = ''
         try:
             self._write(snapshot, {'run': run.state(), 'config': self.config})
         except OSError as error:
-            last = f'the newest one is {self._last.name}' if self._last else 'there is no earlier one'
-            self._problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
+            last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
+            self.problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
             if self.require:
-                raise JobError(self._problem) from None
+                raise JobError(self.problem) from None
 
     def _write(self, snapshot: Snapshot, metadata: dict) -> None:
         """Write a checkpoint and remove old ones."""
@@ -129,7 +138,7 @@ class CheckpointCallback(Callback):
         path = self.folder / f'checkpoint-{steps:08}.safetensors'
         self._same_folder.check()
         checkpoint.write(path, snapshot, metadata)
-        self._last = path
+        self.last = path
         self._same_folder.check()  # again, because writing takes time
         # Keep this file and those before it, NUM_KEPT in all. Files with more steps are damaged or renamed; leave them
         older = [other for other in checkpoints(self.folder) if steps_in_name(other) < steps]
@@ -142,4 +151,4 @@ def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
     if num_batches := run.state()['num_batches']:
         return f'in epoch {len(run.history) + 1} after {num_batches} batches'
-    return f'after epoch {len(run.history)}'
+    return f'after epoch {len(run.history)}' if run.history else 'before the first batch'

@@ -21,7 +21,6 @@ from ..base.program import BAD_INPUT, JobError, warn
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
 from ..mxnet_setup.installation import how_to_get_horovod
-from ..parallel.flat import flattened
 from ..parallel.workers import Workers
 from . import launchers
 from .watch import BEAT, Watchdog
@@ -144,7 +143,7 @@ class HorovodWorkers(Workers):
             # Without batch norm's running statistics: each worker has its own, possibly from a checkpoint
             trainable = [p.data() for p in params if p.grad_req != 'null']
         else:
-            all_params, trainable = net[0], flattened(net[0])
+            all_params = trainable = net[0]
         self.check_equal({f'parameter {i}': f'{array.shape} {array.dtype}' for i, array in enumerate(all_params)})
         # Through the host, because Horovod cannot read weights that oneDNN has put into its own memory layout
         for array, value in zip(trainable, self.on_rank_0(lambda: [param.asnumpy() for param in trainable])):

@@ -13,7 +13,7 @@ from .installation import BUILDS
 mx = runtime.load_mxnet()  # first, because it reports missing software in one line
 
 import numpy  # noqa: E402
-from mxnet import autograd, gluon, init, np, npx  # noqa: E402, F401 (for other modules)
+from mxnet import autograd, engine, gluon, init, np, npx  # noqa: E402, F401 (for other modules)
 from mxnet.ndarray.ndarray import _new_alloc_handle  # noqa: E402, F401
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])
@@ -53,6 +53,11 @@ graph_from_json = mx.sym.load_json if MXNET_MAJOR < 2 else mx.sym.fromjson
 def children(block: gluon.Block) -> dict:
     """Return the layers that are direct children of a block, by name."""
     return {name: child() if isinstance(child, weakref.ref) else child for name, child in block._children.items()}
+
+
+def trainer_devices(trainer: gluon.Trainer) -> list:
+    """Return the devices that a Trainer's parameters were on when it was made."""
+    return trainer._contexts if MXNET_MAJOR < 2 else trainer._devices
 
 
 def compute_capabilities() -> tuple:

@@ -22,7 +22,7 @@ from .tracing import leaves, structure, trace_block, trace_function
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
 
 
-def hybridized(network: Callable, used_once: bool = False) -> Callable:
+def hybridized(network: Callable) -> Callable:
     """Return a callable that runs `network` as one operator; `network` itself does not change.
 
     The network is traced at the first call in training and at the first in evaluation, and again for another number of
@@ -36,10 +36,6 @@ def hybridized(network: Callable, used_once: bool = False) -> Callable:
         An initialized block of arrays, or a function of arrays and lists of arrays; either returns one array. A
         function may only call functions of ``mxnet.np`` and ``mxnet.npx`` and methods of arrays. It must not ask for
         shapes (use ``-1`` in a reshape). Its ``npx.relu`` returns 0 for NaN.
-    used_once : bool
-        Promise, for a block, that the parameters on a device occur once in each backward pass: one call, and nothing
-        else such as a penalty on the weights or ``autograd.grad``. Their gradients are then written without a copy,
-        which is faster. If the promise is broken, they can be lost, without an error.
 
     Returns
     -------
@@ -49,7 +45,7 @@ def hybridized(network: Callable, used_once: bool = False) -> Callable:
         itself: call ``npx.waitall()`` before reading them.) For a block, it also has `collect_params`.
     """
     if isinstance(network, gluon.HybridBlock):
-        return HybridizedBlock(network, used_once)
+        return HybridizedBlock(network)
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
@@ -72,7 +68,12 @@ def unwrapped(net: Any) -> Any:
 
 
 class HybridizedBlock:
-    """Hybridized block. At each call, it passes the parameters on the device of the arguments to the operator."""
+    """Hybridized block. At each call, it passes the parameters on the device of the arguments to the operator.
+
+    `used_once` promises that the parameters on a device occur once in each backward pass: one call, and nothing else
+    such as a penalty on the weights or ``autograd.grad``. Their gradients are then written without a copy, which is
+    faster. If the promise is broken, they can be lost, without an error; see `data_parallel`.
+    """
 
     def __init__(self, block: gluon.HybridBlock, used_once: bool = False):
         self.block, self._used_once = block, used_once

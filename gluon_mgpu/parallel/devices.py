@@ -1,10 +1,13 @@
 """Devices that train together, with everything that does not change the result of a step."""
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..base.checks import integer
+from ..devices.lists import parse_devices
 from .allreduce import allreduce_algorithm, star
 from .split import check_shares
 from .workers import Workers
@@ -18,7 +21,8 @@ class Devices(list):
 
     Parameters
     ----------
-    devices : iterable of mx.Context
+    devices : iterable of mx.Context, or str
+        Text is as for `parse_devices`, such as ``'gpu:0-3'``.
     batch_size : int, optional
         Divisor of the summed gradient; by default the number of rows of the batch, as in the book. With the rows of a
         full batch, each image has the same weight in an epoch; otherwise those of a short last batch count more.
@@ -26,31 +30,59 @@ class Devices(list):
         Relative speeds of the devices, such as ``[3, 1]`` or ``'3,1'``; see `split_and_load`.
     parts : int
         Train each batch in this many parts, which needs less memory; see `in_parts`.
-    allreduce : callable or str
-        Sums a list of arrays, one per device, in place; or a name in `parallel.allreduce.ALGORITHMS`.
+    allreduce : callable or str, optional
+        Sums a list of arrays, one per device, in place; or a name in `parallel.allreduce.ALGORITHMS`. By default, that
+        of the function that uses these devices: in `scratch`, the chapter's own.
     workers : Workers, optional
         The processes that train together, whose gradients are summed as well; by default this one alone.
     """
 
-    def __init__(self, devices: Iterable, batch_size: int | None = None, shares: Sequence[float] | str | None = None,
-                 parts: int = 1, allreduce: Callable | str = star, workers: Workers | None = None):
-        super().__init__(devices)
+    def __init__(self, devices: Iterable | str, batch_size: int | None = None,
+                 shares: Sequence[float] | str | None = None, parts: int = 1,
+                 allreduce: Callable | str | None = None, workers: Workers | None = None):
+        super().__init__(parse_devices(devices) if isinstance(devices, str) else devices)
         self.batch_size = None if batch_size is None else integer('batch_size', batch_size, minimum=1)
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)
         self.workers = workers or Workers()
-        self.algorithm = allreduce_algorithm(allreduce)
+        self._algorithm = None if allreduce is None else allreduce_algorithm(allreduce)
+        # Sums a list of arrays, one per device, over all devices of all workers, in place
+        self.allreduce: Callable = self.workers.extend_allreduce(self._algorithm or star)
 
-    @property
-    def allreduce(self) -> Callable:
-        """The allreduce over all devices of all workers."""
-        return self.workers.extend_allreduce(self.algorithm)
+    def adapted(self, allreduce: Callable, **changes: Any) -> Devices:
+        """Return a copy with other attributes, and with this allreduce if these devices have none of their own."""
+        devices = copy.copy(self)
+        vars(devices).update(changes)
+        devices._algorithm = self._algorithm or allreduce
+        devices.allreduce = devices.workers.extend_allreduce(devices._algorithm)
+        return devices
 
     def divisor(self, X: Any) -> int:
         """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0."""
-        return self.batch_size or integer('batch_size', len(X), minimum=1)
+        divisor = self.batch_size or len(X)
+        if divisor == 0:
+            raise ValueError('a batch of 0 rows: pass at least one row, or devices with a batch_size')
+        return divisor
 
 
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
-    """Return `Devices` as they are; give a plain list of devices equal shares, one part and this allreduce."""
-    return devices if isinstance(devices, Devices) else Devices(devices, allreduce=allreduce)
+    """Return `Devices` as they are; give a plain list equal shares and one part.
+
+    Both get `allreduce` if they have none of their own.
+    """
+    if not isinstance(devices, Devices):
+        return _plain(tuple(devices), allreduce)
+    return devices if devices._algorithm else devices.adapted(allreduce)
+
+
+def check_same(what: str, found: Sequence, devices: Sequence) -> None:
+    """Raise ValueError unless two lists have the same devices in the same order. `what` begins the message."""
+    if found != devices:
+        raise ValueError(f'{what} {found}, but the step is on {list(devices)}: use the same devices for both; make the '
+                         'Trainer after the network is initialized')
+
+
+@lru_cache(maxsize=64)
+def _plain(devices: tuple, allreduce: Callable) -> Devices:
+    """Return `Devices` for a plain list, the same in each step."""
+    return Devices(devices, allreduce=allreduce)

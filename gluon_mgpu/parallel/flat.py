@@ -1,41 +1,7 @@
-"""The parameters of a device in one array, and their gradients in another: one operation per sum or update."""
+"""The gradients of a device in one array: one operation per sum."""
 from __future__ import annotations
 
-from ..mxnet_setup.compat import Context, autograd, np
-
-
-class FlatParams(list):
-    """Copies of parameters of one dtype on a device, with gradients attached: a list of parts of one array, `flat`.
-
-    Changing ``flat`` changes the parameters, and ``flat.grad`` contains all gradients.
-    """
-
-    def __init__(self, params: list, device: Context):
-        params = list(params)
-        dtypes = sorted({str(param.dtype) for param in params})
-        if len(dtypes) != 1:
-            raise ValueError(f'{len(params)} params of dtypes {dtypes}: must be arrays of one dtype, at least one')
-        self.flat = np.concatenate([p.as_in_ctx(device).reshape(-1) for p in params])
-        self.flat.attach_grad()
-        super().__init__(_views(self.flat, params))
-        autograd.mark_variables(self, _views(self.flat.grad, params))
-        for p in self:
-            p.attach_grad = _raise_attached
-
-    def __setitem__(self, i, value):
-        if value is not self[i]:  # params[i] -= ... changes the array in place, and is fine
-            raise TypeError('a parameter cannot be replaced by another array, because all parameters are parts of one: '
-                            'write into it, params[i][:] = value')
-
-
-def _raise_attached(*args, **kwargs) -> None:
-    raise TypeError('the parameters have gradients already, parts of one array: to set one to zero, write into it, '
-                    'param.grad[:] = 0')
-
-
-def flattened(params: list) -> list:
-    """Return ``[params.flat]`` for `FlatParams`, which holds all parameters; return other lists as they are."""
-    return [params.flat] if isinstance(params, FlatParams) else params
+from ..mxnet_setup.compat import autograd, np
 
 
 def flatten_gradients(params: list) -> list:

@@ -1,7 +1,7 @@
 """Split arrays over devices."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -42,7 +42,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     if k > 1:
         check_omp_threads(devices)
     data = _from_numpy(data) if isinstance(data, numpy.ndarray) else data.as_np_ndarray()
-    rows = [shard_rows(n, i, k) for i in range(k)] if shares is None else _rows(n, check_shares(shares, devices)[:k])
+    rows = _rows(n, k, None if shares is None else check_shares(shares, devices)[:k])
     return [data[rows[i]].as_in_ctx(device) for i, device in enumerate(devices[:k])]
 
 
@@ -68,8 +68,10 @@ def check_rows(X: Any, y: Any = None) -> None:
 def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> tuple[float, ...]:
     """Return shares, possibly text such as ``'3,1'``, as numbers.
 
-    Raises ValueError unless there is one for each device and all are above 0.
+    Raises ValueError unless there is one for each device, in a definite order, and all are above 0.
     """
+    if isinstance(shares, (Set, Mapping, bytes)):
+        raise ValueError(f'shares {shares!r}: must be a list of numbers, in the order of the devices')
     numbers: Any = shares.split(',') if isinstance(shares, str) else shares if hasattr(shares, '__len__') else [shares]
     if len(numbers) != len(devices):
         raise ValueError(f'shares {",".join(map(str, numbers))}: must be one number for each of {list(devices)}')
@@ -77,10 +79,12 @@ def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> t
 
 
 @lru_cache(maxsize=64)
-def _rows(n: int, shares: tuple[float, ...]) -> list[slice]:
-    """Return each device's rows, at least one: each further row goes to the device that would finish it first."""
-    sizes = [1] * len(shares)
-    for _ in range(n - len(shares)):
+def _rows(n: int, k: int, shares: tuple[float, ...] | None) -> list[slice]:
+    """Return the rows of each device, at least one: as evenly as possible, or by the shares of `k` devices."""
+    if shares is None:
+        return [shard_rows(n, i, k) for i in range(k)]
+    sizes = [1] * k
+    for _ in range(n - k):  # each further row goes to the device that would finish it first
         sizes[min(range(len(shares)), key=lambda i: (sizes[i] + 1) / shares[i])] += 1
     return [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes)]
 

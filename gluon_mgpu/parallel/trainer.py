@@ -8,8 +8,9 @@ from __future__ import annotations
 from operator import is_
 from typing import Any
 
-from ..mxnet_setup.compat import gluon, mx
+from ..mxnet_setup.compat import gluon, mx, trainer_devices
 from .allreduce import star
+from .devices import check_same
 from .flat import flatten_gradients
 
 # Limits of one multi_sgd_update: the number of parameters, and the size of the smallest relative to the largest (the
@@ -19,13 +20,26 @@ MAX_AT_ONCE, MIN_RELATIVE_SIZE = 60, 0.5
 REFUSED = {'LARS', 'LBSGD', 'Nadam', 'SGLD'}
 
 
+def trainable(net: Any) -> list:
+    """Return the parameters of a Gluon network that have gradients, as a Trainer should get them.
+
+    The book passes all parameters. At its first step, a Trainer then copies batch norm's running statistics from the
+    first device to the others. It does not wait for those of a hybridized network, and occasionally restores the values
+    from before the first batch.
+    """
+    # MXNet 2 lists a parameter that several layers share once for each layer
+    params = {id(param): param for param in net.collect_params().values()}.values()
+    return [param for param in params if param.grad_req != 'null']
+
+
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
     With several dtypes, the calls are not fewer; with another optimizer than SGD, ``ignore_stale_grad`` or
-    ``contrib.amp``, only the sums can be. With SGD, it raises no error for a gradient that no backward pass has
-    renewed. Raises ValueError on several devices for another `kvstore` than 'device' and 'local', and for the
-    optimizers in `REFUSED`. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
+    ``contrib.amp``, only the sums can be. Raises ValueError on several devices for another `kvstore` than 'device' and
+    'local', and for the optimizers in `REFUSED`; in a step, if the parameters are no longer on the devices that they
+    were on when the Trainer was made, and, where ``gluon.Trainer`` raises UserWarning, if no backward pass has written
+    a gradient since the last step. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
 
     Parameters
     ----------
@@ -52,7 +66,19 @@ class Trainer(gluon.Trainer):
         self._gradients: list = []  # those in the groups
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
 
+    def load_states(self, fname: str) -> None:
+        """Load what `save_states` has written, possibly on other devices, as ``gluon.Trainer``; blocks."""
+        super().load_states(fname)
+        # The optimizer counts updates for each device. It would begin at 0 on devices that the file does not know
+        optimizer = self._optimizer
+        counts = max(optimizer._all_index_update_counts.values(), key=len)
+        ids = {0, *(device.device_id for device in trainer_devices(self))}
+        optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in ids}
+        optimizer._index_update_count = optimizer._all_index_update_counts[0]
+
     def _allreduce_grads(self) -> None:
+        for param in self._params:
+            check_same(f'{param.name} is on', param.list_ctx(), trainer_devices(self))
         if self._moves() and self._group():
             star(self._flat)  # the key-value store would keep buffers for gradients that are no longer used
         else:
@@ -64,6 +90,7 @@ class Trainer(gluon.Trainer):
                 or hasattr(self, '_amp_loss_scaler') or not self._group()):
             super()._update(ignore_stale_grad)
             return
+        self._check_fresh()
         for number, groups in enumerate(self._groups):
             sgd._set_current_context(groups[0][1][0].context.device_id)  # as gluon.Trainer does
             for indices, *arrays in groups:
@@ -76,7 +103,16 @@ class Trainer(gluon.Trainer):
                     update, settings['momentum'] = mx.nd.multi_sgd_mom_update, sgd.momentum
                 update(*(array for of_one in zip(*arrays) for array in of_one), out=arrays[0], **settings)
                 for weight in arrays[0]:
-                    weight._fresh_grad = False  # for ``ignore_stale_grad``
+                    weight._fresh_grad = False
+
+    def _check_fresh(self) -> None:
+        """Raise ValueError if no backward pass has written a gradient since the last step."""
+        for indices, weights, _ in (group for groups in self._groups for group in groups):
+            for i, weight in zip(indices, weights):
+                if not weight._fresh_grad:
+                    raise ValueError(f'{self._params[i].name} on {weight.context}: no backward pass has written its '
+                                     'gradient since the last step; if the network does not always use it, call '
+                                     'step(..., ignore_stale_grad=True)')
 
     def _momenta(self, number: int, indices: list[int], weights: list) -> list:
         """Return the momentum of parameters on a device, from where gluon.Trainer keeps it; create it if missing."""

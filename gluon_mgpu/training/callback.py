@@ -1,6 +1,7 @@
 """Callbacks of a run: their base class, and early stopping."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..base.checks import integer
@@ -25,8 +26,9 @@ class Callback:
         """Called after the last batch of an epoch, before evaluation. The devices are idle."""
 
     def should_stop(self, run: Any) -> bool:
-        """Return True to make this epoch, the last in `run.history`, the last of the run; also called after a resume.
+        """Return True to make this epoch, the last in `run.history`, the last of the run.
 
+        Also called when a run is resumed, unless that is within an epoch.
         The run is complete if a callback of any worker returns True.
         """
         return False
@@ -36,6 +38,16 @@ class Callback:
 
     def train_end(self, run: Any) -> None:
         """Called once, when the run ends, also after an error or a signal; see `Run.close`."""
+
+
+def callback_list(callbacks: Any) -> list[Callback]:
+    """Return callbacks as a list: those of an iterable, a single one, or none for None; raise ValueError for others."""
+    given = callbacks if isinstance(callbacks, Iterable) else [] if callbacks is None else [callbacks]
+    found = [*given]  # a generator could be read only once
+    for callback in found:
+        if not isinstance(callback, Callback):
+            raise ValueError(f'callback {callback!r}: must be an object of a class derived from Callback')
+    return found
 
 
 class Patience(Callback):

@@ -70,18 +70,6 @@ def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
             param._finish_deferred_init()
 
 
-def trainable(net: Any) -> list:
-    """Return the parameters of a Gluon network that have gradients, as a Trainer should get them.
-
-    The book passes all parameters. At its first step, a Trainer then copies batch norm's running statistics from the
-    first device to the others. It does not wait for those of a hybridized network, and occasionally restores the values
-    from before the first batch.
-    """
-    # MXNet 2 lists a parameter that several layers share once for each layer
-    params = {id(param): param for param in net.collect_params().values()}.values()
-    return [param for param in params if param.grad_req != 'null']
-
-
 def statistics(net: Any) -> list[str]:
     """Return the names of the parameters without gradients, such as batch norm's running statistics."""
     return [name for name, param in _registered(net).items() if param.grad_req == 'null']

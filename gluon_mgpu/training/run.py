@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..base.checks import integer
 from ..base.files import SameFolder
 from ..base.program import Stopped
 from ..parallel.workers import Workers
-from .callback import Callback
+from .callback import Callback, callback_list
 from .epoch import CurrentEpoch, DivergenceError, check_num_epochs
 from .history import Epoch, summary, write_history
 from .parameters import first_non_finite, seed_all
@@ -55,10 +55,10 @@ class Run:
         See `Progress`.
     """
 
-    def __init__(self, num_epochs: int, quiet: bool = False, folder=None, callbacks: Sequence[Callback] = (),
-                 workers: Workers | None = None):
+    def __init__(self, num_epochs: int, quiet: bool = False, folder=None,
+                 callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)
-        self.workers, self.callbacks = workers or Workers(), callbacks
+        self.workers, self.callbacks = workers or Workers(), callback_list(callbacks)
         self.history: list[Epoch] = []
         self.num_steps, self.complete = 0, False
         self.net: Any = []  # no parameters, until `epochs` sets it
@@ -228,7 +228,9 @@ class Run:
 
     def _decide_whether_complete(self) -> None:
         """Set `complete`, equal on all workers; exchanges their signals as well."""
-        stop = bool(self.history) and any(callback.should_stop(self) for callback in self.callbacks)
+        # Resumed within an epoch, a run ends after it at the earliest, because the parameters are those of its middle
+        at_end = self.history and not self._epoch.num_batches
+        stop = bool(at_end) and any(callback.should_stop(self) for callback in self.callbacks)
         self.complete = any(self.workers.allgather(stop)) or len(self.history) == self.num_epochs
 
     def _stop_after_signal(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from itertools import count
+from numbers import Real
+from typing import Any
 
 from ..base.checks import SMALLEST, at_least_0, integer, positive
 
@@ -19,9 +21,10 @@ def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
     if isinstance(lr, mx.lr_scheduler.LRScheduler):
         lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
     for update in count(1):
-        rate = lr(update) if callable(lr) else lr
-        if rate is not None:
-            rate = at_least_0(f'the learning rate of update {update},', 0 if 0 < rate < SMALLEST else rate)
+        rate: Any = lr(update) if callable(lr) else lr
+        if lr is not None:
+            tiny = isinstance(rate, Real) and 0 < float(rate) < SMALLEST
+            rate = at_least_0(f'the learning rate of update {update},', 0 if tiny else rate)
         yield rate
 
 

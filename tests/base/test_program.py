@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 
+import numpy
 import pytest
 
 from gluon_mgpu.base import checks, machine
@@ -99,7 +100,7 @@ def test_invalid_integers(value):
         checks.integer('rows', value, minimum=0)
 
 
-@pytest.mark.parametrize('value', [0, -1, float('nan'), float('inf'), 10**400, 'x', None])
+@pytest.mark.parametrize('value', [0, -1, float('nan'), float('inf'), 10**400, 'x', None, True, numpy.True_])
 def test_numbers_that_are_not_above_0(value):
     with pytest.raises(ValueError, match='lr .*: must be a number above 0'):
         checks.positive('lr', value)

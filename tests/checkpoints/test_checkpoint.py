@@ -18,8 +18,8 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.trainer import Trainer
-from gluon_mgpu.training.parameters import by_name, copies, trainable
+from gluon_mgpu.parallel.trainer import Trainer, trainable
+from gluon_mgpu.training.parameters import by_name, copies
 
 OPTIMIZERS = {'sgd': ('sgd', {'learning_rate': 0.1}),
               'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-3}),

@@ -418,6 +418,13 @@ def test_fewer_epochs_than_the_run_has_started(program, tmp_path):
     assert not (tmp_path / 'a.onnx').exists()
 
 
+def test_too_many_epochs_do_not_spoil_the_run(program):
+    program.start('--num-epochs', 1)
+    line = error_of(program, '--resume', program.out, '--num-epochs', 10**9)
+    assert line == 'scratch: --num-epochs 1000000000: must be an integer from 1 to 536870911'  # with four batches each
+    assert program('--resume', program.out)[0] == 0
+
+
 @pytest.mark.parametrize('change', [{'chapter': None}, {'resumed': None}, {'lr': 'x'}, {'num_epochs': True},
                                     {'devices': 5}, {'devices': [5]}, {'seed': [1]}, {'quiet': 'x'}])
 def test_an_edited_configuration_is_rejected(change, program):

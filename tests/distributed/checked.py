@@ -11,7 +11,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
-from gluon_mgpu.training.parameters import trainable
+from gluon_mgpu.parallel.trainer import trainable
 
 
 def make(devices, workers):

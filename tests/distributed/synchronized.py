@@ -11,8 +11,9 @@ from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import by_name, trainable
+from gluon_mgpu.training.parameters import by_name
 
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
 CASES = {'small': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),

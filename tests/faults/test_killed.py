@@ -95,7 +95,7 @@ def test_the_first_signal_stops_the_run_cleanly(scratch_command, uninterrupted, 
         assert process.returncode == 128 + number, err
         assert 'Traceback' not in err
         found = re.fullmatch(r'scratch: stopped (in epoch \d+ after \d+ batches|after epoch \d+); resume with: '
-                             r'python (-m gluon_mgpu.scratch --resume \S+)', err.splitlines()[-1])
+                             r'python (-m gluon_mgpu.scratch --resume auto --out-dir \S+)', err.splitlines()[-1])
         assert found, err
         done = run([sys.executable, *found[2].split()])
         assert done.returncode == 0, done.stderr

@@ -10,10 +10,10 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks import static
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
 from gluon_mgpu.networks.static import MAX_OPERATORS, isolate
 from gluon_mgpu.networks.tracing import trace_function
-from gluon_mgpu.training.parameters import trainable
+from gluon_mgpu.parallel.trainer import trainable
 
 
 @hybridized
@@ -209,7 +209,7 @@ def test_a_block_gives_the_same_results_for_any_rows_recorded_or_not(devices, hy
     net = hybrid_net(devices)
     if hybridize_itself:
         net.hybridize()
-    fast = hybridized(net, used_once)
+    fast = HybridizedBlock(net, used_once)
     for n in (5, 2, 5, 1):
         for device in devices:
             X = np.random.normal(size=(n, 4), ctx=device)
@@ -316,7 +316,7 @@ def test_dropout_is_random_in_training_and_off_in_evaluation(devices):
 @pytest.mark.parametrize('used_once', [False, True])
 def test_a_block_initialized_again_or_cast_is_traced_again(devices, used_once):
     net, rows = hybrid_net(devices), numpy.random.normal(size=(5, 4))
-    fast, gradients = hybridized(net, used_once), []
+    fast, gradients = HybridizedBlock(net, used_once), []
     for dtype in ('float32', 'float32', 'float64'):
         net.initialize(init.Normal(1), ctx=devices, force_reinit=True)
         net.cast(dtype)
@@ -335,7 +335,7 @@ def test_a_block_initialized_again_or_cast_is_traced_again(devices, used_once):
 @pytest.mark.parametrize('used_once', [False, True])
 def test_gradients_are_written_to_the_current_arrays_of_a_parameter(devices, used_once):
     net, X = hybrid_net(devices), np.random.normal(size=(5, 4), ctx=devices[0])
-    fast = hybridized(net, used_once)
+    fast = HybridizedBlock(net, used_once)
     once = call_and_gradient(fast, net, X)[1]
     net[0].weight.grad_req = 'add'  # in new arrays
     for times in (1, 2):

@@ -6,7 +6,7 @@ import pytest
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize import HybridizedBlock
 from gluon_mgpu.networks.static import TESTED
 from gluon_mgpu.networks.tracing import trace_block
 
@@ -167,7 +167,7 @@ def check(net, shape, devices, rng, modes=('training', 'prediction'), attach_gra
         for param in params:
             param.grad_req = 'null' if param is frozen else 'write'
         for used_once in (False, True):
-            fast = hybridized(net, used_once)
+            fast = HybridizedBlock(net, used_once)
             for (mode, X), reference in zip(cases, expected):
                 for name, array in results(fast, net, X, mode).items():
                     numpy.testing.assert_allclose(array, reference[name], rtol=1e-3,  # float32
@@ -230,7 +230,7 @@ def test_other_operators_run_as_they_are(layers, used_once, devices, rng):
     net.add(*layers())
     net.initialize(init.Normal(0.5), ctx=devices)
     net(np.zeros((1, *IMAGE), ctx=devices[0]))
-    fast = hybridized(net, used_once)
+    fast = HybridizedBlock(net, used_once)
     for n in (3, 2):
         for device in devices[:2]:
             X = np.array(rng.normal(size=(n, *IMAGE)), dtype='float32', ctx=device)

@@ -205,8 +205,8 @@ def test_training_equals_training_with_star(name, k, device_list, rng):
         for X, y in batches:
             together = Devices(devices, allreduce=lambda data: calls.append(allreduce(data)))
             scratch.train_batch(*oracle.to_mx([X, y]), device_params, together, 0.2)
-        assert len(calls) == len(batches)
-        replicas = [p.flat.asnumpy() for p in device_params]
+        assert len(calls) == len(batches) * len(params)
+        replicas = [numpy.concatenate([p.asnumpy().reshape(-1) for p in replica]) for replica in device_params]
         assert all((replica == replicas[0]).all() for replica in replicas)
         return replicas[0]
 

@@ -71,6 +71,9 @@ def test_equal_shares_change_nothing(device_list):
 
 @pytest.mark.parametrize(('shares', 'message'), [
     ([1, 2, 3], 'shares 1,2,3: must be one number for each of '), ([], 'shares : must be one number for'),
+    ({3, 1}, 'shares {1, 3}: must be a list of numbers, in the order of the devices'),
+    ({1: 3, 0: 1}, 'shares {1: 3, 0: 1}: must be a list of numbers'),
+    (b'31', "shares b'31': must be a list of numbers"), ([True, True], 'share True: must be a number above 0'),
     ('3', 'shares 3: must be one number for'), (3, 'shares 3: must be one number for'),
     ([1, 0], 'share 0: must be a number above 0'),
     ([1, -1], 'share -1: must'), ([1, float('nan')], 'share nan: must'),

@@ -20,9 +20,9 @@ from gluon_mgpu.networks.resnet import Residual, resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import Trainer
+from gluon_mgpu.parallel.trainer import Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import by_name, statistics, trainable
+from gluon_mgpu.training.parameters import by_name, statistics
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn

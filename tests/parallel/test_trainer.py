@@ -12,11 +12,10 @@ from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.allreduce import star
-from gluon_mgpu.parallel.replicas import prepare_idle_devices, zero_grad
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer
+from gluon_mgpu.parallel.step import prepare_idle_devices, zero_grad
+from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import trainable
 
 MOVING = partial(Trainer, move_gradients=True)
 OWN_UPDATE = {'update_on_kvstore': False}  # of gluon.Trainer, as this Trainer always does

@@ -7,6 +7,7 @@ import pytest
 from history_csv import history
 
 from gluon_mgpu import scratch
+from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.find import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
@@ -64,6 +65,30 @@ def test_a_run_interrupted_before_its_end_stops_at_the_same_epoch(tmp_path):
     train(accuracies, CheckpointCallback(tmp_path), num_epochs=3)
     resumed = train(accuracies, CheckpointCallback(tmp_path, resume=checkpoints(tmp_path)[0]), Patience(2))
     assert len(whole.history) == len(resumed.history) == 4
+
+
+def test_a_run_resumed_within_an_epoch_ends_after_it(tmp_path):
+    """Its parameters are half-trained, and the accuracies are of earlier epochs."""
+    accuracies, data = iter([0.3, 0.2, 0.1]), [0, 0]
+
+    def train(run):
+        for _ in run.epochs([[np.zeros(1)]]):
+            for _ in run.batches(data):
+                run.record_losses([np.zeros(1)])
+            run.end_epoch(next(accuracies))
+        return run
+
+    class StopInEpoch3(Callback):
+        def batch_end(self, run):
+            if run.num_steps == 5:
+                raise Stopped(2)
+
+    checkpoint = CheckpointCallback(tmp_path, every=5)
+    with pytest.raises(Stopped):
+        train(Run(9, quiet=True, callbacks=[checkpoint, StopInEpoch3()]))
+    newest, = checkpoints(tmp_path)
+    resumed = train(Run(9, quiet=True, callbacks=[CheckpointCallback(tmp_path, resume=newest), Patience(1)]))
+    assert [epoch.test_acc for epoch in resumed.history] == [0.3, 0.2, 0.1] and resumed.num_steps == 6
 
 
 def test_all_workers_stop_if_the_callback_of_one_asks_for_it():

@@ -169,6 +169,24 @@ def test_callbacks():
         ('train_end', 0, 2)]
 
 
+@pytest.mark.parametrize('given', [lambda found: found[0], lambda found: (callback for callback in found), tuple])
+def test_callbacks_in_any_form(given):
+    callback = Recorder()
+    run = Run(num_epochs=1, quiet=True, callbacks=given([callback]))
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]]])
+        run.end_epoch(0.5)
+    assert [name for name, *_ in callback.calls] == ['epoch_begin', 'batch_end', 'epoch_trained', 'epoch_end',
+                                                     'train_end']
+
+
+def test_no_callbacks():
+    assert Run(1, callbacks=None).callbacks == Run(1).callbacks == []
+    for wrong in (5, print, Recorder, [Recorder], 'x'):
+        with pytest.raises(ValueError, match='^callback .*: must be an object of a class derived from Callback'):
+            Run(1, callbacks=wrong)
+
+
 def test_train_end_is_called_after_an_error():
     callback = Recorder()
     run = Run(num_epochs=2, quiet=True, callbacks=[callback])

@@ -190,7 +190,7 @@ def test_the_message_of_a_stopped_run(tmp_path):
         checkpoints = CheckpointCallback(folder, **advice)
         run = Run(2, quiet=True, callbacks=[checkpoints])
         for _ in run.epochs([[np.zeros(1)]]):
-            assert str(checkpoints.save_on_stop(run, 2)) == f'stopped after epoch 0{end}'
+            assert str(checkpoints.save_on_stop(run, 2)) == f'stopped before the first batch{end}'
             break
 
 

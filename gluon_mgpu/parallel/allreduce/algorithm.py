@@ -1,6 +1,7 @@
 """Parts of every allreduce algorithm: its traffic, counted, and its cost in a model. Imports without MXNet."""
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -70,6 +71,10 @@ class Algorithm:
 
     def __call__(self, data: list) -> Traffic:
         return self.run(data)
+
+    def __reduce__(self) -> tuple:
+        """Let pickle store the name. It would not find `run`, whose name in its module is that of this object."""
+        return pkgutil.resolve_name, (f'{self.run.__module__}:{self.run.__name__}',)
 
 
 def algorithm(cost: Callable[[int], Cost]) -> Callable[[Callable], Algorithm]:

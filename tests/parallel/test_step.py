@@ -1,10 +1,10 @@
-"""Training a batch in parts gives the gradient of the whole batch."""
+"""A training step in parts gives the gradient of the whole batch; its devices must fit."""
 import numpy
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, np
-from gluon_mgpu.parallel.accumulate import in_parts
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel import step
+from gluon_mgpu.parallel.devices import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.workers import Workers
 
@@ -25,7 +25,6 @@ def weights_on(devices):
     return [[w] for w in weights]
 
 
-@in_parts
 def backward(X, y, params, devices, calls=None):
     """The gradient of w in sum(w * x) is the sum of the rows of the device."""
     X_shards, y_shards = split_batch(X, y, devices)
@@ -35,6 +34,7 @@ def backward(X, y, params, devices, calls=None):
         ls = [(w * X_shard).sum(axis=1) for [w], X_shard in zip(params, X_shards)]
     for l in ls:
         l.backward()
+    step.prepare_idle_devices(params, X, devices)
     return ls
 
 
@@ -42,7 +42,7 @@ def rows_of_parts(num_rows, devices, **options):
     """Return the rows of each part on each device, where row i holds the number i."""
     calls = []
     X = np.arange(2 * num_rows, dtype='float32').reshape(-1, 2)
-    backward(X, np.arange(num_rows), weights_on(devices), Devices(devices, **options), calls)
+    step.in_parts(backward, X, np.arange(num_rows), weights_on(devices), Devices(devices, **options), calls)
     return calls
 
 
@@ -76,7 +76,7 @@ def test_gradients_are_sums_over_all_parts(num_rows, parts, device_list):
     devices = Devices(device_list(2), parts=parts)
     params = weights_on(devices)
     X = np.arange(2 * num_rows, dtype='float32').reshape(-1, 2)
-    ls = backward(X, np.zeros(num_rows), params, devices)
+    ls = step.in_parts(backward, X, np.zeros(num_rows), params, devices)
     assert sum(l.size for l in ls) == num_rows
     on_devices = [w.grad.asnumpy() for w, in params]
     assert sum(on_devices).tolist() == X.asnumpy().sum(axis=0).tolist()  # whole numbers: no rounding
@@ -90,18 +90,18 @@ def test_a_parameter_of_shape_0_on_a_device_without_rows(device_list):
         w.attach_grad()
         w.grad[()] = 7
 
-    @in_parts
     def scale(X, y, params, devices):
         with autograd.record():
             ls = [X_shard * w for X_shard, (w,) in zip(split_and_load(X, devices), params)]
         autograd.backward(ls)
+        step.prepare_idle_devices(params, X, devices)
         return ls
-    scale(np.array([3.0]), np.zeros(1), params, devices)
+    step.in_parts(scale, np.array([3.0]), np.zeros(1), params, as_devices(devices))
     assert [w.grad.item() for w, in params] == [3, 0]
 
 
 def test_the_gradients_of_a_worker_without_rows_are_zero(device_list):
     devices = Devices(device_list(1), parts=3, workers=of_three())
     params = weights_on(devices)
-    assert backward(np.zeros((0, 2)), np.zeros(0), params, devices) == []
+    assert step.in_parts(backward, np.zeros((0, 2)), np.zeros(0), params, devices) == []
     assert params[0][0].grad.tolist() == [0, 0]

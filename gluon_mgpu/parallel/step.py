@@ -1,0 +1,116 @@
+"""The parts of a training step on all devices that do not depend on the network.
+
+A network is a Gluon block, the result of `hybridized` or `SyncBatchNorm`, or lists of parameters, one per device.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..data.shards import shard_rows
+from ..mxnet_setup.compat import autograd, gluon, np, trainer_devices
+from ..networks.tracing import leaves
+from .devices import Devices, check_same
+from .split import check_rows, split_and_load
+from .sync_batch_norm import SyncBatchNorm
+
+
+def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
+    """Call ``backward(X, y, net, devices, *args)``, once or for each of ``devices.parts`` parts of a batch.
+
+    Parts need less memory. Afterwards, the gradients on each device are the sums over all parts. Returns the losses of
+    all parts; does not block.
+
+    `backward` computes the gradients on all devices and returns the losses. It must overwrite the gradients
+    (``grad_req='write'``), use every parameter, and end with `prepare_idle_devices`. The rows are cut as evenly as
+    possible, and into fewer parts if some device would get no rows. With several workers, there are always as many
+    parts, some possibly without rows, because all workers take part in the exchanges of each.
+    """
+    check_rows(X, y)
+    num_parts = devices.parts
+    if devices.workers.size == 1:
+        num_parts = min(num_parts, len(y) // len(devices))
+    if num_parts <= 1:
+        return backward(X, y, net, devices, *args)
+    ls: list = []
+    for at in [shard_rows(len(y), part, num_parts) for part in range(num_parts)]:
+        # g <- (gradient of this part) + (sum over the parts before)
+        sums = [g.copy() for g in gradients(net, devices)] if ls else []
+        ls += backward(X[at], y[at], net, devices, *args)
+        for g, so_far in zip(gradients(net, devices) if sums else (), sums):
+            g += so_far
+    return ls
+
+
+def forward(net: Callable, X_shards: list) -> list:
+    """Return the output of a Gluon network for each shard, while autograd records; does not block."""
+    return net.forward(X_shards) if isinstance(net, SyncBatchNorm) else [net(X_shard) for X_shard in X_shards]
+
+
+def backward(net: Callable, ls: list) -> None:
+    """Compute the gradients of all parameters from the losses of the shards; does not block.
+
+    In the book, ``l.backward()`` for each l. With synchronized batch norm, each l depends on the rows of all devices.
+    """
+    if isinstance(net, SyncBatchNorm):
+        net.backward(ls)
+    elif ls:
+        autograd.backward(ls)
+
+
+def gradients(net: Any, devices: list) -> list:
+    """Return the gradients on all devices that a backward pass overwrites (``grad_req='write'``); does not wait."""
+    if not hasattr(net, 'collect_params'):
+        return [param.grad for params in net for param in params]
+    params = {id(param): param for param in net.collect_params().values()}  # MXNet 2 lists a shared one several times
+    return [param.grad(device) for device in devices for param in params.values() if param.grad_req == 'write']
+
+
+def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
+    """Prepare the devices that got no rows of the batch `X` for the update, see `zero_grad`; does not block.
+
+    Their batch norm statistics are updated with the first row of `X`. (`SyncBatchNorm` has updated those of all.)
+    """
+    idle_devices = devices[len(X):]
+    if not idle_devices:
+        return
+    if not hasattr(net, 'collect_params'):
+        for gradient in gradients(net[len(X):], idle_devices):
+            gradient[()] = 0  # also for the shape ()
+        return
+    for device in idle_devices if len(X) and not isinstance(net, SyncBatchNorm) else ():
+        with autograd.record():
+            y_hat = net(*split_and_load(X[:1], [device]))
+        y_hats = leaves(y_hat)
+        autograd.backward(y_hats, [np.zeros_like(y_hat) for y_hat in y_hats])  # updates the statistics on MXNet 2
+    zero_grad(net, idle_devices)
+
+
+def zero_grad(net: gluon.Block, devices: list) -> None:
+    """Set the gradients of `net` on some of its devices to zero, in place; does not block.
+
+    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All are marked as written
+    by a backward pass, except those of layers that the other devices did not use in it. Otherwise Gluon's Trainer would
+    reject or skip them.
+    """
+    for gradient in gradients(net, devices):
+        gradient[()] = 0  # also for the shape ()
+    for param in net.collect_params().values():
+        if param.grad_req != 'null':
+            others = [param.data(device) for device in param.list_ctx() if device not in devices]
+            for device in devices:
+                param.data(device)._fresh_grad = all(data._fresh_grad for data in others)
+
+
+def check_params(device_params: list, devices: list) -> None:
+    """Raise ValueError unless there are parameters for each of `devices`, on it, with gradients attached."""
+    check_same('the parameters are on', [params[0].ctx for params in device_params], devices)
+    if any(params[0].grad is None for params in device_params):
+        raise ValueError('the parameters have no gradients: copy them with get_params(params, device)')
+
+
+def check_trainer(trainer: gluon.Trainer, devices: list) -> None:
+    """Raise ValueError unless a Trainer and its parameters are on `devices`, in the same order."""
+    check_same('the Trainer was made for', trainer_devices(trainer), devices)
+    for param in trainer._params:
+        check_same(f'{param.name} is on', param.list_ctx(), devices)

@@ -35,13 +35,13 @@ class BatchNorm(NamedTuple):
     fix_gamma: bool
 
 
-def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm], list[str], list[str], tuple | None]:
+def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm], list[str], list[str], Any]:
     """Cut an initialized block at its batch norms, except those with ``use_global_stats``, and behind each PReLU.
 
     `args` are the inputs for a batch on one device, to infer shapes. Returns the parts in the order in which they run,
-    the names of the network's inputs and outputs, and the `structure` of its result.
+    the names of the network's inputs and outputs, and the lists of its result, as from `trace_block`.
     """
-    graph, inputs, outputs_in_lists = trace_block(block, args)
+    graph, inputs, lists = trace_block(block, args)
     all_operators, results = operators_of(graph)
     params = {param.var().name: param for param in block.collect_params().values()}
     operators: list[Operator] = []  # of the present piece
@@ -65,7 +65,7 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
         if outputs:
             pieces.append(Piece(part, outputs))
         used.update(array for operator in part for array in operator.inputs)
-    return pieces[::-1], inputs, results, outputs_in_lists
+    return pieces[::-1], inputs, results, lists
 
 
 def _is_batch_norm(operator: Operator) -> bool:

@@ -102,10 +102,10 @@ class HybridizedBlock:
         return graph.arranged(graph.operator(args)(*args, *arrays))
 
     def _trace(self, args) -> TracedGraph:
-        symbol, names, outputs = trace_block(self.block, args)
+        symbol, names, lists = trace_block(self.block, args)
         params = {p.var().name: p for p in self.block.collect_params().values()}
         used = {name: params[name] for name in symbol.list_inputs() if name in params}
-        return TracedGraph(symbol, names, outputs, used, self._used_once)
+        return TracedGraph(symbol, names, lists, used, self._used_once)
 
     def _wait_for_statistics(self, graph: TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from ..mxnet_setup.compat import graph_from_json, mx
 
-
 NUMPY = type(mx.sym.var('x').as_np_ndarray())  # the kind of a graph that returns arrays of mx.np
 
 

@@ -37,13 +37,12 @@ TESTED = frozenset(OPERATORS.split())
 class TracedGraph:
     """The graph of a network in one mode, and its `MAX_OPERATORS` operators that were used last.
 
-    `names` are those of the arguments in the graph, `outputs` the `structure` of its result, `params` its parameters by
-    name.
+    `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its
+    parameters by name.
     """
 
-    def __init__(self, symbol: Any, names: list[str], outputs: tuple | None, params: dict | None = None,
-                 used_once: bool = False):
-        params, self._outputs = params or {}, outputs
+    def __init__(self, symbol: Any, names: list[str], lists: Any, params: dict | None = None, used_once: bool = False):
+        params, self._lists = params or {}, lists
         self._params = list(params.values())
         self._arrays_on: dict[Context, list] = {}  # values and gradients of the parameters, which the operators use
         statistics = symbol.list_auxiliary_states()
@@ -64,7 +63,7 @@ class TracedGraph:
 
     def arranged(self, results: Any) -> Any:
         """Return the results of the operator in such lists as the network does."""
-        return results if self._outputs is None else refill(self._outputs, iter(leaves(results)))
+        return results if self._lists is None else refill(self._lists, iter(leaves(results)))
 
     def arrays_on(self, device: Context) -> list | None:
         """Return the arrays of the parameters on a device; None if they or their gradients are others than at first."""

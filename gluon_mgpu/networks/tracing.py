@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from ..base.program import reason
@@ -18,23 +19,23 @@ def explain_errors(name: str) -> Iterator[None]:
         yield
     except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.base.MXNetError,
             mx.base.NotImplementedForSymbol) as error:
-        if 'SyncBatchNorm' in str(error):
-            raise ValueError(f"{name} has MXNet's own SyncBatchNorm, which does not work with arrays of mx.np: use "
-                             'nn.BatchNorm in it, inside SyncBatchNorm(net)') from error
-        if 'legacy' in str(error):  # in MXNet's messages about operators and arrays that do not fit
-            raise ValueError(f'{name} mixes mx.np and mx.nd: for a network of mx.nd, call npx.reset_np() before you '
-                             'create it, and pass X.as_nd_ndarray()') from error
-        raise ValueError(f'{name} cannot be traced ({reason(error)}): change that, or call the network as it is in '
-                         'your own training loop') from error
+        advice = (f'{name} cannot be traced ({reason(error)}): write it so that MXNet can hybridize it, or call it as '
+                  'it is in your own training loop')
+        if '_contrib_SyncBatchNorm' in str(error):
+            advice = f"{name} has MXNet's SyncBatchNorm, which needs mx.nd: use nn.BatchNorm inside SyncBatchNorm(net)"
+        elif 'legacy' in str(error):  # MXNet, about an array or symbol that an operator does not accept
+            advice = (f'{name} mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training loop, call '
+                      'npx.reset_np() before you create it, and pass X.as_nd_ndarray()')
+        raise ValueError(advice) from error
 
 
-def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], tuple | None]:
-    """Return the graph of an initialized block, the names of its variables for `args`, and its result's `structure`.
+def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any]:
+    """Return the graph of an initialized block, the names of its variables for `args`, and the lists of its result.
 
     The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
-    `args`. A parameter's variable is ``param.var().name``. If the first argument is None, the shapes of all parameters
-    must be known. Raises ValueError if the block cannot be traced, uses a parameter that it does not know, or does not
-    use one of unknown shape.
+    `args`. The lists have None instead of each array. A parameter's variable is ``param.var().name``. If the first
+    argument is None, the shapes of all parameters must be known. Raises ValueError if the block cannot be traced, uses
+    a parameter that it does not know, or does not use one of unknown shape.
     """
     kind, names = type(block).__name__, [f'data_{i}' for i in range(len(args))]
     symbols = _variables(args, 'data')
@@ -52,7 +53,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
         if args[0] is not None:
             _check_shapes(graph, names, args)
     trained = {name for name, param in params.items() if param.grad_req != 'null'}
-    return _separate_biases(graph, trained), names, structure(result)
+    return _separate_biases(graph, trained), names, refill(result, repeat(None))
 
 
 def _trace_mxnet1(block, args, symbols):
@@ -88,7 +89,7 @@ def trace_deferred(block: Callable, arrays: Sequence, symbols: Sequence) -> tupl
     return graph, result
 
 
-def trace_function(function: Callable, args) -> tuple[Any, list[str], tuple | None]:
+def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     """Do the same as `trace_block` for a function; the names are those of all arrays in `args`, in order."""
     symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
                         for name, value in function.__globals__.items()}
@@ -101,7 +102,7 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], tuple | No
         result = symbolic(*symbols)
         graph = _separate_biases(_group(result), set())
         _check_shapes(graph, names, leaves(args))
-    return graph, names, structure(result)
+    return graph, names, refill(result, repeat(None))
 
 
 def leaves(values: Any) -> list:
@@ -115,8 +116,11 @@ def is_legacy(array: Any) -> bool:
 
 
 def refill(values: Any, new: Iterator) -> Any:
-    """Return the same nested lists with the items of `new`."""
-    return [refill(value, new) for value in values] if isinstance(values, (list, tuple)) else next(new)
+    """Return the same nested lists and tuples with the items of `new`."""
+    if not isinstance(values, (list, tuple)):
+        return next(new)
+    filled = [refill(value, new) for value in values]
+    return tuple(filled) if isinstance(values, tuple) else filled
 
 
 def structure(values: Any) -> tuple | None:

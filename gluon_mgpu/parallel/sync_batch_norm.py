@@ -42,7 +42,7 @@ class SyncBatchNorm(HybridizedBlock):
         self._parts: list[Piece | Norm] = []
         self._inputs: list[str] = []                # names of the network's inputs
         self._results: list[str] = []               # and of its outputs
-        self._outputs: tuple | None = None          # and the lists that they are in
+        self._lists: Any = None                     # and the lists that they are in
         self._frozen: list[bool] = []               # of each parameter, when the network was cut
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
@@ -85,7 +85,7 @@ class SyncBatchNorm(HybridizedBlock):
                       for name in self._results} for arrays in arrays_on]
         if autograd.is_recording():
             self._pending = _ForwardPass(inputs_on, backwards, y_hats_on)
-        return [refill(self._outputs, map(y_hats.get, self._results)) for y_hats in y_hats_on]
+        return [refill(self._lists, map(y_hats.get, self._results)) for y_hats in y_hats_on]
 
     def _check_shards(self, X_shards: list, *more_shards: list) -> None:
         if not autograd.is_training() or (not X_shards and self._workers.size == 1):
@@ -100,7 +100,7 @@ class SyncBatchNorm(HybridizedBlock):
     def _cut(self, args: tuple, frozen: list[bool]) -> None:
         """Cut the network, unless it was cut for as many inputs and the same parameters."""
         if not self._parts or (len(args), frozen) != (len(self._inputs), self._frozen):
-            parts, self._inputs, self._results, self._outputs = cut(self.block, args)
+            parts, self._inputs, self._results, self._lists = cut(self.block, args)
             self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
             self._frozen = frozen
 
@@ -118,7 +118,7 @@ class SyncBatchNorm(HybridizedBlock):
             # 1. The gradients of the outputs. The losses need not depend on all of them
             others = [y_hat for y_hat in y_hats if not any(y_hat is l for l in ls)]
             zeros = [np.zeros_like(y_hat.as_np_ndarray()) for y_hat in others]
-            gradients = iter(autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True) if y_hats else [])
+            gradients = iter(y_hats and autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True))
             # 2. Those of the parameters and of the inputs, through the network
             gradients_on = [{name: next(gradients).as_np_ndarray() for name in on_device} for on_device in y_hats_on]
             for backward in reversed(backwards):

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy
+
+from ..data.batches import check_batches
 from ..devices.lists import check_omp_threads
 from ..distributed.workers import Workers
 from ..mxnet_setup.compat import Context, np
@@ -13,15 +16,24 @@ MAX_STARTED = 8  # batches queued on the devices at a time; more would take more
 
 def _num_correct(y_hat, y):
     """Return the number of correct rows as an array (); does not wait."""
+    if isinstance(y_hat, (list, tuple)):
+        raise ValueError(f'the network returns {len(y_hat)} outputs: pass a function of its scores, such as '
+                         'lambda X: net(X)[0], and devices=[...]')
     if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
         raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '
                          'dimensions, such as net(X).reshape(-1, num_classes)')
-    if y_hat.ndim > 1 and y_hat.shape[1] > 1:
-        y_hat = np.argmax(y_hat, axis=1)  # (n, num_classes) -> (n,)
+    scores, has_classes = y_hat, y_hat.ndim > 1 and y_hat.shape[1] > 1
+    if has_classes:
+        y_hat = np.argmax(scores, axis=1)  # (n, num_classes) -> (n,)
     if y_hat.size != y.size:
         raise ValueError(f'{y_hat.size} predictions and {y.size} labels: there must be one label for each row')
-    # Flatten both to (n,): comparing (n,) with (n, 1) would give (n, n)
-    return (y_hat.reshape(-1).astype(y.dtype) == y.reshape(-1)).astype('float32').sum()
+    if y.shape != y_hat.shape:  # comparing (n,) with (n, 1) would give (n, n)
+        y = y.reshape(y_hat.shape)
+    dtype = numpy.result_type(y_hat.dtype, y.dtype, 'int64')  # int64 or float64, which have the values of both
+    correct = y_hat.astype(dtype, copy=False) == y.astype(dtype, copy=False)
+    if has_classes:
+        correct = correct > np.isnan(scores.max(axis=1))  # not right if a score is NaN, which argmax ignores
+    return correct.sum()
 
 
 def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
@@ -64,6 +76,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """
     devices = _devices_of(net) if devices is None else devices
     check_omp_threads(devices)
+    check_batches(data_iter)
 
     def counts() -> Iterator[tuple[float, int]]:
         started: list = []

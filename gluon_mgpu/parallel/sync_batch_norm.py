@@ -30,10 +30,10 @@ class SyncBatchNorm(HybridizedBlock):
     Parameters
     ----------
     net : gluon.HybridBlock or the result of `hybridized`
-        Initialized on all devices. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
+        Initialized on all devices, possibly of ``mx.nd``. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
     workers : Workers, optional
         The processes that train together; by default, this one alone. All must call `forward` and `backward` equally
-        often, a worker without rows with ``net.forward([])`` and ``net.backward([])``.
+        often, a worker without rows with ``net.forward([])``, one list for each input, and ``net.backward([])``.
     """
 
     def __init__(self, net: Any, workers: Any = None):
@@ -58,9 +58,9 @@ class SyncBatchNorm(HybridizedBlock):
         """Return the output for each shard of a batch, while autograd records; does not block after the first call.
 
         `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network;
-        `more_shards` are the network's other inputs. With several workers, all may be empty. Raises ValueError outside
-        training mode, without shards, for two on one device, if ``autograd.backward`` was called instead of `backward`
-        for the previous batch, or if the network cannot be traced or has another batch norm than
+        `more_shards` are those of its other inputs. With several workers, the lists may be empty. Raises ValueError
+        outside training mode, without shards, for two on one device, if ``autograd.backward`` was called instead of
+        `backward` for the previous batch, or if the network cannot be traced or has another batch norm than
         ``gluon.nn.BatchNorm``.
         """
         self._check_shards(X_shards, *more_shards)

@@ -91,11 +91,11 @@ class SyncBatchNorm(HybridizedBlock):
         if not autograd.is_training() or (not X_shards and self._workers.size == 1):
             raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
                              'without training, call net(X)')
-        devices = [X.ctx for X in X_shards]
-        for shards in (X_shards, *more_shards):
-            if [X.ctx for X in shards] != devices or len(set(devices)) < len(devices):
-                raise ValueError(f'X_shards are on {[X.ctx for X in shards]}: pass one array per device, and those of '
-                                 'other inputs on the same devices')
+        devices_of = [[getattr(X, 'ctx', None) for X in shards] for shards in (X_shards, *more_shards)]
+        for devices in devices_of:
+            if devices != devices_of[0] or len(set(devices)) < len(devices) or None in devices:
+                raise ValueError(f'X_shards are on {devices}: pass one array per device, and those of other inputs in '
+                                 'other lists, on the same devices')
 
     def _cut(self, args: tuple, frozen: list[bool]) -> None:
         """Cut the network, unless it was cut for as many inputs and the same parameters."""

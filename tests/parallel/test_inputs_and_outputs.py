@@ -184,9 +184,9 @@ def test_several_outputs_where_one_is_needed(devices):
 def test_shards_of_inputs_on_other_devices(device_list):
     net = make(*NETWORKS['two inputs'], device_list(2), np.array)
     X, Z = (split_and_load(np.ones((4, n), dtype='float64'), device_list(2)) for n in (4, 3))
-    for shards in (Z[::-1], Z[:1]):
+    for shards in ((X, Z[::-1]), (X, Z[:1]), ([*zip(X, Z)],)):
         with autograd.record(), pytest.raises(ValueError, match='pass one array per device, and those of other inputs'):
-            SyncBatchNorm(net).forward(X, shards)
+            SyncBatchNorm(net).forward(*shards)
 
 
 @without_rows

@@ -40,7 +40,8 @@ def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
     """Return the number of correct predictions, not their share; waits for `y_hat`.
 
     `y_hat` has the scores (n, num_classes, ...) or the predicted classes (n,), `y` the labels (n, ...) or (n, 1).
-    Raises ValueError if `y` has another number of labels, or if the last axis could be that of the classes.
+    A row with a score that is NaN is not right. Raises ValueError for several outputs, if `y` has another number of
+    labels, or if the last axis could be that of the classes.
 
     Source: D2L 23.7, ``accuracy``.
     """
@@ -60,8 +61,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """Return the accuracy on a dataset, 0 to 1, computed on several devices in parallel; waits for them.
 
     Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch; here up to `MAX_STARTED` batches
-    are queued. Batches may have any number of rows; every row counts once. Raises ValueError if there are no rows, or
-    if `devices` is missing and the network has no initialized parameters.
+    are queued. Batches may have any number of rows; every row counts once. Raises ValueError if there are no rows, if
+    `devices` is missing and the network has no initialized parameters, for an iterator of ``mx.io``, and as `accuracy`.
 
     Parameters
     ----------

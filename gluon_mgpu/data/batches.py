@@ -84,6 +84,7 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
     except (TypeError, ValueError):
         raise ValueError(f'data must be a pair (train_iter, test_iter), not {type(data).__name__}') from None
     for name, batches in (('training', train_iter), ('test', test_iter)):
+        check_batches(batches)
         for batch in batches if isinstance(batches, (list, tuple)) else ():
             _check_batch(name, batch)
         shape, lowest, highest = _shape_and_labels(batches)
@@ -97,6 +98,13 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
         raise ValueError(f'batch_size {batch_size}, but the training data has batches of {rows} rows: use the same '
                          'number, because every update is divided by batch_size')
     return train_iter, test_iter
+
+
+def check_batches(batches: Any) -> None:
+    """Raise ValueError for MXNet's older iterators: their batches are no pairs (X, y), and can have rows twice."""
+    if isinstance(batches, mx.io.DataIter):
+        raise ValueError(f'{type(batches).__name__} yields no pairs (X, y): pass gluon.data.DataLoader('
+                         'gluon.data.ArrayDataset(X, y), batch_size) instead')
 
 
 def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy
 
-from ..base.program import BAD_INPUT, JobError, warn
+from ..base.program import BAD_INPUT, JobError, reason, warn
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
 from ..mxnet_setup.installation import how_to_get_horovod
+from ..networks.tracing import leaves, refill
 from ..parallel.workers import Workers
 from . import launchers
 from .watch import BEAT, Watchdog
@@ -133,12 +134,12 @@ class HorovodWorkers(Workers):
         return self._hvd.DistributedTrainer({param.name: param for param in params}, optimizer,
                                             {**optimizer_params, 'rescale_grad': self.size})
 
-    def broadcast_parameters(self, net: Any, X: Any) -> None:
+    def broadcast_parameters(self, net: Any, *args: Any) -> None:
         """See `Workers.broadcast_parameters`."""
         if hasattr(net, 'collect_params'):
-            with autograd.predict_mode():
-                net(np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device))  # infers unknown shapes
             params = net.collect_params().values()
+            if any(param._deferred_init for param in params):
+                self._infer_shapes(net, args)
             all_params = [p.data() for p in params]
             # Without batch norm's running statistics: each worker has its own, possibly from a checkpoint
             trainable = [p.data() for p in params if p.grad_req != 'null']
@@ -148,6 +149,15 @@ class HorovodWorkers(Workers):
         # Through the host, because Horovod cannot read weights that oneDNN has put into its own memory layout
         for array, value in zip(trainable, self.on_rank_0(lambda: [param.asnumpy() for param in trainable])):
             assign(array, value)
+
+    def _infer_shapes(self, net: Any, args: tuple) -> None:
+        try:
+            rows = [np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device) for X in leaves(args)]
+            with autograd.predict_mode():
+                net(*refill(args, iter(rows)))
+        except (AssertionError, AttributeError, TypeError, ValueError, mx.MXNetError) as error:
+            raise ValueError(f'the network cannot get its shapes from the first batch ({reason(error)}): call it once, '
+                             'with all of its inputs, before training') from error
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
         """See `Workers.allgather_async`."""

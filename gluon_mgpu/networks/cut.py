@@ -35,14 +35,14 @@ class BatchNorm(NamedTuple):
     fix_gamma: bool
 
 
-def cut(block: gluon.HybridBlock, X: Any) -> tuple[list[Piece | BatchNorm], str, str]:
+def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm], list[str], list[str], Any]:
     """Cut an initialized block at its batch norms, except those with ``use_global_stats``, and behind each PReLU.
 
-    `X` is a batch on one device, to infer shapes. Returns the parts in the order in which they run, and the names of
-    the network's input and output.
+    `args` are the inputs for a batch on one device, to infer shapes. Returns the parts in the order in which they run,
+    the names of the network's inputs and outputs, and the lists of its result, as from `trace_block`.
     """
-    graph, (data,) = trace_block(block, (X,))
-    all_operators, (result,) = operators_of(graph)
+    graph, inputs, lists = trace_block(block, args)
+    all_operators, results = operators_of(graph)
     params = {param.var().name: param for param in block.collect_params().values()}
     operators: list[Operator] = []  # of the present piece
     parts: list[list[Operator] | BatchNorm] = [operators]
@@ -56,7 +56,7 @@ def cut(block: gluon.HybridBlock, X: Any) -> tuple[list[Piece | BatchNorm], str,
             operators = []
             parts.append(operators)
     pieces: list[Piece | BatchNorm] = []
-    used = {result}  # by the parts behind
+    used = set(results)  # by the parts behind, or at the end
     for part in reversed(parts):
         if isinstance(part, BatchNorm):
             pieces.append(part)
@@ -65,7 +65,7 @@ def cut(block: gluon.HybridBlock, X: Any) -> tuple[list[Piece | BatchNorm], str,
         if outputs:
             pieces.append(Piece(part, outputs))
         used.update(array for operator in part for array in operator.inputs)
-    return pieces[::-1], data, result
+    return pieces[::-1], inputs, results, lists
 
 
 def _is_batch_norm(operator: Operator) -> bool:
@@ -79,7 +79,7 @@ def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm,
     settings = {'axis': '1', 'eps': '1e-3', 'momentum': '0.9', 'fix_gamma': 'True', **operator.settings}
     if node['op'] not in ('BatchNorm', '_npx_batch_norm') or not all(name in params for name in names):
         raise ValueError(f"{node['name']} ({node['op']}): only gluon.nn.BatchNorm can be synchronized over devices; "
-                         'use it instead, or train without sync_batch_norm')
+                         'use nn.BatchNorm inside SyncBatchNorm(net), or train without it')
     gamma, beta, running_mean, running_var = names
     arguments = [f'{kind}_{number}' for kind in ('scale', 'shift', 'mean', 'variance')]
     momentum = float(numpy.float32(settings['momentum']))  # as precise as in MXNet's batch norm

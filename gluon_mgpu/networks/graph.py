@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
-from .tracing import leaves, trace_deferred, trace_function
+from .tracing import leaves, refill, trace_deferred, trace_function
 
 
 class Array(NamedTuple):
@@ -59,11 +59,6 @@ class Graph(NamedTuple):
     outputs: list[Array]
 
 
-def refill(values: Any, new: Iterator) -> Any:
-    """Return the same nested lists with the items of `new`."""
-    return [refill(value, new) for value in values] if isinstance(values, (list, tuple)) else next(new)
-
-
 @contextlib.contextmanager
 def semantics_of(array: Any) -> Iterator[None]:
     """Switch to the older semantics of ``mx.nd`` if `array` is one of its arrays; MXNet 2 has no such networks."""
@@ -89,7 +84,7 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
         inputs, graph = net._cached_graph
         return graph, [symbol.name for symbol in inputs]
     if not isinstance(net, gluon.HybridBlock):
-        result, names = trace_function(net, args)
+        result, names, _ = trace_function(net, args)
     else:
         arrays = leaves(args)
         names = [f'data{i}' for i in range(len(arrays))] if len(arrays) > 1 else ['data']  # as in files of net.export

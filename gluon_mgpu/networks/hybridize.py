@@ -33,9 +33,9 @@ def hybridized(network: Callable) -> Callable:
     Parameters
     ----------
     network : gluon.HybridBlock or function
-        An initialized block of arrays, or a function of arrays and lists of arrays; either returns one array. A
-        function may only call functions of ``mxnet.np`` and ``mxnet.npx`` and methods of arrays. It must not ask for
-        shapes (use ``-1`` in a reshape). Its ``npx.relu`` returns 0 for NaN.
+        An initialized block of arrays, possibly of ``mx.nd``, or a function of arrays and lists of arrays; either
+        returns an array or nested lists of arrays. A function may only call functions of ``mxnet.np`` and ``mxnet.npx``
+        and methods of arrays. It must not ask for shapes (use ``-1`` in a reshape). Its ``npx.relu`` returns 0 for NaN.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def hybridized(network: Callable) -> Callable:
         if not graph.is_static:
             return network(*args)
         arrays = leaves(args)
-        return graph.operator(arrays)(*arrays)
+        return graph.arranged(graph.operator(arrays)(*arrays))
 
     return fast
 
@@ -100,13 +100,13 @@ class HybridizedBlock:
             # and the graph may have the old dtypes
             self._graphs.clear()
             return self(*args)
-        return graph.operator(args)(*args, *arrays)
+        return graph.arranged(graph.operator(args)(*args, *arrays))
 
     def _trace(self, args) -> TracedGraph:
-        symbol, names = trace_block(self.block, args)
+        symbol, names, lists = trace_block(self.block, args)
         params = {p.var().name: p for p in self.block.collect_params().values()}
         used = {name: params[name] for name in symbol.list_inputs() if name in params}
-        return TracedGraph(symbol, names, used, self._used_once)
+        return TracedGraph(symbol, names, lists, used, self._used_once)
 
     def _wait_for_statistics(self, graph: TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""

@@ -12,6 +12,9 @@ def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
 
     Source: D2L 13.5.3, where it is ``gluon.loss.SoftmaxCrossEntropyLoss()``.
     """
+    if isinstance(y_hat, (list, tuple)):
+        raise ValueError(f'the network returns {len(y_hat)} outputs: cross_entropy needs the scores only; return only '
+                         'these, or write a loss that chooses them')
     labels, scores = y.shape, y_hat.shape  # read once, because each time takes a few microseconds
     if labels == scores:
         return _of_probabilities(y_hat, y)

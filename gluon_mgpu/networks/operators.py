@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from ..mxnet_setup.compat import graph_from_json, mx
 
+NUMPY = type(mx.sym.var('x').as_np_ndarray())  # the kind of a graph that returns arrays of mx.np
+
 
 class Operator(NamedTuple):
     """An operator: its node in MXNet's JSON format, the names of its inputs, and of those outputs that are used."""
@@ -46,8 +48,11 @@ def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
     return operators, [array_name(*head) for head in content['heads']]
 
 
-def build(operators: list[Operator], outputs: list[str]) -> Any:
-    """Return the graph of some operators. Inputs that none of them computes become variables."""
+def build(operators: list[Operator], outputs: list[str], kind: type) -> Any:
+    """Return the graph of some operators, of the `kind` of symbol that another graph has.
+
+    Inputs that none of them computes become variables.
+    """
     nodes: list[dict] = []
     places: dict[str, list[int]] = {}  # of arrays: number of the node, number of its output, version
 
@@ -65,5 +70,4 @@ def build(operators: list[Operator], outputs: list[str]) -> Any:
     variables = [i for i, node in enumerate(nodes) if node['op'] == 'null']
     attrs = json.loads(mx.sym.var('x').tojson())['attrs']  # the version of MXNet
     graph = graph_from_json(json.dumps({'nodes': nodes, 'arg_nodes': variables, 'heads': heads, 'attrs': attrs}))
-    symbols = [symbol.as_np_ndarray() for symbol in graph]
-    return mx.sym.Group(symbols, type(symbols[0]))
+    return mx.sym.Group(list(graph), kind)

@@ -6,7 +6,7 @@ from itertools import compress
 from typing import Any
 
 from ..mxnet_setup.compat import _new_alloc_handle, add, autograd
-from .operators import Operator, build
+from .operators import NUMPY, Operator, build
 from .static import cached_op
 from .tracing import leaves
 
@@ -20,7 +20,7 @@ class Piece:
     """
 
     def __init__(self, operators: list[Operator], outputs: list[str]):
-        graph = build(operators, outputs)
+        graph = build(operators, outputs, NUMPY)
         self._inputs = graph.list_inputs()
         self._operator = cached_op(graph, self._inputs, None)
         self._allocate = any(operator.is_deconvolution for operator in operators)

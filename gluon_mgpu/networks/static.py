@@ -13,6 +13,7 @@ from typing import Any
 
 from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, mx
 from .operators import operators_of
+from .tracing import leaves, refill
 
 # Each combination of shapes and dtypes needs an operator with its own memory. In each mode, four are enough for full
 # batches and a smaller last one. With `shares` and parts there can be more; then some are created again in each step
@@ -36,11 +37,12 @@ TESTED = frozenset(OPERATORS.split())
 class TracedGraph:
     """The graph of a network in one mode, and its `MAX_OPERATORS` operators that were used last.
 
-    `names` are those of the arguments in the graph, `params` its parameters by name.
+    `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its
+    parameters by name.
     """
 
-    def __init__(self, symbol: Any, names: list[str], params: dict | None = None, used_once: bool = False):
-        params = params or {}
+    def __init__(self, symbol: Any, names: list[str], lists: Any, params: dict | None = None, used_once: bool = False):
+        params, self._lists = params or {}, lists
         self._params = list(params.values())
         self._arrays_on: dict[Context, list] = {}  # values and gradients of the parameters, which the operators use
         statistics = symbol.list_auxiliary_states()
@@ -58,6 +60,10 @@ class TracedGraph:
     def operator(self, arrays: Sequence) -> Callable:
         """Return the operator for arguments of the shapes and dtypes of these arrays."""
         return self._operator(*((array.shape, array.dtype) for array in arrays))
+
+    def arranged(self, results: Any) -> Any:
+        """Return the results of the operator in such lists as the network does."""
+        return results if self._lists is None else refill(self._lists, iter(leaves(results)))
 
     def arrays_on(self, device: Context) -> list | None:
         """Return the arrays of the parameters on a device; None if they or their gradients are others than at first."""
@@ -98,14 +104,14 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
 
 
 def isolate(graph: Any, names: list[str]) -> Any:
-    """Return the same graph with copies of some inputs (`names`) and of its output, which differ at each call.
+    """Return the same graph with copies of some inputs (`names`) and of its outputs, which differ at each call.
 
     If an operator used them directly, the engine would prepare it again at each call, with another scratch area.
     """
     inputs = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray()
               for name in names if name in graph.list_inputs()}
     isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
-    return _copy(isolated.as_np_ndarray())
+    return mx.sym.Group([_copy(output.as_np_ndarray()) for output in isolated], type(graph))
 
 
 def _copy(symbol: Any) -> Any:

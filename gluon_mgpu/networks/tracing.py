@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from ..base.program import reason
@@ -18,27 +19,32 @@ def explain_errors(name: str) -> Iterator[None]:
         yield
     except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.base.MXNetError,
             mx.base.NotImplementedForSymbol) as error:
-        raise ValueError(f'{name} cannot be traced ({reason(error)}): use it without hybridized() or SyncBatchNorm'
-                         ) from error
+        advice = (f'{name} cannot be traced ({reason(error)}): write it so that MXNet can hybridize it, or call it as '
+                  'it is in your own training loop')
+        if '_contrib_SyncBatchNorm' in str(error):
+            advice = f"{name} has MXNet's SyncBatchNorm, which needs mx.nd: use nn.BatchNorm inside SyncBatchNorm(net)"
+        elif 'legacy' in str(error):  # MXNet, about an array or symbol that an operator does not accept
+            advice = (f'{name} mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training loop, call '
+                      'npx.reset_np() before you create it, and pass X.as_nd_ndarray()')
+        raise ValueError(advice) from error
 
 
-def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str]]:
-    """Return the graph of an initialized block (a symbol with one output) and the names of its variables for `args`.
+def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any]:
+    """Return the graph of an initialized block, the names of its variables for `args`, and the lists of its result.
 
-    The graph is that of the present mode, training or not. A parameter's variable is ``param.var().name``. If the first
-    argument is None, the shapes of all parameters must be known. Raises ValueError if the block cannot be traced,
-    returns several arrays, uses a parameter that it does not know, or does not use one of unknown shape.
+    The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
+    `args`. The lists have None instead of each array. A parameter's variable is ``param.var().name``. If the first
+    argument is None, the shapes of all parameters must be known. Raises ValueError if the block cannot be traced, uses
+    a parameter that it does not know, or does not use one of unknown shape.
     """
     kind, names = type(block).__name__, [f'data_{i}' for i in range(len(args))]
-    symbols = [_variable(name) for name in names]
+    symbols = _variables(args, 'data')
     with explain_errors(kind), autograd.pause(train_mode=autograd.is_training()):
         if MXNET_MAJOR < 2:
-            graph = result = _trace_mxnet1(block, args, symbols)
+            result = _trace_mxnet1(block, args, symbols)
+            graph = _group(result)
         else:
             graph, result = trace_deferred(block, args, symbols)
-        if isinstance(result, (list, tuple)):
-            raise ValueError(f'{kind} returns a list or tuple: only a block that returns one array, not in a list, can '
-                             'be hybridized here; use its own hybridize()')
         params = {param.var().name: param for param in block.collect_params().values()}
         unknown = set(graph.list_inputs()) - params.keys() - set(names)
         if unknown:
@@ -46,7 +52,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str]]:
                              'an attribute, or add it to a HybridSequential')
         if args[0] is not None:
             _check_shapes(graph, names, args)
-    return _separate_biases(graph, {name for name, param in params.items() if param.grad_req != 'null'}), names
+    trained = {name for name, param in params.items() if param.grad_req != 'null'}
+    return _separate_biases(graph, trained), names, refill(result, repeat(None))
 
 
 def _trace_mxnet1(block, args, symbols):
@@ -54,7 +61,7 @@ def _trace_mxnet1(block, args, symbols):
     block.apply(layers.append)
     if any(isinstance(layer, gluon.SymbolBlock) for layer in layers):  # which would no longer work afterwards
         raise NotImplementedError('it is or has a SymbolBlock')
-    graph = block(*symbols)
+    result = block(*symbols)
     deferred = [param for param in block.collect_params().values() if param._deferred_init]
     if deferred:  # Gluon does the same at the first call
         try:
@@ -64,10 +71,10 @@ def _trace_mxnet1(block, args, symbols):
                              'therefore unknown: remove that layer, or give it in_units or in_channels') from None
     for param in deferred:
         param._finish_deferred_init()
-    return graph
+    return result
 
 
-def trace_deferred(block: Callable, arrays: Sequence, symbols: list) -> tuple[Any, Any]:
+def trace_deferred(block: Callable, arrays: Sequence, symbols: Sequence) -> tuple[Any, Any]:
     """Return the graph of what `block` computes from the arrays, on MXNet 2, and what it returns.
 
     `symbols` become the variables for the arrays.
@@ -82,8 +89,8 @@ def trace_deferred(block: Callable, arrays: Sequence, symbols: list) -> tuple[An
     return graph, result
 
 
-def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
-    """Return the graph of a function, and the names of its variables for the arrays in `args`, in order."""
+def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
+    """Do the same as `trace_block` for a function; the names are those of all arrays in `args`, in order."""
     symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
@@ -92,14 +99,28 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str]]:
     symbols = _variables(args)
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(function.__name__):
-        graph = _separate_biases(symbolic(*symbols), set())
+        result = symbolic(*symbols)
+        graph = _separate_biases(_group(result), set())
         _check_shapes(graph, names, leaves(args))
-    return graph, names
+    return graph, names, refill(result, repeat(None))
 
 
 def leaves(values: Any) -> list:
     """Return what is in nested lists and tuples, in order."""
     return [leaf for value in values for leaf in leaves(value)] if isinstance(values, (list, tuple)) else [values]
+
+
+def is_legacy(array: Any) -> bool:
+    """Return whether this is an array of ``mx.nd``."""
+    return isinstance(array, mx.nd.NDArray) and not isinstance(array, np.ndarray)
+
+
+def refill(values: Any, new: Iterator) -> Any:
+    """Return the same nested lists and tuples with the items of `new`."""
+    if not isinstance(values, (list, tuple)):
+        return next(new)
+    filled = [refill(value, new) for value in values]
+    return tuple(filled) if isinstance(values, tuple) else filled
 
 
 def structure(values: Any) -> tuple | None:
@@ -118,14 +139,17 @@ class _SymbolicNpx:
         return mx.sym.npx.activation(data, act_type='relu')
 
 
-def _variable(name: str):
-    return mx.sym.var(name).as_np_ndarray()
+def _group(result: Any) -> Any:
+    """Return the graph of the symbols in nested lists."""
+    symbols = leaves(result)
+    return mx.sym.Group(symbols, type(symbols[0]))
 
 
-def _variables(values: Any, *place: int) -> Any:
+def _variables(values: Any, *place: Any) -> Any:
     """Return a variable for each array in nested lists and tuples, named by its place in them, such as ``'1_0'``."""
     if not isinstance(values, (list, tuple)):
-        return _variable('_'.join(map(str, place)))
+        variable = mx.sym.var('_'.join(map(str, place)))
+        return variable if is_legacy(values) else variable.as_np_ndarray()
     variables = [_variables(value, *place, i) for i, value in enumerate(values)]
     return tuple(variables) if isinstance(values, tuple) else variables
 
@@ -151,4 +175,4 @@ def _separate_biases(graph: Any, trained: set[str]) -> Any:
             changed.append(Operator({**node, 'attrs': {**node['attrs'], 'no_bias': 'True'}}, inputs, {0: product}))
             node, inputs = {'op': '_npi_add', 'name': f"{node['name']}_with_bias"}, [product, bias]
         changed.append(Operator(node, inputs, results))
-    return build(changed, outputs)
+    return build(changed, outputs, type(graph))

@@ -104,11 +104,11 @@ class Norm:
 
     def _update_statistics(self, count: Any, mean: Any, variance: Any) -> None:
         for param, new in ((self.layer.running_mean, mean), (self.layer.running_var, variance)):
-            old = param.data(new.ctx)
+            old = param.data(new.ctx).as_np_ndarray()
             # A part of a small batch may have no rows on any worker; then the new values are NaN
             result = np.where(count > 0, self.layer.momentum * old + (1 - self.layer.momentum) * new, old)
             for running in param.list_data():
-                result.copyto(running)
+                result.copyto(running.as_np_ndarray())
 
 
 def _combined(table: Any) -> Any:

@@ -10,6 +10,7 @@ from ..mxnet_setup.compat import autograd, mx, np
 from ..networks.cut import cut
 from ..networks.hybridize import HybridizedBlock, unwrapped
 from ..networks.pieces import Backward, Piece, as_input
+from ..networks.tracing import is_legacy, refill
 from .norm import Norm
 from .workers import Workers
 
@@ -30,17 +31,19 @@ class SyncBatchNorm(HybridizedBlock):
     Parameters
     ----------
     net : gluon.HybridBlock or the result of `hybridized`
-        Initialized on all devices. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
+        Initialized on all devices, possibly of ``mx.nd``. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
     workers : Workers, optional
         The processes that train together; by default, this one alone. All must call `forward` and `backward` equally
-        often, a worker without rows with ``net.forward([])`` and ``net.backward([])``.
+        often, a worker without rows with ``net.forward([])``, one list for each input, and ``net.backward([])``.
     """
 
     def __init__(self, net: Any, workers: Workers | None = None):
         super().__init__(unwrapped(net))
         self._workers = workers or Workers()
         self._parts: list[Piece | Norm] = []
-        self._data = self._result = ''              # names of the network's input and output
+        self._inputs: list[str] = []                # names of the network's inputs
+        self._results: list[str] = []               # and of its outputs
+        self._lists: Any = None                     # and the lists that they are in
         self._frozen: list[bool] = []               # of each parameter, when the network was cut
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
@@ -52,39 +55,55 @@ class SyncBatchNorm(HybridizedBlock):
             raise ValueError('SyncBatchNorm needs the rows of all devices to train: call net.forward(X_shards)')
         return super().__call__(*args)
 
-    def forward(self, X_shards: list) -> list:
+    def forward(self, X_shards: list, *more_shards: list) -> list:
         """Return the output for each shard of a batch, while autograd records; does not block after the first call.
 
-        `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network.
-        With several workers, it may be empty. Raises ValueError outside training mode, without shards, for two on one
-        device, if ``autograd.backward`` was called instead of `backward` for the previous batch, or if the network
-        cannot be traced or has another batch norm than ``gluon.nn.BatchNorm``.
+        `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network;
+        `more_shards` are those of its other inputs. With several workers, the lists may be empty. Raises ValueError
+        outside training mode, without shards, for two on one device, if ``autograd.backward`` was called instead of
+        `backward` for the previous batch, or if the network cannot be traced or has another batch norm than
+        ``gluon.nn.BatchNorm``.
         """
-        if not autograd.is_training() or (not X_shards and self._workers.size == 1):
-            raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
-                             'without training, call net(X)')
-        if len({X.ctx for X in X_shards}) < len(X_shards):
-            raise ValueError(f'X_shards are on {[X.ctx for X in X_shards]}: pass one array per device')
-        self._outdated, self._pending = self._pending.y_hats if self._pending else [], None
+        self._check_shards(X_shards, *more_shards)
+        self._outdated, self._pending = self._pending.y_hats() if self._pending else [], None
         _check_not_reached(self._outdated, 'autograd.backward(ls) ends at the outputs of SyncBatchNorm: call '
                                            'net.backward(ls)')
         params = {param.var().name: param for param in self.collect_params().values()}
-        frozen = [param.grad_req == 'null' for param in params.values()]
-        if not self._parts or frozen != self._frozen:
-            parts, self._data, self._result = cut(self.block, X_shards[0] if X_shards else None)
-            self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
-            self._frozen = frozen
+        args_on = [*zip(X_shards, *more_shards)]
+        self._cut(args_on[0] if args_on else (None,) * (1 + len(more_shards)),
+                  [param.grad_req == 'null' for param in params.values()])
         trained = {name for name, param in params.items() if param.grad_req != 'null'}
-        if any(map(_is_recorded, X_shards)):
+        recorded = {name for args in args_on for name, X in zip(self._inputs, args) if _is_recorded(X)}
+        if recorded:
             self._check_all_exchange(trained)
-            trained.add(self._data)
-        inputs_on = [{**{name: param.data(X.ctx) for name, param in params.items()}, self._data: X} for X in X_shards]
+            trained |= recorded
+        inputs_on = [{**{name: param.data(args[0].ctx).as_np_ndarray() for name, param in params.items()},
+                      **{name: X.as_np_ndarray() for name, X in zip(self._inputs, args)}} for args in args_on]
         arrays_on = [inputs.copy() for inputs in inputs_on]
         backwards = [part.run(arrays_on, trained) for part in self._parts]
-        y_hats = [as_input(arrays[self._result]) for arrays in arrays_on]
+        legacy = bool(args_on) and is_legacy(args_on[0][0])
+        y_hats_on = [{name: as_input(arrays[name].as_nd_ndarray() if legacy else arrays[name])
+                      for name in self._results} for arrays in arrays_on]
         if autograd.is_recording():
-            self._pending = _ForwardPass(inputs_on, backwards, y_hats)
-        return y_hats
+            self._pending = _ForwardPass(inputs_on, backwards, y_hats_on)
+        return [refill(self._lists, map(y_hats.get, self._results)) for y_hats in y_hats_on]
+
+    def _check_shards(self, X_shards: list, *more_shards: list) -> None:
+        if not autograd.is_training() or (not X_shards and self._workers.size == 1):
+            raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
+                             'without training, call net(X)')
+        devices_of = [[getattr(X, 'ctx', None) for X in shards] for shards in (X_shards, *more_shards)]
+        for devices in devices_of:
+            if devices != devices_of[0] or len(set(devices)) < len(devices) or None in devices:
+                raise ValueError(f'X_shards are on {devices}: pass one array per device, and those of other inputs in '
+                                 'other lists, on the same devices')
+
+    def _cut(self, args: tuple, frozen: list[bool]) -> None:
+        """Cut the network, unless it was cut for as many inputs and the same parameters."""
+        if not self._parts or (len(args), frozen) != (len(self._inputs), self._frozen):
+            parts, self._inputs, self._results, self._lists = cut(self.block, args)
+            self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
+            self._frozen = frozen
 
     def backward(self, ls: list, head_grads: list | None = None) -> None:
         """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block.
@@ -93,22 +112,24 @@ class SyncBatchNorm(HybridizedBlock):
         """
         if not self._pending:
             raise ValueError('SyncBatchNorm.backward has no forward pass: call net.forward(X_shards) for each backward')
-        (inputs_on, backwards, y_hats), self._pending = self._pending, None  # first, for a new try after Ctrl-C
+        forward, self._pending = self._pending, None  # first, for a new try after Ctrl-C
+        (inputs_on, backwards, y_hats_on), y_hats = forward, forward.y_hats()
         ls, head_grads = list(ls), list(head_grads or [None] * len(ls))
         with autograd.pause(train_mode=True):
             # 1. The gradients of the outputs. The losses need not depend on all of them
             others = [y_hat for y_hat in y_hats if not any(y_hat is l for l in ls)]
-            zeros = [np.zeros_like(y_hat) for y_hat in others]
-            gradients = autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True) if y_hats else []
-            # 2. Those of the parameters and of X, through the network
-            gradients_on = [{self._result: gradient} for gradient in gradients]
+            zeros = [np.zeros_like(y_hat.as_np_ndarray()) for y_hat in others]
+            gradients = iter(y_hats and autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True))
+            # 2. Those of the parameters and of the inputs, through the network
+            gradients_on = [{name: next(gradients).as_np_ndarray() for name in on_device} for on_device in y_hats_on]
             for backward in reversed(backwards):
                 backward(gradients_on)
             # 3. Pass them on to what is in front of X, and write all gradients. It must be one pass, because the losses
             # may also use X, what is in front of it, and parameters in other ways, such as in a penalty
             for inputs, gradients in zip(inputs_on, gradients_on):
-                if not _is_recorded(inputs[self._data]):  # unlike that of another device
-                    gradients.pop(self._data, None)
+                for name in self._inputs:
+                    if not _is_recorded(inputs[name]):  # unlike that of another device
+                        gradients.pop(name, None)
                 names = [name for name in gradients if name in inputs]  # not the output, if all layers are frozen
                 ls += [inputs[name] for name in names]
                 head_grads += [gradients[name] for name in names]
@@ -126,9 +147,12 @@ class SyncBatchNorm(HybridizedBlock):
 
 
 class _ForwardPass(NamedTuple):
-    inputs_on: list[dict]       # on each device, X and the parameters by name
+    inputs_on: list[dict]       # on each device, the inputs and the parameters by name
     backwards: list[Backward]   # of each part
-    y_hats: list
+    y_hats_on: list[dict]       # on each device, the outputs by name
+
+    def y_hats(self) -> list:
+        return [y_hat for y_hats in self.y_hats_on for y_hat in y_hats.values()]
 
 
 def _check_not_reached(y_hats: list, message: str) -> None:

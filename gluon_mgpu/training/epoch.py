@@ -11,6 +11,7 @@ import numpy
 
 from ..base.checks import at_least_0
 from ..base.program import BAD_INPUT, JobError
+from ..data.batches import check_batches
 from ..parallel.workers import Workers
 from .history import Epoch
 from .parameters import wait
@@ -50,6 +51,7 @@ class CurrentEpoch:
 
     def begin(self, train_iter: Iterable, num_epochs: int) -> None:
         """Check `train_iter`, set its attribute ``epoch``, if any, and start the clock. The run has `num_epochs`."""
+        check_batches(train_iter)
         length = length_hint(train_iter)
         if self._begun:
             raise ValueError(f'the batches of epoch {self.number} were already read: call end_epoch(test_acc) first, '

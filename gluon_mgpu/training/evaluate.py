@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy
+
+from ..data.batches import check_batches
 from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, np
 from ..parallel.devices import as_devices
@@ -14,22 +17,32 @@ MAX_STARTED = 8  # batches queued on the devices at a time; more would take more
 
 def _num_correct(y_hat, y):
     """Return the number of correct rows as an array (); does not wait."""
+    if isinstance(y_hat, (list, tuple)):
+        raise ValueError(f'the network returns {len(y_hat)} outputs: pass a function of its scores, such as '
+                         'lambda X: net(X)[0], and devices=[...]')
     if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
         raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '
                          'dimensions, such as net(X).reshape(-1, num_classes)')
-    if y_hat.ndim > 1 and y_hat.shape[1] > 1:
-        y_hat = np.argmax(y_hat, axis=1)  # (n, num_classes) -> (n,)
+    scores, has_classes = y_hat, y_hat.ndim > 1 and y_hat.shape[1] > 1
+    if has_classes:
+        y_hat = np.argmax(scores, axis=1)  # (n, num_classes) -> (n,)
     if y_hat.size != y.size:
         raise ValueError(f'{y_hat.size} predictions and {y.size} labels: there must be one label for each row')
-    # Flatten both to (n,): comparing (n,) with (n, 1) would give (n, n)
-    return (y_hat.reshape(-1).astype(y.dtype) == y.reshape(-1)).astype('float32').sum()
+    if y.shape != y_hat.shape:  # comparing (n,) with (n, 1) would give (n, n)
+        y = y.reshape(y_hat.shape)
+    dtype = numpy.result_type(y_hat.dtype, y.dtype, 'int64')  # int64 or float64, which have the values of both
+    correct = y_hat.astype(dtype, copy=False) == y.astype(dtype, copy=False)
+    if has_classes:
+        correct = correct > np.isnan(scores.max(axis=1))  # not right if a score is NaN, which argmax ignores
+    return correct.sum()
 
 
 def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
     """Return the number of correct predictions, not their share; waits for `y_hat`.
 
     `y_hat` has the scores (n, num_classes, ...) or the predicted classes (n,), `y` the labels (n, ...) or (n, 1).
-    Raises ValueError if `y` has another number of labels, or if the last axis could be that of the classes.
+    A row with a score that is NaN is not right. Raises ValueError for several outputs, if `y` has another number of
+    labels, or if the last axis could be that of the classes.
 
     Source: D2L 23.7, ``accuracy``.
     """
@@ -49,8 +62,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """Return the accuracy on a dataset, 0 to 1, computed on several devices in parallel; waits for them.
 
     Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch; here up to `MAX_STARTED` batches
-    are queued. Batches may have any number of rows; every row counts once. Raises ValueError if there are no rows, or
-    if `devices` is missing and the network has no initialized parameters.
+    are queued. Batches may have any number of rows; every row counts once. Raises ValueError if there are no rows, if
+    `devices` is missing and the network has no initialized parameters, for an iterator of ``mx.io``, and as `accuracy`.
 
     Parameters
     ----------
@@ -65,6 +78,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """
     devices = _devices_of(net) if devices is None else devices
     check_omp_threads(devices)
+    check_batches(data_iter)
 
     def counts() -> Iterator[tuple[float, int]]:
         started: list = []

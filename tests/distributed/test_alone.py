@@ -18,7 +18,8 @@ from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.distributed import horovod_workers, launchers, watch
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.distributed.launchers import LaunchInfo, launch_info
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
+from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.run import Run
 
 
@@ -395,3 +396,50 @@ def test_the_flag_horovod_without_horovod(monkeypatch, capsys):
     assert scratch.main(['--horovod']) == 2
     line = 'Horovod does not support MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/'
     assert line in capsys.readouterr().err
+
+
+def parameters_after_broadcast(net, *args):
+    """Let rank 1 take the parameters of rank 0, which are all 2."""
+    workers = object.__new__(HorovodWorkers)
+    workers.device = mx.cpu(1)
+    workers.check_equal = lambda facts: None
+    workers.on_rank_0 = lambda function: [numpy.full(value.shape, 2) for value in function()]
+    workers.broadcast_parameters(net, *args)
+    return [param.data().asnumpy() for param in trainable(net)]
+
+
+class TwoInputs(HybridBlock):
+    def __init__(self, **options):
+        super().__init__()
+        self.first, self.second = gluon.nn.Dense(2, **options), gluon.nn.Dense(2, **options)
+
+    def forward(self, X, Z):
+        return self.first(X) + self.second(Z)
+
+
+class OneList(gluon.Block):
+    """As in D2L, gets its inputs as one list."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = TwoInputs()
+
+    def forward(self, inputs):
+        X, Z = inputs
+        return self.both(X, Z)
+
+
+@pytest.mark.parametrize('rows', [3, 0])
+def test_parameters_of_a_network_with_two_inputs(rows):
+    X, Z = np.zeros((rows, 4)), np.zeros((rows, 3))
+    for net, args in ((TwoInputs(), (X, Z)), (OneList(), ([X, Z],)), (TwoInputs(in_units=4), (X,))):
+        net.initialize(ctx=mx.cpu(1))
+        params = parameters_after_broadcast(net, *args)
+        assert len(params) == 4 and all((param == 2).all() for param in params)
+
+
+def test_a_network_that_gets_no_shapes_from_the_first_batch():
+    net = TwoInputs()
+    net.initialize(ctx=mx.cpu(1))
+    with pytest.raises(ValueError, match=r'^the network cannot get its shapes from the first batch \(.*\): call'):
+        parameters_after_broadcast(net, np.zeros((3, 4)))

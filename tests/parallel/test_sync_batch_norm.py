@@ -319,7 +319,7 @@ def test_two_shards_on_one_device_are_refused(device_list):
     """MXNet would use the gradient of one only."""
     net, (X, _) = small_net(), split_and_load(np.ones((4, 1, 12, 12)), device_list(2))
     net.initialize(ctx=device_list(2))
-    with autograd.record(), pytest.raises(ValueError, match='^X_shards are on .*: pass one array per device$'):
+    with autograd.record(), pytest.raises(ValueError, match='^X_shards are on .*: pass one array per device, and'):
         SyncBatchNorm(net).forward([X, X])
 
 

@@ -1,13 +1,16 @@
 """Accuracy: numbers done by hand, every row counted once on any number of devices."""
 from types import SimpleNamespace
 
+import numpy
 import pytest
 
 from gluon_mgpu.base.program import Stopped
+from gluon_mgpu.data.batches import check_data
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.mxnet_setup.compat import gluon, np, npx
+from gluon_mgpu.mxnet_setup.compat import gluon, mx, np, npx
 from gluon_mgpu.training import evaluate
 from gluon_mgpu.training.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
+from gluon_mgpu.training.run import Run
 
 SCORES = [[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.5, 0.6]]
 LABELS = [1, 0, 0, 1, 1]  # rows 0, 1 and 4 are right
@@ -43,6 +46,54 @@ def test_labels_and_classes_as_columns():
     assert evaluate_accuracy_gpus(lambda X: X, [batch], devices=[scores.ctx]) == 3 / 5
     with pytest.raises(ValueError, match='5 predictions and 4 labels: there must be one label for each row'):
         accuracy(scores, labels[:4])
+
+
+@pytest.mark.parametrize('dtype', ['uint8', 'int32', 'int64', 'float16', 'float32'])
+def test_predictions_are_not_cast_to_the_type_of_the_labels(dtype):
+    """300 as uint8 is 44, 2049 as float16 is 2048, and 0.7 as an integer is 0."""
+    for prediction, label in ((300, 44), (2049, 2048), (2**24 + 1, 2**24)):
+        if label < 256 or dtype != 'uint8':
+            y = np.array([label], dtype=dtype)
+            assert accuracy(np.array([prediction], dtype='int64'), y) == 0
+            if prediction < 10_000:
+                assert accuracy(np.eye(prediction + 1)[-1:], y) == 0
+    y = np.array([0, 3, 1], dtype=dtype)
+    assert accuracy(np.array([0.7, 3, numpy.nan]), y) == 1
+    assert accuracy(np.array([44, 3, 1], dtype='uint8'), np.array([300, 3, 1])) == 2
+
+
+@pytest.mark.parametrize('row', [[numpy.nan] * 3, [1, numpy.nan, 3], [numpy.nan, 2, 1], [3, 2, numpy.nan]])
+def test_scores_that_are_not_numbers_are_not_right(row, device_list):
+    scores = np.array([row, [1, 3, numpy.inf], [-numpy.inf, -1, -2]])
+    for label in range(3):
+        assert accuracy(scores, np.array([label, 2, 1], dtype='int32')) == 2
+        batch = scores, np.array([label, 2, 1], dtype='uint8')
+        assert evaluate_accuracy_gpus(lambda X: X, [batch], devices=device_list(2)) == 2 / 3
+    of_pixels = scores.T.reshape(1, 3, 3, 1)  # (n, classes, height, width)
+    assert accuracy(of_pixels, np.array([[[0], [2], [1]]])) == 2
+
+
+def test_a_large_number_of_rows_is_counted_exactly():
+    """A sum in float32 would end at 2**24."""
+    y = np.zeros(2**24 + 3, dtype='int32')
+    assert accuracy(y, y) == 2**24 + 3
+
+
+def test_older_iterators_are_refused():
+    """Their last batch has the first rows again, to be full."""
+    data_iter = mx.io.NDArrayIter(numpy.array(SCORES), numpy.array(LABELS), 2)
+    message = r'^NDArrayIter yields no pairs \(X, y\): pass gluon.data.DataLoader\(gluon.data.ArrayDataset\(X, y\), '
+    with pytest.raises(ValueError, match=message):
+        evaluate_accuracy_gpus(lambda X: X, data_iter, devices=[mx.cpu()])
+    data = gluon.data.DataLoader(gluon.data.ArrayDataset(np.array(SCORES), np.array(LABELS)), 2)
+    assert evaluate_accuracy_gpus(lambda X: X, data, devices=[mx.cpu()]) == 3 / 5
+    for pair in ((data_iter, batches(2)), (batches(2), data_iter)):
+        with pytest.raises(ValueError, match=message):
+            check_data(pair, 2)
+    run = Run(1, quiet=True)
+    with pytest.raises(ValueError, match=message):
+        for _ in run.epochs([]):
+            next(run.batches(data_iter))
 
 
 def test_scores_of_sequences():

@@ -1,0 +1,210 @@
+"""Networks with several inputs or outputs, and of ``mx.nd``, hybridized and with synchronized batch norm."""
+import numpy
+import pytest
+from test_sync_batch_norm import Threads, without_rows
+
+from gluon_mgpu import concise
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
+from gluon_mgpu.networks.loss import cross_entropy
+from gluon_mgpu.networks.tracing import leaves
+from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
+from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.run import Run
+
+nn = gluon.nn
+of_mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+
+
+class Auxiliary(HybridBlock):
+    """A head and, as in FCN, an auxiliary head on an earlier layer, which is also an output."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.body = (nn.Conv2D(4, 3, use_bias=False) for _ in range(2))
+        self.bn1, self.bn2 = nn.BatchNorm(), nn.BatchNorm()
+        self.head, self.auxiliary = nn.Dense(3), nn.Dense(2)
+
+    def forward(self, X):
+        Y = self.bn1(self.stem(X))
+        return self.head(self.bn2(self.body(Y))), [self.auxiliary(Y), Y]
+
+
+class TwoInputs(HybridBlock):
+    """Two inputs of other shapes. Returns an output twice, an input, and a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Dense(5, use_bias=False), nn.Dense(5, use_bias=False), nn.Dense(3)
+        self.bn1, self.bn2, self.bn3 = nn.BatchNorm(), nn.BatchNorm(), nn.BatchNorm()
+
+    def forward(self, X, Z):
+        Y = self.head(self.bn1(self.first(X) + self.second(Z))) * self.bn2(self.second(Z)).sum(axis=1, keepdims=True)
+        return [self.bn3(Y), Y, Z, Y]
+
+
+class Legacy(gluon.HybridBlock):
+    """A network of ``mx.nd``, with a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.dense = nn.Conv2D(4, 3, use_bias=False), nn.BatchNorm(), nn.Dense(3)
+        if MXNET_MAJOR < 2:
+            self.weight = self.params.get('weight', shape=(4, 4, 3, 3))
+
+    def hybrid_forward(self, F, X, weight):
+        Y = self.bn(self.conv(X))
+        Z = F.Convolution(Y, weight, kernel=(3, 3), num_filter=4, no_bias=True)
+        return self.dense(F.concat(Z, F.relu(Z), dim=1))
+
+
+def legacy_layers():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, use_bias=False), nn.BatchNorm(), nn.Activation('relu'), nn.MaxPool2D(), nn.Dense(3))
+    return net
+
+
+NETWORKS = {'auxiliary head': (Auxiliary, [(2, 6, 6)]), 'two inputs': (TwoInputs, [(4,), (3,)])}
+LEGACY = {'operators of mx.nd': (Legacy, [(2, 8, 8)]), 'layers': (legacy_layers, [(2, 8, 8)])}
+
+
+def make(network, shapes, devices, array):
+    """Return a network with float64 parameters from a seed, made of arrays of ``mx.np`` or ``mx.nd``."""
+    net, rng = network(), numpy.random.default_rng(0)
+    net.initialize(init.Xavier(), ctx=devices)
+    for device in devices:
+        net(*[array(numpy.zeros((1, *shape)), dtype='float32', ctx=device) for shape in shapes])
+    net.cast('float64')
+    for param in trainable(net):
+        param.set_data(array(rng.normal(scale=0.5, size=param.shape), dtype='float64', ctx=devices[0]))
+    return net
+
+
+def steps(network, shapes, wrap, devices, array=np.array, losses_of=slice(None)):
+    """Train for three steps on 7, 2 and 5 rows; return outputs, gradients, statistics and predictions."""
+    net, rng, found = make(network, shapes, devices, array), numpy.random.default_rng(1), []
+    fast = wrap(net)
+    for rows in (7, 2, 5):
+        shards = [[array(part, dtype='float64', ctx=device)
+                   for part, device in zip(numpy.array_split(rng.normal(size=(rows, *shape)), len(devices)), devices)
+                   if len(part)] for shape in shapes]
+        for X in leaves(shards):
+            X.attach_grad()
+        with autograd.record():
+            y_hats = fast.forward(*shards) if wrap is SyncBatchNorm else [fast(*args) for args in zip(*shards)]
+            ls = [sum((y_hat ** 2 + y_hat).sum() for y_hat in leaves(y_hat)[losses_of]) for y_hat in y_hats]
+        (fast.backward if wrap is SyncBatchNorm else autograd.backward)(ls)
+        npx.waitall()
+        assert all(type(y_hat) is type(X) for y_hat, X in zip(leaves(y_hats), leaves(shards)))
+        found += [numpy.concatenate([y.asnumpy() for y in on]) for on in zip(*map(leaves, y_hats))]
+        found += [numpy.concatenate([X.grad.asnumpy() for X in on]) for on in shards]
+        found += [param.list_data()[-1].asnumpy() for param in by_name(net).values() if param.grad_req == 'null']
+        for param in trainable(net):
+            found.append(sum(grad.asnumpy() for grad in param.list_grad()[:len(y_hats)]))
+            new = param.list_data()[0].asnumpy() - 0.001 * found[-1]
+            param.set_data(array(new, dtype='float64', ctx=devices[0]))
+        found += [y_hat[:1].asnumpy() for y_hat in leaves(fast(*[on[0] for on in shards]))]
+    return found
+
+
+WAYS = [(hybridized, 1), (lambda net: HybridizedBlock(net, used_once=True), 1), (SyncBatchNorm, 1), (SyncBatchNorm, 3)]
+
+
+def compare(found, expected):
+    assert len(found) == len(expected)
+    for array, reference in zip(found, expected):
+        # float64; MXNet's batch norm has float32 momentum
+        numpy.testing.assert_allclose(array, reference, rtol=1e-6, atol=1e-8 * (1 + abs(reference).max()))
+
+
+@pytest.mark.parametrize('losses_of', [slice(None), slice(1)], ids=['all outputs', 'the first output'])
+@pytest.mark.parametrize('name', NETWORKS)
+def test_steps_equal_plain_gluon(name, losses_of, device_list):
+    expected = steps(*NETWORKS[name], lambda net: net, device_list(1), losses_of=losses_of)
+    for wrap, k in WAYS:
+        compare(steps(*NETWORKS[name], wrap, device_list(k), losses_of=losses_of), expected)
+
+
+@of_mxnet_1
+@pytest.mark.parametrize('name', LEGACY)
+def test_networks_of_mx_nd(name, device_list):
+    with semantics_of(mx.nd.ones(1)):  # as after npx.reset_np()
+        expected = steps(*LEGACY[name], lambda net: net, device_list(1), mx.nd.array)
+        for wrap, k in WAYS:
+            compare(steps(*LEGACY[name], wrap, device_list(k), mx.nd.array), expected)
+
+
+@of_mxnet_1
+def test_static_memory_for_layers_of_mx_nd(devices):
+    with semantics_of(mx.nd.ones(1)):
+        fast = hybridized(make(*LEGACY['layers'], devices, mx.nd.array))
+        fast(mx.nd.ones((2, 2, 8, 8), dtype='float64', ctx=devices[0]))
+        assert all(graph.is_static for graph in fast._graphs.values())
+
+
+@of_mxnet_1
+@pytest.mark.parametrize('call', [
+    lambda net, X: hybridized(net)(X), lambda net, X: SyncBatchNorm(net).forward([X]),
+    lambda net, X: concise.train(1, 2, 0.1, net=net, data=([(X, np.zeros(2))] * 2, []), run=Run(1, quiet=True),
+                                 devices=[X.ctx])], ids=['hybridized', 'SyncBatchNorm', 'train'])
+def test_networks_and_arrays_that_do_not_fit(call, devices):
+    """One line, with a remedy that the user has."""
+    synchronized = nn.HybridSequential()
+    synchronized.add(nn.Conv2D(4, 3), gluon.contrib.nn.SyncBatchNorm(num_devices=1), nn.Dense(3))
+    for net, message in ((Legacy(), '^Legacy mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training '
+                                    r'loop, call npx.reset_np\(\) before you create it, and pass X.as_nd_ndarray\(\)$'),
+                         (synchronized, "^HybridSequential has MXNet's SyncBatchNorm, which needs mx.nd: use "
+                                        r'nn.BatchNorm inside SyncBatchNorm\(net\)$')):
+        net.initialize(ctx=devices)
+        with autograd.record(), pytest.raises(ValueError, match=message):
+            call(net, np.ones((2, 2, 8, 8), ctx=devices[0]))
+
+
+@of_mxnet_1
+def test_mxnets_synchronized_batch_norm_inside_ours(devices):
+    with semantics_of(mx.nd.ones(1)):
+        net = gluon.contrib.nn.SyncBatchNorm(num_devices=1, in_channels=2)
+        net.initialize(ctx=devices)
+        with autograd.record(), pytest.raises(ValueError, match=r'use nn.BatchNorm inside SyncBatchNorm\(net\)'):
+            SyncBatchNorm(net).forward([mx.nd.ones((2, 2), ctx=devices[0])])
+
+
+def test_several_outputs_where_one_is_needed(devices):
+    net, X = make(*NETWORKS['auxiliary head'], devices, np.array), np.ones((2, 2, 6, 6), dtype='float64')
+    y_hat, labels = net(X), np.zeros(2, dtype='int32')
+    with pytest.raises(ValueError, match='the network returns 2 outputs: cross_entropy needs the scores only'):
+        cross_entropy(y_hat, labels)
+    with pytest.raises(ValueError, match='the network returns 2 outputs: pass a function of its scores'):
+        evaluate_accuracy_gpus(net, [(X, labels)])
+
+
+def test_shards_of_inputs_on_other_devices(device_list):
+    net = make(*NETWORKS['two inputs'], device_list(2), np.array)
+    X, Z = (split_and_load(np.ones((4, n), dtype='float64'), device_list(2)) for n in (4, 3))
+    for shards in ((X, Z[::-1]), (X, Z[:1]), ([*zip(X, Z)],)):
+        with autograd.record(), pytest.raises(ValueError, match='pass one array per device, and those of other inputs'):
+            SyncBatchNorm(net).forward(*shards)
+
+
+@without_rows
+def test_two_inputs_on_workers_without_rows(device_list):
+    """The second worker never has rows."""
+    network, shapes = NETWORKS['two inputs']
+    nets = [make(network, shapes, [device], np.array) for device in device_list(3)]
+    args = [np.array(numpy.random.default_rng(0).normal(size=(3, *shape)), dtype='float64') for shape in shapes]
+
+    def gradients(net, rows, workers=None):
+        device, fast = net.first.weight.list_ctx()[0], SyncBatchNorm(net, workers)
+        with autograd.record():
+            y_hats = fast.forward(*[[X[rows].as_in_ctx(device)] if rows else [] for X in args])
+            ls = [(y_hat[0] ** 2).sum() + y_hat[1].sum() for y_hat in y_hats]
+        fast.backward(ls)
+        return [param.grad(device).asnumpy() for param in trainable(net)] if rows else []
+
+    found = Threads.run(3, lambda workers: gradients(nets[workers.rank], [[0], [], [1, 2]][workers.rank], workers))
+    whole = gradients(make(network, shapes, [device_list(4)[3]], np.array), [0, 1, 2])
+    compare([sum(grads) for grads in zip(found[0], found[2])], whole)

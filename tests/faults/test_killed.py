@@ -94,8 +94,9 @@ def test_the_first_signal_stops_the_run_cleanly(scratch_command, uninterrupted, 
             err = process.stderr.read()
         assert process.returncode == 128 + number, err
         assert 'Traceback' not in err
-        found = re.fullmatch(r'scratch: stopped (in epoch \d+ after \d+ batches|after epoch \d+); resume with: '
-                             r'python (-m gluon_mgpu.scratch --resume \S+)', err.splitlines()[-1])
+        found = re.fullmatch(r'scratch: stopped (in epoch \d+ after (?:all )?\d+ batches(?:, before the end of '
+                             r'evaluation)?|after epoch \d+); resume with: python (-m gluon_mgpu.scratch --resume \S+)',
+                             err.splitlines()[-1])
         assert found, err
         done = run([sys.executable, *found[2].split()])
         assert done.returncode == 0, done.stderr

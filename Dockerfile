@@ -10,5 +10,5 @@ RUN apt-get update \
 
 WORKDIR /gluon_mgpu
 COPY . .
-RUN PIP_NO_CACHE_DIR=1 make .venv/installed
+RUN PIP_NO_CACHE_DIR=1 make install
 CMD ["make", "demo"]

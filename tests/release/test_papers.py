@@ -92,4 +92,14 @@ def test_the_make_commands_in_documents_exist(path):
 
 def test_make_help_lists_all_commands():
     phony = set(re.search(r'^\.PHONY:((?:.*\\\n)*.*)', MAKEFILE, re.M)[1].replace('\\', '').split())
-    assert set(re.findall(r"@echo 'make ([a-z0-9-]+)", MAKEFILE)) == phony - {'help'}
+    shown = subprocess.check_output(['make', 'help'], cwd=REPO, text=True)
+    assert set(re.findall('^make ([a-z0-9-]+)', shown, re.M)) == phony - {'help'}
+    assert max(map(len, shown.splitlines())) < 80
+
+
+def test_make_asks_the_script_about_a_python_that_is_named():
+    """Also if the environment is up to date; otherwise PYTHON would have no effect."""
+    command = ['make', '-n', '-o', 'pyproject.toml', 'install']
+    asked = [subprocess.run([*command, *more], cwd=REPO, text=True, capture_output=True).stdout
+             for more in ([], ['PYTHON=x'])]
+    assert ['make_venv' in lines for lines in asked] == [not (REPO / '.venv/installed').exists(), True]

@@ -20,7 +20,7 @@ STEP = 0.68  # inches from one layer to the next
 
 def canvas(width: float, height: float) -> tuple:
     """Return a figure and axes without frame, in inches from the lower left corner."""
-    fig = Figure(figsize=(width, height), dpi=150)
+    fig = Figure(figsize=(width, height), dpi=120)
     axes = fig.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis('off')

@@ -10,16 +10,13 @@ from .program import show, warn
 
 
 class ProgressBar(tqdm):
-    """A progress bar of tqdm for one process, removed from the screen at its end.
+    """A progress bar of tqdm for one process.
 
     tqdm's own lock is for several; from Python 3.14 on, it starts a process, which would outlive a killed worker.
     """
 
     def display(self, *args, **options) -> None:
-        """Show the bar, and leave the cursor at its beginning: a terminal shows ^C at the cursor.
-
-        At the end of a full line, ^C would begin a new one, and the bar would stay above it.
-        """
+        """Show the bar, with the cursor at its beginning: at its end, the ^C of a terminal would begin a new line."""
         super().display(*args, **options)
         self.fp.write('\r')
 

@@ -150,7 +150,7 @@ def test_a_signal_interrupts_evaluation(scratch_command, uninterrupted, tmp_path
         assert any(line == 'evaluating\n' for line in process.stdout)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
-        assert 'stopped in epoch 1 after 8 batches; resume with: ' in process.stderr.read()
+        assert 'epoch 1 after all 8 batches, before the end of evaluation; resume with: ' in process.stderr.read()
     done = run([*scratch_command, '--resume', out])
     assert done.returncode == 0 and f'resuming from {out}/checkpoint-00000008.safetensors' in done.stdout
     assert outcome(out) == uninterrupted

@@ -1,5 +1,5 @@
-# Debian with this package, for x86-64 and ARM64. Train LeNet on two devices:
-#   docker build -t gluon_mgpu . && docker run --rm -it gluon_mgpu
+# Debian with this package and Jupyter, for x86-64 and ARM64: docs/devices.md. Train LeNet on two devices:
+#   docker build -t gluon_mgpu . && docker run --rm -it -v "$PWD/runs:/gluon_mgpu/runs" gluon_mgpu
 FROM debian:12-slim
 
 # README.md's packages, for ARM64 also OpenBLAS and LAPACKE, which bring libquadmath0 on x86-64
@@ -10,5 +10,8 @@ RUN apt-get update \
 
 WORKDIR /gluon_mgpu
 COPY . .
-RUN PIP_NO_CACHE_DIR=1 make .venv/installed
+ENV PIP_NO_CACHE_DIR=1
+RUN make install && .venv/bin/python -m pip install --editable '.[notebook]'
+# The environment is active, and datasets are in runs/, which outlives the container if it is mounted
+ENV PATH=/gluon_mgpu/.venv/bin:$PATH XDG_CACHE_HOME=/gluon_mgpu/runs/cache
 CMD ["make", "demo"]

@@ -3,30 +3,33 @@
 # Each command first creates its virtual environment with the newest Python of 3.9 to 3.14. To choose the Python:
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
-.PHONY: help demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 test-wheel \
-        test-processors gpu-report horovod test-horovod test-hosts lint audit docs clean
+.PHONY: help install demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 \
+        test-wheel test-processors gpu-report horovod test-horovod test-hosts lint audit docs clean
 
 help:
-	@echo 'make demo         train LeNet on two devices and plot the accuracy (2 minutes)'
-	@echo 'make compare      the demo on one device, then on two; both curves and times in one picture (several minutes)'
-	@echo 'make test         run the quick tests (a few minutes); on GPUs: make test ARGS="--devices gpu:0,gpu:1"'
-	@echo 'make test-all     run all tests (several minutes)'
-	@echo 'make test-processors  run the quick tests with the instructions of three generations of processors'
-	@echo 'make test-faults  kill runs, corrupt files and fill disks, many times (10 minutes)'
-	@echo 'make test-mxnet2  run all tests on MXNet 2'
-	@echo 'make test-oldest  run all tests with the lowest versions in pyproject.toml (Python 3.9)'
-	@echo 'make test-cu112   run all tests on CPU contexts of the CUDA build; needs no GPU (downloads some GB)'
-	@echo 'make test-debian  run README.md in a minimal root: DEBIAN=sid, trixie or bookworm (Debian, Ubuntu; 10 minutes)'
-	@echo 'make test-arm64   run some of the tests in an emulated ARM64 root (Debian, Ubuntu; about 7 minutes)'
-	@echo 'make test-wheel   build the wheel, install it in an empty environment, and train'
-	@echo 'make gpu-report   on a machine with GPUs: run the commands of docs/gpus.md, write gpu-report.txt'
-	@echo 'make horovod      build Horovod into .venv, for training on several machines (a few minutes)'
-	@echo 'make test-horovod run the tests that need Horovod'
-	@echo 'make test-hosts   run jobs on two simulated hosts; needs root, iproute2 and an SSH server'
+	@echo 'make install      create .venv and install everything into it (2 minutes)'
+	@echo 'make demo         train LeNet on two devices, plot the accuracy (2 minutes)'
+	@echo 'make compare      the demo on one device and on two, in one picture'
+	@echo 'make test         quick tests; on GPUs: ARGS="--devices gpu:0,gpu:1"'
+	@echo 'make test-all     all tests (several minutes)'
+	@echo 'make test-faults  kill runs, corrupt files, fill disks (10 minutes)'
+	@echo 'make test-mxnet2  all tests on MXNet 2'
+	@echo 'make test-oldest  all tests with the lowest versions in pyproject.toml'
+	@echo 'make test-cu112   all tests, CUDA build on CPU contexts (some GB)'
+	@echo 'make test-debian  the commands of README.md in a minimal Debian'
+	@echo 'make test-arm64   some tests in an emulated ARM64 Debian (7 minutes)'
+	@echo 'make test-wheel   install the wheel in an empty environment, train'
+	@echo 'make test-processors quick tests, instructions of old processors'
+	@echo 'make gpu-report   on GPUs: the commands of docs/gpus.md'
+	@echo 'make horovod      build Horovod into .venv, for several machines'
+	@echo 'make test-horovod tests that need Horovod'
+	@echo 'make test-hosts   jobs on two simulated hosts; needs root, SSH server'
 	@echo 'make lint         check the code with Ruff and mypy'
-	@echo 'make audit        look for known vulnerabilities in the installed packages'
+	@echo 'make audit        look for known vulnerabilities in installed packages'
 	@echo 'make docs         build the documentation in site/'
 	@echo 'make clean        delete the environments and caches of these commands'
+
+install: .venv/installed
 
 demo: .venv/installed
 	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 $(ARGS)
@@ -108,8 +111,12 @@ docs: .venv-docs/installed
 .venv-oldest/installed: EXTRAS = cpu,test oldest
 .venv-cu112/installed: EXTRAS = cu112,test
 .venv-docs/installed: EXTRAS = docs
-.venv/installed .venv-mxnet2/installed .venv-oldest/installed .venv-cu112/installed .venv-docs/installed: pyproject.toml
+INSTALLED = .venv/installed .venv-mxnet2/installed .venv-oldest/installed .venv-cu112/installed .venv-docs/installed
+$(INSTALLED): pyproject.toml
 	@tools/make_venv.sh $(@D) $(EXTRAS)
+ifdef PYTHON  # always call the script, which compares it with the Python of an environment that exists
+.PHONY: $(INSTALLED)
+endif
 
 clean:
 	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .venv-docs site .pytest_cache .ruff_cache .mypy_cache \

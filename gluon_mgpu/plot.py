@@ -125,8 +125,9 @@ def compare_runs(folders: list, path) -> None:
     labels = [in_lines(f'{name}{place}: {mean(times):.1f} s per epoch')
               for name, place, times in zip(names, in_folder, seconds)]
     fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
-    for label, xs, ys in zip(labels, epochs, test_accs):
-        axes.plot(xs, ys, 'o-', alpha=0.8, label=label)
+    for i, (label, xs, ys) in enumerate(zip(labels, epochs, test_accs)):
+        size = 1.5 + 4 * (1 - (i + 1) / len(labels))  # later curves are thinner, so that they do not hide equal ones
+        axes.plot(xs, ys, 'o-', linewidth=size, markersize=3 * size, label=label)
     axes.set(title=in_lines(f'Test accuracy on {", ".join(sorted({*datasets}))}'), xlabel='epoch',
              ylabel='test accuracy (share)', ylim=(0, 1))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long

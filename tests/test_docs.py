@@ -120,6 +120,22 @@ def test_the_diagrams_can_be_drawn(tmp_path):
             assert drawn.mode == shown.mode == 'RGBA', 'transparent, for dark pages'
 
 
+@pytest.mark.parametrize(('code', 'language'), [
+    ('python -m gluon_mgpu.scratch', 'bash'), ('sudo apt-get install -y make', 'bash'),
+    ('A=b .venv/bin/pip install x', 'bash'), ('make x\nscratch: an\nerror', ''),
+    ('for x in y:\n    pass', 'python'), ('epoch 1/3: loss 2.303, 8.1 s', '')])
+def test_blocks_are_colored_by_their_language(code, language, hooks):
+    assert hooks.language_of(code) == language
+
+
+def test_indented_blocks_have_colors(hooks):
+    pytest.importorskip('pygments')
+    block = '<div class="highlight"><pre><span></span><code>{}</code></pre></div>'
+    page = block.format('if a &lt; 1:\n    pass\n') + block.format('epoch 1/3: loss 2.303\n')
+    code, output = hooks.on_page_content(page, None, None, None).split('<div')[1:]
+    assert '>if</span>' in code and '>&lt;</span>' in code and 'epoch 1/3: loss 2.303\n</code>' in output
+
+
 def test_changed_lines_ignore_comments_and_indentation(hooks):
     code = 'def f(x):\n    a = 1  # one\n    return a\n'
     other = 'def f(x):\n    for i in x:\n        a = 1\n    return a\n'

@@ -303,9 +303,24 @@ def test_one_step__replicas_drift_apart_without_allreduce(example, devices, tmp_
 def test_one_step__waits_for_enter_between_the_stages(example, monkeypatch, flags, is_terminal, pauses):
     asked = []
     monkeypatch.setattr('sys.stdin', types.SimpleNamespace(isatty=lambda: is_terminal))
-    monkeypatch.setattr('builtins.input', lambda: asked.append(1))
+    monkeypatch.setattr('builtins.input', asked.append)
     example.main(flags)
-    assert len(asked) == pauses
+    assert asked == ['(Enter continues) '] * pauses
+
+
+@pytest.mark.parametrize(('name', 'measure'), [
+    ('wait_for_one', 'median_seconds'), ('diamond', 'median_seconds'), ('small_operators', 'measure')])
+def test_a_heading_comes_before_long_measurements(name, measure, monkeypatch, capsys):
+    def stop(*functions, **settings):
+        raise KeyboardInterrupt
+
+    for folder in (FOLDER / 'exercises', FOLDER):
+        monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module(name)
+    monkeypatch.setattr(module, measure, stop)
+    with pytest.raises(KeyboardInterrupt):
+        module.main(['--devices', 'cpu:0,cpu:1'])
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_data_parallel__rows_are_scattered(example, device_list):

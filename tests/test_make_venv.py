@@ -14,6 +14,7 @@ SCRIPT = Path(__file__).parents[1] / 'tools' / 'make_venv.sh'
 PYTHON = """#!/bin/sh
 case "$*" in
   *"import pip"*) exit {unsuitable} ;;
+  *base_prefix*) echo Python {version} in /usr ;;
   *sys.version*) echo {version} ;;
   *ensurepip*) exit {ensurepip} ;;
   *CDLL*) printf "$MISSING" ;;
@@ -152,6 +153,20 @@ def test_an_existing_environment_is_used(make_venv, tmp_path):
     assert (tmp_path / 'venv' / 'kept').exists()
     calls = (tmp_path / 'pip.log').read_text().splitlines()
     assert [call.split()[-1] for call in calls] == ['pip>=21.3', '.[cpu,test]', 'mxnet==1.9.1'] * 2
+
+
+def test_another_python_than_that_of_an_existing_environment(make_venv, tmp_path):
+    programs = {'python3.11': python('3.11.7'), 'same': python('3.11.7'), 'other': python('3.10.1')}
+    (tmp_path / 'pyproject.toml').touch()
+    assert make_venv(programs, PYTHON='same').returncode == 0
+    (tmp_path / 'pip.log').unlink()
+    for name, what in (('other', 'Python 3.10.1 in /usr'), ('/none/such', 'no Python that runs')):
+        result = make_venv(PYTHON=name)
+        assert (result.returncode, result.stderr) == (1, (
+            f'venv has Python 3.11.7 in /usr, but PYTHON={name} is {what}. '
+            "Delete venv, or run 'make clean', and make it again.\n"))
+    assert make_venv(PYTHON='same').returncode == 0
+    assert not (tmp_path / 'pip.log').exists()  # it is up to date
 
 
 @pytest.mark.parametrize('extras', ['cpu,test', 'cu112,test', 'mxnet2,test'])

@@ -97,6 +97,8 @@ def test_compare_runs(tmp_path, figures, capsys):
         [[1, 0.1], [2, 0.6], [3, 0.7]], [[1, 0.2], [2, 0.5]]]
     assert [line.get_label() for line in axes.lines] == ['scratch, cpu(0): 3.0 s per epoch',
                                                          'scratch, cpu(0), cpu(1): 2.5 s per epoch']
+    wide, thin = axes.lines  # equal curves are both visible
+    assert wide.get_linewidth() > 2 * thin.get_linewidth() and wide.get_markersize() > 2 * thin.get_markersize()
 
 
 def test_compare_runs_on_the_same_devices_by_their_folders(tmp_path, figures, monkeypatch):

@@ -20,7 +20,7 @@ STEP = 0.68  # inches from one layer to the next
 
 def canvas(width: float, height: float) -> tuple:
     """Return a figure and axes without frame, in inches from the lower left corner."""
-    fig = Figure(figsize=(width, height), dpi=150)
+    fig = Figure(figsize=(width, height), dpi=120)
     axes = fig.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis('off')
@@ -43,74 +43,64 @@ def arrow(axes, start: tuple, end: tuple, style: str = '-|>') -> None:
 
 
 def data_parallel() -> Figure:
-    """Return the diagram of one training step on k devices."""
-    fig, axes = canvas(9, 4.5)
-    lanes = [(2.97, 'device 0', 'rows 0 to n/k - 1', BLUE), (1.93, 'device 1', 'the next n/k rows', ORANGE),
-             (0.7, 'device k - 1', 'the last n/k rows', GREEN)]
-    height = 0.88
-    bottom, top = lanes[-1][0], lanes[0][0] + height
-    for x, width, text in ((0.1, 0.95, 'batch'), (1.4, 2.1, 'each device has'), (3.85, 1.35, '1. gradient'),
-                           (5.55, 1.25, '2. allreduce'), (7.15, 1.75, '3. update')):
-        box(axes, x, 4.12, width, 0.3, text, bold=True)
-    box(axes, 0.1, bottom, 0.95, top - bottom, 'n rows\nof X and y')
-    box(axes, 5.55, bottom, 1.25, top - bottom, 'sum of the\ngradients,\nto every device', PURPLE)
-    for y, name, rows, color in lanes:
-        box(axes, 1.4, y + 0.45, 2.1, 0.43, f'{name}: {rows}', color, 8.5)
-        box(axes, 1.4, y, 2.1, 0.43, f'{name}: all parameters', color, 8.5)
-        box(axes, 3.85, y, 1.35, height, 'forward, loss,\nbackward:\nits gradient', color)
-        box(axes, 7.15, y, 1.75, height, 'parameters\n- lr / n * sum', color)
-        arrow(axes, (1.05, y + 0.66), (1.4, y + 0.66))
-        for middle in (y + 0.66, y + 0.22):
-            arrow(axes, (3.5, middle), (3.85, middle))
-        arrow(axes, (5.2, y + height / 2), (5.55, y + height / 2))
-        arrow(axes, (6.8, y + height / 2), (7.15, y + height / 2))
-    for x in (2.45, 4.525, 8.025):  # the devices between the second and the last
+    """Return the diagram of one training step on k devices, narrow enough for a phone."""
+    fig, axes = canvas(5, 5.35)
+    width, end = 1.35, 4.95
+    box(axes, 0.05, 4.95, end - 0.05, 0.35, 'batch: n rows of X and y', size=10)
+    box(axes, 0.05, 1.55, end - 0.05, 0.35, '2. allreduce: sum of the gradients, to every device', PURPLE, 10)
+    box(axes, 0.05, 0.05, end - 0.05, 0.35, 'equal parameters on all devices: next batch', size=10)
+    for x, name, rows, color in ((0.05, 'device 0', 'rows 0\nto n/k - 1', BLUE),
+                                 (1.7, 'device 1', 'the next\nn/k rows', ORANGE),
+                                 (end - width, 'device k - 1', 'the last\nn/k rows', GREEN)):
+        for y, height, text in ((4.4, 0.32, name), (3.82, 0.5, rows), (3.24, 0.5, 'all\nparameters'),
+                                (2.13, 0.75, '1. gradient:\nforward, loss,\nbackward'),
+                                (0.63, 0.7, '3. update:\nparameters\n- lr / n * sum')):
+            box(axes, x, y, width, height, text, color, 10, bold=text == name)
+        for start, stop in ((4.95, 4.72), (3.24, 2.88), (2.13, 1.9), (1.55, 1.33), (0.63, 0.4)):
+            arrow(axes, (x + width / 2, start), (x + width / 2, stop))
+    for y in (4.56, 3.78, 2.5, 0.98):  # the devices between the second and the last
         for i in range(3):
-            axes.plot(x, 1.64 + 0.11 * i, 'o', color=LINE, markersize=3)
-    box(axes, 1.4, 0.08, 7.5, 0.32, 'The parameters are equal on all devices again: next batch')
-    arrow(axes, (8.025, bottom), (8.025, 0.4))
-    arrow(axes, (2.45, 0.4), (2.45, bottom))
+            axes.plot(3.225 + 0.1 * i, y, 'o', color=LINE, markersize=3)
     return fig
 
 
 def network(axes, x: float, y: float, width: float, layers: list) -> None:
     """Draw layers above each other, each as one box per color."""
     for i, colors in enumerate(layers):
-        part = width / len(colors)
+        part = (width + 0.08) / len(colors)
         for side, color in enumerate(colors):
-            text = f'layer {i + 1}' if len(colors) == 1 else f'half of layer {i + 1}'
-            box(axes, x + side * (part + 0.1), y + STEP * i, part, 0.36, text, color, 8)
+            text = f'layer {i + 1}' if len(colors) == 1 else f'half\nof {i + 1}'
+            box(axes, x + side * part, y + STEP * i, part - 0.08, 0.4, text, color)
 
 
 def partitions() -> Figure:
-    """Return the diagram of the three ways to use two devices: by layers, by channels, by rows."""
-    fig, axes = canvas(9, 5)
-    low = 1.15  # height of the first layer
+    """Return the diagram of the three ways to use two devices, narrow enough for a phone."""
+    fig, axes = canvas(5.2, 5.5)
+    low, width = 1.65, 1.6  # height of the first layer; width of a column
     for x, title, moved in (
-            (0.1, 'network partitioning\nby layers', 'activations, where layers are cut;\nthe devices take turns'),
-            (3.1, 'layer-wise partitioning\nby channels', 'activations, after each layer;\nthe devices often wait'),
-            (6.1, 'data parallelism\nby rows', 'gradients, once per step,\nas many for any batch size')):
-        box(axes, x, 4.35, 2.8, 0.55, title, bold=True)
-        box(axes, x, 0.08, 2.8, 0.5, 'moves ' + moved, size=8)
-    for x, text, color in ((3.5, 'device 0', BLUE), (4.55, 'device 1', ORANGE)):
-        box(axes, x, 3.93, 0.95, 0.26, text, color, 8)
-
-    network(axes, 0.8, low, 1.4, [(BLUE,), (BLUE,), (ORANGE,), (ORANGE,)])
-    network(axes, 3.1, low, 2.7, [(BLUE, ORANGE)] * 4)
-    network(axes, 6.2, low, 1.0, [(BLUE,)] * 4)
-    network(axes, 7.8, low, 1.0, [(ORANGE,)] * 4)
+            (0.05, 'network\npartitioning\nby layers', 'activations,\nwhere layers are\ncut; the devices\ntake turns'),
+            (1.8, 'layer-wise\npartitioning\nby channels', 'activations,\nafter each layer;\nthe devices\noften wait'),
+            (3.55, 'data\nparallelism\nby rows', 'gradients,\nonce per step,\nas many for any\nbatch size')):
+        box(axes, x, 4.75, width, 0.7, title, bold=True)
+        box(axes, x, 0.05, width, 0.95, 'moves ' + moved)
+    for x, text, color in ((1.6, 'device 0', BLUE), (2.68, 'device 1', ORANGE)):
+        box(axes, x, 4.32, 1.0, 0.28, text, color)
+    network(axes, 0.35, low, 1.0, [(BLUE,), (BLUE,), (ORANGE,), (ORANGE,)])
+    network(axes, 1.8, low, width, [(BLUE, ORANGE)] * 4)
+    network(axes, 3.55, low, 0.66, [(BLUE,)] * 4)
+    network(axes, 4.49, low, 0.66, [(ORANGE,)] * 4)
     for i in range(3):
-        below, above = low + STEP * i + 0.36, low + STEP * (i + 1)
-        for x in (1.5, 6.7, 8.3):
+        below, above = low + STEP * i + 0.4, low + STEP * (i + 1)
+        for x in (0.85, 3.88, 4.82):
             arrow(axes, (x, below), (x, above))
-        for start, ends in ((3.775, (3.6, 4.95)), (5.225, (4.05, 5.4))):
+        for start, ends in ((2.18, (2.08, 2.9)), (3.02, (2.3, 3.12))):
             for end in ends:
                 arrow(axes, (start, below), (end, above))
     for i in range(4):
-        arrow(axes, (7.2, low + STEP * i + 0.18), (7.8, low + STEP * i + 0.18), '<|-|>')
-    for x, width, text, color in ((0.8, 1.4, 'all rows', GRAY), (3.1, 2.8, 'all rows', GRAY),
-                                  (6.2, 1.0, 'half the rows', BLUE), (7.8, 1.0, 'the other half', ORANGE)):
-        box(axes, x, 0.72, width, 0.26, text, color, 8)
+        arrow(axes, (4.21, low + STEP * i + 0.2), (4.49, low + STEP * i + 0.2), '<|-|>')
+    for x, part, text, color in ((0.35, 1.0, 'all rows', GRAY), (1.8, width, 'all rows', GRAY),
+                                 (3.55, 0.76, 'half the\nrows', BLUE), (4.39, 0.76, 'the other\nhalf', ORANGE)):
+        box(axes, x, 1.12, part, 0.4, text, color)
     return fig
 
 

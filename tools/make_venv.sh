@@ -71,6 +71,10 @@ find_python() {
     'Or select another Python: make ... PYTHON=/path/to/python3.14'
 }
 
+identity() { # PYTHON: print its version and where it is installed, also if it is that of an environment
+  "$1" -c 'import sys; print("Python", sys.version.split()[0], "in", sys.base_prefix)' 2>/dev/null || echo 'no Python that runs'
+}
+
 if [ -e "$venv/unfinished" ]; then # interrupted last time
   rm -rf "$venv"
 fi
@@ -83,6 +87,15 @@ else
   # uv makes environments without pip
   if ! "$python" -c 'import pip, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
     fail "$venv has no Python 3.9 or newer that runs and has pip. Delete $venv, or run 'make clean', and make it again."
+  fi
+  if [ -n "${PYTHON:-}" ]; then
+    has=$(identity "$python")
+    wanted=$(identity "$PYTHON")
+    if [ "$has" != "$wanted" ]; then
+      fail "$venv has $has, but PYTHON=$PYTHON is $wanted. Delete $venv, or run 'make clean', and make it again."
+    elif [ "$venv/installed" -nt pyproject.toml ]; then
+      exit
+    fi
   fi
 fi
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+from html import unescape
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -23,6 +24,10 @@ LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
 # the comment, and the block that `with_code` writes after it
 CODE = re.compile(r'^<!-- (code|side by side): (.+) -->$(?:\n````\w+\n(?s:.*?)\n````$)?', re.MULTILINE)
+
+UNCOLORED = re.compile(r'(<div class="highlight"><pre><span></span><code>)(.*?)(</code></pre></div>)', re.DOTALL)
+PROGRAMS = 'python3?|pip|make|apt-get|dnf|docker|jupyter|horovodrun|mpirun|srun|patchelf'
+COMMAND = re.compile(rf'^(?:sudo |until |\w+=\S+ )*(?:\S*/)?(?:{PROGRAMS}) ', re.MULTILINE)
 
 
 def on_config(config):
@@ -50,8 +55,6 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     """Insert the code and rewrite the links."""
-    if 'side by side' in dict(CODE.findall(markdown)):  # two columns need the space
-        page.meta.setdefault('hide', ['navigation', 'toc'])
     markdown = CODE.sub(lambda match: code_block(match[1], match[2]), markdown)
     here = path_of(page.file.src_uri)
     if here is None:
@@ -63,6 +66,33 @@ def on_page_markdown(markdown, page, config, files):
             return match[0]  # MkDocs reports the broken link
         return posixpath.relpath(uri_of(path), posixpath.dirname(page.file.src_uri) or '.')
     return LINK.sub(rewritten, markdown)
+
+
+def on_page_content(html, page, config, files):
+    """Color the code blocks without a language, which are indented in the Markdown."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    def colored(match):
+        code = unescape(match[2])
+        language = language_of(code)
+        if not language:
+            return match[0]
+        return match[1] + highlight(code, get_lexer_by_name(language), HtmlFormatter(nowrap=True)) + match[3]
+    return UNCOLORED.sub(colored, html)
+
+
+def language_of(code: str) -> str:
+    """Return 'python', 'bash' or, for anything else, such as mostly output, ''."""
+    lines = [line for line in code.splitlines() if line[:1].strip('# ')]
+    if 2 * len(COMMAND.findall(code)) >= len(lines):
+        return 'bash'
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return ''
+    return 'python'
 
 
 def path_of(uri: str) -> Path | None:

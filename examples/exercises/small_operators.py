@@ -52,11 +52,12 @@ def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=at_least, times=400, rounds=5, both_cores=False)
     if any(device.device_type != 'cpu' for device in args.devices):
         args.refuse(f'--devices: {args.devices} must be CPU contexts, because operators on both cores are compared')
+    if not args.both_cores:
+        print('y = tanh(x), x of       one core  both cores in each operator  two operators at a time')
     one = [measure(args.devices[:1], size, args.times, args.rounds) for size in SIZES]
     if args.both_cores:  # the process that `with_both_cores` starts
         print(one)
         return
-    print('y = tanh(x), x of       one core  both cores in each operator  two operators at a time')
     for size, time, both in zip(SIZES, one, with_both_cores(args)):
         two = measure(args.devices[:2], size, args.times, args.rounds)
         print(f'{size:19}  {time:11.1f}  {both:27.1f}  {two:23.1f}')

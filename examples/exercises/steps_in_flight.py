@@ -74,7 +74,7 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             events = record(lambda: train(devices, device_params, islice(train_iter, 6), limit), f'{folder}/trace.json')
-        draw(events, out.with_name(f'{out.stem}-{name}{out.suffix or ".png"}'), f'steps in flight: {name}')
+        draw(events, out.with_name(f'{out.stem}-{name}{out.suffix or ".png"}'), f'6 steps; in flight: {name}')
     return ended, done, more, digest
 
 

@@ -31,11 +31,11 @@ def chains(Xs: list, times: int) -> list:
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', size=1000, times=40, rounds=5)
     Xs = [np.eye(args.size, ctx=device) for device in args.devices]
+    print(f'{args.times} products in a row on each of {args.devices}')
     early, late, everything = median_seconds(
         lambda: chains(Xs, args.times)[0][args.times // 4].wait_to_read(),
         lambda: chains(Xs, args.times)[0][args.times].wait_to_read(),
         lambda: chains(Xs, args.times) and npx.waitall(), rounds=args.rounds, until_done=False)
-    print(f'{args.times} products in a row on each of {args.devices}')
     print(f'product {args.times // 4} on {args.devices[0]}, wait_to_read: {early:.2f} s')
     print(f'product {args.times} on {args.devices[0]}, wait_to_read: {late:.2f} s')
     print(f'everything, waitall:                {everything:.2f} s')

@@ -149,6 +149,10 @@ class CheckpointCallback(Callback):
 
 def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
-    if num_batches := run.state()['num_batches']:
-        return f'in epoch {len(run.history) + 1} after {num_batches} batches'
+    state = run.state()
+    if num_batches := state['num_batches']:
+        epoch = f'in epoch {len(run.history) + 1}'
+        if num_batches == state['epoch_length']:
+            return f'{epoch} after all {num_batches} batches, before the end of evaluation'
+        return f'{epoch} after {num_batches} batches'
     return f'after epoch {len(run.history)}' if run.history else 'before the first batch'

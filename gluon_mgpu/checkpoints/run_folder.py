@@ -14,17 +14,19 @@ from ..base.files import is_unfinished, write_atomically
 
 
 def check_free(path: str | os.PathLike | None) -> None:
-    """Raise ValueError if `path` is not an empty folder and cannot become a new one. Creates nothing.
+    """Raise ValueError if `path` is not an empty, writable folder and cannot become one. Creates nothing.
 
     None stands for the default of `new_folder`, a new folder in ``runs/``.
     """
     path = Path('runs/new' if path is None else path)
     if os.path.lexists(path) and (not path.is_dir() or not is_empty(path)):
         raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
-    above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
-    if not above.is_dir():  # a file or a broken link
-        raise ValueError(f'{path} cannot be created because {above} is not a folder: remove it, or give another '
+    nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.lexists(folder))
+    if not nearest.is_dir():  # a file or a broken link
+        raise ValueError(f'{path} cannot be created because {nearest} is not a folder: remove it, or give another '
                          '--out-dir')
+    if not os.access(nearest, os.W_OK):
+        raise ValueError(f'the results cannot be written in {nearest}: give --out-dir with a folder that is writable')
 
 
 def is_empty(folder: str | os.PathLike) -> bool:

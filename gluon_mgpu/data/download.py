@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pooch
 from requests.exceptions import HTTPError, RequestException, SSLError
 
-from ..base.progress_bar import ProgressBar
+from ..base.progress import ProgressBar
 from .folders import FILES, DownloadError, find
 
 ANSWER_TIMEOUT = 5  # seconds in which all mirrors together must answer

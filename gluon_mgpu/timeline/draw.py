@@ -39,7 +39,7 @@ def draw(events: list[Event], path, title: str) -> None:
         axes.annotate(f'{share:.0%} busy', (1, lane), xycoords=axes.get_yaxis_transform(), xytext=(6, 0),
                       textcoords='offset points', va='center')
     axes.set_title(in_lines(title, 90))  # can list many devices
-    axes.set(xlabel='milliseconds from the first operation of the step', xlim=(0, whole * 1.002),
+    axes.set(xlabel='milliseconds from the first operation', xlim=(0, whole * 1.002),
              ylim=(len(shares) - 0.4, -0.6), yticks=range(len(shares)), yticklabels=shares)
     fig.legend(loc='outside lower center', ncols=len(COLORS), frameon=False)
     write_picture(fig, path)

@@ -11,14 +11,15 @@ import numpy
 
 from ..base.checks import at_least_0
 from ..base.program import BAD_INPUT, JobError
+from ..base.progress import Progress
 from ..data.batches import check_batches
 from ..parallel.workers import Workers
 from .history import Epoch
 from .parameters import wait
-from .progress import Progress
 
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
+LONG_EVALUATION = 10  # seconds; the time of a longer one is printed
 
 
 class DivergenceError(JobError, ValueError):
@@ -47,7 +48,7 @@ class CurrentEpoch:
         self._unread: list[list] = []
         self._exchanges: deque[tuple[int, Callable]] = deque()  # (number of batches, function that returns the losses)
         self._batches_per_read = 1
-        self._read_at = time.perf_counter()
+        self._read_at = self._trained_at = time.perf_counter()
 
     def begin(self, train_iter: Iterable, num_epochs: int) -> None:
         """Check `train_iter`, set its attribute ``epoch``, if any, and start the clock. The run has `num_epochs`."""
@@ -64,8 +65,8 @@ class CurrentEpoch:
                              'with shard=workers.shard')
         if hasattr(train_iter, 'epoch'):
             train_iter.epoch = self.number - 1
-        self._progress.begin_epoch(f'epoch {self.number}/{num_epochs}', total=num_epochs * length,
-                                   done=(self.number - 1) * length + self.num_batches)
+        self._text = f'epoch {self.number}/{num_epochs}'
+        self._progress.begin_epoch(self._text, self.num_batches, length)
         self.training, self._begun, self.length = True, True, length
         self._started = time.perf_counter() - self.seconds  # as if it had not been interrupted
 
@@ -125,6 +126,16 @@ class CurrentEpoch:
             self._rows += int(rows)
         self._progress.advance(num_batches, loss / max(rows, 1),  # of the last batch, which may have no rows
                                images_per_second=self._rows / (time.perf_counter() - self._started))
+
+    def begin_evaluation(self) -> None:
+        """Show that the devices have finished training, and start the clock of the evaluation."""
+        self._trained_at = time.perf_counter()
+        self._progress.replace_bar(f'{self._text}: trained in {self.seconds:.1f} s, evaluating')
+
+    def evaluation_time(self) -> str:
+        """Return the time of a long evaluation as the end of a line, '' for a short one."""
+        seconds = time.perf_counter() - self._trained_at
+        return f', evaluated in {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
 
     def result(self, test_acc: float, lr: float | None) -> Epoch:
         """Return the results; raise ValueError for another `test_acc`, unread batches and an epoch without losses."""

@@ -16,12 +16,12 @@ from typing import Any
 from ..base.checks import integer
 from ..base.files import SameFolder
 from ..base.program import Stopped
+from ..base.progress import Progress
 from ..parallel.workers import Workers
 from .callback import Callback, callback_list
 from .epoch import CurrentEpoch, DivergenceError, check_num_epochs
 from .history import Epoch, summary, write_history
 from .parameters import first_non_finite, seed_all
-from .progress import Progress
 from .schedules import rates
 
 
@@ -150,6 +150,7 @@ class Run:
         if name := next(filter(None, self.workers.allgather(first_non_finite(self.net))), ''):
             raise DivergenceError(f'{name} is no longer finite after epoch {epoch.number}: use a smaller learning rate')
         self._stop_after_signal()                 # 6. `allgather` has exchanged the signals
+        epoch.begin_evaluation()
 
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
@@ -169,13 +170,14 @@ class Run:
 
         Raises ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
         """
-        result = self._epoch.result(test_acc, self.lr)
+        result, evaluation = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time()
         self.history.append(result)
         self._epoch = CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
         self._decide_whether_complete()
         self._write_history()
+        self._progress.close()
         self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {result.loss:.3f}, test acc {result.test_acc:.3f}, '
-                   f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s')
+                   f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{evaluation}')
         self._call('epoch_end')
         return result
 

@@ -105,6 +105,16 @@ def test_no_other_name_is_tried_in_a_read_only_folder(tmp_path, monkeypatch):
         new_folder(None, 'scratch')
 
 
+@pytest.mark.parametrize('path', [None, 'runs/mine', 'existing'])
+def test_a_folder_that_cannot_be_written(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'existing').mkdir()
+    monkeypatch.setattr(module.os, 'access', lambda folder, mode: False)  # root may write in any folder
+    place = tmp_path / 'existing' if path == 'existing' else tmp_path
+    with pytest.raises(ValueError, match=f'^the results cannot be written in {place}: give --out-dir with a folder '):
+        check_free(path)
+
+
 def test_after_a_full_disk_the_folder_can_be_used(tmp_path, full_disk):
     """An empty config.json would mark the folder as that of another run."""
     with full_disk(), ExitStack() as stack, pytest.raises(OSError, match='No space left'):

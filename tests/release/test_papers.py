@@ -73,6 +73,25 @@ def test_scripts_have_the_line_ends_of_linux_in_every_checkout():
     assert done.stdout == 'Makefile: eol: lf\ntools/make_venv.sh: eol: lf\n'
 
 
+def test_git_ignores_the_files_that_the_printed_commands_write():
+    written = re.compile(r"(?:--out|--export) ([\w.-]+\.\w+)|'([\w-]+\.(?:png|json|onnx|safetensors))'")
+    pages = [page.read_text() for page in (*REPO.glob('*.md'), *REPO.glob('docs/*.md'))]
+    names = {match[1] or match[2] for page in pages for match in written.finditer(page)}
+    assert {'lenet.onnx', 'step.png', 'trace.json'} <= names
+    ignored = subprocess.run(['git', 'check-ignore', *names], cwd=REPO, text=True, capture_output=True, check=False)
+    if ignored.returncode > 1:
+        pytest.skip('needs git and a checkout')
+    assert set(ignored.stdout.split()) == names
+
+
+def test_a_container_leaves_its_results_and_data_outside():
+    """The page mounts the folder in which the image writes both."""
+    workdir = re.search('^WORKDIR (.*)$', text('Dockerfile'), re.M)[1]
+    mounted = re.findall(r'^    docker run .* -v "\$PWD/runs:(\S+)"', text('docs/devices.md'), re.M)
+    assert set(mounted) == {f'{workdir}/runs'}
+    assert re.search('^ENV .*XDG_CACHE_HOME=(.*)/', text('Dockerfile'), re.M)[1] == mounted[0]
+
+
 def test_pre_commit_runs_what_make_lint_runs():
     assert re.findall(r'^\s+entry: (.*)$', text('.pre-commit-config.yaml'), re.M) == ['make lint']
 
@@ -92,4 +111,14 @@ def test_the_make_commands_in_documents_exist(path):
 
 def test_make_help_lists_all_commands():
     phony = set(re.search(r'^\.PHONY:((?:.*\\\n)*.*)', MAKEFILE, re.M)[1].replace('\\', '').split())
-    assert set(re.findall(r"@echo 'make ([a-z0-9-]+)", MAKEFILE)) == phony - {'help'}
+    shown = subprocess.check_output(['make', 'help'], cwd=REPO, text=True)
+    assert set(re.findall('^make ([a-z0-9-]+)', shown, re.M)) == phony - {'help'}
+    assert max(map(len, shown.splitlines())) < 80
+
+
+def test_make_asks_the_script_about_a_python_that_is_named():
+    """Also if the environment is up to date; otherwise PYTHON would have no effect."""
+    command = ['make', '-n', '-o', 'pyproject.toml', 'install']
+    asked = [subprocess.run([*command, *more], cwd=REPO, text=True, capture_output=True).stdout
+             for more in ([], ['PYTHON=x'])]
+    assert ['make_venv' in lines for lines in asked] == [not (REPO / '.venv/installed').exists(), True]

@@ -9,9 +9,10 @@ import numpy
 import pytest
 from history_csv import history
 
+from gluon_mgpu.base import progress
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.training import epoch as epoch_module, progress
+from gluon_mgpu.training import epoch as epoch_module
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.history import summary
 from gluon_mgpu.training.run import Callback, Run
@@ -120,12 +121,12 @@ def test_quiet_shows_only_warnings(capsys):
     assert capsys.readouterr() == ('', 'a full disk\n')
 
 
-def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, capsys):
+def test_a_bar_counts_the_finished_batches_of_each_epoch(clock, monkeypatch, capsys):
     bars = []
 
     class Bar(progress.ProgressBar):
-        def __init__(self, **options):
-            super().__init__(**{**options, 'disable': False})  # as on a terminal
+        def __init__(self, disable=None, **options):
+            super().__init__(**options, disable=disable is True)  # as on a terminal
             bars.append(self)
 
     monkeypatch.setattr(progress, 'ProgressBar', Bar)
@@ -135,12 +136,15 @@ def test_the_bar_counts_finished_batches_of_the_whole_run(clock, monkeypatch, ca
         for _ in run.batches([None] * 3):
             clock[0] += 1
             run.record_losses([np.array([epoch / 2])])
-            counts.append(bars[0].n)
-        assert bars[0].n == 3 * epoch
+            counts.append(bars[-1].n)
+        assert (bars[-1].n, bars[-1].total) == (3, 3)
+        clock[0] += 10 * epoch  # evaluation
         run.end_epoch(0.5)
-    assert (bars[0].total, counts) == (6, [0, 1, 2, 3, 4, 5])  # the batch just started is not finished
-    assert len(bars) == 1
-    assert 'loss 0.500' in capsys.readouterr().err
+    assert counts == [0, 1, 2, 0, 1, 2]  # the batch just started is not finished
+    out, err = capsys.readouterr()
+    assert 'epoch 2/2: trained in 3.0 s, evaluating' in err
+    assert out.splitlines() == ['epoch 1/2: loss 0.500, test acc 0.500, 3.0 s, 1 images/s',
+                                'epoch 2/2: loss 1.000, test acc 0.500, 3.0 s, 1 images/s, evaluated in 20.0 s']
 
 
 class Recorder(Callback):

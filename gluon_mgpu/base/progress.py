@@ -1,0 +1,68 @@
+"""Progress bars, and lines above them."""
+from __future__ import annotations
+
+import sys
+import threading
+
+from tqdm import tqdm
+
+from .program import show, warn
+
+
+class ProgressBar(tqdm):
+    """A progress bar of tqdm for one process.
+
+    tqdm's own lock is for several; from Python 3.14 on, it starts a process, which would outlive a killed worker.
+    """
+
+    def display(self, *args, **options) -> None:
+        """Show the bar, with the cursor at its beginning: at its end, the ^C of a terminal would begin a new line."""
+        super().display(*args, **options)
+        self.fp.write('\r')
+
+
+ProgressBar.set_lock(threading.RLock())
+
+
+class Progress:
+    """The progress bar of a run, one for each epoch; shown only on a terminal, and not if `quiet`.
+
+    Workers above rank 0 print nothing.
+    """
+
+    def __init__(self, quiet: bool, rank: int = 0):
+        self._rank, self._quiet = rank, quiet or rank > 0
+        self._bar = ProgressBar(disable=True)
+
+    def begin_epoch(self, text: str, done: int, total: int) -> None:
+        """Show `text` and a bar with `done` of `total` batches; `total` is 0 if unknown."""
+        left = ', {remaining} left' if total else ''
+        self._bar = ProgressBar(desc=text, initial=done, total=total or None, leave=False, smoothing=0.05,
+                                bar_format=f'{{desc}} |{{bar}}| {{n_fmt}}/{{total_fmt}}{{postfix}}{left}',
+                                disable=True if self._quiet or sys.stderr is None else None, dynamic_ncols=True)
+
+    def advance(self, num_batches: int, loss: float, images_per_second: float) -> None:
+        """Count batches that the devices have finished, and show their loss and speed."""
+        self._bar.set_postfix_str(f'loss {loss:.3f}, {images_per_second:,.0f} images/s', refresh=False)
+        self._bar.update(num_batches)
+
+    def replace_bar(self, text: str) -> None:
+        """Show `text` instead of the bar."""
+        self._bar.bar_format = text
+        self._bar.refresh()
+
+    def print(self, line: str) -> None:
+        """Print a line above the bar, unless `quiet`."""
+        if not self._quiet:
+            with ProgressBar.external_write_mode():
+                show(line)
+
+    def warn(self, line: str) -> None:
+        """Print a line above the bar on stderr, even if `quiet`."""
+        if self._rank == 0:
+            with ProgressBar.external_write_mode(file=sys.stderr):
+                warn(line)
+
+    def close(self) -> None:
+        """Remove the bar from the screen."""
+        self._bar.close()

@@ -30,11 +30,10 @@ def _sequencemask(g, op, X, length=None, axis=0, value=0, **_):
     return g.Where(g.before(X, length, axis, missing), X, float(value))
 
 
-def _softmax_of_rows(g, op, X, *_, mode='instance', multi_output=False, preserve_shape=False, **__):
-    """Return the softmax over all axes but the first, or over one: of SoftmaxOutput and SoftmaxActivation."""
-    if multi_output or mode == 'channel':
-        return g.Softmax(X, axis=1)
-    return g.Softmax(X, axis=-1) if preserve_shape else g.reshape(g.Softmax(g.Flatten(X)), op.output)
+def _softmaxoutput(g, op, X, *_, multi_output=False, preserve_shape=False, **__):
+    if multi_output or preserve_shape:
+        return g.Softmax(X, axis=1 if multi_output else -1)
+    return g.reshape(g.Softmax(g.Flatten(X)), op.output)  # over all axes but the first
 
 
 def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
@@ -54,13 +53,14 @@ def _argmax(g, op, X, axis=None, keepdims=False, **_):
 
 
 def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False, **_):
-    size = X.shape[axis]
-    if op.output.rank < X.rank:  # no axis
-        require_fixed(X, axes=range(X.rank))
-        size, X, axis = math.prod(X.shape), g.Reshape(X, [-1]), 0
-    elif k < 1:
-        require_fixed(X, axes=[axis])
-    values, places = g.TopK(X, [k if k > 0 else size], results=2, axis=axis, largest=int(not is_ascend))
+    is_flat = op.output.rank < X.rank  # no axis
+    if k < 1:  # all
+        axes = range(X.rank) if is_flat else [axis]
+        require_fixed(X, axes=axes)
+        k = math.prod(X.shape[each] for each in axes)
+    if is_flat:
+        X, axis = g.Reshape(X, [-1]), 0
+    values, places = g.TopK(X, [k], results=2, axis=axis, largest=int(not is_ascend))
     if ret_typ == 'mask':
         zero, one = numpy.array([0, 1], op.output.dtype)
         return g.ScatterElements(g.Expand(numpy.array(zero), g.shape(op.output)), places,
@@ -96,8 +96,8 @@ def _attention_values(g, op, X, weights, heads, parts, **_):
 
 CONVERTERS: dict[str, Callable[..., Any]] = {
     'softmax': _softmax,
-    'softmaxoutput': _softmax_of_rows,
-    'softmaxactivation': _softmax_of_rows,
+    'softmaxoutput': _softmaxoutput,
+    'softmaxactivation': lambda g, op, X, mode='instance', **_: g.Softmax(X, axis=1 if mode == 'channel' else -1),
     'sequencemask': _sequencemask,
     'reduce': _reduce,
     'argmax': _argmax,

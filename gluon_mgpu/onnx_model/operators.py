@@ -10,7 +10,7 @@ from typing import Any
 
 from ..networks.graph import Array, Operation
 from . import arithmetic, arrays, detection, functions, layers
-from .building import Builder, require
+from .building import Builder
 
 ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
            'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'split': 'slicechannel',
@@ -27,6 +27,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {  # by the kind of operation
 def convert(g: Builder, op: Operation, inputs: list[Array]) -> list[str]:
     """Append an operation; return the names of its results. Raises NotImplementedError with the reason in words."""
     converter = CONVERTERS.get(ALIASES.get(op.kind, op.kind))
-    require(converter, 'which docs/export.md does not list')
+    if not converter:
+        raise NotImplementedError('which docs/export.md does not list')
     results = converter(g, op, *inputs, **op.settings)
     return [g.name(Y) for Y in (results if isinstance(results, list) else [results])]

@@ -56,6 +56,12 @@ def _comparison(operator: str) -> Callable:
     return converter
 
 
+def _where(g, op, condition, *values, **_):
+    dtype = op.output.dtype
+    A, B = (numpy.array(X, dtype) if isinstance(X, (int, float)) else g.cast(X, dtype) for X in values)
+    return g.Where(g.cast(condition, 'bool'), A, B)
+
+
 def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, **_):
     if act_type == 'prelu':
         return g.PRelu(X, g.Reshape(gamma, [-1, *[1] * (X.rank - 2)]))
@@ -83,7 +89,10 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     'divsqrtdim': lambda g, op, X, **_: g.Div(X, X.shape[-1] ** 0.5),
     'clip': lambda g, op, X, a_min, a_max, **_: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
     'cast': lambda g, op, X, **_: g.cast(X, op.output.dtype),
-    'where': lambda g, op, condition, A, B, **_: g.Where(g.cast(condition, 'bool'), A, B),
+    'where': _where,
+    'wherelscalar': lambda g, op, condition, B, scalar, **_: _where(g, op, condition, scalar, B),
+    'whererscalar': lambda g, op, condition, A, scalar, **_: _where(g, op, condition, A, scalar),
+    'wherescalar2': lambda g, op, condition, x, y, **_: _where(g, op, condition, x, y),
     'logicalnot': lambda g, op, X, **_: g.cast(g.Not(g.cast(X, 'bool')), op.output.dtype),
 }
 for _table, _convert in ((ARITHMETIC, _arithmetic), (COMPARISONS, _comparison)):

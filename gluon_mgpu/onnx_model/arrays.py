@@ -47,7 +47,10 @@ def _flip(g, op, X, axis, **_):
 
 
 def _sequencereverse(g, op, X, length=None, **_):
-    return g.ReverseSequence(X, g.cast(length, 'int64'), time_axis=0, batch_axis=1) if length else _flip(g, op, X, 0)
+    if length is None:
+        return _flip(g, op, X, 0)
+    length = g.Max(g.cast(length, 'int64'), numpy.array(1))  # onnxruntime 1.15 returns anything for 0, the same as 1
+    return g.ReverseSequence(X, length, time_axis=0, batch_axis=1)
 
 
 def _tile(g, op, X, reps, **_):

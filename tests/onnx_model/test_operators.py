@@ -201,7 +201,7 @@ def test_depth_and_space(block_size):
 
 def test_sequence_reverse():
     check_older('F.SequenceReverse(X)', random(5, 3, 2), batch_axis=[1])
-    for lengths in ([5, 5, 5], [1, 5, 3]):
+    for lengths in ([5, 5, 5], [1, 5, 3], [0, 2, 5]):
         check_older('F.SequenceReverse(X, Y, use_sequence_length=True)', random(5, 3, 2),
                     np.array(lengths, dtype='float32'), batch_axis=[1, 0])
 

@@ -15,12 +15,16 @@ from .tracing import leaves, refill, trace_deferred, trace_function
 
 
 class Array(NamedTuple):
-    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on it."""
+    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on it.
+
+    `internal` is its name in MXNet's ``get_internals()``.
+    """
 
     name: str
     shape: tuple
     other: tuple
     dtype: str
+    internal: str
 
     @property
     def rank(self) -> int:
@@ -104,9 +108,9 @@ def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_s
         raise ValueError('its operators depend on the batch size')
     first, other = map(_infer, graphs, arrays, batch_sizes)
     found: list[dict[int, Array]] = [{} for _ in nodes]
-    for (number, output), (shape, dtype) in first.items():
+    for (number, output), (shape, dtype, internal) in first.items():
         name = nodes[number]['name'] if nodes[number]['op'] == 'null' else f'result {number}.{output}'
-        found[number][output] = Array(name, shape, other[number, output][0], dtype)
+        found[number][output] = Array(name, shape, other[number, output][0], dtype, internal)
 
     def arrays_of(entries: list) -> list[Array]:
         return [found[number][output] for number, output, *_ in entries]
@@ -130,7 +134,7 @@ def _parse(setting: str) -> Any:
 
 
 def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[int, int], tuple]:
-    """Return shape and dtype of each array in a graph that is used, by number of the node and of its output."""
+    """Return shape, dtype and name of each array in a graph that is used, by number of the node and of its output."""
     for node in graph['nodes']:
         if node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
             node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
@@ -146,4 +150,4 @@ def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[i
     names = [numpy.dtype(dtype).name for dtype in dtypes]
     if MXNET_MAJOR < 2 and not any(array.dtype == numpy.float64 for array in known.values()):
         names = [name.replace('float64', 'float32') for name in names]  # computed for float32 + bool, unlike inferred
-    return dict(zip(used, zip(shapes, names)))
+    return dict(zip(used, zip(shapes, names, symbol.list_outputs())))

@@ -10,7 +10,8 @@ from onnx import ModelProto, checker, helper, numpy_helper, shape_inference
 from ..base.machine import versions
 from ..base.program import reason
 from ..networks.graph import Array, Graph
-from .operators import Operators
+from .building import Builder
+from .operators import convert
 
 OPSET, IR_VERSION = 18, 8
 
@@ -24,18 +25,18 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
     """
     names = {**inputs, **{variable: name for variable, (name, _) in params.items()}}
     first = graph.variables[next(iter(inputs))]
-    model = Operators(first._replace(name=names[first.name]), batch_axis)
+    model = Builder(first._replace(name=names[first.name]), batch_axis)
     place = 'at the input'
     for operation in graph.operations:
         for array in operation.inputs:
             if array.name in params:
                 place = f"near {params[array.name][0].rpartition('.')[0] or params[array.name][0]}"
         try:
-            results = model.convert(operation, [array._replace(name=names[array.name]) for array in operation.inputs])
+            results = convert(model, operation, [array._replace(name=names[array.name]) for array in operation.inputs])
         except (NotImplementedError, IndexError, KeyError, TypeError, ValueError) as error:
+            before = [array.internal for array in operation.inputs if array.name not in graph.variables]
             raise ValueError(f'no model is written because {operation.operator} {place} cannot be converted, '
-                             f'{reason(error)}: use operators of docs/export.md, or leave this part out of the model'
-                             ) from error
+                             f'{reason(error)}: {_where_to_cut([*dict.fromkeys(before)])}') from error
         names.update({array.name: results[output] for output, array in operation.outputs.items()})
     for array, name in zip(graph.outputs, outputs):
         model.nodes.append(helper.make_node('Identity', [names[array.name]], [name], name))
@@ -58,3 +59,12 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
         raise ValueError(f'no model is written because it would be invalid, {reason(error)}: please report this'
                          ) from error
     return made
+
+
+def _where_to_cut(names: list[str]) -> str:
+    """Return advice for an operator that is computed from these arrays."""
+    if not names:
+        return 'leave it out of the network'
+    outputs = f'symbol.get_internals()[{names[0]!r}]' if len(names) == 1 else (
+        f'mx.sym.Group([symbol.get_internals()[name] for name in {names}])')
+    return f'cut the network before it, {outputs}, as in docs/export.md'

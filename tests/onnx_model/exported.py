@@ -8,7 +8,9 @@ import re
 import numpy
 import onnxruntime
 
+from gluon_mgpu.export import to_onnx
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
+from gluon_mgpu.networks.tracing import leaves
 
 nn, rnn = gluon.nn, gluon.rnn
 NETWORKS = {}
@@ -42,6 +44,28 @@ def array_like(array, values):
     """Return values as an array of ``mx.np`` or ``mx.nd``, as another array is."""
     make = np.array if isinstance(array, np.ndarray) else mx.nd.array
     return make(values, dtype=values.dtype)
+
+
+def check(net, examples, **settings):
+    """Export a network and compare its results for three times as many rows, independently of the export's check."""
+    lines = []
+    to_onnx(net, 'a.onnx', *examples, log=lines.append, **settings)
+    line, = lines
+    assert line.startswith('model: a.onnx, checked in onnxruntime: ')
+    arrays = leaves(examples)
+    axes = settings.get('batch_axis', [0] * len(arrays))
+    tripled = [array_like(array, numpy.concatenate([array.asnumpy()] * (1 if axis is None else 3), axis or 0))
+               for array, axis in zip(arrays, axes)]
+    new = iter(tripled)
+    args = [[next(new) for _ in x] if isinstance(x, list) else next(new) for x in examples]
+    with autograd.pause():
+        expected = [array.asnumpy() for array in leaves(net(*args))]
+    found = run_model('a.onnx', *tripled)
+    assert len(found) == len(expected)
+    for Y_found, Y in zip(found, expected):
+        assert Y_found.shape == Y.shape and Y_found.dtype == Y.dtype
+        difference = abs(Y_found.astype('float64') - Y).max()
+        assert abs(Y).max() > 0 and difference <= 1e-5 * abs(Y).max()
 
 
 def trained(net, *examples, initializer=None):

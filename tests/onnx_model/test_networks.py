@@ -2,15 +2,12 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy
 import pytest
-from exported import NETWORKS, ZOO, Lambda, array_like, from_zoo, random, run_model, trained
+from exported import NETWORKS, ZOO, Lambda, check, from_zoo, random, trained
 from slow import slow
 
-from gluon_mgpu.export import to_onnx
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, init, mx
 from gluon_mgpu.networks.graph import semantics_of
-from gluon_mgpu.networks.tracing import leaves
 
 nn, rnn = gluon.nn, gluon.rnn
 QUICK = 'squeezenet1.1', 'mobilenet0.25', 'mobilenetv2_0.25'
@@ -20,26 +17,6 @@ mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='mx.nd in Gluon needs MXNe
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def check(net, examples, **settings):
-    """Export a network and compare its results for three times as many rows, independently of the export's check."""
-    lines = []
-    to_onnx(net, 'a.onnx', *examples, log=lines.append, **settings)
-    line, = lines
-    assert line.startswith('model: a.onnx, checked in onnxruntime: ')
-    arrays = leaves(examples)
-    axes = settings.get('batch_axis', [0] * len(arrays))
-    tripled = [array_like(array, numpy.concatenate([array.asnumpy()] * 3, axis)) for array, axis in zip(arrays, axes)]
-    new = iter(tripled)
-    args = [[next(new) for _ in x] if isinstance(x, list) else next(new) for x in examples]
-    with autograd.pause():
-        expected = [array.asnumpy() for array in leaves(net(*args))]
-    found = run_model('a.onnx', *tripled)
-    assert len(found) == len(expected)
-    for Y_found, Y in zip(found, expected):
-        assert Y_found.shape == Y.shape and Y_found.dtype == Y.dtype
-        assert abs(Y).max() > 0 and abs(Y_found - Y).max() <= 1e-5 * abs(Y).max()
 
 
 @pytest.mark.parametrize('name', NETWORKS)

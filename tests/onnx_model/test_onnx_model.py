@@ -1,6 +1,7 @@
 """Tests of the ONNX export: the model, its comparison with the network, and errors."""
 import importlib.util
 import os
+import re
 
 import numpy
 import onnx
@@ -121,7 +122,7 @@ def test_unsupported_networks_are_rejected(net, words, tmp_path):
 
 
 def test_operators_that_cannot_be_converted(tmp_path):
-    """The line has the operator, the setting, and the layer before or around it."""
+    """The line has the operator, the setting, and the layer before or around it, whose result can be kept."""
     for layer, words in ((Lambda(lambda F, X: F.npx.gamma(X)), 'gamma near 0 .*, which docs/export.md does not list'),
                          (Lambda(lambda F, X: F.np.argmax(X)), 'argmax near 0 .*, no axis'),
                          (Lambda(lambda F, X: F.np.dot(X, X)), 'dot near 0 .*, more than two dimensions'),
@@ -132,6 +133,10 @@ def test_operators_that_cannot_be_converted(tmp_path):
         with pytest.raises(ValueError, match=f'^no model is written because _?[a-z]*_?{words}') as error:
             to_onnx(net, 'a.onnx', random(2, 4, 4))
         assert '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
+        assert re.search(r": cut the network before it, symbol.get_internals\(\)\['\w+'\], as in docs/export.md$",
+                         str(error.value))
+    with pytest.raises(ValueError, match='gamma at the input .*, which .* does not list: leave it out of the network$'):
+        to_onnx(Lambda(lambda F, X: F.npx.gamma(X)), 'a.onnx', random(2, 4))
 
 
 class Untraced(HybridBlock):

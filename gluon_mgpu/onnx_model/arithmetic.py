@@ -1,0 +1,102 @@
+"""Converters of operators that compute each element by itself: arithmetic, comparisons, and functions of one array."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from .building import require
+
+SAME = {**{name.lower(): name for name in ('Relu', 'Sigmoid', 'Tanh', 'Softsign', 'Exp', 'Log', 'Sqrt', 'Abs', 'Erf',
+                                           'Floor', 'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
+        'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg', 'addn': 'Sum',
+        **dict.fromkeys(('copy', 'dropout', 'blockgrad', 'stopgradient', 'makeloss'), 'Identity')}
+ARITHMETIC = {'add': 'Add', 'plus': 'Add', 'sub': 'Sub', 'subtract': 'Sub', 'minus': 'Sub', 'mul': 'Mul',
+              'multiply': 'Mul', 'div': 'Div', 'truedivide': 'Div', 'power': 'Pow', 'maximum': 'Max', 'minimum': 'Min',
+              'mod': 'Mod'}
+COMPARISONS = {'equal': 'Equal', 'notequal': 'NotEqual', 'greater': 'Greater', 'greaterequal': 'GreaterOrEqual',
+               'lesser': 'Less', 'less': 'Less', 'lesserequal': 'LessOrEqual', 'lessequal': 'LessOrEqual',
+               'logicaland': 'And', 'logicalor': 'Or', 'logicalxor': 'Xor'}
+
+
+def _operands(g, dtype, A, B, scalar):
+    return [g.cast(A, dtype), g.cast(B, dtype) if B else numpy.array(scalar, dtype)]
+
+
+def _arithmetic(operator: str, swapped: bool = False) -> Callable:
+    def converter(g, op, A, B=None, scalar=None, **_):
+        operands = _operands(g, op.output.dtype, A, B, scalar)[::-1 if swapped else 1]
+        return _mod(g, op.output.dtype, *operands) if operator == 'Mod' else g.add(operator, *operands)
+    return converter
+
+
+def _mod(g, dtype, A, B):
+    """Return the remainder with the sign of B, 0 if B is 0."""
+    is_zero = g.Equal(B, numpy.array(0, dtype))
+    if dtype.startswith('float'):
+        Y = g.Mod(A, B, fmod=1)  # has the sign of A
+        Y = g.Where(g.Less(g.Mul(g.Sign(Y), g.Sign(B)), numpy.array(0, dtype)), g.Add(Y, B), Y)
+    else:
+        Y = g.Mod(A, g.Where(is_zero, numpy.array(1, dtype), B))
+    return g.Where(is_zero, numpy.array(0, dtype), Y)
+
+
+def _comparison(operator: str) -> Callable:
+    def converter(g, op, A, B=None, scalar=None, **_):
+        dtypes = {A.dtype, (B or A).dtype}
+        if operator in ('And', 'Or', 'Xor'):
+            dtype = 'bool'
+        else:
+            dtype = 'float64' if 'float64' in dtypes else max(dtypes) if dtypes <= {'int32', 'int64'} else 'float32'
+            require(B or scalar == int(scalar) or A.dtype.startswith('float'), f'integers and {scalar}')
+        operands = _operands(g, dtype, A, B, scalar)
+        result = g.Not(g.Equal(*operands)) if operator == 'NotEqual' else g.add(operator, *operands)
+        return g.cast(result, op.output.dtype)
+    return converter
+
+
+def _where(g, op, condition, *values, **_):
+    dtype = op.output.dtype
+    A, B = (numpy.array(X, dtype) if isinstance(X, (int, float)) else g.cast(X, dtype) for X in values)
+    return g.Where(g.cast(condition, 'bool'), A, B)
+
+
+def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, **_):
+    if act_type == 'prelu':
+        return g.PRelu(X, g.Reshape(gamma, [-1, *[1] * (X.rank - 2)]))
+    if act_type in ('gelu', 'gelu_erf'):  # X / 2 * (1 + erf(X / sqrt(2)))
+        return g.Mul(g.Mul(X, 0.5), g.Add(g.Erf(g.Mul(X, 0.5 ** 0.5)), 1.0))
+    if act_type == 'selu':
+        return g.Selu(X)
+    return g.add({'leaky': 'LeakyRelu', 'elu': 'Elu'}[act_type], X, alpha=float(slope))
+
+
+def _smoothl1(g, op, X, scalar=1, **_):
+    size, limit = g.Abs(X), 1 / scalar ** 2
+    return g.Where(g.Greater(size, limit), g.Sub(size, 0.5 * limit), g.Mul(g.Mul(X, X), 0.5 * scalar ** 2))
+
+
+CONVERTERS: dict[str, Callable[..., Any]] = {
+    **{kind: lambda g, op, *X, operator=operator, **_: g.add(operator, *X) for kind, operator in SAME.items()},
+    'activation': lambda g, op, X, act_type, **_: g.add(SAME[act_type], X),
+    'leakyrelu': _leakyrelu,
+    'rsqrt': lambda g, op, X, **_: g.Reciprocal(g.Sqrt(X)),
+    'log1p': lambda g, op, X, **_: g.Log(g.Add(X, 1.0)),
+    'square': lambda g, op, X, **_: g.Mul(X, X),
+    'hardsigmoid': lambda g, op, X, alpha=0.2, beta=0.5, **_: g.HardSigmoid(X, alpha=float(alpha), beta=float(beta)),
+    'smoothl1': _smoothl1,
+    'divsqrtdim': lambda g, op, X, **_: g.Div(X, X.shape[-1] ** 0.5),
+    'clip': lambda g, op, X, a_min, a_max, **_: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
+    'cast': lambda g, op, X, **_: g.cast(X, op.output.dtype),
+    'where': _where,
+    'wherelscalar': lambda g, op, condition, B, scalar, **_: _where(g, op, condition, scalar, B),
+    'whererscalar': lambda g, op, condition, A, scalar, **_: _where(g, op, condition, A, scalar),
+    'wherescalar2': lambda g, op, condition, x, y, **_: _where(g, op, condition, x, y),
+    'logicalnot': lambda g, op, X, **_: g.cast(g.Not(g.cast(X, 'bool')), op.output.dtype),
+}
+for _table, _convert in ((ARITHMETIC, _arithmetic), (COMPARISONS, _comparison)):
+    for _kind, _operator in _table.items():
+        CONVERTERS.update(dict.fromkeys((_kind, f'broadcast{_kind}', f'elemwise{_kind}', f'{_kind}scalar'),
+                                        _convert(_operator)))
+CONVERTERS.update({f'r{_kind}scalar': _arithmetic(_operator, swapped=True) for _kind, _operator in ARITHMETIC.items()})

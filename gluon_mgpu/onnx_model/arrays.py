@@ -1,0 +1,103 @@
+"""Converters of operators that make, move, select or repeat the elements of arrays."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
+import numpy
+
+from .building import END, as_list, require, require_fixed
+
+
+def _arange(g, op, *_, start=0, stop=None, step=1, repeat=1, **__):
+    require(op.output.shape == op.output.other and repeat == 1, 'its size depends on the batch')
+    if op.kind == 'arange' and stop is None:  # arange(n) begins at 0
+        start = 0
+    return g.Identity((start + numpy.arange(op.output.shape[0]) * step).astype(op.output.dtype))
+
+
+def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False, **_):
+    size, parts = X.shape[axis], num_outputs or sections
+    starts = [i * size // parts for i in range(parts)] or [*indices]
+    results = g.Split(X, numpy.diff([*starts, size]), results=len(starts), axis=axis)
+    return [g.Squeeze(Y, [axis]) for Y in results] if squeeze_axis else results
+
+
+def _slice(g, op, X, begin, end=(), step=(), **_):
+    for axis, (first, last, by) in enumerate(zip_longest(*map(as_list, (begin, end, step)))):
+        by = by or 1
+        first = first if first is not None else 0 if by > 0 else END
+        last = last if last is not None else END if by > 0 else -END
+        X = X if (first, last, by) == (0, END, 1) else g.Slice(X, [first], [last], [axis], [by])
+    return X
+
+
+def _crop(g, op, X, *_, offset=(0, 0), center_crop=False, **__):
+    require_fixed(X, op.output, axes=[2, 3])
+    if center_crop:
+        offset = [(size - new) // 2 for size, new in zip(X.shape[2:], op.output.shape[2:])]
+    return g.Slice(X, [*offset], [*numpy.add(offset, op.output.shape[2:])], [2, 3])
+
+
+def _flip(g, op, X, axis, **_):
+    for each in as_list(axis):
+        X = g.Slice(X, [END], [-END], [each], [-1])
+    return X
+
+
+def _sequencereverse(g, op, X, length=None, **_):
+    if length is None:
+        return _flip(g, op, X, 0)
+    length = g.Max(g.cast(length, 'int64'), numpy.array(1))  # onnxruntime 1.15 returns anything for 0, the same as 1
+    return g.ReverseSequence(X, length, time_axis=0, batch_axis=1)
+
+
+def _tile(g, op, X, reps, **_):
+    reps = as_list(reps)
+    added = len(reps) - X.rank  # new axes in front
+    return g.Tile(g.Unsqueeze(X, [*range(added)]) if added > 0 else X, [1] * -added + reps)
+
+
+def _repeat(g, op, X, repeats, axis, **_):
+    new, times = axis % X.rank + 1, as_list(repeats)[0]
+    copies = g.Tile(g.Unsqueeze(X, [new]), [times if i == new else 1 for i in range(X.rank + 1)])
+    return g.reshape(copies, op.output)
+
+
+def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values=0, **_):
+    widths = numpy.reshape(pad_width, (-1, 2)).T.ravel()
+    return g.Pad(X, widths, numpy.array(constant_value or constant_values, X.dtype), mode=mode)
+
+
+CONVERTERS: dict[str, Callable[..., Any]] = {
+    'embedding': lambda g, op, X, W, **_: g.Gather(W, g.indices(X, W, 0)),
+    'take': lambda g, op, X, places, axis=0, mode='clip', **_: g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
+    'pick': lambda g, op, X, places, axis=-1, mode='clip', **_: g.reshape(
+        g.GatherElements(X, g.Unsqueeze(g.indices(places, X, axis, mode), [axis]), axis=axis), op.output),
+    'onehot': lambda g, op, X, depth, on_value=1, off_value=0, **_: g.Where(  # OneHot would count -1 from the end
+        g.Equal(g.Unsqueeze(g.cast(X, 'int64'), [-1]), numpy.arange(depth)),
+        *numpy.array([on_value, off_value], op.output.dtype)),
+    'reshape': lambda g, op, X, *_, **__: g.reshape(X, op.output),
+    'broadcastto': lambda g, op, X, *_, **__: g.Expand(X, g.shape(op.output)),
+    'fulllike': lambda g, op, *_, value=0, fill_value=0, **__: g.Expand(
+        numpy.array(value or fill_value or int('ones' in op.kind), op.output.dtype), g.shape(op.output)),
+    'swapaxis': lambda g, op, X, dim1=0, dim2=0, **_: g.swap(X, X.rank, dim1, dim2),
+    'transpose': lambda g, op, X, axes=None, **_: g.Transpose(X, perm=axes and [axis % X.rank for axis in axes]),
+    'sliceaxis': lambda g, op, X, axis, begin, end=END, **_: g.Slice(X, [begin], [end], [axis]),
+    'slicelike': lambda g, op, X, *_, **__: g.Slice(X, [0] * X.rank, op.output.sizes(END)),
+    'slice': _slice,
+    'slicechannel': _slicechannel,
+    'crop': _crop,
+    'flip': _flip,
+    'sequencereverse': _sequencereverse,
+    'tile': _tile,
+    'repeat': _repeat,
+    'pad': _pad,
+    'concat': lambda g, op, *X, dim=1, axis=0, **_: g.Concat(
+        *(g.cast(each, op.output.dtype) for each in X), axis=axis if op.kind == 'concatenate' else dim),
+    'stack': lambda g, op, *X, axis=0, **_: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
+    'depthtospace': lambda g, op, X, block_size, **_: g.DepthToSpace(X, blocksize=block_size),
+    'spacetodepth': lambda g, op, X, block_size, **_: g.SpaceToDepth(X, blocksize=block_size),
+    'arange': _arange,
+}

@@ -1,0 +1,114 @@
+"""Converters of functions along axes: softmax, reductions, sorting, products of matrices and attention."""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from .building import as_list, require, require_fixed
+
+REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min': 'ReduceMin', 'prod': 'ReduceProd',
+              'norm': 'ReduceL2'}
+
+
+def _softmax(g, op, X, length=None, axis=-1, temperature=1, **_):
+    Y = X if temperature == 1 else g.Div(X, float(temperature))
+    if length is None:
+        return g.add('Softmax' if op.kind == 'softmax' else 'LogSoftmax', Y, axis=axis)
+    require(op.kind == 'softmax', 'a length')
+    mask = g.before(X, length, axis, [axis])
+    return g.Where(mask, g.Softmax(g.Where(mask, Y, -1e30), axis=axis), 0.0)
+
+
+def _sequencemask(g, op, X, length=None, axis=0, value=0, **_):
+    if length is None:
+        return X
+    missing = [i for i in range(X.rank) if i != 1 - axis]  # the rows are on axis 1 or 0
+    return g.Where(g.before(X, length, axis, missing), X, float(value))
+
+
+def _softmaxoutput(g, op, X, *_, multi_output=False, preserve_shape=False, **__):
+    if multi_output or preserve_shape:
+        return g.Softmax(X, axis=1 if multi_output else -1)
+    return g.reshape(g.Softmax(g.Flatten(X)), op.output)  # over all axes but the first
+
+
+def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
+    require(ord == 2, f'ord {ord}')
+    every = range(X.rank)
+    axes = every if axis is None else [each % X.rank for each in as_list(axis)]
+    axes = [each for each in every if (each in axes) != exclude]
+    Y = g.add(REDUCTIONS[op.kind], g.cast(X, op.output.dtype), axes, keepdims=int(keepdims))
+    is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
+    return g.Reshape(Y, [1]) if is_number else Y
+
+
+def _argmax(g, op, X, axis=None, keepdims=False, **_):
+    require(axis is not None, 'no axis')
+    operator = 'ArgMax' if op.kind == 'argmax' else 'ArgMin'
+    return g.cast(g.add(operator, X, axis=axis, keepdims=int(keepdims)), op.output.dtype)
+
+
+def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False, **_):
+    is_flat = op.output.rank < X.rank  # no axis
+    if k < 1:  # all
+        axes = range(X.rank) if is_flat else [axis]
+        require_fixed(X, axes=axes)
+        k = math.prod(X.shape[each] for each in axes)
+    if is_flat:
+        X, axis = g.Reshape(X, [-1]), 0
+    values, places = g.TopK(X, [k], results=2, axis=axis, largest=int(not is_ascend))
+    if ret_typ == 'mask':
+        zero, one = numpy.array([0, 1], op.output.dtype)
+        return g.ScatterElements(g.Expand(numpy.array(zero), g.shape(op.output)), places,
+                                 g.Expand(numpy.array(one), g.Shape(places)), axis=axis)
+    places = g.cast(places, [*op.outputs.values()][-1].dtype)
+    return {'value': values, 'indices': places, 'both': [values, places]}[ret_typ]
+
+
+def _matmul(g, op, A, B, transpose_a=False, transpose_b=False, **_):
+    require(op.kind != 'dot' or B.rank <= 2, 'more than two dimensions')
+    return g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A,
+                    g.swap(B, B.rank, -2, -1) if transpose_b else B)
+
+
+def _heads(g, X, heads, parts):
+    """Split (length, rows, heads * parts * size) into its parts, each (rows, heads, length, size)."""
+    split = g.Split(g.Reshape(X, [0, 0, heads, parts, -1]), results=parts, axis=3, num_outputs=parts)
+    return [g.Transpose(g.Squeeze(Y, [3]), perm=[1, 2, 0, 3]) for Y in split]
+
+
+def _attention_scores(g, op, X, memory=None, *, heads, **_):
+    queries, keys, *_ = (_heads(g, X, heads, 1) + _heads(g, memory, heads, 2)) if memory else _heads(g, X, heads, 3)
+    size = X.shape[2] // heads // (1 if memory else 3)
+    return g.reshape(g.MatMul(g.Div(queries, size ** 0.5), g.Transpose(keys, perm=[0, 1, 3, 2])), op.output)
+
+
+def _attention_values(g, op, X, weights, heads, parts, **_):
+    shape, other = ((rows // heads, heads, *lengths) for rows, *lengths in (weights.shape, weights.other))
+    weights = g.reshape(weights, weights._replace(shape=shape, other=other))
+    Y = g.MatMul(weights, _heads(g, X, heads, parts)[-1])  # (rows, heads, length, size)
+    return g.reshape(g.Transpose(Y, perm=[2, 0, 1, 3]), op.output)
+
+
+CONVERTERS: dict[str, Callable[..., Any]] = {
+    'softmax': _softmax,
+    'softmaxoutput': _softmaxoutput,
+    'softmaxactivation': lambda g, op, X, mode='instance', **_: g.Softmax(X, axis=1 if mode == 'channel' else -1),
+    'sequencemask': _sequencemask,
+    'reduce': _reduce,
+    'argmax': _argmax,
+    'topk': _topk,
+    'sort': lambda g, op, X, is_ascend=True, **settings: _topk(
+        g, op, X, k=0, is_ascend=is_ascend, ret_typ='value', **settings),
+    'argsort': lambda g, op, X, is_ascend=True, **settings: _topk(g, op, X, k=0, is_ascend=is_ascend, **settings),
+    'matmul': _matmul,
+    'einsum': lambda g, op, *X, subscripts, **_: g.Einsum(*X, equation=subscripts),
+    'interleavedmatmulselfattqk': _attention_scores,
+    'interleavedmatmulencdecqk': _attention_scores,
+    'interleavedmatmulselfattvalatt': functools.partial(_attention_values, parts=3),
+    'interleavedmatmulencdecvalatt': functools.partial(_attention_values, parts=2),
+}

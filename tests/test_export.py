@@ -23,7 +23,7 @@ from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
 from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
 from gluon_mgpu.load_run import load_run, trained_network
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, assign, autograd, gluon, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.parameters import by_name, statistics, trainable

@@ -66,8 +66,8 @@ def run_to_load(path) -> tuple[Path, dict]:
     if Path(path).is_dir() and recorded_steps(metadata) is not None:
         recorded = _num_rows(found.parent / 'history.csv')
         if recorded > len(metadata['run']['history']):
-            raise CheckpointError(f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has '
-                                  f'{recorded} epochs; name {found} if you mean this one, or resume the run')
+            raise CheckpointError(f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv '
+                                  f'has {recorded} epochs; name {found} if you mean this one, or resume the run')
     return found, metadata
 
 

@@ -37,16 +37,16 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
     symbol = graph_from_json(json.dumps(graph, ensure_ascii=False))
     is_numpy = MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     make = np.array if is_numpy else mx.nd.array
+    params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
     with semantics_of(make([0])), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
-        params = _named_as(symbol, _read_params(params_file), [shape for shape, _ in shapes])
+        params = _named_as(symbol, params, [shape for shape, _ in shapes])
         names = _input_names(graph, symbol, params, params_file, len(shapes))
         net = _block(symbol, names, params, params_file, float32, is_numpy)
     rng = numpy.random.default_rng(SEED)
-    values, words = zip(*(example(graph, params, name, *shape, rng) for name, shape in zip(names, shapes)))
-    examples = [make(array, dtype=array.dtype) for array in values]
-    return FileNetwork(net, dict(zip(names, examples)), output_names(graph),
-                       f'example: {"; ".join(words)}; seed {SEED}')
+    examples = [example(graph, params, name, shape, dtype, rng) for name, (shape, dtype) in zip(names, shapes)]
+    return FileNetwork(net, {name: make(X, dtype=X.dtype) for name, (X, _) in zip(names, examples)},
+                       output_names(graph), f'example: {"; ".join(words for _, words in examples)}; seed {SEED}')
 
 
 def _read_graph(path: str, float32: bool) -> dict:

@@ -64,7 +64,8 @@ class Network:
                 return results, operations(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
         except ERRORS as error:
             if self.is_graph:
-                name, advice = 'the network', 'check the sizes, the order and the batch axis of its inputs, and its parameters'
+                name = 'the network'
+                advice = 'check the sizes, the order and the batch axis of its inputs, and its parameters'
             else:
                 name = type(self._net).__name__ if self._is_block else self._net.__name__
                 advice = 'pass examples of its inputs and their batch_axis; MXNet must be able to hybridize it'

@@ -116,6 +116,13 @@ def test_files_without_names(net, run):
     assert status == 2 and line.startswith('list.params: the second file must be NAME-0000.params')
 
 
+def test_a_missing_parameter_of_any_name(run):
+    """Gluon's parameters have a learning rate."""
+    (mx.sym.var('data') * mx.sym.var('scale', lr_mult=1.0)).save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    assert run(*FILES, '--shape', '2,3')[1].startswith('scale is not in net-0000.params, which has unused: ')
+
+
 def test_an_input_may_have_the_name_of_a_parameter(run):
     """If --shape is given for it."""
     (mx.sym.var('data') * mx.sym.var('loss_weight')).save('net-symbol.json')
@@ -231,10 +238,12 @@ def test_recurrent_networks(run):
 
 @mxnet_1
 def test_a_recurrent_network_that_makes_its_states(run):
-    with semantics_of(mx.nd.ones(1)):
-        exported(chain(gluon.rnn.GRU(5), nn.Dense(2, flatten=False)), random(4, 2, 3).as_nd_ndarray())
-    assert run(*FILES, '--shape', '4,2,3', '--batch-axis', '1')[0] == 0
-    assert results('net.onnx', numpy.zeros((4, 7, 3), 'float32'))[0].shape == (4, 7, 2)
+    X = random(4, 7, 3).as_nd_ndarray()
+    with semantics_of(X):
+        net = chain(gluon.rnn.LSTM(5, 2), nn.Dense(2, flatten=False))
+    expected = save_symbol(net, X)
+    assert run('net-symbol.json', 'structure.params', '--shape', '4,2,3', '--batch-axis', '1')[0] == 0
+    assert abs(results('net.onnx', X.asnumpy())[0] - expected).max() < 1e-5
 
 
 def test_inputs_without_batch(run):

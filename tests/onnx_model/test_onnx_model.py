@@ -297,6 +297,12 @@ def test_random_inputs_are_in_the_range_of_the_examples():
     assert 0 < _random_like(np.zeros((1, 3)), None).asnumpy().max() < 1
 
 
+def test_random_inputs_differ_from_each_other():
+    net = Lambda(lambda F, A, B: A / ((A - B) * (A - B)).sum(axis=1, keepdims=True))
+    net.initialize()
+    to_onnx(net, 'a.onnx', np.array([[0.2, 0.7]]), np.array([[0.7, 0.2]]))
+
+
 @pytest.mark.parametrize('W4, b4', [(0, 0), (0, 1e-40), (1e-38, 0)])
 def test_scores_that_are_all_zero_or_tiny(W4, b4, capsys):
     *params, W, b = to_mx(lenet_params(numpy.random.default_rng(0), 0.1))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from ..base.program import reason
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
 from ..networks.graph import semantics_of
 from .file_graph import SEED, example, in_float32, output_names, without_label
@@ -59,7 +60,10 @@ def _read_graph(path: str, float32: bool) -> dict:
             graph['nodes'] = [in_float32(node) for node in graph['nodes']]
         graph_from_json(json.dumps(graph, ensure_ascii=False)).list_inputs()
         return graph
-    except (AttributeError, KeyError, TypeError, ValueError, mx.MXNetError) as error:
+    except mx.MXNetError as error:
+        raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: use the version '
+                         'that wrote it') from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f'{path}: the first file must be NAME-symbol.json of net.export, Module or sym.save, and the '
                          'second one NAME-0000.params') from error
 

@@ -67,7 +67,9 @@ def results(path, *arrays):
     (['net-symbol.json'] * 2, 'net-symbol.json: the second file must be NAME-0000.params, the parameters that '),
     (['net-symbol.json', 'missing', *IMAGE], 'missing: No such file or directory'),
     (['missing', 'net-0000.params', *IMAGE], 'missing: No such file or directory'),
-    (['other.json', 'net-0000.params', *IMAGE], 'other.json: the first file must be NAME-symbol.json of net.export'),
+    *[([name, 'net-0000.params', *IMAGE], f'{name}: the first file must be NAME-symbol.json of net.export')
+      for name in ('other.json', 'list.json')],
+    (['custom.json', 'net-0000.params', *IMAGE], f'custom.json: MXNet {mx.__version__} cannot read this graph, '),
     (FILES, '--shape: must be given once for each input of the network: data'),
     ([*FILES, *IMAGE, *IMAGE], '--shape: must be given once for each input of the network: data'),
     ([*FILES, '--shape', '1,2'], 'the network cannot be traced with inputs (1, 2) or (5, 2), '),
@@ -78,7 +80,10 @@ def results(path, *arrays):
     (['folder', '--float32'], 'folder: --shape, --batch-axis, --output-names and --float32 are for two files of '),
 ])
 def test_wrong_arguments(args, words, net, run):
-    Path('other.json').write_text('{"nodes": [{"op": "Convolution"}]}')
+    Path('other.json').write_text('{"weights": [1, 2]}')
+    Path('list.json').write_text('[1, 2]')
+    Path('custom.json').write_text(json.dumps({'nodes': [{'op': 'MyOwn', 'name': 'a', 'inputs': []}], 'arg_nodes': [],
+                                               'heads': [[0, 0, 0]]}))
     Path('folder').mkdir()
     before = sorted(Path().iterdir())
     status, line = run(*args)

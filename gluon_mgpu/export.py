@@ -9,22 +9,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from .base.flags import Parser, path
-from .checkpoints.find import run_to_load
+from .checkpoints.find import place_of, run_to_load
 from .load_run import load_run
-from .mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
-from .networks.graph import semantics_of
+from .mxnet_setup.compat import mx
+from .onnx_model.files import load_files
 from .onnx_model.writing import check_path, write_chapter, write_model
 from .scratch import lenet
+
+DTYPES = 'float32', 'int32', 'int64', 'uint8'  # of examples
 
 
 def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
@@ -68,73 +67,61 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('run', type=path, metavar='RUN',
                         help='folder of a run, one of its checkpoints, or NAME-symbol.json of net.export')
     parser.add_argument('params', type=path, nargs='?', metavar='NAME-0000.params', help='the other file of net.export')
-    parser.add_argument('--shape', type=_shape, action='append', default=[], metavar='SIZES',
-                        help='of an example for the files of net.export, such as 1,3,224,224; once for each input')
     parser.add_argument('--out', type=path, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
+    files = parser.add_argument_group('for the files of net.export')
+    files.add_argument('--shape', type=_shape, action='append', default=[], metavar='SIZES',
+                       help='of an example, such as 1,3,224,224 or 1,20,int32; once for each input')
+    files.add_argument('--batch-axis', type=_axes, default=0, metavar='N',
+                       help='axis whose size stays free; one for all inputs, or one for each, such as 1,0,none')
+    files.add_argument('--output-names', type=lambda value: value.split(','), default=[], metavar='NAMES',
+                       help='such as boxes,scores (default: those of the layers)')
+    files.add_argument('--float32', action='store_true', help='convert float16 and float64 to float32')
     return parser.run(argv, _run)
 
 
-def _shape(value: str) -> tuple[int, ...]:
-    sizes = tuple(int(size) if size.isdigit() else 0 for size in value.split(','))
-    if min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f'{value}: must be sizes such as 1,3,224,224')
-    return sizes
+def _shape(value: str) -> tuple[tuple[int, ...], str]:
+    *sizes, last = value.split(',')
+    dtype = last if last in DTYPES else 'float32'
+    shape = tuple(int(size) if size.isdecimal() else 0 for size in (sizes if last in DTYPES else [*sizes, last]))
+    if min(shape, default=0) < 1:
+        raise argparse.ArgumentTypeError(f'{value}: must be sizes such as 1,3,224,224 or 1,20,int32')
+    return shape, dtype
+
+
+def _axes(value: str) -> int | list[int | None]:
+    axes = [None if axis == 'none' else int(axis) if axis.isdecimal() else -1 for axis in value.split(',')]
+    if -1 in axes or axes[0] is None:
+        raise argparse.ArgumentTypeError(f'{value}: must be an axis, from 0, or one for each input, such as 1,0,none')
+    return axes if len(axes) > 1 else axes[0]
 
 
 def _run(args: argparse.Namespace) -> None:
-    if args.params or args.shape:
+    if args.params or args.run.endswith(('.json', '.params')):
         _export_files(args)
         return
-    found, config = run_to_load(args.run)
+    if args.shape or args.batch_axis or args.output_names or args.float32:
+        raise ValueError(f'{args.run}: --shape, --batch-axis, --output-names and --float32 are for two files of '
+                         'net.export, NAME-symbol.json and NAME-0000.params')
+    found, metadata = run_to_load(args.run)
+    print(f'checkpoint: {found}, {place_of(metadata)}')
     out = Path(args.out) if args.out else found.parent / 'model.onnx'
     check_path(out)
     # As many CPU contexts as the run had devices: each gets the running statistics of one device
+    config = metadata['config']
     devices = [mx.cpu(i) for i in range(len(config['devices']))]
     to_onnx(load_run(found, config, devices), out)
 
 
 def _export_files(args: argparse.Namespace) -> None:
     """Export the two files of ``net.export``."""
-    if not args.params or not args.shape:
-        raise ValueError(f'{args.run}: add NAME-0000.params and --shape, the sizes of an example')
+    if not args.params:
+        raise ValueError(f'{args.run}: give both files, NAME-symbol.json and NAME-0000.params, and --shape')
     out = args.out or f"{args.run.removesuffix('.json').removesuffix('-symbol')}.onnx"
     check_path(out)
-    try:
-        graph, params = json.loads(Path(args.run).read_text()), mx.nd.load(args.params)
-        graph['nodes'] = [_without_label(node) for node in graph['nodes']]
-        names = graph_from_json(json.dumps(graph)).list_inputs()
-        inputs = [name for name in names if not {f'arg:{name}', f'aux:{name}'} & params.keys()]
-        make = np.zeros if 'is_np_shape' in graph.get('attrs', {}) or MXNET_MAJOR >= 2 else mx.nd.zeros
-    except (AttributeError, KeyError, TypeError, ValueError, mx.MXNetError) as error:
-        raise ValueError(f'{args.run} and {args.params}: must be the files of net.export, written by this or an older '
-                         'version of MXNet') from error
-    if len(inputs) != len(args.shape):
-        raise ValueError(f"--shape: must be given once for each input of the network: {', '.join(inputs)}")
-    examples = [make(shape) for shape in args.shape]
-    with semantics_of(examples[0]), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
-        (Path(folder) / 'net-symbol.json').write_text(json.dumps(graph))
-        net = gluon.SymbolBlock.imports(f'{folder}/net-symbol.json', inputs, args.params, ignore_extra=True)
-    try:
-        to_onnx(net, out, *examples, input_names=inputs)
-    except ValueError as error:
-        if len(inputs) == 1:
-            raise
-        raise ValueError(f'{error}. --shape is given in the order {", ".join(inputs)}') from error
-
-
-def _without_label(node: dict) -> dict:
-    """Return an operator, if it is the loss at the end of an older network, as one that needs no label."""
-    operator = {'LinearRegressionOutput': '_copy', 'MAERegressionOutput': '_copy', 'SVMOutput': '_copy',
-                'LogisticRegressionOutput': 'sigmoid', 'SoftmaxOutput': 'softmax'}.get(node['op'])
-    if not operator:
-        return node
-    settings = {**node.get('param', {}), **node.get('attr', {}), **node.get('attrs', {})}  # from old to new versions
-    true = {name for name, value in settings.items() if value in ('True', 'true', '1')}
-    if operator == 'softmax' and not true & {'multi_output', 'preserve_shape'}:
-        return {**node, 'inputs': node['inputs'][:1] * 2}  # over all but the first axis, which only SoftmaxOutput can
-    attrs = {'axis': '1' if 'multi_output' in true else '-1'} if operator == 'softmax' else {}
-    return {'op': operator, 'name': node['name'], 'attrs': attrs, 'inputs': node['inputs'][:1]}
+    network = load_files(args.run, args.params, args.shape, args.float32)
+    print(network.text)
+    to_onnx(network.net, out, *network.inputs.values(), input_names=[*network.inputs],
+            output_names=args.output_names or network.outputs, batch_axis=args.batch_axis)
 
 
 if __name__ == '__main__':

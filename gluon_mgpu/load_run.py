@@ -28,7 +28,8 @@ def trained_network(path, devices: list | None = None) -> tuple:
     config : dict
         Configuration of the run.
     """
-    found, config = run_to_load(path)
+    found, metadata = run_to_load(path)
+    config = metadata['config']
     if devices is None:
         devices = parse_devices(devices_text(config['devices']))  # each once; workers may have devices of the same name
     if config['chapter'] == 'scratch':

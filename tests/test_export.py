@@ -20,12 +20,12 @@ from history_csv import history
 from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
-from gluon_mgpu import concise, export, scratch
+from gluon_mgpu import concise, export, predict, scratch
 from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
 from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
 from gluon_mgpu.load_run import load_run, trained_network
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, assign, autograd, gluon, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.trainer import trainable
@@ -138,14 +138,16 @@ def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
     assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: scores differ from the network's by "
                         r'\d\.\de[-+]0\d of the largest', out[-1])
     assert export.main(['run']) == 0
-    assert capsys.readouterr().out.startswith('model: run/model.onnx, checked in onnxruntime')
+    checkpoint, model = capsys.readouterr().out.splitlines()
+    assert checkpoint == 'checkpoint: run/checkpoint-00000012.safetensors, after epoch 2 of 2'
+    assert model.startswith('model: run/model.onnx, checked in onnxruntime')
     assert export.main([str(checkpoints('run')[0]), '--out', 'b.onnx']) == 0
     contents = [Path(name).read_bytes() for name in ('run/a.onnx', 'run/model.onnx', 'b.onnx')]
     assert contents[0] == contents[1] == contents[2]
     if module is scratch:  # ResNet-18's accuracy is from several devices, each with its own statistics
         assert num_correct('run/a.onnx', 'mnist', 'data') == round(50 * float(history('run')[-1]['test_acc']))
-    found, config = run_to_load('run')
-    loaded = load_run(found, config, devices)
+    found, metadata = run_to_load('run')
+    loaded = load_run(found, metadata['config'], devices)
     X, _ = images(numpy.random.default_rng(1), 64)
     X_first = np.array(X, ctx=devices[0])
     expected = scratch.lenet(X_first, loaded[0]) if module is scratch else loaded(X_first)
@@ -215,6 +217,32 @@ def test_a_full_disk_before_the_end(chapter, full_disk, tmp_path):
     assert chapter(scratch, *train, '--out-dir', 'b')[0] == 0 and Path('a.onnx').read_bytes() == resumed
 
 
+def test_a_run_without_its_final_checkpoint(chapter, capsys):
+    """An earlier epoch is exported only if its checkpoint is named, or if the run was stopped there."""
+    assert chapter(scratch, '--num-epochs', '2', '--out-dir', 'run')[0] == 0
+    last, first = checkpoints('run')
+    last.unlink()
+    for command in (export, predict):
+        assert command.main(['run']) == 2
+        assert capsys.readouterr().err.partition(': ')[2] == (
+            f'run: its newest complete checkpoint is after epoch 1 of 2, but history.csv has 2 epochs; name {first} if '
+            'you mean this one, or resume the run\n')
+    assert not Path('run/model.onnx').exists()
+    assert export.main([str(first)]) == 0
+    assert capsys.readouterr().out.startswith(f'checkpoint: {first}, after epoch 1 of 2\n')
+    lines = Path('run/history.csv').read_text().splitlines(keepends=True)
+    Path('run/history.csv').write_text(''.join(lines[:2]))  # as in a run that was stopped after epoch 1
+    assert export.main(['run']) == 0
+    assert capsys.readouterr().out.startswith(f'checkpoint: {first}, after epoch 1 of 2\n')
+
+
+def test_a_run_that_was_stopped_within_an_epoch(chapter, capsys):
+    assert chapter(scratch, '--num-epochs', '2', '--checkpoint-every', '4', '--out-dir', 'run')[0] == 0
+    assert export.main([str(checkpoints('run')[1])]) == 0
+    assert capsys.readouterr().out.startswith('checkpoint: run/checkpoint-00000008.safetensors, after 2 batches of '
+                                              'epoch 2 of 2\n')
+
+
 @pytest.mark.parametrize('module', [scratch, concise])
 def test_invalid_paths_are_rejected_before_training(module, chapter, monkeypatch):
     """The command prints one line, ends with status 2, and writes nothing."""
@@ -270,7 +298,9 @@ def exported(tmp_path, monkeypatch):
 def test_the_files_of_net_export(exported, capsys):
     flags = ['net-symbol.json', 'net-0000.params', '--shape', '1,2,8,8']
     assert export.main(flags) == 0
-    assert capsys.readouterr().out.startswith('model: net.onnx, checked in onnxruntime: ')
+    example, model = capsys.readouterr().out.splitlines()
+    assert example == 'example: data (1, 2, 8, 8), float32, random numbers from 0 to 1; seed 0'
+    assert model.startswith('model: net.onnx, checked in onnxruntime: ')
     assert export.main([*flags, '--out', 'other.onnx']) == 0
     assert Path('other.onnx').read_bytes() == Path('net.onnx').read_bytes()
     X = numpy.random.default_rng(0).random((5, 2, 8, 8), 'float32')
@@ -341,51 +371,6 @@ def test_files_of_older_versions(module_files):
     assert export.main(['old net-symbol.json', 'old net-0012.params', '--shape', '2,5']) == 0
     found, = onnxruntime.InferenceSession('old net.onnx').run(None, {'data': data})
     assert abs(found - expected).max() <= TOLERANCE * abs(expected).max()
-
-
-@pytest.mark.parametrize('flags, words', [
-    (['net-0000.params'], 'net-symbol.json: add NAME-0000.params and --shape, the sizes of an example'),
-    (['--shape', '1,2,8,8'], 'net-symbol.json: add NAME-0000.params and --shape, the sizes of an example'),
-    (['net-0000.params', *['--shape', '1,2,8,8'] * 2], '--shape: must be given once for each input of the network'),
-    (['net-symbol.json', '--shape', '1,2,8,8'], 'net-symbol.json and net-symbol.json: must be the files of net.export'),
-    (['missing', '--shape', '1,2,8,8'], 'net-symbol.json and missing: must be the files of net.export'),
-    (['net-0000.params', '--shape', '1,2'], 'SymbolBlock cannot be traced with inputs (1, 2) or (5, 2), '),
-    (['net-0000.params', '--shape', '1,2,8,8', '--out', 'no/a.onnx'], 'no/a.onnx cannot be written: '),
-])
-def test_wrong_files_of_net_export(flags, words, exported, capfd):
-    before = sorted(Path().iterdir())
-    assert export.main(['net-symbol.json', *flags]) == 2
-    line, = [line for line in capfd.readouterr().err.splitlines() if line.startswith('export: ')]
-    assert line.startswith(f'export: {words}') and sorted(Path().iterdir()) == before
-
-
-def test_the_order_of_several_inputs(tmp_path, monkeypatch, capfd):
-    class Net(HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = gluon.nn.Dense(2), gluon.nn.Dense(2)
-
-        def forward(self, X, Y):
-            return self.second(Y) + self.first(X)
-
-    monkeypatch.chdir(tmp_path)
-    net = Net()
-    net.initialize()
-    net.hybridize()
-    net(np.zeros((2, 3)), np.zeros((2, 5)))
-    net.export('net')
-    flags = ['net-symbol.json', 'net-0000.params']
-    assert export.main([*flags, '--shape', '2,3', '--shape', '2,5']) == 2
-    assert capfd.readouterr().err.endswith(' --shape is given in the order data1, data0\n')
-    assert export.main([*flags, '--shape', '2,5', '--shape', '2,3']) == 0
-
-
-@pytest.mark.parametrize('shape', ['', '1,0', '1,x', '-1', ',', '1.5'])
-def test_wrong_shapes(shape, capsys):
-    with pytest.raises(SystemExit, match='2'):
-        export.main(['net-symbol.json', 'net-0000.params', f'--shape={shape}'])
-    assert capsys.readouterr().err == (f'export: --shape {shape}: must be sizes such as 1,3,224,224; --help shows all '
-                                       'flags\n')
 
 
 def programs():

@@ -103,11 +103,15 @@ def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_skipped(runs, capsys):
+    """The one before it is of an earlier epoch and must be named."""
     folder, _ = runs('scratch')
-    newest = checkpoints(folder)[0]
+    newest, earlier = checkpoints(folder)
     newest.write_bytes(newest.read_bytes()[:-1])
-    assert predict.main([str(folder)]) == 0
-    assert f'{newest}: truncated or altered' in capsys.readouterr().err
+    assert predict.main([str(folder)]) == 2
+    skipped, refused = capsys.readouterr().err.splitlines()
+    assert skipped.startswith(f'{newest}: truncated or altered')
+    assert f'after epoch 1 of 2, but history.csv has 2 epochs; name {earlier} if' in refused
+    assert predict.main([str(earlier)]) == 0
 
 
 def test_image_files(runs, capsys):

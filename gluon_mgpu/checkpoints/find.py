@@ -52,9 +52,10 @@ def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[P
 
 
 def run_to_load(path) -> tuple[Path, dict]:
-    """Return the checkpoint `path`, or the newest complete one in the folder `path`, and the configuration of its run.
+    """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata.
 
-    Raises CheckpointError if there is no complete checkpoint, or if it is not from a chapter's run.
+    Raises CheckpointError if there is no complete checkpoint, if it is not from a chapter's run, or if the run in the
+    folder recorded a later epoch, of which no checkpoint could be written.
     """
     found, metadata = newest_checkpoint(Path(path))
     if found is None:
@@ -62,7 +63,29 @@ def run_to_load(path) -> tuple[Path, dict]:
     config = metadata.get('config')
     if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
         raise CheckpointError(f'{found}: must be from a run of scratch or concise')
-    return found, config
+    if Path(path).is_dir() and recorded_steps(metadata) is not None:
+        recorded = _num_rows(found.parent / 'history.csv')
+        if recorded > len(metadata['run']['history']):
+            raise CheckpointError(f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv '
+                                  f'has {recorded} epochs; name {found} if you mean this one, or resume the run')
+    return found, metadata
+
+
+def place_of(metadata: dict) -> str:
+    """Return how far the run of a checkpoint had come, such as ``'after epoch 3 of 10'``."""
+    if recorded_steps(metadata) is None:
+        return 'not of a run'
+    epochs, batches = len(metadata['run']['history']), metadata['run']['num_batches']
+    place = f'{batches} batches of epoch {epochs + 1}' if batches else f'epoch {epochs}'
+    return f"after {place} of {metadata['config']['num_epochs']}"
+
+
+def _num_rows(path: Path) -> int:
+    """Return the number of rows below the header of a CSV file, 0 without a file."""
+    try:
+        return path.read_bytes().count(b'\n') - 1
+    except OSError:
+        return 0
 
 
 class ResumedRun(NamedTuple):

@@ -117,13 +117,18 @@ def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_s
 
     def operation(node: dict, outputs: dict[int, Array]) -> Operation:
         settings = {name: _parse(value) for name, value in node.get('attrs', {}).items()}
-        return Operation(node['op'], re.sub('^_(npi_|npx_|np_|contrib_)?', '', node['op']).replace('_', '').lower(),
+        return Operation(node['op'], kind_of(node['op']),
                          {name: value for name, value in settings.items() if value not in (None, ())},
                          arrays_of(node['inputs']), outputs)
 
     variables = {node['name']: outputs[0] for node, outputs in zip(nodes, found) if node['op'] == 'null' and outputs}
     return Graph(variables, [operation(node, outputs) for node, outputs in zip(nodes, found) if node['op'] != 'null'],
                  arrays_of(graphs[0]['heads']))
+
+
+def kind_of(operator: str) -> str:
+    """Return the name of an operator without prefix and underscores, in lower case."""
+    return re.sub('^_(npi_|npx_|np_|contrib_)?', '', operator).replace('_', '').lower()
 
 
 def _parse(setting: str) -> Any:
@@ -140,7 +145,7 @@ def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[i
             node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
     entries = [entry for node in graph['nodes'] for entry in node['inputs']] + graph['heads']
     used = sorted({(number, output) for number, output, *_ in entries})
-    symbol = graph_from_json(json.dumps({**graph, 'heads': [[*entry, 0] for entry in used]}))
+    symbol = graph_from_json(json.dumps({**graph, 'heads': [[*entry, 0] for entry in used]}, ensure_ascii=False))
     missing = [name for name in symbol.list_inputs() if name not in arrays]
     if missing:
         raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')

@@ -30,7 +30,7 @@ class Network:
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
         self._net = inspect.unwrap(unwrapped(net))
-        self._is_block = isinstance(self._net, gluon.HybridBlock)
+        self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
         if self._is_block:
             check_initialized(self._net)
         elif not isinstance(self._net, types.FunctionType):
@@ -63,10 +63,14 @@ class Network:
                 results, graphs, arrays = zip(*map(self._run, batches))
                 return results, operations(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
         except ERRORS as error:
-            name = type(self._net).__name__ if self._is_block else self._net.__name__
+            if self.is_graph:
+                name = 'the network'
+                advice = 'check the sizes, the order and the batch axis of its inputs, and its parameters'
+            else:
+                name = type(self._net).__name__ if self._is_block else self._net.__name__
+                advice = 'pass examples of its inputs and their batch_axis; MXNet must be able to hybridize it'
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
-            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(error)}: pass examples of its '
-                             'inputs and their batch_axis; MXNet must be able to hybridize it') from error
+            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(error)}: {advice}') from error
 
     def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
         """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name."""
@@ -77,8 +81,8 @@ class Network:
         symbol, variables = trace(self._net, nested)
         self.variables = [*compress(variables, self._is_input)]
         if self._is_block:
-            keep = isinstance(self._net, gluon.SymbolBlock)  # by_name would cut off what its names have in common
-            self.params = {param.var().name: (param.var().name if keep else name, param.list_data()[0])
+            # The names of by_name would lack what those of a SymbolBlock have in common
+            self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
                            for name, param in by_name(self._net).items()}
         else:
             given = [(name, array) for name, array in zip(variables, args) if name not in self.variables]

@@ -74,8 +74,10 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
             axis is None or 0 <= axis < array.ndim for axis, array in zip(axes, network.inputs)):
         raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(network.inputs)} inputs, or None '
                          'for inputs other than the first')
-    batches = [network.inputs, [_random_like(array, axis) for array, axis in zip(network.inputs, axes)]]
+    batches = [network.inputs, [_random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
     results, graph = network.evaluate(batches, axes[0])
+    if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operations):
+        raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
     unused = [name for name in network.variables if name not in graph.variables]
     if unused:
         raise ValueError(f'the network does not use its input {unused[0]}: remove it from the network')
@@ -88,14 +90,16 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
                          'different from each other and from those of the parameters')
     content = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, axes[0]).SerializeToString()
     feeds = [{name: array.asnumpy() for name, array in zip(inputs, batch)} for batch in batches]
-    result = _compare(content, feeds, [dict(zip(outputs, found)) for found in results])
+    result = _compare(content, feeds, [dict(zip(outputs, found)) for found in results],
+                      'please report this' if network.is_graph else 'MXNet may not trace some of its code, such as a '
+                      'branch on values or an overridden forward')
     write_atomically(path, content)
     log(f'model: {path}, {result}')
 
 
-def _random_like(array: Any, batch_axis: int | None) -> Any:
+def _random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
     """Return random numbers in the range of an example, integers if it has only integers, for a larger batch."""
-    values, rng = array.asnumpy(), numpy.random.default_rng(0)
+    values, rng = array.asnumpy(), numpy.random.default_rng(seed)
     shape = [size + 4 * (axis == batch_axis) for axis, size in enumerate(values.shape)]
     low, high = values.min(), values.max()
     if low == high:
@@ -107,10 +111,10 @@ def _random_like(array: Any, batch_axis: int | None) -> Any:
     return make(new.astype(values.dtype), dtype=values.dtype, ctx=array.ctx)
 
 
-def _compare(content: bytes, inputs: list[dict], expected: list[dict]) -> str:
+def _compare(content: bytes, inputs: list[dict], expected: list[dict], remark: str) -> str:
     """Compare the results of a model in onnxruntime with those expected for each of some inputs, all of them by name.
 
-    Return the largest difference in words; raise ValueError if it is more than rounding.
+    Return the largest difference in words; raise ValueError, with `remark`, if it is more than rounding.
     """
     if not importlib.util.find_spec('onnxruntime'):
         return 'not checked because onnxruntime is not installed: pip install onnxruntime'
@@ -127,8 +131,8 @@ def _compare(content: bytes, inputs: list[dict], expected: list[dict]) -> str:
     for results, right in zip(found, expected):
         for (name, Y), Y_found in zip(right.items(), results):
             if not (numpy.isfinite(Y).all() and numpy.isfinite(Y_found).all()):
-                raise ValueError(f'no model is written because {name} of random inputs are not finite: train again '
-                                 'with a smaller learning rate')
+                raise ValueError(f'no model is written because {name} of random inputs are not finite: check the '
+                                 'parameters, or pass other examples to to_onnx')
             if (Y.shape, Y.dtype) != (Y_found.shape, Y_found.dtype):
                 raise ValueError(f"no model is written because the model's {name} are {Y_found.dtype} {Y_found.shape}, "
                                  f"the network's {Y.dtype} {Y.shape}: see batch_axis in docs/export.md")
@@ -137,6 +141,5 @@ def _compare(content: bytes, inputs: list[dict], expected: list[dict]) -> str:
     difference, name = max(differences)
     if difference > TOLERANCE:
         raise ValueError(f"no model is written because the model's {name} in onnxruntime differ from the network's "
-                         f'by {difference:.1e} of the largest; rounding explains {TOLERANCE:.0e}: MXNet may not trace '
-                         'some of its code, such as a branch on values or an overridden forward')
+                         f'by {difference:.1e} of the largest; rounding explains {TOLERANCE:.0e}: {remark}')
     return f"checked in onnxruntime: {name} differ from the network's by {difference:.1e} of the largest"

@@ -373,6 +373,21 @@ def test_files_of_older_versions(module_files):
     assert abs(found - expected).max() <= TOLERANCE * abs(expected).max()
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no Module')
+@pytest.mark.parametrize('settings, label', [({}, (2, 3)), ({'multi_output': True}, (2, 3)),
+                                             ({'preserve_shape': True}, (2, 3))])
+def test_softmax_of_mxnet_0(settings, label, module_files):
+    """SoftmaxOutput was called Softmax, which is another operator than softmax."""
+    data = numpy.random.default_rng(0).random((2, 3, 5), 'float32')
+    expected = module_files(lambda X: mx.sym.SoftmaxOutput(X, name='loss', **settings), data, label)
+    graph = Path('old net-symbol.json')
+    graph.write_text(graph.read_text().replace('"SoftmaxOutput"', '"Softmax"'))
+    assert export.main(['old net-symbol.json', 'old net-0012.params', '--shape', '2,3,5']) == 0
+    session = onnxruntime.InferenceSession('old net.onnx')
+    assert [value.name for value in session.get_inputs()] == ['data']
+    assert abs(session.run(None, {'data': data})[0] - expected).max() <= TOLERANCE * abs(expected).max()
+
+
 def programs():
     """Return the programs in docs/export.md: 'MODEL, LIBRARY' -> source."""
     blocks = re.findall(r'(?:^(?:    .*)?\n)+', (REPO / 'docs/export.md').read_text(), re.MULTILINE)

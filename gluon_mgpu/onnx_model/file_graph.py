@@ -20,7 +20,8 @@ def settings_of(node: dict) -> dict[str, str]:
 def without_label(node: dict) -> dict:
     """Return an operator, if it is the loss at the end of an older network, as one that needs no label."""
     operator = {'LinearRegressionOutput': '_copy', 'MAERegressionOutput': '_copy', 'SVMOutput': '_copy',
-                'LogisticRegressionOutput': 'sigmoid', 'SoftmaxOutput': 'softmax'}.get(node['op'])
+                'LogisticRegressionOutput': 'sigmoid', 'SoftmaxOutput': 'softmax',
+                'Softmax': 'softmax'}.get(node['op'])  # Softmax: SoftmaxOutput in MXNet 0.x
     if not operator:
         return node
     true = {name for name, value in settings_of(node).items() if value in ('True', 'true', '1')}

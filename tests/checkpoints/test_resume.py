@@ -1,4 +1,5 @@
 """A run resumed from a checkpoint gives exactly the same results as an uninterrupted one."""
+import contextlib
 import json
 import re
 import shutil
@@ -435,6 +436,20 @@ def test_an_edited_configuration_is_rejected(change, program):
     except SystemExit as error:  # argparse
         assert error.code == 2
         assert len(program.capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_required_checkpoint_is_reported_once(program, full_disk):
+    class Full(Callback):
+        def epoch_trained(self, run):
+            disk.enter_context(full_disk())
+
+    with contextlib.ExitStack() as disk, pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [Full()])
+        status, _, err = program.start('--require-checkpoint')
+    history, line = err.splitlines()
+    assert status == 1 and history.startswith(f'{program.out}/history.csv cannot be written')
+    assert line == (f'scratch: cannot write a checkpoint to {program.out} (No space left on device); there is no '
+                    'earlier one')
 
 
 def test_resume_auto_after_a_full_disk(program, full_disk):

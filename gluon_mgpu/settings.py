@@ -83,7 +83,9 @@ class Setting:
         return self.check(name, value)
 
     def from_flag(self, word: str) -> Any:
-        """Return the value of a flag, for argparse."""
+        """Return the value of a flag, for argparse; 'none' removes that of the run to resume, if the default is None."""
+        if word == 'none' and self.default is None and self.kept:
+            return None
         return checked_flag(lambda name, value: self.checked(value, name), kind=self.kind)(word)
 
 

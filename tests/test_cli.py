@@ -90,6 +90,7 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--accumulate', '0'], '--accumulate 0: must be an integer of at least 1'),
     (['--momentum', '0.9'], 'unrecognized arguments: --momentum'),
     (['--num-epochs', '0'], '--num-epochs 0: must be an integer of at least 1'),
+    (['--num-epochs', 'none'], "--num-epochs 'none': must be an integer of at least 1"),
     (['--train-size', '0'], '--train-size 0: must be an integer of at least 1'),
     (['--seed', '-1'], '--seed -1: must be an integer of at least 0'),
     (['--seed', '2147483648'], '--seed 2147483648: must be an integer from 0 to 2147483647'),

@@ -24,7 +24,7 @@ def test_labels_as_a_column():
     for column in (np.array([[2], [0]]), numpy.array([[2], [0]])):
         (_, y), = SmoothedLabels([(np.zeros((2, 1)), column)], 0.5)
         assert y.shape == (2, 10) and y.asnumpy().argmax(axis=1).tolist() == [2, 0]
-    with pytest.raises(ValueError, match=r'^label_smoothing 0.5: labels of shape \(2, 10\) are no class numbers \(n,\)'):
+    with pytest.raises(ValueError, match=r'^label_smoothing 0.5: labels \(2, 10\) must be class numbers'):
         [*SmoothedLabels([(np.zeros((2, 1)), np.zeros((2, 10)))], 0.5)]
 
 

@@ -83,7 +83,7 @@ class Setting:
         return self.check(name, value)
 
     def from_flag(self, word: str) -> Any:
-        """Return the value of a flag, for argparse; 'none' removes that of the run to resume, if the default is None."""
+        """Return the value of a flag, for argparse; 'none' removes the recorded one if the default is None."""
         if word == 'none' and self.default is None and self.kept:
             return None
         return checked_flag(lambda name, value: self.checked(value, name), kind=self.kind)(word)
@@ -218,8 +218,9 @@ def check_settings(chapter: str, settings: dict) -> dict:
 def _of_devices(devices: Devices, settings: dict) -> dict:
     """Return the settings that `Devices` carry; raise ValueError if `settings` have one of them as well."""
     carried = {'shares': devices.shares, 'accumulate': devices.parts, 'allreduce': devices.algorithm}
-    for name in carried.keys() & settings.keys():
-        raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
+    for name in carried:
+        if settings.get(name) is not None:
+            raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
     if devices.batch_size not in (None, settings['batch_size']):
         raise ValueError(f'batch_size {settings["batch_size"]}: must be {devices.batch_size}, as in devices')
     if devices.workers is not None and devices.workers is not getattr(settings.get('run'), 'workers', None):

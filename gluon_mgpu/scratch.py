@@ -16,6 +16,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+if not __package__:
+    sys.exit('run this chapter as a module: python -m gluon_mgpu.scratch')
+
 from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
 from .networks.hybridize import hybridized
 from .networks.loss import cross_entropy

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from devices_flag import devices_flag
@@ -440,3 +441,11 @@ def test_help_gives_defaults_and_units(chapter, capsys):
                    '--checkpoint-every', '--resume', '--require-checkpoint', '--export',
                    '--quiet'):
         assert phrase in text
+
+
+@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+def test_a_chapter_that_is_run_as_a_file(chapter):
+    path = Path(cli.__file__).with_name(f'{chapter}.py')
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f'run this chapter as a module: python -m gluon_mgpu.{chapter}\n'

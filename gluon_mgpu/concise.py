@@ -13,6 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+if not __package__:
+    sys.exit('run this chapter as a module: python -m gluon_mgpu.concise')
+
 import gluon_mgpu as d2l
 
 from .mxnet_setup.compat import autograd, gluon, init, np, npx

@@ -16,6 +16,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+if not __package__:
+    sys.exit('run this chapter as a module: python -m gluon_mgpu.scratch')
+
 import gluon_mgpu as d2l
 
 from .mxnet_setup.compat import Context, autograd, engine, np, npx  # MXNet's own, after npx.set_np()

@@ -83,7 +83,9 @@ class Setting:
         return self.check(name, value)
 
     def from_flag(self, word: str) -> Any:
-        """Return the value of a flag, for argparse."""
+        """Return the value of a flag, for argparse; 'none' removes the recorded one if the default is None."""
+        if word == 'none' and self.default is None and self.kept:
+            return None
         return checked_flag(lambda name, value: self.checked(value, name), kind=self.kind)(word)
 
 
@@ -217,7 +219,7 @@ def check_settings(chapter: str, settings: dict) -> dict:
 def _check_carried(devices: Devices, settings: dict) -> None:
     """Raise ValueError if `settings` contradict what `Devices` carry."""
     for name in ('shares', 'accumulate', 'allreduce'):
-        if name in settings:
+        if settings.get(name) is not None:
             raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
     if devices.batch_size not in (None, settings['batch_size']):
         raise ValueError(f'batch_size {settings["batch_size"]}: must be {devices.batch_size}, as in devices')

@@ -24,6 +24,8 @@ from .history import Epoch, summary, write_history
 from .parameters import first_non_finite, seed_all
 from .schedules import rates
 
+GROWTH = 10  # of the loss, from the first to the last epoch, at which a run warns
+
 
 class Run:
     """A training run: measures the time of each epoch, adds up losses, shows progress, calls the callbacks.
@@ -105,6 +107,9 @@ class Run:
                 yield epoch
                 if len(self.history) != epoch:
                     raise ValueError(f'epoch {epoch} was not ended: call end_epoch(test_acc) after its batches')
+            first, last = self.history[0].loss, self.history[-1].loss
+            if last > GROWTH * max(first, 1):  # a small loss may fluctuate
+                self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
         finally:
             self.close()
 

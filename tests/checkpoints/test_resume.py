@@ -1,4 +1,5 @@
 """A run resumed from a checkpoint gives exactly the same results as an uninterrupted one."""
+import contextlib
 import json
 import re
 import shutil
@@ -379,6 +380,22 @@ def test_switches_can_be_switched_off(program):
     assert config['resumed'][0]['changed'] == {'num_epochs': [1, 2], 'require_checkpoint': [True, False]}
 
 
+def test_values_can_be_removed(program, tmp_path):
+    given = {'patience': 9, 'shares': '3,1', 'export': str(tmp_path / 'a.onnx'), 'checkpoint_every': 3,
+             'allreduce': 'ring', 'data_dir': str(tmp_path / 'data')}
+    flags = {name: f'--{name.replace("_", "-")}' for name in given}
+    program.devices = program.devices[:2]
+    assert program.start('--num-epochs', 1, *(word for name in given for word in (flags[name], given[name])))[0] == 0
+    assert given.items() <= program.config().items()
+    (tmp_path / 'a.onnx').unlink()
+    words = [word for name in given if name != 'data_dir' for word in (flags[name], 'none')]
+    assert program('--resume', program.out, '--num-epochs', 2, *words)[0] == 0 and not (tmp_path / 'a.onnx').exists()
+    config = program.config()
+    assert [name for name in given if config[name] is not None] == ['data_dir']
+    assert config['resumed'][0]['changed']['patience'] == [9, None] and len(config['devices']) == 2
+    assert 'the run to resume has 64' in error_of(program, '--resume', program.out, '--train-size', 'none')
+
+
 @pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'training'),
                                          ('t10k-labels-idx1-ubyte.gz', 'test')])
 def test_other_data_under_the_same_name_is_rejected(name, which, program, tmp_path):
@@ -435,6 +452,20 @@ def test_an_edited_configuration_is_rejected(change, program):
     except SystemExit as error:  # argparse
         assert error.code == 2
         assert len(program.capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_required_checkpoint_is_reported_once(program, full_disk):
+    class Full(Callback):
+        def epoch_trained(self, run):
+            disk.enter_context(full_disk())
+
+    with contextlib.ExitStack() as disk, pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [Full()])
+        status, _, err = program.start('--require-checkpoint')
+    history, line = err.splitlines()
+    assert status == 1 and history.startswith(f'{program.out}/history.csv cannot be written')
+    assert line == (f'scratch: cannot write a checkpoint to {program.out} (No space left on device); there is no '
+                    'earlier one')
 
 
 def test_resume_auto_after_a_full_disk(program, full_disk):

@@ -606,6 +606,14 @@ def test_batches_that_are_no_pairs_of_arrays(batch):
             check_data(data, 2)
 
 
+def test_probabilities_are_for_training():
+    """As test labels, they would fail only in the first evaluation."""
+    batch, column = (np.zeros((2, 1)), np.ones((2, 10)) / 10), (np.zeros((2, 1)), np.zeros((2, 1)))
+    assert check_data(([batch], [column]), 2)
+    with pytest.raises(ValueError, match=r'^the test labels have the shape \(2, 10\): must be class numbers \(n,\)'):
+        check_data(([batch], [batch]), 2)
+
+
 def test_shards_of_nothing_and_invalid_shards():
     images, labels_ = numpy.zeros((0, 28, 28), 'uint8'), numpy.zeros(0, int)
     assert list(BatchIterator(images, labels_, 4, 'mnist', shard=[1, 2])) == []

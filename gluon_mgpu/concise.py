@@ -16,7 +16,7 @@ from typing import Any
 if not __package__:
     sys.exit('run this chapter as a module: python -m gluon_mgpu.concise')
 
-import gluon_mgpu as d2l
+import gluon_mgpu as d2l  # the book's name for its functions
 
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.loss import cross_entropy

@@ -137,7 +137,8 @@ class Job:
         on_rank_0 = self.workers.rank == 0
         self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
                               settings['seed'], log=warn if on_rank_0 else lambda line: None,
-                              progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard)
+                              progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard,
+                              test_size=settings['test_size'])
         # The same limit as in `schedule`, which gets the number of updates after the folder is written
         integer(ALL['num_epochs'].flag, settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 

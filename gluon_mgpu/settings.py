@@ -160,6 +160,8 @@ FLAGS = (
             on_resume='free', page='data.md'),
     Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, metavar='N',
             default_text='all', on_resume='fixed'),
+    Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, metavar='N',
+            default_text='all', on_resume='fixed'),
     Setting('out_dir', 'new folder for the results', check=full_path, metavar='DIR',
             default_text='runs/CHAPTER-DATE-TIME', on_resume='free', kept=False),
     Setting('checkpoint_every', 'write a checkpoint every STEPS batches and at the end', check=_from(1), kind=int,

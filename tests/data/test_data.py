@@ -390,6 +390,8 @@ def test_batch_size(data_dir, size):
 def test_train_size(data_dir, size):
     message = error_of('mnist', 32, data_dir=data_dir, train_size=size)
     assert message == f'train_size {size!r}: must be an integer from 1 to 100'
+    message = error_of('mnist', 32, data_dir=data_dir, test_size=size)
+    assert message.startswith(f'test_size {size!r}: must be an integer from 1 to ')
 
 
 def test_seed(data_dir):
@@ -485,6 +487,13 @@ def test_two_epochs_at_the_same_time():
     expected = labels(one), labels(one)
     pairs = list(zip(data_iter, data_iter))
     assert tuple([label for pair in pairs for label in pair[i][1].asnumpy()] for i in (0, 1)) == expected
+
+
+def test_test_size_takes_the_first_rows(data_dir):
+    (_, some), (_, every) = (load_data('mnist', 3, data_dir=data_dir, test_size=size) for size in (5, None))
+    assert [y.size for _, y in some] == [3, 2] and some.digest != every.digest
+    first = [numpy.concatenate([X.asnumpy() for X, _ in batches])[:5] for batches in (some, every)]
+    assert (first[0] == first[1]).all()
 
 
 def test_train_size_takes_the_first_rows(data_dir):

@@ -94,7 +94,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
     # A gluon.Trainer with the network as one operator, for speed, or, if batch norm is synchronized, as several. With
     # --horovod, the Trainer sums over all processes
-    net, trainer = data_parallel(net, devices, 'sgd', setup.optimizer_params, setup.sync_batch_norm)
+    net, trainer = data_parallel(net, devices, setup.optimizer, setup.optimizer_params, setup.sync_batch_norm)
     loss = cross_entropy  # as in scratch.py
     num_epochs = run.num_epochs
     animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])

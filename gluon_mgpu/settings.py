@@ -134,6 +134,11 @@ SHARED = (
             page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
             'tested); both need MXNet 1.9', 'float32', choices=DTYPES, chapters=('concise',), on_resume='fixed'),
+    Setting('optimizer', 'how the parameters are updated; adam needs a smaller learning rate, such as 0.001', 'sgd',
+            choices=('sgd', 'nag', 'adam'), chapters=('concise',), on_resume='fixed', page='larger-batches.md'),
+    Setting('clip_norm', 'limit the norm of the gradient of the mean loss to C', check=positive, kind=float,
+            metavar='C', default_text='no limit', chapters=('concise',),
+            page='larger-batches.md#clipping-by-the-global-norm'),
     Setting('momentum', 'share of the last step that is added to each step', 0.0,
             lambda name, value: at_least_0(name, value, 1), float, metavar='M', chapters=('concise',),
             on_resume='fixed', page='larger-batches.md'),
@@ -238,5 +243,7 @@ def check_together(settings: dict, devices: list) -> None:
         raise ValueError(f'accumulate {settings["accumulate"]}: must be at most batch_size {settings["batch_size"]}')
     if settings.get('shares') is not None:
         check_shares(settings['shares'], devices)
+    if settings.get('optimizer') == 'adam' and settings.get('momentum'):
+        raise ValueError(f'momentum {settings["momentum"]}: adam has none; leave it out')
     if 'dtype' in settings:
         check_dtype(settings['dtype'], devices)

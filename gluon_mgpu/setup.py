@@ -35,7 +35,10 @@ class Setup:
         self.net: Any = values.get('net')
         if chapter == 'concise':
             self.dtype, self.sync_batch_norm = values['dtype'], values['sync_batch_norm']
-            self.optimizer_params = {'momentum': values['momentum'], 'wd': values['weight_decay']}
+            self.optimizer: str = values['optimizer']
+            self.optimizer_params = {'wd': values['weight_decay'], 'clip_norm': values['clip_norm']}
+            if self.optimizer != 'adam':
+                self.optimizer_params['momentum'] = values['momentum']
         shard = self.run.workers.shard
         self.data: tuple = (load_data('fashion-mnist', batch_size, seed=self.seed, shard=shard)
                             if values['data'] is None else check_data(values['data'], batch_size, self.net))

@@ -100,6 +100,20 @@ def test_resume_after_an_epoch(chapter, devices, data, tmp_path):
                  resume=checkpoint_after(2, tmp_path / 'first')) == whole
 
 
+@pytest.mark.parametrize('settings', [{'optimizer': 'nag', 'momentum': 0.9}, {'optimizer': 'adam'}, {'clip_norm': 0.1}])
+def test_other_optimizers_resume_within_an_epoch(settings, devices, data, tmp_path, keep_all):
+    def net():
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
+        return net
+
+    plain = train(concise, devices, data, tmp_path / 'plain', net=net())
+    whole = train(concise, devices, data, tmp_path / 'whole', net=net(), **settings)
+    assert whole != plain
+    assert train(concise, devices, data, tmp_path / 'resumed', net=net(),
+                 resume=checkpoint_after(3, tmp_path / 'whole'), **settings) == whole
+
+
 def test_a_network_with_dropout_resumes_after_an_epoch(devices, data, tmp_path):
     """The state of MXNet's random numbers cannot be read, so they are seeded again in each epoch."""
     def net():

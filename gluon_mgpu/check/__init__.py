@@ -13,7 +13,8 @@ from ..distributed.workers import Workers
 from ..mxnet_setup.compat import mx
 from .comparison import compare, divides_by_own_rows, rounds
 from .diagnosis import diagnose
-from .user_step import Training, prepare
+from .trials import prepare, semantics_of
+from .user_step import Training
 
 MAX_LINES = 8
 DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
@@ -76,8 +77,18 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     job = workers or Workers()
     k = integer('the number of devices', len(devices) * job.size, 2)
     batches = _cut(batches, k)
-    several, (dropout, batch_norm) = prepare(
-        Training(make if workers else lambda devices, _: make(devices), train_batch, devices, job), batches[0])
+    training = Training(make if workers else lambda devices, _: make(devices), train_batch, devices, job)
+    names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
+             for rank in range(job.size) for device in devices]
+    try:
+        with semantics_of(training, batches[0]):
+            return _report(training, batches, names)
+    finally:
+        training.discard_errors()
+
+
+def _report(training: Training, batches: list, names: list) -> Report:
+    several, (dropout, batch_norm) = prepare(training, batches[0])
     found = shown = compare(several, batches)
     if not found.changed:
         raise ValueError(f'train_batch changes no parameter on one device in {len(found.batches)} batches: it must '
@@ -97,9 +108,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         notes.append(BATCH_NORM.format(batch_norm))
     if divides_by_own_rows(several, *batches[0]):
         notes.append(OWN_ROWS)
-    names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
-             for rank in range(job.size) for device in devices]
-    return Report(ok, f'{k} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
+    return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
                   f'{", ".join(str(len(y)) for _, y in found.batches)} rows',
                   [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
                   [] if ok else diagnose(several, batches, names), notes)

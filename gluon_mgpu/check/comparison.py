@@ -1,7 +1,7 @@
 """Compare a user's training step on several devices with the same step on one."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ import numpy
 
 from ..base.program import reason
 from ..mxnet_setup.compat import gluon
+from .trials import Crash, check_crash
 from .user_step import Training, find
 
 # Allowed differences, relative to what a parameter has changed. In float64, a Trainer still keeps the learning rate and
@@ -29,7 +30,7 @@ class Comparison(NamedTuple):
     skipped: list  # notes on batches that the step cannot take
 
 
-def compare(several: Training, batches: Iterable, start: list | None = None) -> Comparison:
+def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
     """Train on the batches on one device and on all, from the values of `start`, until parameters differ.
 
     By default, each device starts with the values that `make` has given it, and one device with those of the first.
@@ -41,17 +42,18 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
     right = start = start or several.values()[0]
     one.assign(start)
     done: list = []
-    skipped: list = []
-    for X, y in batches:
+    for i, (X, y) in enumerate(batches):
         try:
+            check_crash(several, X, y)
             replicas = several.step(X, y)  # 1. first, because this may raise an error
         except Exception as error:
             if not done or several.workers.size > 1:
                 raise
-            skipped.append(f'batches of {len(y)} rows are not checked, because the step raises {type(error).__name__} '
-                           f'({reason(error)})')
-            several.assign(right)  # the step may have updated some devices
-            continue
+            why = error if isinstance(error, Crash) else f'the step raises {type(error).__name__} ({reason(error)})'
+            # Start again without it, because it may have updated some devices
+            others = compare(several, [*batches[:i], *batches[i + 1:]], start)
+            note = f'batches of {len(y)} rows are not checked, because {why}'
+            return others._replace(skipped=[note, *others.skipped])
         done.append((X, y))
         before, right = right, one.step(X, y)[0]  # 2. only with batches that several devices can take
         changes = largest(right, start)
@@ -65,8 +67,7 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
             break
         several.assign(right)  # 3. otherwise relu could turn a rounding error into a larger one
     names = [name for name, _ in one.params()[0]]
-    return Comparison(done, before, changed, [*zip(names, from_one, between)], numpy.flatnonzero(wrong).tolist(),
-                      skipped)
+    return Comparison(done, before, changed, [*zip(names, from_one, between)], numpy.flatnonzero(wrong).tolist(), [])
 
 
 def rounds(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> bool:

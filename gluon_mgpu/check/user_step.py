@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
-from operator import is_
 from typing import Any
 
 import numpy
 
+from ..base.program import clear_engine_errors
 from ..distributed.workers import Workers
-from ..mxnet_setup.compat import assign, children, gluon, mx, np
+from ..mxnet_setup.compat import assign, children, gluon, mx, np, npx
 from ..networks.hybridize import unwrapped
 from ..parallel.flat import FlatParams
 from ..training.parameters import by_name, seed_all
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
+NEW_TRAINER = 'make a new Trainer after reset_ctx or another initialize'
 BLOCK_ATTRIBUTES = vars(gluon.HybridBlock()).keys()  # Gluon's own, of every block
 
 
@@ -34,6 +35,7 @@ class Training:
     dtype: str | None = None        # None: as `make` returns the parameters
     shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
     plain_sgd: bool = False         # instead of a Trainer's optimizer
+    local_updates: bool = False     # by a Trainer on each device, instead of in its key-value store
     fixed_statistics: bool = False  # of batch norm
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
@@ -46,6 +48,7 @@ class Training:
     def state(self) -> Any:
         """The result of `make`, changed as above."""
         gc.collect()  # frees earlier networks, because Gluon's blocks are in reference cycles
+        self.discard_errors()
         _seed(0)
         state = self.make(self.devices, self.workers)
         for (_, param), shape in zip(find(state, gluon.Parameter), cycle(self.shapes)):
@@ -57,21 +60,43 @@ class Training:
                 value._rate = 0
             elif isinstance(value, BatchNorm) and self.fixed_statistics:
                 value._kwargs['use_global_stats'] = True
-            elif isinstance(value, gluon.Trainer) and self.plain_sgd:
-                value._init_optimizer('sgd', {'learning_rate': 0.1})
+            elif isinstance(value, gluon.Trainer):
+                self._change_trainer(value)
             _cast(value, self.dtype)
         return state
+
+    def _change_trainer(self, trainer: gluon.Trainer) -> None:
+        if older(trainer) and trainer._kvstore:
+            raise ValueError(f'{older(trainer)}, on which MXNet crashes: {NEW_TRAINER}')
+        if self.plain_sgd:
+            trainer._init_optimizer('sgd', {'learning_rate': 0.1})
+        if self.local_updates:
+            trainer._kvstore_params['update_on_kvstore'] = False
+
+    def discard_errors(self) -> None:
+        """Discard the errors of earlier steps, which MXNet keeps; in a job, this could mean waiting for a worker."""
+        if self.workers.size == 1:
+            clear_engine_errors()
 
     def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
         state = self.state
+        self.discard_errors()
         if self.zero_gradients:
             for _, array in chain(*self.params()):
                 array.grad[()] = 0
         _seed(self.seed)
-        X, y = (np.array(a, dtype=(a.dtype.kind == 'f' and self.dtype) or a.dtype) for a in (X, y))
-        self.train_batch(state, X, y, self.devices)
+        self.train_batch(state, self._array(X), self._array(y), self.devices)
+        npx.waitall()  # raises errors that the parameters do not show
         return self.values()
+
+    def _array(self, data: numpy.ndarray) -> mx.nd.NDArray:
+        dtype: Any = data.dtype
+        if dtype.kind == 'f' and self.dtype:
+            dtype = self.dtype
+        elif dtype == 'float64' and not any(array.dtype == dtype for _, array in chain(*self.params())):
+            dtype = 'float32'  # NumPy's default would fail on parameters with MXNet's
+        return (np if npx.is_np_array() else mx.nd).array(data, dtype=dtype)
 
     def values(self) -> list:
         """Return the values of the parameters on each device of all workers; blocks."""
@@ -108,28 +133,11 @@ class Training:
         return [param for _, param in find(self.state, gluon.Parameter)]
 
 
-def prepare(several: Training, batch: tuple) -> tuple[Training, list[str]]:
-    """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it.
-
-    MXNet 1.9's recurrent layers of several layers cannot: their gradients in float64 are wrong. Also returns the names
-    of the layers with dropout, and of those with batch norm.
-    """
-    one = several.on_one_device()
-    if any(param._deferred_init for param in one.gluon_params()):
-        one.step(*batch)
-    several = replace(several, shapes=tuple(param.shape for param in one.gluon_params()))
-    layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
-    recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
-    trial = replace(several, dtype=None if recurrent else 'float64')
-    again = trial.on_one_device()
-    if any(map(is_, one.gluon_params(), again.gluon_params())):
-        raise ValueError('make returns the same network at each call: create a new one in it')
-    try:
-        again.step(*batch)  # first, because errors of several devices are not all raised at once
-        trial.step(*batch)
-    except Exception:  # the step cannot compute in float64, or not at all
-        return several, layers
-    return replace(trial), layers  # without the state, to free its memory
+def older(trainer: gluon.Trainer) -> str:
+    """Return '' unless a Trainer was made for fewer devices than its parameters are on; it skips the others."""
+    made_for, on = len(trainer._updaters), max((len(param.list_ctx()) for param in trainer._params), default=0)
+    devices = '1 device' if made_for == 1 else f'{made_for} devices'
+    return f'the Trainer was made for {devices}, and its parameters are on {on}' if made_for < on else ''
 
 
 def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:

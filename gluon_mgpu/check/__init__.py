@@ -11,7 +11,7 @@ from ..base.checks import integer
 from ..devices import check_devices
 from ..distributed.workers import Workers
 from ..mxnet_setup.compat import mx
-from .comparison import compare, divides_by_own_rows, rounds
+from .comparison import compare, rounds, share_of_halves
 from .diagnosis import diagnose
 from .trials import prepare, semantics_of
 from .user_step import Training
@@ -106,7 +106,7 @@ def _report(training: Training, batches: list, names: list) -> Report:
         notes.append(DROPOUT.format(dropout))
     if several.fixed_statistics:
         notes.append(BATCH_NORM.format(batch_norm))
-    if divides_by_own_rows(several, *batches[0]):
+    if share_of_halves(several, *batches[0]) == 0.5:
         notes.append(OWN_ROWS)
     return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
                   f'{", ".join(str(len(y)) for _, y in found.batches)} rows',

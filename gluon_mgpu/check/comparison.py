@@ -78,18 +78,19 @@ def rounds(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> bool:
     return bool(LIMIT['float64'] * change < difference < LIMIT[None] * change)
 
 
-def divides_by_own_rows(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> bool:
-    """Return whether an update is the mean of the updates by the two halves of its batch.
+def share_of_halves(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> float:
+    """Return how much the updates by the two halves of a batch each count in the update by the batch.
 
-    If it is divided by a fixed batch size, it is their sum; with clipping or Adam, it is neither.
+    If the step divides by the rows, it is 0.5; by a fixed batch size, 1; with clipping or Adam, there is no such
+    number, and the result is 0.
     """
     several, half = replace(several, plain_sgd=True), len(y) // 2
     try:
         whole, *halves = (after - before for before, after in (
             _step(several, X[rows], y[rows]) for rows in (slice(None), slice(half), slice(half, None))))
     except Exception:  # the step needs whole batches
-        return False
-    return bool(abs(whole - sum(halves) / 2).max() < LINEAR * abs(whole).max())
+        return 0
+    return next((share for share in (0.5, 1) if abs(whole - share * sum(halves)).max() < LINEAR * abs(whole).max()), 0)
 
 
 def _step(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:

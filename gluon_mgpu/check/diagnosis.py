@@ -6,38 +6,40 @@ a single device changes.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy
 
 from ..data.shards import shard_rows
-from .comparison import Comparison, compare, joined, largest
-from .user_step import Training
+from ..mxnet_setup.compat import gluon
+from .clipping import CLIP_AFTER, explain_scaling
+from .comparison import Comparison, compare, joined, largest, share_of_halves
+from .user_step import NEW_TRAINER, Training, find, older
 
 RESIDUAL = {'float64': 1e-4, None: 0.2}   # relative to what another row changes
 PRECISION = {'float64': 1e-3, None: 0.01}  # of a weight
+KEY_VALUE_STORE = "the Trainer's key-value store"
+LOCAL_UPDATES = ('make the Trainer with update_on_kvstore=False; with plain SGD, param.set_data() is enough',
+                 'With update_on_kvstore=False, k devices equal one.')
 
 
-def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[str]:
+def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[str]:
     """Return fault, remedy and evidence, one line each, for a step whose parameters differ from one device's."""
     start, *others = several.values()
     if any(largest(start, other).any() for other in others) and not compare(several, batches, start).wrong:
         return _lines('WRONG: the devices start with different parameters',
                       'draw the parameters once, and copy them to all devices',
                       'From the same parameters, k devices equal one.')
+    trainers = [trainer for _, trainer in find(several.state, gluon.Trainer)]
+    stale = next(filter(None, map(older, trainers)), None)
+    if stale:
+        return _lines(f'WRONG: {stale}', NEW_TRAINER, '')
     with_state, several = several, replace(several, plain_sgd=True)
     found = compare(several, batches, start)
     if not found.wrong:
-        found = compare(with_state, batches, start)
-        if not any(found.rows[i][2] for i in found.wrong):
-            return _lines('NOT CHECKED: the devices equal each other, and with plain SGD instead, they equal one: the '
-                          'optimizer enlarges rounding errors, as Adam does where gradients are 0',
-                          'check the step with SGD, or without casts, so that it can compute in float64', '')
-        return _lines('WRONG: the state of the optimizer differs',
-                      'update every device after every batch, including devices without rows',
-                      'With plain SGD instead, k devices equal one.')
+        return _optimizer(with_state, compare(with_state, batches, start), start)
     n = len(found.batches[-1][1])
     where = (f'WRONG in {len(found.wrong)} of {len(found.rows)} parameters after batch {len(found.batches)}, of {n} '
              f'{"row" if n == 1 else "rows"}')
@@ -50,13 +52,35 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
                       'set the gradients of devices without rows to zero before the sum: param.grad[:] = 0, or '
                       "net.collect_params().zero_grad() before backward(); with grad_req 'add', those of all devices",
                       'If all gradients are set to zero before each step, this does not happen.')
+    if trainers and _is_right_with_local_updates(several, found, start):
+        return _lines(f'{where}: {KEY_VALUE_STORE} updates its own copy of the parameters, and undoes what the step '
+                      'writes into them', *LOCAL_UPDATES)
     if _is_right_alone(several, found):
         return _lines(f'{where}: what the step keeps from the batches before, such as momentum, differs between '
                       'devices', 'keep it on every device, and update it after every batch, including devices without '
                       'rows', 'Without the batches before, from the same parameters, this does not happen.')
+    return _batch(several, found, where, devices)
+
+
+def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
+    """Return the lines for a step that is right with plain SGD instead of its optimizer."""
+    if _is_right_with_local_updates(several, found, start):
+        return _lines(f'WRONG: {KEY_VALUE_STORE} loses the state of the optimizer, as with param.set_data()',
+                      *LOCAL_UPDATES)
+    if not any(found.rows[i][2] for i in found.wrong):
+        return _lines('NOT CHECKED: the devices equal each other, and with plain SGD instead, they equal one: the '
+                      'optimizer enlarges rounding errors, as Adam does where gradients are 0',
+                      'check the step with SGD, or without casts, so that it can compute in float64', '')
+    return _lines('WRONG: the state of the optimizer differs',
+                  'update every device after every batch, including devices without rows',
+                  'With plain SGD instead, k devices equal one.')
+
+
+def _batch(several: Training, found: Comparison, where: str, devices: list[str]) -> list[str]:
+    """Return the lines for a step whose last batch alone is wrong."""
     weights, same = _row_weights(several, found), partial(numpy.allclose, rtol=0, atol=PRECISION[several.dtype])
     if weights is not None:
-        fault, remedy = _explain(weights, devices, same)
+        fault, remedy = _explain(weights, devices, same, clipped=not share_of_halves(several, *found.batches[-1]))
         table = [f'{device}: {", ".join(map(_number, row))}' for device, row in zip(devices, weights)]
         return _lines(f'{where}: {fault}', remedy, 'Weight of each row in the update of each device; 1 is right:',
                       *table)
@@ -65,12 +89,24 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
                       'one; or it keeps values that make does not return',
                       'for the check, leave random numbers out, or draw them for the whole batch before it is split',
                       'Repeated with another seed, one device computes something else as well.')
-    return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may be clipped, rows '
-            'may influence each other, labels may belong to other rows, or the optimizer is not SGD.']
+    scaling = explain_scaling(several, found)
+    if scaling:
+        return _lines(f'{where}: {scaling[0]}', scaling[1], '')
+    return [f'{where}. The cause is unknown: no weights of the rows explain the update. Rows may influence each other, '
+            'labels may belong to other rows, or the optimizer is not SGD.']
 
 
 def _lines(fault: str, remedy: str, *evidence: str) -> list[str]:
     return [f'{fault}.', f'Do: {remedy}.', '', *evidence]
+
+
+def _is_right_with_local_updates(several: Training, found: Comparison, start: list) -> bool:
+    """Return whether the batches are right if Trainers update on each device; some Trainers cannot."""
+    try:
+        again = compare(replace(several, local_updates=True), found.batches, start)
+    except Exception:
+        return False
+    return not again.wrong and not again.skipped
 
 
 def _is_right_alone(several: Training, found: Comparison) -> bool:
@@ -118,7 +154,7 @@ def _row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
     return numpy.stack(weights, axis=1)
 
 
-def _explain(weights: numpy.ndarray, devices: list[str], same: Callable) -> tuple[str, str]:
+def _explain(weights: numpy.ndarray, devices: list[str], same: Callable, clipped: bool) -> tuple[str, str]:
     """Return fault and remedy for the weights of the rows in the update of each device."""
     n, first, ratio = weights.shape[1], weights[0], weights[0, 0]
     shards = [shard_rows(n, i, len(devices)) for i in range(min(n, len(devices)))]
@@ -128,6 +164,10 @@ def _explain(weights: numpy.ndarray, devices: list[str], same: Callable) -> tupl
     if same(weights, weights[:, :1]) and (same(ratio, 0) or not same(weights, ratio)):
         faults = [f'leaves out {device}' if same(row, 0) else f'counts {_number(row[0])} times on {device}'
                   for device, row in zip(devices, weights) if not same(row, 1)]
+        rows = [shard.stop - shard.start for shard in shards]
+        if n >= len(devices) and same(weights[:, 0] * rows, ratio * rows[0]):
+            return (f'each device divides by its own rows, so the update {", ".join(faults)}',
+                    'divide by the rows of the whole batch, or by the batch size, on all devices')
         return (f'the update {", ".join(faults)}', 'update all devices, with the same learning rate; '
                 'ignore_stale_grad=True skips devices without rows')
     if not same(weights, first):
@@ -140,6 +180,9 @@ def _explain(weights: numpy.ndarray, devices: list[str], same: Callable) -> tupl
         counts = {f'the gradient of {device}': first[shard.start] for device, shard in zip(devices, shards)}
     fault = ', '.join(f'{unit} counts {_number(weight)} times' for unit, weight in counts.items()
                       if not same(weight, 1))
+    if clipped and same(first, len(devices) ** -0.5):
+        return (f'the update is {_number(ratio)} times that of one device, 1 over the square root of {len(devices)}: the '
+                'gradients are clipped by the norm of the copies of all devices', CLIP_AFTER)
     if same(first, ratio):
         fault = f'the update is {_number(ratio)} times that of one device: {n} rows are divided by {n / ratio:.4g}'
     elif same([first[shard].sum() for shard in shards], first[shards[0]].sum()):

@@ -31,7 +31,7 @@ def explain_scaling(several: Training, found: Comparison) -> tuple[str, str] | N
         return None
     if len(whole) < 3 * len(parts) or not parts.any(axis=1).all() or not all(map(_equal, updates, updates[::-1])):
         return None
-    factor = _combination(updates[0], [whole])
+    factor = _combination(updates[0], whole[None])
     if factor is not None:
         return (f'the update is {factor[0]:.3g} times that of one device, and this number changes with the rows: the '
                 'norm by which the gradients are clipped is not that of their sum', CLIP_AFTER)
@@ -54,10 +54,10 @@ def _updates(training: Training, found: Comparison, batch: Sequence) -> numpy.nd
     return numpy.stack([joined(new[i] - old[i] for i in found.wrong) for new, old in zip(after, before)])
 
 
-def _combination(update: numpy.ndarray, parts: Sequence) -> numpy.ndarray | None:
+def _combination(update: numpy.ndarray, parts: numpy.ndarray) -> numpy.ndarray | None:
     """Return the numbers, all positive, with which the sum of `parts` is `update`; None if there are none."""
-    numbers, *_ = numpy.linalg.lstsq(numpy.stack(parts, axis=1), update, rcond=None)
-    return numbers if (numbers > 0).all() and _equal(numbers @ numpy.stack(parts), update) else None
+    numbers, *_ = numpy.linalg.lstsq(parts.T, update, rcond=None)
+    return numbers if (numbers > 0).all() and _equal(numbers @ parts, update) else None
 
 
 def _equal(update: numpy.ndarray, other: numpy.ndarray) -> bool:

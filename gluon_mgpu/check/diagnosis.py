@@ -181,8 +181,8 @@ def _explain(weights: numpy.ndarray, devices: list[str], same: Callable, clipped
     fault = ', '.join(f'{unit} counts {_number(weight)} times' for unit, weight in counts.items()
                       if not same(weight, 1))
     if clipped and same(first, len(devices) ** -0.5):
-        return (f'the update is {_number(ratio)} times that of one device, 1 over the square root of {len(devices)}: the '
-                'gradients are clipped by the norm of the copies of all devices', CLIP_AFTER)
+        return (f'the update is {_number(ratio)} times that of one device, 1 over the square root of {len(devices)}: '
+                'the gradients are clipped by the norm of the copies of all devices', CLIP_AFTER)
     if same(first, ratio):
         fault = f'the update is {_number(ratio)} times that of one device: {n} rows are divided by {n / ratio:.4g}'
     elif same([first[shard].sum() for shard in shards], first[shards[0]].sum()):

@@ -102,9 +102,10 @@ def check_crash(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> None:
         process.start()
     try:
         process.join(SECONDS)
-        if (process.exitcode or 0) < 0:
-            raise Crash(f'MXNet ends the process with {signal.Signals(-process.exitcode).name}, as some operators do for '
-                        'arrays without rows, such as those of split_and_load(even_split=False): leave them out')
+        status = process.exitcode or 0  # None if it still runs
+        if status < 0:
+            raise Crash(f'MXNet ends the process with {signal.Signals(-status).name}, as some operators do for arrays '
+                        'without rows, such as those of split_and_load(even_split=False): leave them out')
     finally:
         process.kill()
 
@@ -114,7 +115,7 @@ def _step_silently(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> Non
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
-    sys.stdout = sys.stderr = open(os.devnull, 'w')  # in a notebook they write elsewhere
+    sys.stdout = sys.stderr = open(os.devnull, 'w')  # noqa: SIM115; in a notebook they write elsewhere
     with contextlib.suppress(BaseException):
         several.step(X, y)
     os._exit(0)

@@ -90,7 +90,7 @@ class Training:
         npx.waitall()  # raises errors that the parameters do not show
         return self.values()
 
-    def _array(self, data: numpy.ndarray) -> mx.nd.NDArray:
+    def _array(self, data: numpy.ndarray) -> Any:
         dtype: Any = data.dtype
         if dtype.kind == 'f' and self.dtype:
             dtype = self.dtype

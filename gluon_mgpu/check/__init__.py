@@ -62,7 +62,8 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         ``make(devices)`` returns what the step needs on these devices, new at each call: networks, Trainers, arrays
         with gradients, or lists, tuples, dicts or objects of these. With `workers`, ``make(devices, workers)``.
     train_batch : callable
-        ``train_batch(state, X, y, devices)`` takes a step with what `make` returned, on the whole batch.
+        ``train_batch(state, X, y, devices)`` takes a step with what `make` returned, on the whole batch. If both work
+        only without ``npx.set_np``, X and y are arrays of ``mx.nd``.
     batches : iterable of (X, y)
         Their rows are cut into batches of at most four rows per device.
     devices : list of mx.Context, optional

@@ -29,7 +29,7 @@ def explain_scaling(several: Training, found: Comparison) -> tuple[str, str] | N
         parts = numpy.concatenate([_updates(one, found, (X[rows], y[rows])) for rows in shards])
     except Exception:  # the step needs batches before this one, or whole batches
         return None
-    if len(whole) < 3 * len(parts) or not parts.any(axis=1).all() or not all(map(_equal, updates, updates[::-1])):
+    if len(whole) < 3 * len(parts) or not parts.any(axis=1).all() or not _equal(updates, updates[0]):
         return None
     factor = _combination(updates[0], whole[None])
     if factor is not None:
@@ -61,6 +61,7 @@ def _combination(update: numpy.ndarray, parts: numpy.ndarray) -> numpy.ndarray |
 
 
 def _equal(update: numpy.ndarray, other: numpy.ndarray) -> bool:
+    """Return whether one update, or each of several, is another but for rounding."""
     return bool(abs(update - other).max() <= NEGLIGIBLE * abs(other).max())
 
 

@@ -9,8 +9,9 @@ import numpy
 
 from ..base.program import reason
 from ..mxnet_setup.compat import gluon
+from .contents import find
 from .trials import Crash, check_crash
-from .user_step import Training, find
+from .user_step import Training
 
 # Allowed differences, relative to what a parameter has changed. In float64, a Trainer still keeps the learning rate and
 # the divisor in float32. A step that cannot compute in float64 (None) may use bfloat16, where the sum of k rounded

@@ -17,7 +17,8 @@ from operator import is_
 import numpy
 
 from ..mxnet_setup.compat import gluon, mx, npx
-from .user_step import BatchNorm, Dropout, Training, find
+from .contents import find
+from .user_step import BatchNorm, Dropout, Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
 SECONDS = 60  # for a step in a process of its own
@@ -115,7 +116,7 @@ def _step_silently(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> Non
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
-    sys.stdout = sys.stderr = open(os.devnull, 'w')  # noqa: SIM115; in a notebook they write elsewhere
+    sys.stdout = sys.stderr = open(os.devnull, 'w')  # noqa: SIM115, in a notebook they are not 1 and 2
     with contextlib.suppress(BaseException):
         several.step(X, y)
     os._exit(0)

@@ -1,10 +1,9 @@
-"""A user's training step, and the parameters in what it needs."""
+"""A user's training step, with what the check changes in it."""
 from __future__ import annotations
 
 import gc
 import random
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
@@ -14,14 +13,11 @@ import numpy
 
 from ..base.program import clear_engine_errors
 from ..distributed.workers import Workers
-from ..mxnet_setup.compat import assign, children, gluon, mx, np, npx
-from ..networks.hybridize import unwrapped
-from ..parallel.flat import FlatParams
-from ..training.parameters import by_name, seed_all
+from ..mxnet_setup.compat import assign, gluon, mx, np, npx
+from ..training.parameters import seed_all
+from .contents import NEW_TRAINER, cast, find, older
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
-NEW_TRAINER = 'make a new Trainer after reset_ctx or another initialize'
-BLOCK_ATTRIBUTES = vars(gluon.HybridBlock()).keys()  # Gluon's own, of every block
 
 
 @dataclass
@@ -62,7 +58,7 @@ class Training:
                 value._kwargs['use_global_stats'] = True
             elif isinstance(value, gluon.Trainer):
                 self._change_trainer(value)
-            _cast(value, self.dtype)
+            cast(value, self.dtype)
         return state
 
     def _change_trainer(self, trainer: gluon.Trainer) -> None:
@@ -81,7 +77,6 @@ class Training:
     def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
         state = self.state
-        self.discard_errors()
         if self.zero_gradients:
             for _, array in chain(*self.params()):
                 array.grad[()] = 0
@@ -94,7 +89,8 @@ class Training:
         dtype: Any = data.dtype
         if dtype.kind == 'f' and self.dtype:
             dtype = self.dtype
-        elif dtype == 'float64' and not any(array.dtype == dtype for _, array in chain(*self.params())):
+        elif dtype == 'float64' and not any(part.dtype in ('float64', numpy.float64) for _, part in find(
+                self.state, (gluon.Parameter, mx.nd.NDArray))):
             dtype = 'float32'  # NumPy's default would fail on parameters with MXNet's
         return (np if npx.is_np_array() else mx.nd).array(data, dtype=dtype)
 
@@ -131,60 +127,6 @@ class Training:
     def gluon_params(self) -> list:
         """Return Gluon's parameters."""
         return [param for _, param in find(self.state, gluon.Parameter)]
-
-
-def older(trainer: gluon.Trainer) -> str:
-    """Return '' unless a Trainer was made for fewer devices than its parameters are on; it skips the others."""
-    made_for, on = len(trainer._updaters), max((len(param.list_ctx()) for param in trainer._params), default=0)
-    devices = '1 device' if made_for == 1 else f'{made_for} devices'
-    return f'the Trainer was made for {devices}, and its parameters are on {on}' if made_for < on else ''
-
-
-def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) once for each value of a kind in networks, Trainers, lists, tuples, dicts and objects."""
-    value, seen = unwrapped(value), set() if seen is None else seen
-    if id(value) in seen or isinstance(value, (type, types.ModuleType)):
-        return
-    seen.add(id(value))
-    if isinstance(value, kind):
-        yield name, value
-    if isinstance(value, gluon.Block):
-        own = {key: part for key, part in vars(value).items() if key not in BLOCK_ATTRIBUTES}
-        inside = [(f'{name}.{key}'.strip('.'), part)
-                  for key, part in {**by_name(value), **children(value), **own}.items()]
-    elif isinstance(value, gluon.Parameter):
-        inside = [(name, array) for array in value._data or ()]
-    elif isinstance(value, gluon.Trainer):
-        inside = [(param.name, param) for param in value._params]
-    else:
-        items = value if isinstance(value, (list, tuple, dict)) else getattr(value, '__dict__', {})
-        inside = [('', item) for item in (items.values() if isinstance(items, dict) else items)]
-    for name, part in inside:
-        yield from find(part, kind, name, seen)
-
-
-def _cast(value: Any, dtype: str | None) -> None:
-    """Change the dtype of parameters and arrays in place, and discard graphs that `make` has traced.
-
-    Gradients are written or added as before. If `dtype` is None, all dtypes stay.
-    """
-    if isinstance(value, gluon.HybridBlock):
-        value._clear_cached_op()
-    if isinstance(value, gluon.Parameter):
-        value.cast(dtype or value.dtype)  # into new arrays, so that `hybridized` traces its network again
-    elif dtype is None:
-        pass
-    elif isinstance(value, gluon.Block):
-        value.cast(dtype)
-    elif isinstance(value, FlatParams):
-        FlatParams.__init__(value, [part.astype(dtype) for part in value], value.flat.ctx)
-    elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
-        copy = value.astype(dtype)
-        if value.grad is not None:
-            value.grad[()] = 1
-            value.backward()
-            copy.attach_grad('add' if value.grad.max() > 1 else 'write')  # MXNet has no function for this
-        value.handle, copy.handle = copy.handle, value.handle
 
 
 def _seed(seed: int) -> None:

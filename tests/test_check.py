@@ -1082,7 +1082,7 @@ def test_an_error_that_no_parameter_shows(batches):
 
 @pytest.mark.parametrize('options', [{'update_on_kvstore': None}, MOMENTUM, slow({'optimizer': 'adam'})])
 def test_a_step_that_fails_after_the_update(options, batches):
-    """What the Trainer keeps, its copies of the parameters and momentum, is not that of the next batch."""
+    """The next batch does not start with what the Trainer keeps: its copies of the parameters, and momentum."""
     def train_batch(state, X, y, devices):
         step_with_trainer(state, X, y, devices)
         assert len(X) != 10
@@ -1105,6 +1105,7 @@ def crash_without_rows(state, X, y, devices):
     step_with_trainer(state, X, y, devices)
     if len(X) < len(devices):
         print('before the crash', file=sys.stderr)
+        os.write(1, b'as a program in C')
         os.kill(os.getpid(), signal.SIGFPE)
 
 

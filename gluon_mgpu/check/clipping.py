@@ -67,6 +67,7 @@ def _equal(update: numpy.ndarray, other: numpy.ndarray) -> bool:
 
 def _keeps_signs(parts: numpy.ndarray, whole: numpy.ndarray) -> bool:
     """Return whether the update by all rows has the sign of those by the parts wherever these agree, as if clipped."""
-    signs = [numpy.sign(numpy.where(abs(update) < NEGLIGIBLE * abs(update).max(), 0, update)) for update in parts]
+    *signs, right = (numpy.sign(numpy.where(abs(update) < NEGLIGIBLE * abs(update).max(), 0, update))
+                     for update in (*parts, whole))
     agree = (numpy.array(signs) == signs[0]).all(axis=0)
-    return bool((numpy.sign(whole)[agree] == signs[0][agree]).all())
+    return bool((right[agree] == signs[0][agree]).all())

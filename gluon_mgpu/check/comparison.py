@@ -40,8 +40,8 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
     limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
     if start is not None:
         several.assign(start)
-    right = start = start or several.values()[0]
-    one.assign(start)
+    right = first = start or several.values()[0]
+    one.assign(first)
     done: list = []
     for i, (X, y) in enumerate(batches):
         try:
@@ -57,7 +57,7 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
             return others._replace(skipped=[note, *others.skipped])
         done.append((X, y))
         before, right = right, one.step(X, y)[0]  # 2. only with batches that several devices can take
-        changes = largest(right, start)
+        changes = largest(right, first)
         changed = bool(changes.any())  # not if the step updates only after several batches
         # A parameter that hardly changes, such as a bias before batch norm, is measured against the others
         scales = numpy.maximum(changes, 0.01 * changes.max()) if changed else 1.0

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy
 import oracle
 import pytest
+from bfloat16 import needs_bfloat16
 from slow import slow
 
 import gluon_mgpu as d2l
 from gluon_mgpu import check_data_parallel, concise, scratch
-from gluon_mgpu.base.machine import processor_flags
 from gluon_mgpu.check import __main__ as command_line
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
@@ -449,7 +449,7 @@ def test_a_difference_above_rounding(batches):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif('avx512_bf16' not in processor_flags() or MXNET_MAJOR > 1, reason='no bfloat16 here')
+@needs_bfloat16
 @pytest.mark.parametrize('kvstore, ok', [('device', True), (None, False)])
 def test_bfloat16(image_batches, kvstore, ok):
     """The step cannot compute in float64, so larger differences are rounding."""

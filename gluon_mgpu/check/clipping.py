@@ -41,7 +41,7 @@ def explain_scaling(several: Training, found: Comparison) -> tuple[str, str] | N
     if shares is not None and abs(shares.sum() - 1) < NEGLIGIBLE:
         return ('each device divides by its own count, such as that of its valid labels',
                 'divide the sum of the losses by the count of the whole batch, on all devices')
-    if shares is None and not _keeps_signs(parts, whole):  # rows that influence each other
+    if shares is None and not _is_clipped_by_value(parts):  # rows may influence each other
         return None
     return 'each device clips its own gradient before the sum', CLIP_AFTER
 
@@ -65,9 +65,7 @@ def _equal(update: numpy.ndarray, other: numpy.ndarray) -> bool:
     return bool(abs(update - other).max() <= NEGLIGIBLE * abs(other).max())
 
 
-def _keeps_signs(parts: numpy.ndarray, whole: numpy.ndarray) -> bool:
-    """Return whether the update by all rows has the sign of those by the parts wherever these agree, as if clipped."""
-    *signs, right = (numpy.sign(numpy.where(abs(update) < NEGLIGIBLE * abs(update).max(), 0, update))
-                     for update in (*parts, whole))
-    agree = (numpy.array(signs) == signs[0]).all(axis=0)
-    return bool((right[agree] == signs[0][agree]).all())
+def _is_clipped_by_value(parts: numpy.ndarray) -> bool:
+    """Return whether the largest size of a number in an update occurs three times; twice, it may be of two classes."""
+    sizes = abs(parts)
+    return bool(((sizes > (1 - NEGLIGIBLE) * sizes.max(axis=1, keepdims=True)).sum(axis=1) > 2).any())

@@ -87,8 +87,8 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str])
     scaling = explain_scaling(several, found)
     if scaling:
         return _lines(f'{where}: {scaling[0]}', scaling[1], '')
-    return [f'{where}. The cause is unknown: no weights of the rows explain the update. Rows may influence each other, '
-            'labels may belong to other rows, or the optimizer is not SGD.']
+    return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may be clipped, rows '
+            'may influence each other, labels may belong to other rows, or the optimizer is not SGD.']
 
 
 def _lines(fault: str, remedy: str, *evidence: str) -> list[str]:

@@ -153,7 +153,7 @@ def clear_engine_errors() -> None:
     if mxnet is None:
         return
     for _ in range(100):  # it raises each error once, and one error may cause others
-        with contextlib.suppress(mxnet.base.MXNetError):
+        with contextlib.suppress(Exception):  # the engine also raises Python's errors, such as ValueError
             mxnet.nd.waitall()
             break
 

@@ -112,7 +112,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from . import cli
-    return cli.run(cli.Chapter('concise', 'ResNet-18', train), argv)
+    return cli.run('concise', 'ResNet-18', train, argv)
 
 
 if __name__ == '__main__':

@@ -209,7 +209,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
-    return cli.run(cli.Chapter('scratch', 'LeNet', train, forward=lenet), argv)  # `forward` for the export
+    return cli.run('scratch', 'LeNet', train, argv, forward=lenet)
 
 
 if __name__ == '__main__':

@@ -383,18 +383,18 @@ def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
 
 
 def test_the_number_of_devices(tmp_path, capsys, monkeypatch):
-    from gluon_mgpu import cli
+    from gluon_mgpu import setup
     from gluon_mgpu.devices import parse_devices
-    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 0)
-    monkeypatch.setattr(cli, 'why_no_gpus', lambda: 'there is none')
+    monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: 0)
+    monkeypatch.setattr(setup, 'why_no_gpus', lambda: 'there is none')
     asked = []
-    monkeypatch.setattr(cli, 'devices_from', lambda n: asked.append(n) or parse_devices('cpu:0'))
+    monkeypatch.setattr(setup, 'devices_from', lambda n: asked.append(n) or parse_devices('cpu:0'))
     for i, flags in enumerate([[], ['--num-gpus', '3']]):
         assert scratch.main([*SMALL, *flags, '--no-plot', '--out-dir', str(tmp_path / str(i))]) == 0
         assert capsys.readouterr().out.startswith('there is none; training on CPU contexts\n')
-    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 1)  # the default is 2, or 1 on a machine with one GPU
+    monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: 1)  # the default is 2, or 1 on a machine with one GPU
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '2')]) == 0
-    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 8)
+    monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: 8)
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '3')]) == 0
     assert asked == [2, 3, 1, 2]
 

@@ -40,7 +40,8 @@ def test_the_arguments_of_train():
     values = check_settings('concise', {**GIVEN, 'momentum': 0.9})
     assert values == {**GIVEN, 'momentum': 0.9, 'devices': None, 'shares': None, 'accumulate': 1, 'num_epochs': 10,
                       'label_smoothing': 0.0, 'seed': 0, 'dtype': 'float32', 'weight_decay': 0.0,
-                      'sync_batch_norm': False, 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None, 'net': None}
+                      'sync_batch_norm': False, 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None,
+                      'net': None}
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
     assert check_settings('scratch', {**GIVEN, 'devices': 'cpu:0,cpu:1'})['devices'] == [mx.cpu(0), mx.cpu(1)]
     assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max

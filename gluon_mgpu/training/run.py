@@ -19,7 +19,7 @@ from ..base.program import Stopped
 from ..base.progress import Progress
 from ..parallel.workers import Workers
 from .callback import Callback, callback_list
-from .epoch import CurrentEpoch, DivergenceError, check_num_epochs
+from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
 from .history import Epoch, summary, write_history
 from .parameters import first_non_finite, seed_all
 from .schedules import rates
@@ -70,7 +70,7 @@ class Run:
         self._seed: int | None = None
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
-        self._epoch = CurrentEpoch(1, self.workers, self._progress)
+        self._epoch = _CurrentEpoch(1, self.workers, self._progress)
         self._folder = None if folder is None else SameFolder(folder)
         self._closed, self._broadcast_pending = False, self.workers.size > 1
 
@@ -177,7 +177,7 @@ class Run:
         """
         result, evaluation = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time()
         self.history.append(result)
-        self._epoch = CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
+        self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
         self._decide_whether_complete()
         self._write_history()
         self._progress.close()
@@ -200,7 +200,7 @@ class Run:
             self.history = [Epoch(*epoch) for epoch in state['history']]
             self.num_steps = state['num_steps']
             position = {name: state[name] for name in self._epoch.state()}
-            self._epoch = CurrentEpoch(len(self.history) + 1, self.workers, self._progress, **position)
+            self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, **position)
         except (KeyError, TypeError) as error:
             raise ValueError(f'not a state returned by Run.state() ({error})') from None
 

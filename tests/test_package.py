@@ -37,7 +37,7 @@ def test_import_is_quick_and_loads_little():
     # Without NumPy's import, which takes 0.1 s, or 0.3 s with older versions
     code = ('import time, numpy; start = time.process_time(); import gluon_mgpu; '
             'print(time.process_time() - start); import sys; '
-            'print([name for name in ("mxnet", "matplotlib", "tqdm", "pooch") if name in sys.modules])')
+            'print([name for name in ("mxnet", "matplotlib", "tqdm", "requests") if name in sys.modules])')
     seconds = []
     for _ in range(3):
         first, second = run(code).stdout.splitlines()

@@ -4,25 +4,23 @@ A file gets its name only when its checksum is correct: it is never incomplete, 
 """
 from __future__ import annotations
 
-import io
+import errno
+import hashlib
 import os
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import pooch
+import requests
 from requests.exceptions import HTTPError, RequestException, SSLError
 
+from ..base.files import write_atomically
 from ..base.progress import ProgressBar
 from .folders import FILES, DownloadError, find
 
-ANSWER_TIMEOUT = 5  # seconds in which all mirrors together must answer
-READ_TIMEOUT, PIECE = 10, 2**12  # a mirror must send at least one piece of these bytes in these seconds
+TIMEOUT, PIECE = 5, 2**12  # a mirror must send at least one piece of these bytes in these seconds
+MAX_SIZE = 2**26           # bytes; the largest file has 26 MB
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 
 
@@ -64,18 +62,20 @@ MIRRORS = {
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created if necessary.
 
-    Raises DownloadError if no mirror has the files (without network, after `ANSWER_TIMEOUT` seconds), or `folder`
-    cannot be used. Source: D2L downloads through MXNet's dataset classes, which know a single host.
+    Tries the mirrors in turn, also for the rest of the files; one that does not answer costs `TIMEOUT` seconds. Raises
+    DownloadError if no mirror has the files, or `folder` cannot be used. Source: D2L downloads through MXNet's dataset
+    classes, which know a single host.
     """
     folder, title = Path(folder), TITLES[dataset]
-    pooch.get_logger().setLevel('WARNING')  # otherwise it prints a line per file
     hosts_by_problem: dict[str, list] = {}
     try:
         if all(find(folder, name) for name in FILES):
             return
         folder.mkdir(parents=True, exist_ok=True)
-        for mirror, problem in _check_mirrors(MIRRORS[dataset]):
-            problem = problem or _download_from(mirror, folder, progress)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        for mirror in MIRRORS[dataset]:
+            problem = _download_from(mirror, folder, progress)
             if not problem:
                 return
             hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror.url).netloc)
@@ -87,70 +87,56 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
                         'use --data-dir to name a folder with the files')
 
 
-def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
-    """Yield each mirror, in order, with what is wrong with it, or ''. All are asked at the same time."""
-    has_file = pooch.HTTPDownloader(timeout=ANSWER_TIMEOUT)
-    # In threads also because the timeouts of requests do not limit the look-up of host names
-    answers = [_in_thread(has_file, mirror.url + FILES[-1], None, None, True) for mirror in mirrors]
-    deadline = time.monotonic() + ANSWER_TIMEOUT
-    for mirror, answer in zip(mirrors, answers):
-        try:
-            problem = '' if answer.result(max(0, deadline - time.monotonic())) else 'without the files'
-        except SSLError:
-            problem = 'without a trusted certificate'
-        except ValueError as error:  # a wrong setting, such as ALL_PROXY
-            problem = f'not asked, {error}'
-        except (RequestException, futures.TimeoutError):
-            problem = 'unreachable'
-        except OSError as error:  # such as missing certificates
-            problem = f'not asked, {error}'
-        yield mirror, problem
-
-
 def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
     """Download the files missing in `folder` from one mirror; return what went wrong, or ''."""
-    try:
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            store = pooch.create(path=temporary, base_url=mirror.url, registry=mirror.checksums)
-            for name in FILES:
-                if not find(folder, name):
-                    _fetch(store, name, progress)
-                    os.replace(Path(temporary) / name, folder / name)
-    except HTTPError as error:
-        return f'answered with HTTP status {error.response.status_code}'
-    except (RequestException, futures.TimeoutError):
-        return 'stopped sending or is too slow'
-    except ValueError:
-        return 'sent a file with a wrong checksum'
+    for name in FILES:
+        if find(folder, name):
+            continue
+        try:
+            content = _fetch(mirror.url + name, progress)
+        except HTTPError as error:
+            return f'answered with HTTP status {error.response.status_code}'
+        except SSLError:
+            return 'without a trusted certificate'
+        except ValueError as error:  # a wrong setting, such as ALL_PROXY
+            return f'not asked, {error}'
+        except (RequestException, TimeoutError):
+            return 'unreachable or too slow'
+        except OSError as error:  # such as missing certificates
+            return f'not asked, {error}'
+        algorithm, _, checksum = mirror.checksums[name].partition(':')
+        if hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() != checksum:
+            return 'sent a file with a wrong checksum'
+        write_atomically(folder / name, content)
     return ''
 
 
-def _fetch(store: pooch.Pooch, name: str, progress: bool) -> None:
-    """Download a file; raise TimeoutError if less than `PIECE` bytes arrive in `READ_TIMEOUT` seconds."""
-    # file: a bar that is disabled would not count. total: pooch evaluates bool(bar), which needs it
-    with ProgressBar(desc=name, total=1, unit='B', unit_scale=True, leave=False,
-                     file=None if progress else io.StringIO()) as bar:
-        # In a thread, because no timeout of requests notices a mirror that sends single bytes
-        file = _in_thread(store.fetch, name, None, pooch.HTTPDownloader(bar, chunk_size=PIECE, timeout=READ_TIMEOUT))
-        before = -1
-        while not file.done() and bar.n > before:
-            before = bar.n
-            futures.wait([file], READ_TIMEOUT)
+def _fetch(url: str, progress: bool) -> bytes:
+    """Return the content of a file; raise TimeoutError if less than `PIECE` bytes arrive in `TIMEOUT` seconds."""
+    content, errors = bytearray(), []
+
+    def receive() -> None:
         try:
-            file.result(0)
-        finally:
-            del file  # its error refers to this frame; the cycle would keep the connection open
-
-
-def _in_thread(work: Callable, *args) -> futures.Future:
-    """Call a function in a daemon thread, which may be left behind."""
-    result: futures.Future = futures.Future()
-
-    def call():
-        try:
-            result.set_result(work(*args))
+            with requests.get(url, stream=True, timeout=TIMEOUT) as response:
+                response.raise_for_status()
+                bar.total = int(response.headers.get('Content-Length', 0)) or None
+                for piece in response.iter_content(PIECE):
+                    content.extend(piece)
+                    bar.update(len(piece))
+                    if len(content) > MAX_SIZE:  # its checksum is wrong
+                        break
         except Exception as error:
-            result.set_exception(error.with_traceback(None))  # a traceback would keep the connection open
+            errors.append(error)
 
-    threading.Thread(target=call, daemon=True).start()
-    return result
+    # In a thread, because no timeout of requests limits the look-up of a host name, or notices single bytes
+    thread, before = threading.Thread(target=receive, daemon=True), -PIECE
+    with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, disable=not progress) as bar:
+        thread.start()
+        while thread.is_alive() and len(content) >= before + PIECE:
+            before = len(content)
+            thread.join(TIMEOUT)
+    if thread.is_alive():
+        raise TimeoutError
+    if errors:
+        raise errors[0]
+    return bytes(content)

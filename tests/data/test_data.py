@@ -277,7 +277,7 @@ def test_auto_without_network_uses_glyphs_and_reports_why(small_glyphs):
     line, = lines
     assert '\n' not in line
     assert line.startswith('Fashion-MNIST could not be downloaded (127.0.0.1:')
-    assert line.endswith(f' unreachable); {GLYPHS_INSTEAD}')
+    assert line.endswith(f' unreachable or too slow); {GLYPHS_INSTEAD}')
 
 
 # Errors

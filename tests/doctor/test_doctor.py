@@ -19,7 +19,7 @@ from gluon_mgpu.mxnet_setup import runtime
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
 NUMPY = '__version__ = "1.26.4"\n'
-OTHERS = dict.fromkeys(('matplotlib', 'tqdm', 'pooch', 'requests', 'safetensors', 'PIL'), '')
+OTHERS = dict.fromkeys(('matplotlib', 'tqdm', 'requests', 'safetensors', 'PIL'), '')
 MXNET = {'dists': ('mxnet-1.9.1',)}
 HEALTHY = f'from gluon_mgpu.doctor import child; child.run = lambda timeout: {SELF_TEST!r}; '
 MAIN = 'import sys; from gluon_mgpu.doctor.__main__ import main; sys.exit(main(sys.argv[1:]))'
@@ -94,7 +94,7 @@ def test_the_names_that_were_supplied(doctor):
 def test_with_nothing_installed_one_command_is_enough(doctor):
     report = doctor(fakes={})
     assert [finding['what'] for finding in report['findings']] == ['MXNet is not installed']
-    assert report['packages_missing'] == ['matplotlib', 'tqdm', 'pooch', 'requests', 'safetensors', 'pillow']
+    assert report['packages_missing'] == ['matplotlib', 'tqdm', 'requests', 'safetensors', 'pillow']
     assert report['self_test']['mxnet']['error'].startswith('MXNet is not installed')
 
 

@@ -12,9 +12,9 @@ from slow import slow
 
 from gluon_mgpu import concise, predict, scratch
 from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
-from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.data.image_file import read_image
-from gluon_mgpu.load_run import trained_network
+from gluon_mgpu.load_run import run_to_load, trained_network
 from gluon_mgpu.mxnet_setup.compat import np
 
 

@@ -9,7 +9,6 @@ import hashlib
 import os
 import threading
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import requests
@@ -22,40 +21,17 @@ from .folders import FILES, DownloadError, find
 TIMEOUT, PIECE = 5, 2**12  # a mirror must send at least one piece of these bytes in these seconds
 MAX_SIZE = 2**26           # bytes; the largest file has 26 MB
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
-
-
-class Mirror(NamedTuple):
-    """A web folder with the four files of a dataset, and their checksums there."""
-    url: str
-    checksums: dict[str, str]
-
-
-def _sums(algorithm: str, *hashes: str) -> dict[str, str]:
-    return {name: f'{algorithm}:{digest}' for name, digest in zip(FILES, hashes)}
-
-
-_ZALANDO = _sums('md5', '8d4fb7e6c68d591d4c3dfef9ec88bf0d', '25c81989df183df01b3e8a0aad5dffbe',
-                 'bef4ecab320f06d8554ea6380940ec79', 'bb300cfdad3c16e7a12a480ee83cd310')
-_LECUN = _sums('md5', 'f68b3c2dcbeaaa9fbdd348bbdeb94873', 'd53e105ee54ea40749a09fcbcd1e9432',
-               '9fb629c4189551a2d022fa330f9573f3', 'ec29112dd5afa0611ce80d1b7f02629c')
-_GITHUB = 'https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/'
-_MXNET = 'https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/gluon/dataset/'
-MIRRORS = {
-    'fashion-mnist': (
-        Mirror('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/', _ZALANDO),
-        Mirror(_GITHUB, _ZALANDO),
-        # MXNet compressed the same images again; checksums from its gluon/data/vision/datasets.py
-        Mirror(_MXNET + 'fashion-mnist/', _sums(
-            'sha1', '0cf37b0d40ed5169c6b3aba31069a9770ac9043d', '236021d52f1e40852b06a4c3008d8de8aef1e40b',
-            '626ed6a7c06dd17c0eec72fa3be1740f146a2863', '17f9ab60e7257a1620f4ad76bbbaf857c3920701')),
-    ),
-    'mnist': (
-        Mirror('https://ossci-datasets.s3.amazonaws.com/mnist/', _LECUN),
-        Mirror('https://storage.googleapis.com/cvdf-datasets/mnist/', _LECUN),
-        Mirror(_MXNET + 'mnist/', _sums(
-            'sha1', '6c95f4b05d2bf285e1bfb0e7960c31bd3b3f8a7d', '2a80914081dc54586dbdf242f9805a6b8d2a15fc',
-            'c3a25af1f52dad7f726cce8cacb138654b760d48', '763e7fa3757d93b0cdec073cef058b2004252c17')),
-    ),
+CHECKSUMS = {  # MD5 of each of `FILES`
+    'fashion-mnist': ('8d4fb7e6c68d591d4c3dfef9ec88bf0d', '25c81989df183df01b3e8a0aad5dffbe',
+                      'bef4ecab320f06d8554ea6380940ec79', 'bb300cfdad3c16e7a12a480ee83cd310'),
+    'mnist': ('f68b3c2dcbeaaa9fbdd348bbdeb94873', 'd53e105ee54ea40749a09fcbcd1e9432',
+              '9fb629c4189551a2d022fa330f9573f3', 'ec29112dd5afa0611ce80d1b7f02629c'),
+}
+MIRRORS = {  # web folders with these files
+    'fashion-mnist': ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
+                      'https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/'),
+    'mnist': ('https://ossci-datasets.s3.amazonaws.com/mnist/',
+              'https://storage.googleapis.com/cvdf-datasets/mnist/'),
 }
 
 
@@ -75,10 +51,10 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         for mirror in MIRRORS[dataset]:
-            problem = _download_from(mirror, folder, progress)
+            problem = _download_from(mirror, CHECKSUMS[dataset], folder, progress)
             if not problem:
                 return
-            hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror.url).netloc)
+            hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror).netloc)
     except OSError as error:
         raise DownloadError(f'{title} could not be stored in {folder} ({error.strerror or error})',
                             'set XDG_CACHE_HOME to a writable folder') from None
@@ -87,13 +63,13 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
                         'use --data-dir to name a folder with the files')
 
 
-def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
+def _download_from(mirror: str, checksums: tuple[str, ...], folder: Path, progress: bool) -> str:
     """Download the files missing in `folder` from one mirror; return what went wrong, or ''."""
-    for name in FILES:
+    for name, checksum in zip(FILES, checksums):
         if find(folder, name):
             continue
         try:
-            content = _fetch(mirror.url + name, progress)
+            content = _fetch(mirror + name, progress)
         except HTTPError as error:
             return f'answered with HTTP status {error.response.status_code}'
         except SSLError:
@@ -104,8 +80,7 @@ def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
             return 'unreachable or too slow'
         except OSError as error:  # such as missing certificates
             return f'not asked, {error}'
-        algorithm, _, checksum = mirror.checksums[name].partition(':')
-        if hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() != checksum:
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() != checksum:
             return 'sent a file with a wrong checksum'
         write_atomically(folder / name, content)
     return ''
@@ -113,7 +88,8 @@ def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
 
 def _fetch(url: str, progress: bool) -> bytes:
     """Return the content of a file; raise TimeoutError if less than `PIECE` bytes arrive in `TIMEOUT` seconds."""
-    content, errors = bytearray(), []
+    content = bytearray()
+    errors: list[Exception] = []
 
     def receive() -> None:
         try:

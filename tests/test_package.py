@@ -138,6 +138,13 @@ def test_every_import_points_down():
     assert up == []
 
 
+def test_init_files_hold_no_logic():
+    """Except the package's own, which prepares MXNet; `check/` follows."""
+    folders = {path.parent.name for path in (REPO / 'gluon_mgpu').glob('*/**/__init__.py')
+               if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in ast.walk(ast.parse(path.read_text())))}
+    assert folders <= {'check'}
+
+
 def test_commands_are_listed_and_exist():
     listed = run('import gluon_mgpu.__main__ as m; m.main([])').stdout.splitlines()[:-1]
     names = [line.split()[2].split('.')[1] for line in listed]

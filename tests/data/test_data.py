@@ -18,15 +18,13 @@ from local_mirror import LocalMirror, checksums
 import gluon_mgpu
 from gluon_mgpu.data import (
     DATASETS,
-    cache_dir,
     download as download_module,
     glyphs,
     load_data,
     load_data_fashion_mnist,
 )
 from gluon_mgpu.data.batches import BatchIterator, check_data
-from gluon_mgpu.data.download import DownloadError
-from gluon_mgpu.data.folders import FILES
+from gluon_mgpu.data.folders import FILES, DownloadError, cache_dir
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 
 NO_HOME = 'there is no home folder to store downloads in'

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..base.files import is_unfinished, write_atomically
 from ..base.program import reason, warn
-from .file import DamagedError, read
+from .checkpoint import DamagedError, read
 
 FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 

@@ -13,7 +13,7 @@ import time
 from harness.training import WORK, flags_parser, train_quietly
 
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
-from gluon_mgpu.checkpoints.find import checkpoints
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import mx
 
 

@@ -14,8 +14,7 @@ from .base.flags import Parser, quoted
 from .base.machine import versions
 from .base.program import Stopped, run_program, show, warn
 from .checkpoints.callback import CheckpointCallback
-from .checkpoints.find import ResumedRun, check_on_rank_0, run_to_resume
-from .checkpoints.resume import record_resume, resumed_settings
+from .checkpoints.resume import ResumedRun, check_on_rank_0, record_resume, resumed_settings, run_to_resume
 from .checkpoints.run_folder import check_free, claim_folder, this_process
 from .distributed.launchers import launch_info
 from .mxnet_setup.runtime import settings as environment

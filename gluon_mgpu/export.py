@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .base.flags import Parser, path
-from .checkpoints.find import place_of, run_to_load
-from .load_run import load_run
+from .load_run import load_run, place_of, run_to_load
 from .mxnet_setup.compat import mx
 from .onnx_model.files import load_files
 from .onnx_model.writing import check_path, write_chapter, write_model

@@ -7,7 +7,7 @@ from typing import Any
 from . import scratch
 from .base.flags import quoted
 from .checkpoints import checkpoint
-from .checkpoints.find import run_to_load
+from .checkpoints.run_folder import newest_checkpoint, recorded_steps
 from .devices import devices_text, parse_devices
 from .networks.hybridize import hybridized
 from .networks.precision import check_dtype
@@ -42,6 +42,37 @@ def trained_network(path, devices: list | None = None) -> tuple:
         raise ValueError(f'{problem}; name other devices, or write a float32 model: python -m gluon_mgpu.export '
                          f'{quoted(path)} --out MODEL.onnx') from None
     return hybridized(load_run(found, config, devices)), devices, config
+
+
+def run_to_load(path) -> tuple[Path, dict]:
+    """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata.
+
+    Raises CheckpointError if there is no complete checkpoint, if it is not from a chapter's run, or if the run in the
+    folder recorded a later epoch, of which no checkpoint could be written.
+    """
+    found, metadata = newest_checkpoint(Path(path))
+    if found is None:
+        raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; name the folder of a run')
+    config = metadata.get('config')
+    if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
+        raise checkpoint.CheckpointError(f'{found}: must be from a run of scratch or concise')
+    history = found.parent / 'history.csv'
+    if Path(path).is_dir() and recorded_steps(metadata) is not None and history.exists():
+        recorded = history.read_bytes().count(b'\n') - 1  # without the header
+        if recorded > len(metadata['run']['history']):
+            raise checkpoint.CheckpointError(
+                f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has {recorded} '
+                f'epochs; name {found} if you mean this one, or resume the run')
+    return found, metadata
+
+
+def place_of(metadata: dict) -> str:
+    """Return how far the run of a checkpoint had come, such as ``'after epoch 3 of 10'``."""
+    if recorded_steps(metadata) is None:
+        return 'not of a run'
+    epochs, batches = len(metadata['run']['history']), metadata['run']['num_batches']
+    place = f'{batches} batches of epoch {epochs + 1}' if batches else f'epoch {epochs}'
+    return f"after {place} of {metadata['config']['num_epochs']}"
 
 
 def load_run(found: Path, config: dict, devices: list) -> Any:

@@ -71,7 +71,8 @@ def pytest_runtest_makereport(item: pytest.Item):
 @pytest.fixture(scope='session', autouse=True)
 def small_glyphs_in_the_cache() -> None:
     """Replace the dataset glyphs, which takes 3 s to generate, by noise with 20 test images."""
-    from gluon_mgpu.data import cache_dir, glyphs
+    from gluon_mgpu.data import glyphs
+    from gluon_mgpu.data.folders import cache_dir
     images = numpy.random.default_rng(0).integers(0, 256, (600, 28, 28), 'uint8')
     labels = numpy.arange(60_000, dtype='int32') % 10
     cache_dir().mkdir()

@@ -15,7 +15,7 @@ from slow import slow
 
 from gluon_mgpu import cli, concise, scratch
 from gluon_mgpu.base.program import Stopped
-from gluon_mgpu.data import DownloadError
+from gluon_mgpu.data.folders import DownloadError
 from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.split import split_and_load

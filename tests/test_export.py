@@ -21,10 +21,10 @@ from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
 from gluon_mgpu import concise, export, predict, scratch
-from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.data import load_data
 from gluon_mgpu.export import to_onnx
-from gluon_mgpu.load_run import load_run, trained_network
+from gluon_mgpu.load_run import load_run, run_to_load, trained_network
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.resnet import resnet18

@@ -37,7 +37,7 @@ def test_import_is_quick_and_loads_little():
     # Without NumPy's import, which takes 0.1 s, or 0.3 s with older versions
     code = ('import time, numpy; start = time.process_time(); import gluon_mgpu; '
             'print(time.process_time() - start); import sys; '
-            'print([name for name in ("mxnet", "matplotlib", "tqdm", "pooch") if name in sys.modules])')
+            'print([name for name in ("mxnet", "matplotlib", "tqdm", "requests") if name in sys.modules])')
     seconds = []
     for _ in range(3):
         first, second = run(code).stdout.splitlines()
@@ -136,6 +136,14 @@ def test_every_import_points_down():
         up += [f'{path.name} in {here} imports {name}' for name in imports_of(path)
                if name != here and level[name] <= level[here]]
     assert up == []
+
+
+def test_init_files_hold_no_logic():
+    """Except the package's own, which prepares MXNet; `check/` follows."""
+    for path in (REPO / 'gluon_mgpu').glob('*/**/__init__.py'):
+        nodes = ast.walk(ast.parse(path.read_text()))
+        found = [node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+        assert path.parent.name == 'check' or found == [], path
 
 
 def test_commands_are_listed_and_exist():

@@ -11,10 +11,10 @@ from PIL import Image
 from slow import slow
 
 from gluon_mgpu import concise, predict, scratch
-from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
-from gluon_mgpu.checkpoints.find import checkpoints, run_to_load
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.data.image_file import read_image
-from gluon_mgpu.load_run import trained_network
+from gluon_mgpu.load_run import run_to_load, trained_network
 from gluon_mgpu.mxnet_setup.compat import np
 
 
@@ -92,10 +92,10 @@ def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
 def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
     """A job records a device for each worker, possibly with the same names."""
     folder, accuracy = runs('scratch')
-    record, arrays = checkpoint_file.read(checkpoints(folder)[0])
+    record, arrays = checkpoint.read(checkpoints(folder)[0])
     metadata, names = record.pop('metadata'), list(map(str, devices))
     metadata['config']['devices'] = names + names
-    checkpoint_file.write(tmp_path / 'job.safetensors', checkpoint_file.Snapshot(arrays, record), metadata)
+    checkpoint.write(tmp_path / 'job.safetensors', checkpoint.Snapshot(arrays, record), metadata)
     assert list(map(str, trained_network(tmp_path / 'job.safetensors')[1])) == names
     assert predict.main([str(tmp_path / 'job.safetensors')]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'

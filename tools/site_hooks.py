@@ -216,22 +216,15 @@ def api_pages() -> dict[str, tuple[str, list[str]]]:
     pages = {'api/chapters.md': ('The chapters', chapters), 'api/programs.md': ('Programs and helpers', others)}
     for folder in sorted(path.parent for path in package.glob('*/**/__init__.py')):
         name = '.'.join(folder.relative_to(package).parts)
-        modules = [f'{name}.{path.stem}' for path in sorted(folder.glob('[!_]*.py'))]
-        if has_definitions(folder / '__init__.py'):
-            modules.insert(0, name)
-        pages[f'api/{name}.md'] = (name, modules)
+        pages[f'api/{name}.md'] = (name, [name, *(f'{name}.{path.stem}' for path in sorted(folder.glob('[!_]*.py')))])
     return pages
-
-
-def has_definitions(path: Path) -> bool:
-    """Return True if a module itself defines a public function or class."""
-    return any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith('_')
-               for node in ast.parse(path.read_text()).body)
 
 
 def api_page(title: str, modules: list[str]) -> str:
     """Return the Markdown of an API page."""
-    sections = [f'## gluon_mgpu.{name}\n\n::: gluon_mgpu.{name}\n' for name in modules]
+    # Folders import their public names from their modules, which show them; those of `check` are not in modules yet
+    sections = [f'## gluon_mgpu.{name}\n\n::: gluon_mgpu.{name}\n'
+                + ('    options: {members: false}\n' if name == title != 'check' else '') for name in modules]
     return f'# API: {title}\n\n' + '\n'.join(sections)
 
 

@@ -14,8 +14,8 @@ from ..training.epoch import DivergenceError
 from ..training.parameters import unchanged_names
 from ..training.run import Run
 from . import checkpoint
-from .file import CheckpointError, Snapshot
-from .find import checkpoints, newest_checkpoint, steps_in_name
+from .checkpoint import CheckpointError, Snapshot
+from .run_folder import checkpoints, newest_checkpoint, steps_in_name
 
 NUM_KEPT = 2
 

@@ -3,21 +3,41 @@
     checkpoint.save('mine.safetensors', net, trainer, epoch=3)
     metadata = checkpoint.load('mine.safetensors', net, trainer)    # {'epoch': 3}
 
-The file is in the safetensors format, which many programs read and which cannot contain code.
+The file is in the safetensors format, which many programs read and which cannot contain code. Its metadata entry
+``gluon_mgpu`` is a JSON record, which starts with the checksum of the arrays and of its other items.
 """
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import stat
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
+import safetensors
+import safetensors.numpy
 
+from ..base.files import write_atomically
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, check_initialized, copies, create_deferred, statistics, unregistered, wait
-from . import optimizer_state
-from .file import CheckpointError, Snapshot, read, write
+from ..training.parameters import check_initialized, create_deferred, unregistered, wait
+from . import state
+from .state import CheckpointError
+
+VERSION = 1
+
+
+class DamagedError(CheckpointError):
+    """The file is not a complete checkpoint."""
+
+
+class Snapshot(NamedTuple):
+    """The content of a checkpoint, copied to the host."""
+
+    arrays: dict[str, list]  # numpy arrays by name: one if it is equal on all devices, else one per device
+    record: dict             # everything else, JSON-serializable
 
 
 def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> None:
@@ -50,14 +70,11 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     hybridized network. All workers must call this together, because arrays that differ between them are gathered.
     """
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
-    on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
-    own_statistics = {name: on_host[name] for name in statistics(net)}
-    gathered = (workers or Workers()).allgather(own_statistics) if own_statistics else []
-    on_host |= {name: [array for each in gathered for array in each[name]] for name in own_statistics}
-    arrays = {f'parameters/{name}': _merge_equal(arrays) for name, arrays in on_host.items()}
+    parameters = state.collect_network(net, workers or Workers())
+    arrays = {f'parameters/{name}': _merge_equal(per_device) for name, per_device in parameters.items()}
     record: dict[str, Any] = {}
     if trainer is not None:
-        record['optimizer'], states = optimizer_state.collect(trainer, net)
+        record['optimizer'], states = state.collect_optimizer(trainer, net)
         arrays |= {f'states/{name}': _merge_equal([array.asnumpy() for array in per_device])
                    for name, per_device in states.items()}
     return Snapshot(arrays, record)
@@ -89,21 +106,92 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
     _warn_if_unregistered(net, stacklevel=3)
     check_initialized(net)
-    _check_fit(path, net, parameters)
+    state.check_network(path, net, parameters)
     if trainer is not None:
         if 'optimizer' not in record:
             raise CheckpointError(f'{path}: it has no optimizer state; load it without the trainer')
-        optimizer_state.check(path, trainer, net, record['optimizer'], arrays)
+        state.check_optimizer(path, trainer, net, record['optimizer'], arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
     wait()
-    averaged = _set(net, parameters, workers)
+    averaged = state.set_network(net, parameters, workers)
     if averaged:
         log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {len(parameters[averaged[0]])} '
             'devices of the checkpoint; each device now has their mean')
     if trainer is not None:
-        optimizer_state.restore(trainer, net, record['optimizer'], arrays)
-        _set(net, parameters, workers)  # again, because a Trainer that starts copies the first device's to the others
+        state.restore_optimizer(trainer, net, record['optimizer'], arrays)
+        # Again, because a Trainer that starts copies the first device's to the others
+        state.set_network(net, parameters, workers)
     return record['metadata']
+
+
+def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
+    """Write a snapshot and JSON-serializable metadata, and wait until the file is on the disk. Thread-safe.
+
+    Raises ValueError if something cannot be stored, and OSError if the file cannot be written; an existing file is then
+    unchanged.
+    """
+    tensors = {f'{name}@{k}': array for name, arrays in kept.arrays.items() for k, array in enumerate(arrays)}
+    try:
+        record = json.loads(_to_json({'version': VERSION, **kept.record, 'metadata': metadata}))  # as `read` gets it
+        header = {'gluon_mgpu': _to_json({'sha256': checksum(record, tensors), **record})}
+        content = safetensors.numpy.save(tensors, header)
+    except (TypeError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
+        raise ValueError(f'{error}: a checkpoint can only hold arrays of common types and what JSON can hold') from None
+    write_atomically(path, content)
+
+
+def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
+    """Read a checkpoint and verify its checksum; return its record and its arrays.
+
+    The record has ``metadata`` and, if a trainer was saved, ``optimizer``. For each name, ``parameters/NAME`` or
+    ``states/NAME/NUMBER``, there is a list with one NumPy array, or with one per device. Raises DamagedError if the
+    file is not a complete checkpoint, CheckpointError if it cannot be read or has another version.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
+            raise DamagedError(f'{path}: not a regular file')
+        with open(path, 'rb'):
+            pass  # raises an OSError with the reason; safe_open always says that there is no such file
+        with safetensors.safe_open(path, 'numpy') as file:
+            record = json.loads(file.metadata()['gluon_mgpu'])
+            expected, version = record.pop('sha256'), record['version']
+            if version != VERSION:
+                raise CheckpointError(f'{path}: version {version}, but this gluon_mgpu reads version {VERSION}; use '
+                                      'the gluon_mgpu that wrote it')
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dict
+        arrays: dict[str, list] = {}
+        for key in sorted(tensors, key=_name_and_number):
+            arrays.setdefault(_name_and_number(key)[0], []).append(tensors[key])
+        if not (checksum(record, tensors) == expected
+                and isinstance(record['metadata'], dict) and isinstance(record.get('optimizer', {}), dict)
+                and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values())):
+            raise ValueError
+    except OSError as error:
+        raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
+    except CheckpointError:
+        raise
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DamagedError(f'{path}: truncated or altered, or not a checkpoint of gluon_mgpu') from None
+    del record['version']
+    return record, arrays
+
+
+def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
+    """Return the SHA-256 of a record and of the names, dtypes, shapes and values of all tensors."""
+    digest = hashlib.sha256(_to_json(record).encode())
+    for name, array in sorted(tensors.items()):
+        digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
+        digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
+    return digest.hexdigest()
+
+
+def _name_and_number(key: str) -> tuple[str, int]:
+    name, _, number = key.rpartition('@')
+    return name, int(number)
+
+
+def _to_json(content: dict) -> str:
+    return json.dumps(content, separators=(',', ':'))
 
 
 def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:
@@ -115,38 +203,3 @@ def _warn_if_unregistered(net, stacklevel: int) -> None:
     for attribute in unregistered(net):
         warnings.warn(f'{attribute} holds parameters that are not registered and not part of a checkpoint: make each '
                       'layer or parameter an attribute, or use nn.HybridSequential', stacklevel=stacklevel)
-
-
-def _check_fit(path, net, kept: dict[str, list]) -> None:
-    """Raise CheckpointError if the arrays of a checkpoint do not fit the network."""
-    params = by_name(net) if hasattr(net, 'collect_params') else {k: arrays[0] for k, arrays in copies(net).items()}
-    # Shapes may be None, or have 0 or -1 for unknown dimensions
-    expected = {name: (param.shape, numpy.dtype(param.dtype)) for name, param in params.items()}
-    missing, unknown = sorted(expected.keys() - kept.keys()), sorted(kept.keys() - expected.keys())
-    if missing or unknown:
-        what = f'lacks {missing[0]}' if missing else f'has {unknown[0]}, which the network lacks'
-        raise CheckpointError(f'{path}: of another network, it {what}')
-    for name, (shape, dtype) in expected.items():
-        found = kept[name][0]
-        if shape is not None and (len(found.shape) != len(shape)
-                                  or any(n > 0 and n != m for n, m in zip(shape, found.shape))):
-            raise CheckpointError(f'{path}: of another network, the shape of {name} is {found.shape} in the file and '
-                                  f'{tuple(shape)} in the network')
-        if found.dtype != dtype:
-            raise CheckpointError(f'{path}: {name} is {found.dtype} in the file and {dtype} in the network; cast the '
-                                  'network')
-
-
-def _set(net, kept: dict[str, list], workers: Workers) -> list[str]:
-    """Give each device its values, or the mean of all; return the names of the parameters that were averaged."""
-    from ..mxnet_setup.compat import assign
-    averaged = []
-    for name, arrays in copies(net).items():
-        values = kept[name]
-        if len(values) not in (1, workers.size * len(arrays)):
-            averaged.append(name)
-            values = [numpy.mean(values, axis=0, dtype='float64').astype(values[0].dtype)]
-        for k, array in enumerate(arrays, workers.rank * len(arrays)):
-            assign(array, values[k % len(values)])
-    wait()
-    return averaged

@@ -1,17 +1,85 @@
-"""Resume a run: keep its settings, check that those that were changed may change, and record the changes."""
+"""Resume a run: find it, keep its settings, check that those that were changed may change, and record the changes."""
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
 
+from ..base.program import BAD_INPUT, JobError
 from ..devices.lists import devices_text
+from ..parallel.workers import Workers
 from ..settings import ALL, defaults, flags_of
 from ..training.epoch import check_num_epochs
-from .find import ResumedRun
-from .run_folder import write_config
+from .run_folder import (
+    checkpoints,
+    is_empty,
+    lock_folder,
+    newest_checkpoint,
+    read_config,
+    recorded_steps,
+    steps_in_name,
+    write_config,
+)
 
+AUTO = 'auto'
 ROWS = {'train_digest': 'training', 'test_digest': 'test'}  # the digests of the datasets
 # Entries of config.json whose changes are not worth a note
 FREE = ('run_id', 'process', 'resumed', *ROWS, *(name for name, setting in ALL.items() if setting.on_resume == 'free'))
+
+
+class ResumedRun(NamedTuple):
+    """A run that can be resumed."""
+
+    folder: Path
+    config: dict
+    checkpoint: Path | None  # to resume from; None if none was written
+    metadata: dict           # of the checkpoint: run state and configuration
+
+
+def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> ResumedRun | None:
+    """Return the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
+
+    `resume` is ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder. `out_dir` is
+    the value of ``--out-dir``. The folder stays locked until `stack` is closed.
+    """
+    if resume == AUTO:
+        if out_dir is None:
+            raise ValueError('--resume auto: give --out-dir as well, the folder of the run')
+        path = folder = Path(out_dir)
+        if not folder.is_dir() or is_empty(folder):
+            return None
+    else:
+        path = Path(resume)
+        folder = path if path.is_dir() else path.parent
+        if not path.exists():
+            raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
+        if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
+            raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
+    lock_folder(folder, stack)  # so that no other process writes there
+    config = read_config(folder)
+    found, metadata = newest_checkpoint(path)
+    if found is None and resume != AUTO:
+        raise ValueError(f'--resume {resume}: there is no complete checkpoint in it')
+    if found and recorded_steps(metadata) is None:
+        raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
+    if found and metadata.get('config', {}).get('run_id') != config.get('run_id'):
+        raise ValueError(f'{found} is of another run: move it elsewhere, or name the folder that it is from')
+    for newer in [] if path.is_dir() else checkpoints(folder):
+        if steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
+            raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
+    return ResumedRun(folder, config, found, metadata)
+
+
+def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
+    """Raise `JobError` if the run to resume is on the machine of another worker only, where rank 0 cannot read it."""
+    path = Path(out_dir or '') if resume == AUTO else Path(resume)
+    found = workers.allgather(path.is_file() or (path / 'config.json').exists())
+    if any(found) and not found[0]:
+        host = workers.hosts[found.index(True)]
+        raise JobError(f'--resume {resume}: {path} is on {host} and not on {workers.hosts[0]}, where worker 0 reads '
+                       f'and writes it; start worker 0 on {host}, or share or copy the folder', BAD_INPUT,
+                       on_all_ranks=True)
 
 
 def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:

@@ -1,4 +1,4 @@
-"""The folder for the results of a program: a new or empty folder that no other program uses."""
+"""The folder of a run: one program claims it, and writes its configuration and checkpoints there."""
 from __future__ import annotations
 
 import contextlib
@@ -6,11 +6,17 @@ import fcntl
 import json
 import os
 import platform
+import re
 import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 from ..base.files import is_unfinished, write_atomically
+from ..base.program import reason, warn
+from .checkpoint import DamagedError, read
+
+FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 
 def check_free(path: str | os.PathLike | None) -> None:
@@ -58,11 +64,6 @@ def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict, sta
     return folder
 
 
-def write_config(folder: Path, config: dict) -> None:
-    """Write the configuration of a run to ``config.json`` in its folder."""
-    write_atomically(folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
-
-
 def lock_folder(folder: str | os.PathLike, stack: contextlib.ExitStack) -> None:
     """Lock the folder of a run until `stack` is closed or the process ends.
 
@@ -82,6 +83,63 @@ def lock_folder(folder: str | os.PathLike, stack: contextlib.ExitStack) -> None:
 def this_process() -> dict[str, object]:
     """Return the process number, machine and time, for ``config.json``."""
     return {'pid': os.getpid(), 'host': platform.node(), 'since': time.strftime('%Y-%m-%d %H:%M:%S')}
+
+
+def write_config(folder: Path, config: dict) -> None:
+    """Write the configuration of a run to ``config.json`` in its folder."""
+    write_atomically(folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
+
+
+def read_config(folder: Path) -> dict:
+    """Return the content of ``config.json``; raise ValueError if the folder is not that of a run."""
+    try:
+        config = json.loads((folder / 'config.json').read_text())
+        if (isinstance(config, dict) and isinstance(config.get('chapter'), str)
+                and isinstance(config.get('resumed', []), list)):
+            return config
+        problem = 'its config.json is not that of a run'
+    except (OSError, ValueError) as error:
+        problem = f'config.json cannot be read, {reason(error)}'
+    raise ValueError(f'{folder} is not the folder of a run ({problem})') from None
+
+
+def checkpoints(folder) -> list[Path]:
+    """Return the checkpoints in a folder, newest first, by their names. Does not open them."""
+    found = [path for path in Path(folder).iterdir() if steps_in_name(path) >= 0]
+    return sorted(found, key=steps_in_name, reverse=True)
+
+
+def steps_in_name(path: Path) -> int:
+    """Return the number of steps in the name of a checkpoint; -1 for other files."""
+    found = FILE_NAME.fullmatch(path.name)
+    return int(found[1]) if found else -1
+
+
+def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[Path | None, dict]:
+    """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder `path`.
+
+    Returns (None, {}) if the folder has none. Calls `warn` with a line for each checkpoint there that is damaged or was
+    renamed. Raises CheckpointError for one that may be intact, but cannot be read: a run from an earlier one would
+    replace it.
+    """
+    if not path.is_dir():
+        return path, read(path)[0]['metadata']
+    for file in checkpoints(path):
+        try:
+            metadata = read(file)[0]['metadata']
+        except DamagedError as error:
+            warn(f'{error}; trying the previous checkpoint')
+            continue
+        if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run; `resume.py` reports it
+            return file, metadata
+        warn(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
+    return None, {}
+
+
+def recorded_steps(metadata: dict) -> int | None:
+    """Return the number of training steps in a checkpoint's metadata; None if it is not of a `Run`."""
+    run = metadata.get('run')
+    return run.get('num_steps') if isinstance(run, dict) else None
 
 
 def _holder(folder: Path) -> str:

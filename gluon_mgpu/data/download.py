@@ -4,81 +4,57 @@ A file gets its name only when its checksum is correct: it is never incomplete, 
 """
 from __future__ import annotations
 
-import io
+import errno
+import hashlib
 import os
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import pooch
+import requests
 from requests.exceptions import HTTPError, RequestException, SSLError
 
+from ..base.files import write_atomically
 from ..base.progress import ProgressBar
 from .folders import FILES, DownloadError, find
 
-ANSWER_TIMEOUT = 5  # seconds in which all mirrors together must answer
-READ_TIMEOUT, PIECE = 10, 2**12  # a mirror must send at least one piece of these bytes in these seconds
+TIMEOUT, PIECE = 5, 2**12  # a mirror must send at least one piece of these bytes in these seconds
+MAX_SIZE = 2**26           # bytes; the largest file has 26 MB
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
-
-
-class Mirror(NamedTuple):
-    """A web folder with the four files of a dataset, and their checksums there."""
-    url: str
-    checksums: dict[str, str]
-
-
-def _sums(algorithm: str, *hashes: str) -> dict[str, str]:
-    return {name: f'{algorithm}:{digest}' for name, digest in zip(FILES, hashes)}
-
-
-_ZALANDO = _sums('md5', '8d4fb7e6c68d591d4c3dfef9ec88bf0d', '25c81989df183df01b3e8a0aad5dffbe',
-                 'bef4ecab320f06d8554ea6380940ec79', 'bb300cfdad3c16e7a12a480ee83cd310')
-_LECUN = _sums('md5', 'f68b3c2dcbeaaa9fbdd348bbdeb94873', 'd53e105ee54ea40749a09fcbcd1e9432',
-               '9fb629c4189551a2d022fa330f9573f3', 'ec29112dd5afa0611ce80d1b7f02629c')
-_GITHUB = 'https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/'
-_MXNET = 'https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/gluon/dataset/'
-MIRRORS = {
-    'fashion-mnist': (
-        Mirror('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/', _ZALANDO),
-        Mirror(_GITHUB, _ZALANDO),
-        # MXNet compressed the same images again; checksums from its gluon/data/vision/datasets.py
-        Mirror(_MXNET + 'fashion-mnist/', _sums(
-            'sha1', '0cf37b0d40ed5169c6b3aba31069a9770ac9043d', '236021d52f1e40852b06a4c3008d8de8aef1e40b',
-            '626ed6a7c06dd17c0eec72fa3be1740f146a2863', '17f9ab60e7257a1620f4ad76bbbaf857c3920701')),
-    ),
-    'mnist': (
-        Mirror('https://ossci-datasets.s3.amazonaws.com/mnist/', _LECUN),
-        Mirror('https://storage.googleapis.com/cvdf-datasets/mnist/', _LECUN),
-        Mirror(_MXNET + 'mnist/', _sums(
-            'sha1', '6c95f4b05d2bf285e1bfb0e7960c31bd3b3f8a7d', '2a80914081dc54586dbdf242f9805a6b8d2a15fc',
-            'c3a25af1f52dad7f726cce8cacb138654b760d48', '763e7fa3757d93b0cdec073cef058b2004252c17')),
-    ),
+CHECKSUMS = {  # MD5 of each of `FILES`
+    'fashion-mnist': ('8d4fb7e6c68d591d4c3dfef9ec88bf0d', '25c81989df183df01b3e8a0aad5dffbe',
+                      'bef4ecab320f06d8554ea6380940ec79', 'bb300cfdad3c16e7a12a480ee83cd310'),
+    'mnist': ('f68b3c2dcbeaaa9fbdd348bbdeb94873', 'd53e105ee54ea40749a09fcbcd1e9432',
+              '9fb629c4189551a2d022fa330f9573f3', 'ec29112dd5afa0611ce80d1b7f02629c'),
+}
+MIRRORS = {  # web folders with these files
+    'fashion-mnist': ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
+                      'https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/'),
+    'mnist': ('https://ossci-datasets.s3.amazonaws.com/mnist/',
+              'https://storage.googleapis.com/cvdf-datasets/mnist/'),
 }
 
 
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created if necessary.
 
-    Raises DownloadError if no mirror has the files (without network, after `ANSWER_TIMEOUT` seconds), or `folder`
-    cannot be used. Source: D2L downloads through MXNet's dataset classes, which know a single host.
+    Tries the mirrors in turn, also for the rest of the files; one that does not answer costs `TIMEOUT` seconds. Raises
+    DownloadError if no mirror has the files, or `folder` cannot be used. Source: D2L downloads through MXNet's dataset
+    classes, which know a single host.
     """
     folder, title = Path(folder), TITLES[dataset]
-    pooch.get_logger().setLevel('WARNING')  # otherwise it prints a line per file
     hosts_by_problem: dict[str, list] = {}
     try:
         if all(find(folder, name) for name in FILES):
             return
         folder.mkdir(parents=True, exist_ok=True)
-        for mirror, problem in _check_mirrors(MIRRORS[dataset]):
-            problem = problem or _download_from(mirror, folder, progress)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        for mirror in MIRRORS[dataset]:
+            problem = _download_from(mirror, CHECKSUMS[dataset], folder, progress)
             if not problem:
                 return
-            hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror.url).netloc)
+            hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror).netloc)
     except OSError as error:
         raise DownloadError(f'{title} could not be stored in {folder} ({error.strerror or error})',
                             'set XDG_CACHE_HOME to a writable folder') from None
@@ -87,70 +63,56 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
                         'use --data-dir to name a folder with the files')
 
 
-def _check_mirrors(mirrors: tuple[Mirror, ...]) -> Iterator[tuple[Mirror, str]]:
-    """Yield each mirror, in order, with what is wrong with it, or ''. All are asked at the same time."""
-    has_file = pooch.HTTPDownloader(timeout=ANSWER_TIMEOUT)
-    # In threads also because the timeouts of requests do not limit the look-up of host names
-    answers = [_in_thread(has_file, mirror.url + FILES[-1], None, None, True) for mirror in mirrors]
-    deadline = time.monotonic() + ANSWER_TIMEOUT
-    for mirror, answer in zip(mirrors, answers):
-        try:
-            problem = '' if answer.result(max(0, deadline - time.monotonic())) else 'without the files'
-        except SSLError:
-            problem = 'without a trusted certificate'
-        except ValueError as error:  # a wrong setting, such as ALL_PROXY
-            problem = f'not asked, {error}'
-        except (RequestException, futures.TimeoutError):
-            problem = 'unreachable'
-        except OSError as error:  # such as missing certificates
-            problem = f'not asked, {error}'
-        yield mirror, problem
-
-
-def _download_from(mirror: Mirror, folder: Path, progress: bool) -> str:
+def _download_from(mirror: str, checksums: tuple[str, ...], folder: Path, progress: bool) -> str:
     """Download the files missing in `folder` from one mirror; return what went wrong, or ''."""
-    try:
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            store = pooch.create(path=temporary, base_url=mirror.url, registry=mirror.checksums)
-            for name in FILES:
-                if not find(folder, name):
-                    _fetch(store, name, progress)
-                    os.replace(Path(temporary) / name, folder / name)
-    except HTTPError as error:
-        return f'answered with HTTP status {error.response.status_code}'
-    except (RequestException, futures.TimeoutError):
-        return 'stopped sending or is too slow'
-    except ValueError:
-        return 'sent a file with a wrong checksum'
+    for name, checksum in zip(FILES, checksums):
+        if find(folder, name):
+            continue
+        try:
+            content = _fetch(mirror + name, progress)
+        except HTTPError as error:
+            return f'answered with HTTP status {error.response.status_code}'
+        except SSLError:
+            return 'without a trusted certificate'
+        except ValueError as error:  # a wrong setting, such as ALL_PROXY
+            return f'not asked, {error}'
+        except (RequestException, TimeoutError):
+            return 'unreachable or too slow'
+        except OSError as error:  # such as missing certificates
+            return f'not asked, {error}'
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() != checksum:
+            return 'sent a file with a wrong checksum'
+        write_atomically(folder / name, content)
     return ''
 
 
-def _fetch(store: pooch.Pooch, name: str, progress: bool) -> None:
-    """Download a file; raise TimeoutError if less than `PIECE` bytes arrive in `READ_TIMEOUT` seconds."""
-    # file: a bar that is disabled would not count. total: pooch evaluates bool(bar), which needs it
-    with ProgressBar(desc=name, total=1, unit='B', unit_scale=True, leave=False,
-                     file=None if progress else io.StringIO()) as bar:
-        # In a thread, because no timeout of requests notices a mirror that sends single bytes
-        file = _in_thread(store.fetch, name, None, pooch.HTTPDownloader(bar, chunk_size=PIECE, timeout=READ_TIMEOUT))
-        before = -1
-        while not file.done() and bar.n > before:
-            before = bar.n
-            futures.wait([file], READ_TIMEOUT)
+def _fetch(url: str, progress: bool) -> bytes:
+    """Return the content of a file; raise TimeoutError if less than `PIECE` bytes arrive in `TIMEOUT` seconds."""
+    content = bytearray()
+    errors: list[Exception] = []
+
+    def receive() -> None:
         try:
-            file.result(0)
-        finally:
-            del file  # its error refers to this frame; the cycle would keep the connection open
-
-
-def _in_thread(work: Callable, *args) -> futures.Future:
-    """Call a function in a daemon thread, which may be left behind."""
-    result: futures.Future = futures.Future()
-
-    def call():
-        try:
-            result.set_result(work(*args))
+            with requests.get(url, stream=True, timeout=TIMEOUT) as response:
+                response.raise_for_status()
+                bar.total = int(response.headers.get('Content-Length', 0)) or None
+                for piece in response.iter_content(PIECE):
+                    content.extend(piece)
+                    bar.update(len(piece))
+                    if len(content) > MAX_SIZE:  # its checksum is wrong
+                        break
         except Exception as error:
-            result.set_exception(error.with_traceback(None))  # a traceback would keep the connection open
+            errors.append(error)
 
-    threading.Thread(target=call, daemon=True).start()
-    return result
+    # In a thread, because no timeout of requests limits the look-up of a host name, or notices single bytes
+    thread, before = threading.Thread(target=receive, daemon=True), -PIECE
+    with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, disable=not progress) as bar:
+        thread.start()
+        while thread.is_alive() and len(content) >= before + PIECE:
+            before = len(content)
+            thread.join(TIMEOUT)
+    if thread.is_alive():
+        raise TimeoutError
+    if errors:
+        raise errors[0]
+    return bytes(content)

@@ -1,8 +1,8 @@
 """Reader for IDX files, the format of MNIST and Fashion-MNIST, possibly compressed with gzip.
 
 A file starts with a magic number and the size of each dimension (big-endian uint32); the bytes of the array follow.
-A few compressed kilobytes can unpack to terabytes. Therefore the header is checked first, and no more is unpacked than
-it announces.
+A few compressed kilobytes can unpack to terabytes. Therefore the header is checked first, and at most one piece more is
+unpacked than it announces.
 """
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import gzip
 import math
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy
 
 SIDE = 28
 MAX_ROWS = 2**30 // SIDE**2  # 1 GiB of pixels
-PIECE = 2**20                # bytes per read
+PIECE = 2**20                # bytes per read, so that a wrong header allocates no memory
 NUM_CLASSES = 10
 
 
@@ -44,15 +44,17 @@ def read_pair(images_path: Path, labels_path: Path) -> tuple[numpy.ndarray, nump
 
 def _read(path: Path, row: tuple) -> numpy.ndarray:
     """Return the rows of a file, each of shape `row`: uint8 (n, *row), read-only."""
+    content = bytearray()
     try:
         with open(path, 'rb') as file:
             # Content and not name, because browsers decompress some downloads and keep the name
             compressed = file.peek(2)[:2] == b'\x1f\x8b'
             stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
-            header = stream.read(4 * (2 + len(row)))
+            header = stream.read(4 * (2 + len(row)))  # magic number, number of rows, shape of a row
             num_rows = _num_rows(path, header, row)
             size = num_rows * math.prod(row)
-            content = _read_at_most(stream, size + 1)  # one more byte, to notice a file that is too long
+            while len(content) <= size and (piece := stream.read(PIECE)):
+                content += piece
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise _damaged(path, 'a complete gzip file', 'a damaged one') from None
     except OSError as error:
@@ -65,11 +67,11 @@ def _read(path: Path, row: tuple) -> numpy.ndarray:
 
 def _num_rows(path: Path, header: bytes, row: tuple) -> int:
     """Check a header and return its number of rows."""
-    size = 4 * (2 + len(row))  # magic number, number of rows, shape of a row
+    magic = 0x0800 + 1 + len(row)  # uint8, and the number of dimensions
+    size = 4 * (2 + len(row))
     if len(header) < size:
         raise _damaged(path, f'a header of {size} bytes', f'{len(header)} bytes')
     found, num_rows, *found_row = numpy.frombuffer(header, '>u4').tolist()
-    magic = 0x0800 + 1 + len(row)  # uint8, and the number of dimensions
     if found != magic:
         raise _damaged(path, f'magic number {magic}', found)
     if tuple(found_row) != row:
@@ -77,14 +79,6 @@ def _num_rows(path: Path, header: bytes, row: tuple) -> int:
     if not 1 <= num_rows <= MAX_ROWS:
         raise _damaged(path, f'1 to {MAX_ROWS} rows', num_rows)
     return num_rows
-
-
-def _read_at_most(stream: IO[bytes], size: int) -> bytearray:
-    """Return up to `size` bytes, read in pieces, so that a wrong size in the header does not allocate memory."""
-    content = bytearray()
-    while len(content) < size and (piece := stream.read(min(PIECE, size - len(content)))):
-        content += piece
-    return content
 
 
 def _damaged(path: Path, expected: str, found: object) -> ValueError:

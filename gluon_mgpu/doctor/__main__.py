@@ -7,7 +7,7 @@ import sys
 
 from ..base.flags import Parser, integer_flag
 from ..base.program import JobError
-from . import MAX_TIMEOUT, TIMEOUT, examine
+from .report import MAX_TIMEOUT, TIMEOUT, examine
 from .screen import screen
 
 

@@ -22,7 +22,7 @@ class Finding(NamedTuple):
 
 
 def diagnose(facts: dict[str, Any]) -> list[Finding]:
-    """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `child.run`."""
+    """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `run_self_test`."""
     found = [*_installation(facts), *_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts),
              *_data(facts), *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable

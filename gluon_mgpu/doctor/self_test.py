@@ -1,6 +1,6 @@
 """The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-Runs in a subprocess (see `child`) and prints a line of JSON after each stage: its result, of which the screen shows
+Runs in a subprocess (see `report`) and prints a line of JSON after each stage: its result, of which the screen shows
 ``'says'``, or ``'error'``.
 """
 from __future__ import annotations

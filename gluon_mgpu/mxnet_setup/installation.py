@@ -52,8 +52,8 @@ SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
 
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
 # Packages needed for training besides NumPy and MXNet: module -> name for pip
-PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'pooch': 'pooch', 'requests': 'requests',
-            'safetensors': 'safetensors', 'PIL': 'pillow'}
+PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'requests': 'requests', 'safetensors': 'safetensors',
+            'PIL': 'pillow'}
 # Variables with which MXNet crashes or hangs unless they are at least 1
 COUNTS = re.compile(r'OMP_NUM_THREADS|MXNET_\w+_(COPY|NTHREADS)')
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.checks import integer
 from ..devices.lists import parse_devices
-from .allreduce import allreduce_algorithm, star
+from .allreduce import ALGORITHMS, star
 from .split import check_shares
 from .workers import Workers
 
@@ -73,6 +73,15 @@ def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
     if not isinstance(devices, Devices):
         return _plain(tuple(devices), allreduce)
     return devices if devices._algorithm else devices.adapted(allreduce)
+
+
+def allreduce_algorithm(algorithm: Callable | str) -> Callable:
+    """Return one of `ALGORITHMS` by its name; return a function as it is."""
+    if callable(algorithm):
+        return algorithm
+    if algorithm not in list(ALGORITHMS):
+        raise ValueError(f'allreduce {algorithm!r}: must be {", ".join(ALGORITHMS)} or a function of a list of arrays')
+    return ALGORITHMS[algorithm]
 
 
 def check_same(what: str, found: Sequence, devices: Sequence) -> None:

@@ -12,13 +12,15 @@ from history_csv import history
 from slow import slow
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.base.program import JobError
 from gluon_mgpu.checkpoints import callback, checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
-from gluon_mgpu.checkpoints.find import checkpoints
-from gluon_mgpu.checkpoints.resume import check_same_run
+from gluon_mgpu.checkpoints.resume import AUTO, check_on_rank_0, check_same_run
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.callback import Callback
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.schedules import schedule
@@ -504,3 +506,28 @@ def test_a_run_that_has_ended_does_not_touch_the_network(chapter, devices, data)
         chapter.train(2, BATCH, 0.1, devices=devices, data=data(), run=run, **options)
     if options:
         assert (options['net'].weight.data(devices[0]).asnumpy() == before).all()
+
+
+class TwoWorkers(Workers):
+    """This worker and one on another machine; `other_finds` says whether the other machine has the run."""
+
+    hosts = 'a', 'b'
+
+    def __init__(self, other_finds):
+        super().__init__()
+        self.other_finds = other_finds
+
+    def allgather(self, value):
+        return [value, self.other_finds]
+
+
+@pytest.mark.parametrize('auto', [True, False])
+def test_a_run_on_another_machine(tmp_path, auto):
+    folder = tmp_path / 'run'
+    where = (AUTO, str(folder)) if auto else (str(folder), None)
+    check_on_rank_0(*where, TwoWorkers(False))  # no run anywhere
+    with pytest.raises(JobError, match=f'^--resume {where[0]}: {folder} is on b and not on a, where worker 0 reads'):
+        check_on_rank_0(*where, TwoWorkers(True))
+    folder.mkdir()
+    (folder / 'config.json').touch()
+    check_on_rank_0(*where, TwoWorkers(False))  # only rank 0 needs it

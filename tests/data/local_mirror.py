@@ -6,15 +6,18 @@ import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from gluon_mgpu.data.download import Mirror
+
+def checksums(files: dict) -> tuple:
+    """Return the entry for these files in `CHECKSUMS`."""
+    return tuple(hashlib.md5(content).hexdigest() for content in files.values())
 
 
 class LocalMirror:
     """Web server that serves `files` (name -> bytes) until `close`.
 
     `trouble` maps a file's name to a fault: 'missing', 'wrong bytes', 'truncated', 'stalls' (half of the file, then
-    nothing until the server closes) or 'trickles' (half, then single bytes). `meet`, a threading.Barrier, makes each
-    transfer wait for others to start.
+    nothing until the server closes), 'trickles' (half, then single bytes) or 'endless'. `meet`, a threading.Barrier,
+    makes each transfer wait for others to start.
     """
 
     def __init__(self, files: dict, trouble: dict | None = None,
@@ -28,10 +31,9 @@ class LocalMirror:
         self.thread.start()
 
     @property
-    def mirror(self) -> Mirror:
-        """The entry for this server in `MIRRORS`, with the true checksums."""
-        sums = {name: 'md5:' + hashlib.md5(content).hexdigest() for name, content in self.files.items()}
-        return Mirror(f'http://127.0.0.1:{self.server.server_port}/data/', sums)
+    def mirror(self) -> str:
+        """The entry for this server in `MIRRORS`."""
+        return f'http://127.0.0.1:{self.server.server_port}/data/'
 
     def close(self) -> None:
         self.closing.set()
@@ -43,18 +45,18 @@ class LocalMirror:
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_HEAD(self):
-                self._headers(self.path.rpartition('/')[2])
-
             def do_GET(self):
                 name = self.path.rpartition('/')[2]
                 owner.fetched.append(name)
                 if owner.meet:
                     owner.meet.wait(timeout=20)
                 trouble = owner.trouble.get(name)
-                if not self._headers(None if trouble == 'missing' else name):
-                    return
-                content = owner.files[name]
+                found = name in owner.files and trouble != 'missing'
+                content = owner.files[name] if found else b''
+                self.send_response(200 if found else 404)
+                if trouble != 'endless':
+                    self.send_header('Content-Length', str(len(content)))
+                self.end_headers()
                 if trouble == 'wrong bytes':
                     content = bytes(len(content))
                 if trouble in ('truncated', 'stalls', 'trickles'):
@@ -63,16 +65,11 @@ class LocalMirror:
                 if trouble == 'stalls':
                     owner.stalled.set()
                     owner.closing.wait()
-                while trouble == 'trickles' and not owner.closing.wait(0.1):
-                    with contextlib.suppress(OSError):  # the other end was closed
+                with contextlib.suppress(OSError):  # the other end was closed
+                    while trouble == 'trickles' and not owner.closing.wait(0.1):
                         self.wfile.write(bytes(1))
-
-            def _headers(self, name):
-                found = name in owner.files
-                self.send_response(200 if found else 404)
-                self.send_header('Content-Length', str(len(owner.files[name]) if found else 0))
-                self.end_headers()
-                return found
+                    while trouble == 'endless' and not owner.closing.is_set():
+                        self.wfile.write(bytes(10**5))
 
             def log_message(self, *args):
                 pass

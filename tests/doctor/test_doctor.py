@@ -12,7 +12,7 @@ from healthy import SELF_TEST, facts_with
 from gluon_mgpu import doctor as package
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.devices.nvidia_driver import Gpu
-from gluon_mgpu.doctor import child
+from gluon_mgpu.doctor import report as module
 from gluon_mgpu.doctor.__main__ import main
 from gluon_mgpu.doctor.screen import screen
 from gluon_mgpu.doctor.self_test import STAGES
@@ -20,9 +20,9 @@ from gluon_mgpu.mxnet_setup import runtime
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
 NUMPY = '__version__ = "1.26.4"\n'
-OTHERS = dict.fromkeys(('matplotlib', 'tqdm', 'pooch', 'requests', 'safetensors', 'PIL'), '')
+OTHERS = dict.fromkeys(('matplotlib', 'tqdm', 'requests', 'safetensors', 'PIL'), '')
 MXNET = {'dists': ('mxnet-1.9.1',)}
-HEALTHY = f'from gluon_mgpu.doctor import child; child.run = lambda timeout: {SELF_TEST!r}; '
+HEALTHY = f'from gluon_mgpu.doctor import report; report.run_self_test = lambda timeout: {SELF_TEST!r}; '
 MAIN = 'import sys; from gluon_mgpu.doctor.__main__ import main; sys.exit(main(sys.argv[1:]))'
 
 
@@ -95,7 +95,7 @@ def test_the_names_that_were_supplied(doctor):
 def test_with_nothing_installed_one_command_is_enough(doctor):
     report = doctor(fakes={})
     assert [finding['what'] for finding in report['findings']] == ['MXNet is not installed']
-    assert report['packages_missing'] == ['matplotlib', 'tqdm', 'pooch', 'requests', 'safetensors', 'pillow']
+    assert report['packages_missing'] == ['matplotlib', 'tqdm', 'requests', 'safetensors', 'pillow']
     assert report['self_test']['mxnet']['error'].startswith('MXNet is not installed')
 
 
@@ -126,7 +126,7 @@ def test_a_full_file_system(tmp_path, monkeypatch, capsys):
     if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=100000', 'tmpfs', disk], capture_output=True).returncode:
         pytest.skip('mounting a file system is not permitted here')
     try:
-        monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+        monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
         monkeypatch.chdir(disk)
         assert main([]) == 0
         assert capsys.readouterr().out.splitlines()[2].startswith('warning     only 0 MB are free for runs in')
@@ -142,7 +142,7 @@ def test_a_full_file_system(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize('make', [lambda path: path.touch(), lambda path: path.symlink_to('nowhere')],
                          ids=['a file', 'a link to nothing'])
 def test_runs_is_not_a_folder(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     monkeypatch.chdir(tmp_path)
     make(tmp_path / 'runs')
     fault, = package.examine()['findings']
@@ -151,7 +151,7 @@ def test_runs_is_not_a_folder(make, tmp_path, monkeypatch):
 
 
 def test_runs_is_a_link_to_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'elsewhere').mkdir()
     (tmp_path / 'runs').symlink_to('elsewhere')
@@ -159,7 +159,7 @@ def test_runs_is_a_link_to_a_folder(tmp_path, monkeypatch):
 
 
 def test_the_current_folder_has_been_deleted(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     folder = tmp_path / 'deleted'
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -172,7 +172,7 @@ def test_the_current_folder_has_been_deleted(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize('folder', ['/proc/none', '/dev/null/cache'], ids=['read-only', 'no folder'])
 def test_a_cache_that_cannot_be_written(folder, monkeypatch):
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     monkeypatch.setenv('XDG_CACHE_HOME', folder)
     report = package.examine()
     warning, = report['findings']
@@ -181,7 +181,7 @@ def test_a_cache_that_cannot_be_written(folder, monkeypatch):
 
 
 def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
     warning, = package.examine()['findings']
     assert warning['level'] == 'warning' and warning['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
@@ -222,7 +222,7 @@ def test_the_whole_doctor_on_a_machine_with_a_hopper_gpu(doctor, tmp_path, devic
 def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
     fault = {} if can_train else {'self_test__mxnet': {'error': 'MXNet is not installed: pip install x; for GPUs y'}}
     facts = facts_with(**fault)
-    monkeypatch.setattr(child, 'run', lambda timeout: facts['self_test'])
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: facts['self_test'])
     monkeypatch.setattr('gluon_mgpu.doctor.facts.look', lambda: facts)
     assert main([]) == (0 if can_train else 1)
     out, err = capsys.readouterr()
@@ -236,7 +236,7 @@ def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
 @pytest.mark.parametrize('streams', [['stdout'], ['stderr'], ['stdout', 'stderr']])
 def test_closed_streams(streams, monkeypatch):
     """A stream that was closed when Python started is None. The exit status still shows that training can run."""
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     for name in streams:
         monkeypatch.setattr(sys, name, None)
     assert main([]) == 0 and main(['--json']) == 0
@@ -247,7 +247,7 @@ def test_closed_streams(streams, monkeypatch):
 @pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
                          ids=['closed pipe', 'full disk'])
 def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
-    monkeypatch.setattr(child, 'run', lambda timeout: SELF_TEST)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, 'w') as closed, open(path or os.devnull, 'w') as file, monkeypatch.context() as patch:

@@ -27,7 +27,7 @@ def test_nothing_is_wrong():
 
 
 @pytest.mark.parametrize(('changes', 'level', 'what', 'remedy'), [
-    ({'packages_missing': ['pooch', 'pillow']}, 'fault', 'not installed: pooch, pillow', 'pip install pooch pillow'),
+    ({'packages_missing': ['tqdm', 'pillow']}, 'fault', 'not installed: tqdm, pillow', 'pip install tqdm pillow'),
     ({'self_test': stopped('driver')}, 'fault', 'the self-test was killed after 60 s while asking the NVIDIA driver',
      'nvidia-smi'),
     ({'self_test': stopped('step')}, 'fault', 'the self-test was killed after 60 s while training for one step',

@@ -10,7 +10,7 @@ from healthy import facts_with
 
 from gluon_mgpu import scratch
 from gluon_mgpu.devices.nvidia_driver import Driver
-from gluon_mgpu.doctor import arithmetic, child, facts, self_test
+from gluon_mgpu.doctor import arithmetic, facts, report, self_test
 from gluon_mgpu.doctor.screen import screen
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.parallel import allreduce
@@ -133,9 +133,9 @@ def test_the_devices_are_those_of_the_chapters(seen, number, monkeypatch):
     ('print("{\\"driver\\"", flush=True); import sys; sys.exit("gone")', 60, 'ended with status 1', 'driver'),
 ], ids=['hangs', 'crashes', 'fails'])
 def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, monkeypatch):
-    monkeypatch.setattr(child, 'PROGRAM', program)
+    monkeypatch.setattr(report, 'PROGRAM', program)
     start = time.monotonic()
-    found = child.run(timeout)
+    found = report.run_self_test(timeout)
     assert time.monotonic() - start < timeout + 5
     assert (found['ended'], found['during']) == (ended, during)
     assert found['stderr'] == (['gone'] if 'gone' in program else [])
@@ -144,9 +144,9 @@ def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, 
 def test_the_subprocess_has_the_users_settings(monkeypatch):
     """Settings that this process has made are not passed on."""
     program = 'import json, os, sys; print(json.dumps({"a": [os.environ.get("MXNET_CPU_TEMP_COPY"), sys.argv[1]]}))'
-    monkeypatch.setattr(child, 'PROGRAM', program)
-    prepared = child.runtime.prepare()
-    found = child.run(30)
+    monkeypatch.setattr(report, 'PROGRAM', program)
+    prepared = report.runtime.prepare()
+    found = report.run_self_test(30)
     own = None if 'MXNET_CPU_TEMP_COPY' in prepared.variables else os.environ['MXNET_CPU_TEMP_COPY']
     assert found['a'][0] == own and sys.path[-1] in json.loads(found['a'][1])
 

@@ -13,7 +13,7 @@ import numpy
 import safetensors
 import safetensors.numpy
 
-from gluon_mgpu.checkpoints import checkpoint, file as checkpoint_file
+from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.data import idx
 
 READERS = {'checkpoints': checkpoint.read, 'images': idx.read_images, 'labels': idx.read_labels}
@@ -95,7 +95,7 @@ def with_checksum(content: bytes) -> bytes:
         size = struct.unpack('<Q', content[:8])[0]
         record = json.loads(json.loads(content[8:8 + size])['__metadata__']['gluon_mgpu'])
         before = record.pop('sha256')
-        return content.replace(before.encode(), checkpoint_file.checksum(record, tensors).encode(), 1)
+        return content.replace(before.encode(), checkpoint.checksum(record, tensors).encode(), 1)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return content
 

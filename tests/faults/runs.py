@@ -8,7 +8,7 @@ from pathlib import Path
 from history_csv import history
 
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.checkpoints.find import checkpoints
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 
 
 def run(command: list, timeout: float = 120, **options) -> subprocess.CompletedProcess:

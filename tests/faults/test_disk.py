@@ -14,7 +14,7 @@ import pytest
 from runs import listing, outcome, run
 
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.checkpoints.find import checkpoints
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 
 pytestmark = pytest.mark.slow
 LIMIT = 2**18  # bytes: half of LeNet's checkpoint

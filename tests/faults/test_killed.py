@@ -14,7 +14,7 @@ from runs import outcome, run
 
 import gluon_mgpu
 from gluon_mgpu import scratch
-from gluon_mgpu.checkpoints.find import checkpoints
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.training.signals import SAME
 
 # The chapter's command, but writing a file takes 0.1 s longer, so that it can be killed meanwhile

@@ -15,7 +15,7 @@ from history_csv import history
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
-from gluon_mgpu.checkpoints.find import checkpoints
+from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training import run as run_module, signals as module

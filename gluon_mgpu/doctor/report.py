@@ -1,4 +1,4 @@
-"""The self-test in a subprocess, so that a hang or crash there does not affect the doctor."""
+"""The report of the doctor. The self-test runs in a subprocess, so that a hang or crash there does not affect it."""
 from __future__ import annotations
 
 import contextlib
@@ -9,8 +9,14 @@ import subprocess
 import sys
 from typing import Any
 
+from ..base.checks import integer
 from ..mxnet_setup import runtime
+from . import facts
+from .findings import diagnose
 from .self_test import STAGES
+
+TIMEOUT = 60          # seconds for the self-test; a disk that reads MXNet for the first time takes most of it
+MAX_TIMEOUT = 10**6   # the operating system cannot wait much longer
 
 # Takes this process's path, so that both find the same modules
 PROGRAM = ('import json, sys; sys.path[:] = json.loads(sys.argv[1]); '
@@ -18,7 +24,22 @@ PROGRAM = ('import json, sys; sys.path[:] = json.loads(sys.argv[1]); '
 LAST_LINES = 20  # of stderr
 
 
-def run(timeout: float) -> dict[str, Any]:
+def examine(timeout: int = TIMEOUT) -> dict[str, Any]:
+    """Check this process and its machine, and train for a few seconds in a subprocess; blocks. Leaves no files.
+
+    The self-test is killed after `timeout` seconds. The report can be written as JSON: ``'can_train'``, a bool;
+    ``'findings'``, a list of dicts with ``'level'`` ('fault' or 'warning'), ``'what'`` and ``'remedy'``, the worst
+    first; and all facts by topic. The home folder appears as ``~``.
+    """
+    timeout = integer('timeout', timeout, 1, MAX_TIMEOUT)
+    found = {**facts.look(), 'self_test': run_self_test(timeout)}
+    problems = diagnose(found)
+    can_train = not any(finding.level == 'fault' for finding in problems)
+    return facts.without_home({'can_train': can_train, 'findings': [finding._asdict() for finding in problems],
+                               **found})
+
+
+def run_self_test(timeout: float) -> dict[str, Any]:
     """Run the self-test until it ends, or for `timeout` seconds.
 
     Returns the result of each stage by its name in `STAGES`, and ``'ended'``: 'well', 'was killed after ... s', 'died

@@ -1,4 +1,4 @@
-"""The state of a Gluon Trainer's optimizer as arrays and numbers: momentum, Adam's moments, counts of updates.
+"""The state of a network and of its Trainer's optimizer as arrays and numbers: momentum, moments, counts of updates.
 
 `Trainer.save_states` pickles the state, and loading a pickle can run any code. Here the file holds only named arrays.
 On loading, the Trainer's optimizer creates its own state, and takes the values if shapes and dtypes match.
@@ -10,13 +10,63 @@ from typing import Any
 
 import numpy
 
-from ..training.parameters import by_name
-from .file import CheckpointError
+from ..parallel.workers import Workers
+from ..training.parameters import by_name, copies, statistics, wait
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
 
-def collect(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
+class CheckpointError(ValueError):
+    """The file is not a checkpoint, is damaged, or belongs to another run, network or optimizer."""
+
+
+def collect_network(net: Any, workers: Workers) -> dict[str, list]:
+    """Return the copies of each parameter on the host, one per device, by name; waits.
+
+    Batch norm's running statistics, which differ between workers, are gathered from all.
+    """
+    on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
+    own_statistics = {name: on_host[name] for name in statistics(net)}
+    gathered = workers.allgather(own_statistics) if own_statistics else []
+    return {**on_host, **{name: [array for each in gathered for array in each[name]] for name in own_statistics}}
+
+
+def check_network(path, net: Any, kept: dict[str, list]) -> None:
+    """Raise CheckpointError if the arrays of a checkpoint do not fit the network."""
+    params = by_name(net) if hasattr(net, 'collect_params') else {k: arrays[0] for k, arrays in copies(net).items()}
+    # Shapes may be None, or have 0 or -1 for unknown dimensions
+    expected = {name: (param.shape, numpy.dtype(param.dtype)) for name, param in params.items()}
+    missing, unknown = sorted(expected.keys() - kept.keys()), sorted(kept.keys() - expected.keys())
+    if missing or unknown:
+        what = f'lacks {missing[0]}' if missing else f'has {unknown[0]}, which the network lacks'
+        raise CheckpointError(f'{path}: of another network, it {what}')
+    for name, (shape, dtype) in expected.items():
+        found = kept[name][0]
+        if shape is not None and (len(found.shape) != len(shape)
+                                  or any(n > 0 and n != m for n, m in zip(shape, found.shape))):
+            raise CheckpointError(f'{path}: of another network, the shape of {name} is {found.shape} in the file and '
+                                  f'{tuple(shape)} in the network')
+        if found.dtype != dtype:
+            raise CheckpointError(f'{path}: {name} is {found.dtype} in the file and {dtype} in the network; cast the '
+                                  'network')
+
+
+def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
+    """Give each device its values, or the mean of all; return the names of the parameters that were averaged."""
+    from ..mxnet_setup.compat import assign
+    averaged = []
+    for name, arrays in copies(net).items():
+        values = kept[name]
+        if len(values) not in (1, workers.size * len(arrays)):
+            averaged.append(name)
+            values = [numpy.mean(values, axis=0, dtype='float64').astype(values[0].dtype)]
+        for k, array in enumerate(arrays, workers.rank * len(arrays)):
+            assign(array, values[k % len(values)])
+    wait()
+    return averaged
+
+
+def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
     """Return the state of a Trainer, possibly before its first step, as a record and arrays; does not wait.
 
     The record, for JSON, has ``name`` of the optimizer, ``num_update``, the ``counts`` of each parameter's updates and
@@ -43,8 +93,8 @@ def collect(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
     return record, states
 
 
-def check(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
-    """Raise CheckpointError if a state from `collect` does not fit a Trainer; the parameters in `arrays` must fit."""
+def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
+    """Raise CheckpointError if an optimizer's state does not fit a Trainer; the parameters in `arrays` must fit."""
     from ..mxnet_setup.compat import mx
     mine = type(trainer.optimizer).__name__
     if record['name'] != mine:
@@ -64,8 +114,8 @@ def check(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -
                                       'settings')
 
 
-def restore(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
-    """Give a Trainer a state that `check` has accepted, in place; its parameters must have their values already."""
+def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
+    """Give a Trainer a state that `check_optimizer` has accepted, in place; its parameters must have their values."""
     optimizer = trainer.optimizer
     if trainer._update_on_kvstore:
         trainer._reset_kvstore()  # it holds copies of the parameters

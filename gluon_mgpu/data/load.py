@@ -1,0 +1,96 @@
+"""Loading of a dataset by its name."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..base.checks import integer
+from .folders import FILES, DownloadError, cache_dir, find, named_folder
+
+if TYPE_CHECKING:
+    from .batches import BatchIterator
+
+DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
+
+
+def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
+              train_size: int | None = None, seed: int = 0, log: Callable[[str], None] = print,
+              progress: bool = True, shard: tuple[int, int] = (0, 1),
+              test_size: int | None = None) -> tuple[BatchIterator, BatchIterator]:
+    """Return iterators over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
+
+    Raises ValueError for an argument out of range, a damaged file or (`DownloadError`) an unavailable dataset.
+
+    Parameters
+    ----------
+    dataset : str
+        ``'fashion-mnist'``, ``'mnist'``, ``'glyphs'`` (generated, needs no network) or ``'auto'``:
+        Fashion-MNIST if it is found or can be downloaded, else glyphs.
+    data_dir : path, optional
+        A folder that contains ``fashion-mnist/`` and ``mnist/``, or is one of them; only this folder is searched. By
+        default the environment variable GLUON_MGPU_DATA; if that is not set, the cache folder, with downloads.
+    train_size, test_size : int, optional
+        Use only the first training or test rows.
+    log : callable
+        Gets one line if 'auto' chooses glyphs, with the reason.
+    progress : bool
+        Show the progress of downloads on stderr.
+    shard : (rank, size)
+        Yield only this shard of each batch, for one of several workers.
+    """
+    from .batches import BatchIterator
+    name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
+    images, labels = _first('train_size', train_size, images, labels)
+    test_images, test_labels = _first('test_size', test_size, test_images, test_labels)
+    train_iter = BatchIterator(images, labels, batch_size, name, shuffle=True, seed=seed, shard=shard)
+    return train_iter, BatchIterator(test_images, test_labels, batch_size, name, shard=shard)
+
+
+def _first(name: str, size: int | None, images, labels) -> tuple:
+    """Return the first rows of a dataset, or all if `size` is None."""
+    if size is None:
+        return images, labels
+    size = integer(name, size, minimum=1, maximum=len(images))
+    return images[:size].copy(), labels[:size].copy()  # frees the other rows
+
+
+def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple[BatchIterator, BatchIterator]:
+    """Return iterators over Fashion-MNIST; the same as ``load_data('fashion-mnist', batch_size)``.
+
+    Source: D2L 23.7, ``load_data_fashion_mnist``. Here `resize` must be 28 or None.
+    """
+    if resize not in (None, 28):
+        raise ValueError(f'resize {resize!r}: images are 28x28, as in both chapters; leave it out')
+    return load_data('fashion-mnist', batch_size)
+
+
+def _load(dataset, data_dir, log, progress) -> tuple[str, tuple, tuple]:
+    """Return the dataset's name, (images, labels) for training and (images, labels) for testing."""
+    if dataset not in DATASETS:
+        raise ValueError(f'dataset {dataset!r}: must be one of {", ".join(DATASETS)}')
+    if data_dir == '':
+        raise ValueError("data_dir '' is empty: name a folder, or leave data_dir out")
+    if dataset == 'auto':
+        try:
+            return _load('fashion-mnist', data_dir, log, progress)
+        except DownloadError as error:
+            log(f"{error.args[0]}; training on the built-in dataset 'glyphs' instead. "
+                'Use --data-dir to name a folder with the files.')
+            dataset = 'glyphs'
+    if dataset == 'glyphs':
+        from . import glyphs
+        try:
+            return 'glyphs', *glyphs.load(cache_dir())
+        except DownloadError:  # no home folder: generate them each time
+            return 'glyphs', *glyphs.load(None)
+    data_dir = data_dir or os.environ.get('GLUON_MGPU_DATA')
+    if data_dir:
+        folder = named_folder(dataset, data_dir)
+    else:
+        from . import download
+        folder = cache_dir() / dataset
+        download.download(dataset, folder, progress)
+    from . import idx
+    train_images, train_labels, test_images, test_labels = (find(folder, name) or folder / name for name in FILES)
+    return dataset, idx.read_pair(train_images, train_labels), idx.read_pair(test_images, test_labels)

@@ -19,6 +19,7 @@ X, y = np.ones((4, 1, 28, 28)), np.zeros(4)
 params = [scratch.get_params(scratch.init_params(), device) for device in two]
 net = gluon.nn.Dense(10)
 net.initialize(ctx=two)
+trainer = gluon.Trainer(net.collect_params(), 'sgd')
 calls = {
     'scratch.train': lambda: scratch.train(2, 256, 0.2, data=(None, None)),
     'scratch.train, devices': lambda: scratch.train(2, 256, 0.2, devices=two, data=(None, None)),
@@ -31,7 +32,7 @@ calls = {
     'split_and_load': lambda: d2l.split_and_load(X, two),
     'split_batch': lambda: d2l.split_batch(numpy.ones((4, 2)), numpy.ones(4), two),
     'scratch.train_batch': lambda: scratch.train_batch(X, y, params, two, 0.1),
-    'concise.train_batch': lambda: concise.train_batch(X, y, net, None, None, two),
+    'concise.train_batch': lambda: concise.train_batch(X, y, net, None, trainer, two),
     'evaluate_accuracy_gpus': lambda: d2l.evaluate_accuracy_gpus(net, [(X, y)]),
     'evaluate_accuracy_gpus, own split': lambda: d2l.evaluate_accuracy_gpus(net, [(X, y)], split_f=None),
 }

@@ -20,7 +20,7 @@ PAGE = """# A page
 
     echo before the list
 
-## The list
+### The list
 
     echo '█'; echo one; printf 'step 1\\rstep 2\\rstep 3\\n' >&2
     echo broken; exit 7
@@ -98,13 +98,13 @@ def test_a_list_that_is_missing(report):
 
 
 def real_list():
-    """Return the commands in docs/gpus.md."""
+    """Return the commands in CONTRIBUTING.md."""
     sys.path.insert(0, str(TOOL.parent))
     try:
         import gpu_report
     finally:
         sys.path.pop(0)
-    return gpu_report.commands_in((REPO / 'docs/gpus.md').read_text())
+    return gpu_report.commands_in((REPO / 'CONTRIBUTING.md').read_text())
 
 
 @pytest.mark.parametrize('command', real_list())

@@ -64,7 +64,7 @@ def groups_of_any_size():
 def no_signatures():
     """Run all shapes by one operator, which plans its memory again when the shape changes."""
     from gluon_mgpu.networks import static
-    patch.object(static.TracedGraph, 'operator', lambda self, args: self._operator()).start()
+    patch.object(static._TracedGraph, 'operator', lambda self, args: self._operator()).start()
 
 
 def no_copies_in_graphs():
@@ -93,13 +93,13 @@ def not_hybridized():
 def losses_read_at_once():
     """Wait for the losses of each batch before the next one is queued."""
     from gluon_mgpu.training import epoch
-    record = epoch.CurrentEpoch.record_losses
+    record = epoch._CurrentEpoch.record_losses
 
     def record_and_read(self, ls):
         record(self, ls)
         self._read()
 
-    patch.object(epoch.CurrentEpoch, 'record_losses', record_and_read).start()
+    patch.object(epoch._CurrentEpoch, 'record_losses', record_and_read).start()
 
 
 def allocator(names):

@@ -43,12 +43,12 @@ def train(batch_size, lr, **settings):
     setup = Setup('concise', 1, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
-    if setup.devices.parts > 1:
-        raise ValueError(f'accumulate {setup.devices.parts}: must be 1, because this program does not cut batches')
+    if setup.devices.parts > 1 or setup.optimizer_params.pop('clip_norm') is not None:
+        raise ValueError('accumulate and clip_norm: leave them out, because this program has no such steps')
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)  # setup.net may have parameters
     net = hybridized(net)  # for speed: it runs as one operator
-    trainer = gluon.Trainer(trainable(net), 'sgd', setup.optimizer_params)
+    trainer = gluon.Trainer(trainable(net), setup.optimizer, setup.optimizer_params)
     loss = cross_entropy  # as in scratch.py
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,13 @@ from .checkpoints.callback import CheckpointCallback
 from .checkpoints.find import ResumedRun, check_on_rank_0, run_to_resume
 from .checkpoints.resume import record_resume, resumed_settings
 from .checkpoints.run_folder import check_free, claim_folder, this_process
-from .data import load_data
-from .devices import check_devices, devices_from, parse_devices
-from .devices.gpus import num_mxnet_gpus, why_no_gpus
 from .distributed.launchers import launch_info
 from .mxnet_setup.runtime import settings as environment
 from .onnx_model.writing import check_path, write_chapter
 from .parallel.workers import Workers
 from .plot import AccuracyCurve
-from .settings import ALL, SHARED, check_together, defaults, flags_of
+from .settings import ALL, SHARED, defaults, flags_of
+from .setup import find_data, find_devices
 from .timeline.record import Timeline, check_profiler
 from .training.callback import Callback, Patience
 from .training.history import summary
@@ -35,49 +32,45 @@ from .training.schedules import schedule
 from .training.signals import StopSignals
 
 
-@dataclass
-class Chapter:
-    """A chapter of the book as a program.
+def run(chapter: str, network: str, train: Callable, argv: list | None = None, forward: Callable | None = None) -> int:
+    """Run a chapter as a program; return the exit status, see `base.program.run_program`.
 
-    `train` gets the settings by name; `forward` is the forward function if it trains bare arrays, not a Gluon block.
+    `chapter` and `network` are names. `train` gets the settings by name; `forward` is the forward function if it trains
+    bare arrays, not a Gluon block, for the export.
     """
-
-    name: str
-    network: str
-    train: Callable
-    forward: Callable | None = None
-
-
-def run(chapter: Chapter, argv: list | None = None) -> int:
-    """Run a chapter as a program; return the exit status, see `base.program.run_program`."""
-    return run_program(chapter.name, lambda: _run(chapter, vars(_parser(chapter).parse_args(argv))))
+    def program() -> None:
+        given = vars(_parser(chapter, network).parse_args(argv))
+        signals = StopSignals()
+        with _workers(chapter, given, signals) as workers, contextlib.ExitStack() as stack:
+            _run(Job(chapter, network, given, workers, stack), signals, train, forward)
+    return run_program(chapter, program)
 
 
-def _run(chapter: Chapter, given: dict) -> None:
-    """Do all steps of a command; `given` are its flags. All workers do the numbered steps together."""
-    signals = StopSignals()
-    with _workers(chapter, given, signals) as workers, contextlib.ExitStack() as stack:
-        job = Job(chapter, given, workers, stack)
-        # 1. First, because workers with different flags could take different steps below and deadlock. Their platforms
-        # may differ
-        workers.check_equal({**versions(), 'platform': '', 'chapter': chapter.name, **job.settings})
-        if job.settings['resume']:
-            check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
-        # 2. on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
-        job.settings, job.resumed = workers.on_rank_0(job.find_settings)
-        workers.on_all_ranks(job.load)
-        # 3. The configuration, which must be the same, and the folder of the run
-        job.configure(workers.allgather([str(device) for device in job.devices]))
-        workers.check_equal({**job.config, 'platform': ''})
-        job.folder = workers.on_rank_0(job.open_folder)
-        with signals:  # until the end, because a signal after the training is too late
-            # 4. The training and the export
-            net = job.train()
-            workers.on_rank_0(lambda: job.export(net))
+def _run(job: Job, signals: StopSignals, train: Callable, forward: Callable | None) -> None:
+    """Do all steps of a command. All workers do the numbered steps together."""
+    workers = job.workers
+    # 1. First, because workers with different flags could take different steps below and deadlock. Their platforms
+    # may differ
+    workers.check_equal({**versions(), 'platform': '', 'chapter': job.chapter, **job.settings})
+    if job.settings['resume']:
+        check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
+    # 2. on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
+    job.settings, job.resumed = workers.on_rank_0(job.find_settings)
+    workers.on_all_ranks(job.load)
+    # 3. The configuration, which must be the same, and the folder of the run
+    job.configure(workers.allgather([str(device) for device in job.devices]))
+    workers.check_equal({**job.config, 'platform': ''})
+    job.folder = workers.on_rank_0(job.open_folder)
+    with signals:  # until the end, because a signal after the training is too late
+        # 4. The training and the export
+        net = job.train(train)
+        workers.on_rank_0(lambda: job.export(net, forward))
 
 
 class Job:
     """A command of a chapter: its settings, what it found and what it opened.
+
+    `given` are the flags. The constructor writes and locks nothing; `_run` calls the methods in order.
 
     Attributes
     ----------
@@ -89,11 +82,16 @@ class Job:
         The content of ``config.json``.
     """
 
-    def __init__(self, chapter: Chapter, given: dict, workers: Workers, stack: contextlib.ExitStack):
+    def __init__(self, chapter: str, network: str, given: dict, workers: Workers, stack: contextlib.ExitStack):
         self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
-        self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
+        self.settings: dict[str, Any] = {**defaults(chapter), **given}
         self.resumed: ResumedRun | None = None
+        self.devices: list = []
+        self.data: tuple = ()
+        self.config: dict[str, Any] = {}
+        self.heading = network
         self.folder = Path()
+        self.checkpoints: Any = None  # the CheckpointCallback of `train`
 
     def log(self, line: str) -> None:
         """Print a line, unless the program is quiet."""
@@ -106,7 +104,7 @@ class Job:
         if settings['resume']:
             resumed = run_to_resume(settings['resume'], settings['out_dir'], self._stack)
         if resumed:
-            settings = resumed_settings(self.chapter.name, resumed, self.given)
+            settings = resumed_settings(self.chapter, resumed, self.given)
         else:
             check_free(settings['out_dir'])
         if settings['export']:
@@ -121,23 +119,12 @@ class Job:
 
     def load(self) -> None:
         """Find the devices of this worker, and load its shards of the data."""
-        settings = self.settings
-        if settings['horovod']:
-            self.devices = check_devices([self.workers.device])
-        elif settings['devices'] is not None:
-            self.devices = parse_devices(settings['devices'])
-        else:
-            available = num_mxnet_gpus()
-            if not available:
-                self.log(f'{why_no_gpus()}; training on CPU contexts')
-            self.devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
-        check_together(settings, self.devices)
+        settings, on_rank_0 = self.settings, self.workers.rank == 0
+        self.devices = find_devices(settings, self.workers, self.log)
         if settings['timeline']:
             check_profiler(self.devices)
-        on_rank_0 = self.workers.rank == 0
-        self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
-                              settings['seed'], log=warn if on_rank_0 else lambda line: None,
-                              progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard)
+        self.data = find_data(settings, self.workers, log=warn if on_rank_0 else lambda line: None,
+                              progress=on_rank_0 and not settings['quiet'])
         # The same limit as in `schedule`, which gets the number of updates after the folder is written
         integer(ALL['num_epochs'].flag, settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 
@@ -145,13 +132,13 @@ class Job:
         """Set `config`: all settings, the dataset and devices in use, digests of the data, versions."""
         settings, (train_iter, test_iter) = self.settings, self.data
         all_devices = [name for names in devices for name in names]
-        self.config = {'chapter': self.chapter.name, **settings, 'devices': all_devices, 'num_gpus': len(all_devices),
+        self.config = {'chapter': self.chapter, **settings, 'devices': all_devices, 'num_gpus': len(all_devices),
                        'data_dir': settings['data_dir'] and os.path.abspath(settings['data_dir']),
                        'export': settings['export'] and os.path.abspath(settings['export']),
                        'workers': self.workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
                        'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
                        **versions(), 'environment': environment()}
-        self.heading = f'{self.chapter.network} on {train_iter.dataset}, {", ".join(all_devices)}'
+        self.heading += f' on {train_iter.dataset}, {", ".join(all_devices)}'
 
     def open_folder(self) -> Path:
         """Print the first line; create and lock the run's folder, or use that of the run to resume."""
@@ -162,7 +149,7 @@ class Job:
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process()}
         if self.resumed is None:
-            return claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
+            return claim_folder(self.settings['out_dir'], self.chapter, self.config, self._stack)
         folder, checkpoint = self.resumed.folder, self.resumed.checkpoint
         changed = record_resume(self.resumed, self.config)
         line = (f'resuming from {checkpoint}' if checkpoint else
@@ -170,7 +157,7 @@ class Job:
         self.log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
         return folder
 
-    def train(self) -> Any:
+    def train(self, train: Callable) -> Any:
         """Call the chapter's `train` with a `Run` that writes to the run's folder; return the trained network."""
         settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
         workers.resume_hint = f'; resume with: {self._resume_command()}'  # printed if a worker is lost
@@ -185,7 +172,7 @@ class Job:
         arguments = {name: value for name, value in settings.items() if ALL[name] in SHARED}
         arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data, 'run': run}
         try:
-            self.chapter.train(**arguments)
+            train(**arguments)
         except Stopped as stopped:
             raise self.checkpoints.save_on_stop(run, stopped.signum) from None
         finally:
@@ -194,12 +181,12 @@ class Job:
             show(summary(run.history, self.devices, workers.size))
         return run.net
 
-    def export(self, net: Any) -> None:
+    def export(self, net: Any, forward: Callable | None) -> None:
         """Write the network as an ONNX model, if asked for."""
         path = self.settings['export']
         try:
             if path:
-                write_chapter(net, path, self.chapter.forward, self.log)
+                write_chapter(net, path, forward, self.log)
         except OSError as error:
             problem, saved = f'cannot write {path} ({error.strerror or error})', self.checkpoints
             if saved.problem:  # the newest checkpoint is an earlier state
@@ -212,7 +199,7 @@ class Job:
         """Return the command that resumes this run, also if it has no checkpoint yet."""
         launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
         horovod = ' --horovod' if self.settings['horovod'] else ''
-        return (f'{launcher}python -m gluon_mgpu.{self.chapter.name}{horovod} --resume auto --out-dir '
+        return (f'{launcher}python -m gluon_mgpu.{self.chapter}{horovod} --resume auto --out-dir '
                 f'{quoted(self.folder)}')
 
     def _callbacks(self) -> list[Callback]:
@@ -227,14 +214,14 @@ class Job:
         return callbacks
 
 
-def _workers(chapter: Chapter, given: dict, signals: StopSignals) -> contextlib.AbstractContextManager[Workers]:
+def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.AbstractContextManager[Workers]:
     """Return a context manager for the workers of the job: those of Horovod, or this process alone."""
     if given.get('horovod'):
         if given.keys() & {'num_gpus', 'devices', 'allreduce', 'shares'}:
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
                              '--num-gpus, --devices, --shares and --allreduce, and start one worker per device')
         from .distributed.horovod_workers import HorovodWorkers
-        return HorovodWorkers(signals, chapter.name)
+        return HorovodWorkers(signals, chapter)
     info = launch_info()
     # mpirun and srun are also used to start independent programs
     if info.launcher == 'horovodrun' and info.size > 1:
@@ -242,14 +229,13 @@ def _workers(chapter: Chapter, given: dict, signals: StopSignals) -> contextlib.
     return contextlib.nullcontext(Workers(signals))
 
 
-def _parser(chapter: Chapter) -> argparse.ArgumentParser:
+def _parser(chapter: str, network: str) -> argparse.ArgumentParser:
     """Return a parser whose namespace has only the flags that were given."""
-    parser = Parser(f'gluon_mgpu.{chapter.name}',
-                    f'Train {chapter.network} on several devices and print its test accuracy.')
+    parser = Parser(f'gluon_mgpu.{chapter}', f'Train {network} on several devices and print its test accuracy.')
     either = parser.add_mutually_exclusive_group()
-    for setting in flags_of(chapter.name):
+    for setting in flags_of(chapter):
         group = either if setting.name in ('num_gpus', 'devices') else parser
-        default = setting.default_text or setting.default_of(chapter.name)
+        default = setting.default_text or setting.default_of(chapter)
         if setting.kind is bool:
             action = group.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
         else:

@@ -13,7 +13,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import gluon_mgpu as d2l
+if not __package__:
+    sys.exit('run this chapter as a module: python -m gluon_mgpu.concise')
+
+import gluon_mgpu as d2l  # the book's name for its functions
 
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.loss import cross_entropy
@@ -91,7 +94,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
     # A gluon.Trainer with the network as one operator, for speed, or, if batch norm is synchronized, as several. With
     # --horovod, the Trainer sums over all processes
-    net, trainer = data_parallel(net, devices, 'sgd', setup.optimizer_params, setup.sync_batch_norm)
+    net, trainer = data_parallel(net, devices, setup.optimizer, setup.optimizer_params, setup.sync_batch_norm)
     loss = cross_entropy  # as in scratch.py
     num_epochs = run.num_epochs
     animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])
@@ -109,7 +112,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from . import cli
-    return cli.run(cli.Chapter('concise', 'ResNet-18', train), argv)
+    return cli.run('concise', 'ResNet-18', train, argv)
 
 
 if __name__ == '__main__':

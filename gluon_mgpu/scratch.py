@@ -7,8 +7,8 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of
 that shard. The gradients are summed over the devices, and every device takes the same step.
 
-`@hybridized`, the crop in `lenet`, `cross_entropy` and `engine.bulk` are for speed only: without them, the results are
-the same up to rounding.
+`@hybridized`, the crop in `lenet` and `cross_entropy` are for speed only: without them, the results are the same up to
+rounding.
 """
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import gluon_mgpu as d2l
+if not __package__:
+    sys.exit('run this chapter as a module: python -m gluon_mgpu.scratch')
 
-from .mxnet_setup.compat import Context, autograd, engine, np, npx  # MXNet's own, after npx.set_np()
+import gluon_mgpu as d2l  # the book's name for its functions
+
+from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
 from .networks.hybridize import hybridized
 from .networks.loss import cross_entropy
 from .parallel import step
@@ -108,10 +111,9 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
 
     Source: D2L 23.7, ``sgd``; called in 13.5.6.
     """
-    with engine.bulk(2 * len(params)):  # for speed: MXNet starts all operators of a device at once
-        for param in params:
-            # w <- w - lr / batch_size * (sum of the gradients of all rows)
-            param -= lr / batch_size * param.grad
+    for param in params:
+        # w <- w - lr / batch_size * (sum of the gradients of all rows)
+        param -= lr / batch_size * param.grad
 
 
 def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
@@ -207,7 +209,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from . import cli
-    return cli.run(cli.Chapter('scratch', 'LeNet', train, forward=lenet), argv)  # `forward` for the export
+    return cli.run('scratch', 'LeNet', train, argv, forward=lenet)
 
 
 if __name__ == '__main__':

@@ -83,7 +83,9 @@ class Setting:
         return self.check(name, value)
 
     def from_flag(self, word: str) -> Any:
-        """Return the value of a flag, for argparse."""
+        """Return the value of a flag, for argparse; 'none' removes the recorded one if the default is None."""
+        if word == 'none' and self.default is None and self.kept:
+            return None
         return checked_flag(lambda name, value: self.checked(value, name), kind=self.kind)(word)
 
 
@@ -132,6 +134,11 @@ SHARED = (
             page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
             'tested); both need MXNet 1.9', 'float32', choices=DTYPES, chapters=('concise',), on_resume='fixed'),
+    Setting('optimizer', 'how the parameters are updated; adam needs a smaller learning rate, such as 0.001', 'sgd',
+            choices=('sgd', 'nag', 'adam'), chapters=('concise',), on_resume='fixed', page='larger-batches.md'),
+    Setting('clip_norm', 'limit the norm of the gradient of the mean loss to C', check=positive, kind=float,
+            metavar='C', default_text='no limit', chapters=('concise',),
+            page='larger-batches.md#clipping-by-the-global-norm'),
     Setting('momentum', 'share of the last step that is added to each step', 0.0,
             lambda name, value: at_least_0(name, value, 1), float, metavar='M', chapters=('concise',),
             on_resume='fixed', page='larger-batches.md'),
@@ -157,6 +164,8 @@ FLAGS = (
             default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, into which they are downloaded',
             on_resume='free', page='#data'),
     Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, metavar='N',
+            default_text='all', on_resume='fixed'),
+    Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, metavar='N',
             default_text='all', on_resume='fixed'),
     Setting('out_dir', 'new folder for the results', check=full_path, metavar='DIR',
             default_text='runs/CHAPTER-DATE-TIME', on_resume='free', kept=False),
@@ -217,7 +226,7 @@ def check_settings(chapter: str, settings: dict) -> dict:
 def _check_carried(devices: Devices, settings: dict) -> None:
     """Raise ValueError if `settings` contradict what `Devices` carry."""
     for name in ('shares', 'accumulate', 'allreduce'):
-        if name in settings:
+        if settings.get(name) is not None:
             raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
     if devices.batch_size not in (None, settings['batch_size']):
         raise ValueError(f'batch_size {settings["batch_size"]}: must be {devices.batch_size}, as in devices')
@@ -234,5 +243,7 @@ def check_together(settings: dict, devices: list) -> None:
         raise ValueError(f'accumulate {settings["accumulate"]}: must be at most batch_size {settings["batch_size"]}')
     if settings.get('shares') is not None:
         check_shares(settings['shares'], devices)
+    if settings.get('optimizer') == 'adam' and settings.get('momentum'):
+        raise ValueError(f'momentum {settings["momentum"]}: adam has none; leave it out')
     if 'dtype' in settings:
         check_dtype(settings['dtype'], devices)

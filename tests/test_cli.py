@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from devices_flag import devices_flag
@@ -90,6 +91,7 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--accumulate', '0'], '--accumulate 0: must be an integer of at least 1'),
     (['--momentum', '0.9'], 'unrecognized arguments: --momentum'),
     (['--num-epochs', '0'], '--num-epochs 0: must be an integer of at least 1'),
+    (['--num-epochs', 'none'], "--num-epochs 'none': must be an integer of at least 1"),
     (['--train-size', '0'], '--train-size 0: must be an integer of at least 1'),
     (['--seed', '-1'], '--seed -1: must be an integer of at least 0'),
     (['--seed', '2147483648'], '--seed 2147483648: must be an integer from 0 to 2147483647'),
@@ -381,18 +383,18 @@ def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
 
 
 def test_the_number_of_devices(tmp_path, capsys, monkeypatch):
-    from gluon_mgpu import cli
+    from gluon_mgpu import setup
     from gluon_mgpu.devices import parse_devices
-    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 0)
-    monkeypatch.setattr(cli, 'why_no_gpus', lambda: 'there is none')
+    monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: 0)
+    monkeypatch.setattr(setup, 'why_no_gpus', lambda: 'there is none')
     asked = []
-    monkeypatch.setattr(cli, 'devices_from', lambda n: asked.append(n) or parse_devices('cpu:0'))
+    monkeypatch.setattr(setup, 'devices_from', lambda n: asked.append(n) or parse_devices('cpu:0'))
     for i, flags in enumerate([[], ['--num-gpus', '3']]):
         assert scratch.main([*SMALL, *flags, '--no-plot', '--out-dir', str(tmp_path / str(i))]) == 0
         assert capsys.readouterr().out.startswith('there is none; training on CPU contexts\n')
-    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 1)  # the default is 2, or 1 on a machine with one GPU
+    monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: 1)  # the default is 2, or 1 on a machine with one GPU
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '2')]) == 0
-    monkeypatch.setattr(cli, 'num_mxnet_gpus', lambda: 8)
+    monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: 8)
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '3')]) == 0
     assert asked == [2, 3, 1, 2]
 
@@ -439,3 +441,11 @@ def test_help_gives_defaults_and_units(chapter, capsys):
                    '--checkpoint-every', '--resume', '--require-checkpoint', '--export',
                    '--quiet'):
         assert phrase in text
+
+
+@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+def test_a_chapter_that_is_run_as_a_file(chapter):
+    path = Path(cli.__file__).with_name(f'{chapter}.py')
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f'run this chapter as a module: python -m gluon_mgpu.{chapter}\n'

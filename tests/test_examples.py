@@ -517,9 +517,10 @@ def test_one_device_concise__settings(example, devices):
             return {'net': net, **settings}
         return assert_equals_the_chapter_on_one_device(example, concise, devices[0], 64, 0.02, with_net)
 
-    settings = {'momentum': 0.9, 'weight_decay': 0.5, 'label_smoothing': 0.1, 'seed': 1, 'sync_batch_norm': True}
+    settings = {'momentum': 0.9, 'optimizer': 'adam', 'weight_decay': 0.5, 'label_smoothing': 0.1, 'seed': 1,
+                'sync_batch_norm': True}
     found = [losses(), *(losses(**{name: value}) for name, value in settings.items())]
     assert len({*map(tuple, found)}) == len(found) - 1  # without batch norm, the last one has no effect
-    for invalid in ({'accumulate': 2}, {'dtype': 'float16'}):
-        with pytest.raises(ValueError, match=f'^{next(iter(invalid))} '):
+    for invalid in ({'accumulate': 2}, {'clip_norm': 0.5}, {'dtype': 'float16'}):
+        with pytest.raises(ValueError, match=next(iter(invalid))):
             losses(**invalid)

@@ -136,14 +136,18 @@ def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
 
 @pytest.mark.parametrize('max_norm', [0.1, 100])  # clipped and not
 @pytest.mark.parametrize('k', [1, 2, 3])
-def test_clipping_by_the_global_norm(k, max_norm, semantics, device_list):
-    """Compared with NumPy."""
+@pytest.mark.parametrize('by_trainer', [True, False])
+def test_clipping_by_the_global_norm(by_trainer, k, max_norm, semantics, device_list):
+    """Both ways of the page, compared with NumPy."""
     names: dict = {}
     exec(blocks()['clipping'], names)
     devices, rng = device_list(k), numpy.random.default_rng(1)
     net = gluon.nn.Dense(3, in_units=4)
     net.initialize(ctx=devices)
-    fast, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1})
+    limit = {'clip_norm': max_norm} if by_trainer else {}
+    fast, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1, **limit})
+    if not by_trainer:
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
     W, b = (values[0] for values in parameters(net).values())
     for rows in (12, 7, 2):
         X, y = rng.normal(size=(rows, 4)).astype('float32'), rng.integers(0, 3, rows)
@@ -153,7 +157,10 @@ def test_clipping_by_the_global_norm(k, max_norm, semantics, device_list):
             ls = [gluon.loss.SoftmaxCrossEntropyLoss()(fast(a), c) for a, c in zip(*shards)]
         concise.step.backward(fast, ls)
         concise.step.zero_grad(fast, devices[rows:])
-        names['clipped_step'](fast, trainer, devices, rows, max_norm)
+        if by_trainer:
+            trainer.step(rows)
+        else:
+            names['clipped_step'](fast, trainer, devices, rows, max_norm)
         softmax = numpy.exp(X @ W.T + b)
         error = (softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]) / rows
         mean = error.T @ X, error.sum(axis=0)  # gradient of the mean loss

@@ -211,6 +211,7 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     ({'lr': 0}, 'lr 0: must be a number above 0'), ({'lr': 'fast'}, "lr 'fast': must be a number above 0"),
     ({'devices': []}, 'the list of devices is empty'), ({'devices': ['cpu']}, "'cpu' is not a device"),
     ({'devices': mx.cpu(0)}, r'cpu\(0\) is not a list of devices: write'),
+    ({'devices': {mx.cpu(0), mx.cpu(1)}}, r'\{cpu.* is not a list of devices: write'),
     ({'devices': None, 'num_gpus': '2'}, "num_gpus '2': must be an integer from 1"),
     ({'shares': [3, 1, 1]}, 'shares 3,1,1: must be one number for each of'),
     ({'shares': [3, 0]}, 'share 0: must be a number above 0'),

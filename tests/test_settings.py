@@ -40,7 +40,8 @@ def test_the_arguments_of_train():
     values = check_settings('concise', {**GIVEN, 'momentum': 0.9})
     assert values == {**GIVEN, 'momentum': 0.9, 'devices': None, 'shares': None, 'accumulate': 1, 'num_epochs': 10,
                       'label_smoothing': 0.0, 'seed': 0, 'dtype': 'float32', 'weight_decay': 0.0,
-                      'sync_batch_norm': False, 'data': None, 'run': None, 'net': None}
+                      'sync_batch_norm': False, 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None,
+                      'net': None}
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
     assert check_settings('scratch', {**GIVEN, 'devices': 'cpu:0,cpu:1'})['devices'] == [mx.cpu(0), mx.cpu(1)]
     assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
@@ -94,7 +95,7 @@ def test_devices_can_be_pickled(algorithm):
 def test_devices_keep_what_they_carry():
     devices = Devices([mx.cpu(0), mx.cpu(1)], 256, '3,1', parts=2, allreduce='ring')
     for chapter in CHAPTERS:
-        check_settings(chapter, {**GIVEN, 'devices': devices})
+        check_settings(chapter, {**GIVEN, 'devices': devices, 'shares': None})
         data = [(np.zeros((256, 1, 28, 28)), np.zeros(256))]
         setup = Setup(chapter, 2, 256, 0.1, {'devices': devices, 'data': (data, data)})
         assert (setup.devices, setup.devices.shares, setup.devices.parts) == (devices, (3, 1), 2)
@@ -143,16 +144,16 @@ def test_one_declaration_is_enough(tmp_path, monkeypatch, capsys):
         found.append(smoothing)
         raise ValueError('no summary')
 
-    chapter = cli.Chapter('scratch', 'LeNet', train)
-    cli.run(chapter, [*flags, '--out-dir', str(out)])  # recorded before the setting existed
+    chapter = 'scratch', 'LeNet', train
+    cli.run(*chapter, [*flags, '--out-dir', str(out)])  # recorded before the setting existed
     with monkeypatch.context() as patch:
         patch.setattr(settings, 'SHARED', (*SHARED, new))
         patch.setattr(cli, 'SHARED', (*SHARED, new))
         patch.setitem(settings.ALL, 'smoothing', new)
-        cli.run(chapter, ['--resume', 'auto', '--out-dir', str(out)])
+        cli.run(*chapter, ['--resume', 'auto', '--out-dir', str(out)])
         assert found == [None, 0.0] and json.loads((out / 'config.json').read_text())['smoothing'] == 0.0
-        cli.run(chapter, ['--resume', 'auto', '--out-dir', str(out), '--smoothing', '0.1'])
+        cli.run(*chapter, ['--resume', 'auto', '--out-dir', str(out), '--smoothing', '0.1'])
         assert '--smoothing 0.1: the run to resume has 0.0; leave --smoothing out' in capsys.readouterr().err
-        cli.run(chapter, [*flags, '--smoothing', '0.1', '--out-dir', str(tmp_path / 'other')])
-        cli.run(chapter, ['--resume', 'auto', '--out-dir', str(tmp_path / 'other')])
+        cli.run(*chapter, [*flags, '--smoothing', '0.1', '--out-dir', str(tmp_path / 'other')])
+        cli.run(*chapter, ['--resume', 'auto', '--out-dir', str(tmp_path / 'other')])
         assert found[2:] == [0.1, 0.1] and check_settings('scratch', GIVEN)['smoothing'] == 0.0

@@ -113,8 +113,8 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         line = _engine_line(error)
         if line:
-            if os.environ.get('MXNET_ENGINE_TYPE') == 'NaiveEngine':
-                traceback.print_exc()  # the line below recommends this engine to see where
+            if _is_naive():
+                traceback.print_exc()
             clear_engine_errors()
             return _end(program, line, FAILED)
         if isinstance(error, RuntimeError):
@@ -153,7 +153,7 @@ def clear_engine_errors() -> None:
     if mxnet is None:
         return
     for _ in range(100):  # it raises each error once, and one error may cause others
-        with contextlib.suppress(mxnet.base.MXNetError):
+        with contextlib.suppress(Exception):  # the engine also raises Python's errors, such as ValueError
             mxnet.nd.waitall()
             break
 
@@ -169,4 +169,10 @@ def _engine_line(error: Exception) -> str:
     what = _shortened(re.sub(r'^\w*Error: ', '', lines[-1]))  # the lines before are the traceback
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
         return f'out of memory ({what}): use a smaller batch, or train with --accumulate 2 or more'
-    return f'MXNet failed ({what}): set MXNET_ENGINE_TYPE=NaiveEngine to see where'
+    return f'MXNet failed ({what}): ' + ('the traceback above shows where' if _is_naive() else
+                                         'set MXNET_ENGINE_TYPE=NaiveEngine to see where')
+
+
+def _is_naive() -> bool:
+    """Return True if MXNet computes each operator at once, so that a traceback shows the faulty one."""
+    return os.environ.get('MXNET_ENGINE_TYPE') == 'NaiveEngine'

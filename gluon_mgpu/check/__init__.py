@@ -11,9 +11,10 @@ from ..base.checks import integer
 from ..devices import check_devices
 from ..mxnet_setup.compat import mx
 from ..parallel.workers import Workers
-from .comparison import compare, divides_by_own_rows, rounds
+from .comparison import compare, rounds, share_of_halves
 from .diagnosis import diagnose
-from .user_step import Training, prepare
+from .trials import prepare, semantics_of
+from .user_step import Training
 
 MAX_LINES = 8
 DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
@@ -61,7 +62,8 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         ``make(devices)`` returns what the step needs on these devices, new at each call: networks, Trainers, arrays
         with gradients, or lists, tuples, dicts or objects of these. With `workers`, ``make(devices, workers)``.
     train_batch : callable
-        ``train_batch(state, X, y, devices)`` takes a step with what `make` returned, on the whole batch.
+        ``train_batch(state, X, y, devices)`` takes a step with what `make` returned, on the whole batch. If both work
+        only without ``npx.set_np``, X and y are arrays of ``mx.nd``.
     batches : iterable of (X, y)
         Their rows are cut into batches of at most four rows per device.
     devices : list of mx.Context, optional
@@ -76,8 +78,18 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     job = workers or Workers()
     k = integer('the number of devices', len(devices) * job.size, 2)
     batches = _cut(batches, k)
-    several, (dropout, batch_norm) = prepare(
-        Training(make if workers else lambda devices, _: make(devices), train_batch, devices, job), batches[0])
+    training = Training(make if workers else lambda devices, _: make(devices), train_batch, devices, job)
+    names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
+             for rank in range(job.size) for device in devices]
+    try:
+        with semantics_of(training, batches[0]):
+            return _report(training, batches, names)
+    finally:
+        training.discard_errors()
+
+
+def _report(training: Training, batches: list, names: list) -> Report:
+    several, (dropout, batch_norm) = prepare(training, batches[0])
     found = shown = compare(several, batches)
     if not found.changed:
         raise ValueError(f'train_batch changes no parameter on one device in {len(found.batches)} batches: it must '
@@ -95,11 +107,9 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         notes.append(DROPOUT.format(dropout))
     if several.fixed_statistics:
         notes.append(BATCH_NORM.format(batch_norm))
-    if divides_by_own_rows(several, *batches[0]):
+    if share_of_halves(several, *batches[0]) == 0.5:
         notes.append(OWN_ROWS)
-    names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
-             for rank in range(job.size) for device in devices]
-    return Report(ok, f'{k} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
+    return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
                   f'{", ".join(str(len(y)) for _, y in found.batches)} rows',
                   [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
                   [] if ok else diagnose(several, batches, names), notes)

@@ -1,7 +1,7 @@
 """Compare a user's training step on several devices with the same step on one."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,7 +9,9 @@ import numpy
 
 from ..base.program import reason
 from ..mxnet_setup.compat import gluon
-from .user_step import Training, find
+from .contents import find
+from .trials import Crash, check_crash
+from .user_step import Training
 
 # Allowed differences, relative to what a parameter has changed. In float64, a Trainer still keeps the learning rate and
 # the divisor in float32. A step that cannot compute in float64 (None) may use bfloat16, where the sum of k rounded
@@ -29,7 +31,7 @@ class Comparison(NamedTuple):
     skipped: list  # notes on batches that the step cannot take
 
 
-def compare(several: Training, batches: Iterable, start: list | None = None) -> Comparison:
+def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
     """Train on the batches on one device and on all, from the values of `start`, until parameters differ.
 
     By default, each device starts with the values that `make` has given it, and one device with those of the first.
@@ -38,23 +40,24 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
     limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
     if start is not None:
         several.assign(start)
-    right = start = start or several.values()[0]
-    one.assign(start)
+    right = first = start or several.values()[0]
+    one.assign(first)
     done: list = []
-    skipped: list = []
-    for X, y in batches:
+    for i, (X, y) in enumerate(batches):
         try:
+            check_crash(several, X, y)
             replicas = several.step(X, y)  # 1. first, because this may raise an error
         except Exception as error:
             if not done or several.workers.size > 1:
                 raise
-            skipped.append(f'batches of {len(y)} rows are not checked, because the step raises {type(error).__name__} '
-                           f'({reason(error)})')
-            several.assign(right)  # the step may have updated some devices
-            continue
+            why = error if isinstance(error, Crash) else f'the step raises {type(error).__name__} ({reason(error)})'
+            # Start again without it, because it may have updated some devices
+            others = compare(several, [*batches[:i], *batches[i + 1:]], start)
+            note = f'batches of {len(y)} rows are not checked, because {why}'
+            return others._replace(skipped=[note, *others.skipped])
         done.append((X, y))
         before, right = right, one.step(X, y)[0]  # 2. only with batches that several devices can take
-        changes = largest(right, start)
+        changes = largest(right, first)
         changed = bool(changes.any())  # not if the step updates only after several batches
         # A parameter that hardly changes, such as a bias before batch norm, is measured against the others
         scales = numpy.maximum(changes, 0.01 * changes.max()) if changed else 1.0
@@ -65,8 +68,7 @@ def compare(several: Training, batches: Iterable, start: list | None = None) -> 
             break
         several.assign(right)  # 3. otherwise relu could turn a rounding error into a larger one
     names = [name for name, _ in one.params()[0]]
-    return Comparison(done, before, changed, [*zip(names, from_one, between)], numpy.flatnonzero(wrong).tolist(),
-                      skipped)
+    return Comparison(done, before, changed, [*zip(names, from_one, between)], numpy.flatnonzero(wrong).tolist(), [])
 
 
 def rounds(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> bool:
@@ -77,18 +79,19 @@ def rounds(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> bool:
     return bool(LIMIT['float64'] * change < difference < LIMIT[None] * change)
 
 
-def divides_by_own_rows(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> bool:
-    """Return whether an update is the mean of the updates by the two halves of its batch.
+def share_of_halves(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> float:
+    """Return how much the updates by the two halves of a batch each count in the update by the batch.
 
-    If it is divided by a fixed batch size, it is their sum; with clipping or Adam, it is neither.
+    If the step divides by the rows, it is 0.5; by a fixed batch size, 1; with clipping or Adam, there is no such
+    number, and the result is 0.
     """
     several, half = replace(several, plain_sgd=True), len(y) // 2
     try:
         whole, *halves = (after - before for before, after in (
             _step(several, X[rows], y[rows]) for rows in (slice(None), slice(half), slice(half, None))))
     except Exception:  # the step needs whole batches
-        return False
-    return bool(abs(whole - sum(halves) / 2).max() < LINEAR * abs(whole).max())
+        return 0
+    return next((share for share in (0.5, 1) if abs(whole - share * sum(halves)).max() < LINEAR * abs(whole).max()), 0)
 
 
 def _step(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:

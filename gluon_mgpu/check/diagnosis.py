@@ -1,43 +1,40 @@
-"""Find out what is wrong with a training step on several devices.
-
-The update of plain SGD is a sum of one contribution per row, and each row must count once. To measure the weight of a
-row in the update of each device, replace the row by another: the update changes by the weight times what the update of
-a single device changes.
-"""
+"""Find out what is wrong with a training step on several devices."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy
 
-from ..data.shards import shard_rows
-from .comparison import Comparison, compare, joined, largest
+from ..mxnet_setup.compat import gluon
+from .clipping import explain_scaling
+from .comparison import Comparison, compare, joined, largest, share_of_halves
+from .contents import NEW_TRAINER, find, older
 from .user_step import Training
+from .weights import RESIDUAL, after, explain, number, row_weights
 
-RESIDUAL = {'float64': 1e-4, None: 0.2}   # relative to what another row changes
 PRECISION = {'float64': 1e-3, None: 0.01}  # of a weight
+KEY_VALUE_STORE = "the Trainer's key-value store"
+LOCAL_UPDATES = ('make the Trainer with update_on_kvstore=False; with plain SGD, param.set_data() is enough',
+                 'With update_on_kvstore=False, k devices equal one.')
 
 
-def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[str]:
+def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[str]:
     """Return fault, remedy and evidence, one line each, for a step whose parameters differ from one device's."""
     start, *others = several.values()
     if any(largest(start, other).any() for other in others) and not compare(several, batches, start).wrong:
         return _lines('WRONG: the devices start with different parameters',
                       'draw the parameters once, and copy them to all devices',
                       'From the same parameters, k devices equal one.')
+    trainers = [trainer for _, trainer in find(several.state, gluon.Trainer)]
+    stale = next(filter(None, map(older, trainers)), None)
+    if stale:
+        return _lines(f'WRONG: {stale}', NEW_TRAINER, '')
     with_state, several = several, replace(several, plain_sgd=True)
     found = compare(several, batches, start)
     if not found.wrong:
-        found = compare(with_state, batches, start)
-        if not any(found.rows[i][2] for i in found.wrong):
-            return _lines('NOT CHECKED: the devices equal each other, and with plain SGD instead, they equal one: the '
-                          'optimizer enlarges rounding errors, as Adam does where gradients are 0',
-                          'check the step with SGD, or without casts, so that it can compute in float64', '')
-        return _lines('WRONG: the state of the optimizer differs',
-                      'update every device after every batch, including devices without rows',
-                      'With plain SGD instead, k devices equal one.')
+        return _optimizer(with_state, compare(with_state, batches, start), start)
     n = len(found.batches[-1][1])
     where = (f'WRONG in {len(found.wrong)} of {len(found.rows)} parameters after batch {len(found.batches)}, of {n} '
              f'{"row" if n == 1 else "rows"}')
@@ -50,14 +47,36 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
                       'set the gradients of devices without rows to zero before the sum: param.grad[:] = 0, or '
                       "net.collect_params().zero_grad() before backward(); with grad_req 'add', those of all devices",
                       'If all gradients are set to zero before each step, this does not happen.')
+    if trainers and _is_right_with_local_updates(several, found, start):
+        return _lines(f'{where}: {KEY_VALUE_STORE} updates its own copy of the parameters, and undoes what the step '
+                      'writes into them', *LOCAL_UPDATES)
     if _is_right_alone(several, found):
         return _lines(f'{where}: what the step keeps from the batches before, such as momentum, differs between '
                       'devices', 'keep it on every device, and update it after every batch, including devices without '
                       'rows', 'Without the batches before, from the same parameters, this does not happen.')
-    weights, same = _row_weights(several, found), partial(numpy.allclose, rtol=0, atol=PRECISION[several.dtype])
+    return _batch(several, found, where, devices)
+
+
+def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
+    """Return the lines for a step that is right with plain SGD instead of its optimizer."""
+    if _is_right_with_local_updates(several, found, start):
+        return _lines(f'WRONG: {KEY_VALUE_STORE} loses the state of the optimizer, as with param.set_data()',
+                      *LOCAL_UPDATES)
+    if not any(found.rows[i][2] for i in found.wrong):
+        return _lines('NOT CHECKED: the devices equal each other, and with plain SGD instead, they equal one: the '
+                      'optimizer enlarges rounding errors, as Adam does where gradients are 0',
+                      'check the step with SGD, or without casts, so that it can compute in float64', '')
+    return _lines('WRONG: the state of the optimizer differs',
+                  'update every device after every batch, including devices without rows',
+                  'With plain SGD instead, k devices equal one.')
+
+
+def _batch(several: Training, found: Comparison, where: str, devices: list[str]) -> list[str]:
+    """Return the lines for a step whose last batch alone is wrong."""
+    weights, same = row_weights(several, found), partial(numpy.allclose, rtol=0, atol=PRECISION[several.dtype])
     if weights is not None:
-        fault, remedy = _explain(weights, devices, same)
-        table = [f'{device}: {", ".join(map(_number, row))}' for device, row in zip(devices, weights)]
+        fault, remedy = explain(weights, devices, same, clipped=not share_of_halves(several, *found.batches[-1]))
+        table = [f'{device}: {", ".join(map(number, row))}' for device, row in zip(devices, weights)]
         return _lines(f'{where}: {fault}', remedy, 'Weight of each row in the update of each device; 1 is right:',
                       *table)
     if _is_random(several, found):
@@ -65,12 +84,24 @@ def diagnose(several: Training, batches: Iterable, devices: list[str]) -> list[s
                       'one; or it keeps values that make does not return',
                       'for the check, leave random numbers out, or draw them for the whole batch before it is split',
                       'Repeated with another seed, one device computes something else as well.')
+    scaling = explain_scaling(several, found)
+    if scaling:
+        return _lines(f'{where}: {scaling[0]}', scaling[1], '')
     return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may be clipped, rows '
             'may influence each other, labels may belong to other rows, or the optimizer is not SGD.']
 
 
 def _lines(fault: str, remedy: str, *evidence: str) -> list[str]:
     return [f'{fault}.', f'Do: {remedy}.', '', *evidence]
+
+
+def _is_right_with_local_updates(several: Training, found: Comparison, start: list) -> bool:
+    """Return whether the batches are right if Trainers update on each device; some Trainers cannot."""
+    try:
+        again = compare(replace(several, local_updates=True), found.batches, start)
+    except Exception:
+        return False
+    return not again.wrong and not again.skipped
 
 
 def _is_right_alone(several: Training, found: Comparison) -> bool:
@@ -85,69 +116,5 @@ def _is_right_alone(several: Training, found: Comparison) -> bool:
 def _is_random(several: Training, found: Comparison) -> bool:
     """Return whether the last batch changes the parameters on one device otherwise with another seed."""
     one, before = several.on_one_device(), joined(found.before[i] for i in found.wrong)
-    [first], [second] = (_after(replace(one, seed=seed), found, found.batches[-1]) for seed in (0, 1))
+    [first], [second] = (after(replace(one, seed=seed), found, found.batches[-1]) for seed in (0, 1))
     return bool(abs(first - second).max() > RESIDUAL['float64'] * abs(first - before).max())
-
-
-def _after(training: Training, found: Comparison, batch: Sequence) -> numpy.ndarray:
-    """Return the parameters that are wrong, joined, on each device, after a step from the values before the last one.
-
-    The batches before come first, because a step may update only after several.
-    """
-    training = replace(training)
-    for each in [*found.batches[:-1], batch]:
-        training.assign(found.before)
-        values = training.step(*each)
-    return numpy.stack([joined(arrays[i] for i in found.wrong) for arrays in values])
-
-
-def _row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
-    """Return the weight of each row in the update of each device; None if no weights explain the updates."""
-    one, first, last, weights = several.on_one_device(), found.batches[0], found.batches[-1], []
-    [right_before], before = _after(one, found, last), _after(several, found, last)
-    for i in range(len(last[1])):
-        j = next((j for j in range(len(first[1])) if any(numpy.any(a[i] != b[j]) for a, b in zip(last, first))), None)
-        if j is None:  # all rows are equal
-            return None
-        replaced = [numpy.concatenate([a[:i], b[j:j + 1], a[i + 1:]]) for a, b in zip(last, first)]
-        right, changes = _after(one, found, replaced)[0] - right_before, _after(several, found, replaced) - before
-        weights.append(changes @ right / (right @ right or 1))
-        rest = changes - numpy.outer(weights[-1], right)
-        if not numpy.linalg.norm(rest) < RESIDUAL[several.dtype] * numpy.linalg.norm(right):
-            return None
-    return numpy.stack(weights, axis=1)
-
-
-def _explain(weights: numpy.ndarray, devices: list[str], same: Callable) -> tuple[str, str]:
-    """Return fault and remedy for the weights of the rows in the update of each device."""
-    n, first, ratio = weights.shape[1], weights[0], weights[0, 0]
-    shards = [shard_rows(n, i, len(devices)) for i in range(min(n, len(devices)))]
-    if same(weights, 1):
-        return ('each row counts once, to three digits, but something else differs',
-                'add weight decay, or a term of the loss without rows, once in each step and equally on all devices')
-    if same(weights, weights[:, :1]) and (same(ratio, 0) or not same(weights, ratio)):
-        faults = [f'leaves out {device}' if same(row, 0) else f'counts {_number(row[0])} times on {device}'
-                  for device, row in zip(devices, weights) if not same(row, 1)]
-        return (f'the update {", ".join(faults)}', 'update all devices, with the same learning rate; '
-                'ignore_stale_grad=True skips devices without rows')
-    if not same(weights, first):
-        alone = [device for device, row, shard in zip(devices, weights, shards) if same(numpy.delete(row, shard), 0)]
-        return (f'the sum of the gradients does not reach {", ".join(alone) or "all devices"}',
-                'sum the gradients over the devices, and write the sum into their arrays: total.copyto(data[i]), not '
-                "data[i] = total; a Trainer needs kvstore='device', not None")
-    counts = {f'row {i + 1}': weight for i, weight in enumerate(first)}
-    if all(same(first[shard], first[shard.start]) for shard in shards):
-        counts = {f'the gradient of {device}': first[shard.start] for device, shard in zip(devices, shards)}
-    fault = ', '.join(f'{unit} counts {_number(weight)} times' for unit, weight in counts.items()
-                      if not same(weight, 1))
-    if same(first, ratio):
-        fault = f'the update is {_number(ratio)} times that of one device: {n} rows are divided by {n / ratio:.4g}'
-    elif same([first[shard].sum() for shard in shards], first[shards[0]].sum()):
-        fault = 'each device has the same weight whatever its rows, a mean of means'
-    return fault, ('use all rows; sum the losses on each device and the gradients over all devices, without means; '
-                   'divide once, by the rows of the whole batch or by the batch size')
-
-
-def _number(weight: float) -> str:
-    """0.99999 -> '1', 1.01234 -> '1.012', 1/3 -> '0.333'"""
-    return f'{round(weight, 3) + 0.0:.4g}'

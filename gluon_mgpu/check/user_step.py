@@ -1,25 +1,23 @@
-"""A user's training step, and the parameters in what it needs."""
+"""A user's training step, with what the check changes in it."""
 from __future__ import annotations
 
 import gc
 import random
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
-from operator import is_
 from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import assign, children, gluon, mx, np
-from ..networks.hybridize import unwrapped
+from ..base.program import clear_engine_errors
+from ..mxnet_setup.compat import assign, gluon, mx, np, npx
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, seed_all
+from ..training.parameters import seed_all
+from .contents import NEW_TRAINER, cast, find, older
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
-BLOCK_ATTRIBUTES = vars(gluon.HybridBlock()).keys()  # Gluon's own, of every block
 
 
 @dataclass
@@ -33,6 +31,7 @@ class Training:
     dtype: str | None = None        # None: as `make` returns the parameters
     shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
     plain_sgd: bool = False         # instead of a Trainer's optimizer
+    local_updates: bool = False     # by a Trainer on each device, instead of in its key-value store
     fixed_statistics: bool = False  # of batch norm
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
@@ -45,6 +44,7 @@ class Training:
     def state(self) -> Any:
         """The result of `make`, changed as above."""
         gc.collect()  # frees earlier networks, because Gluon's blocks are in reference cycles
+        self.discard_errors()
         _seed(0)
         state = self.make(self.devices, self.workers)
         for (_, param), shape in zip(find(state, gluon.Parameter), cycle(self.shapes)):
@@ -56,10 +56,23 @@ class Training:
                 value._rate = 0
             elif isinstance(value, BatchNorm) and self.fixed_statistics:
                 value._kwargs['use_global_stats'] = True
-            elif isinstance(value, gluon.Trainer) and self.plain_sgd:
-                value._init_optimizer('sgd', {'learning_rate': 0.1})
-            _cast(value, self.dtype)
+            elif isinstance(value, gluon.Trainer):
+                self._change_trainer(value)
+            cast(value, self.dtype)
         return state
+
+    def _change_trainer(self, trainer: gluon.Trainer) -> None:
+        if older(trainer) and trainer._kvstore:
+            raise ValueError(f'{older(trainer)}, on which MXNet crashes: {NEW_TRAINER}')
+        if self.plain_sgd:
+            trainer._init_optimizer('sgd', {'learning_rate': 0.1})
+        if self.local_updates:
+            trainer._kvstore_params['update_on_kvstore'] = False
+
+    def discard_errors(self) -> None:
+        """Discard the errors of earlier steps, which MXNet keeps; in a job, this could mean waiting for a worker."""
+        if self.workers.size == 1:
+            clear_engine_errors()
 
     def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
@@ -68,9 +81,18 @@ class Training:
             for _, array in chain(*self.params()):
                 array.grad[()] = 0
         _seed(self.seed)
-        X, y = (np.array(a, dtype=(a.dtype.kind == 'f' and self.dtype) or a.dtype) for a in (X, y))
-        self.train_batch(state, X, y, self.devices)
+        self.train_batch(state, self._array(X), self._array(y), self.devices)
+        npx.waitall()  # raises errors that the parameters do not show
         return self.values()
+
+    def _array(self, data: numpy.ndarray) -> Any:
+        dtype: Any = data.dtype
+        if dtype.kind == 'f' and self.dtype:
+            dtype = self.dtype
+        elif dtype == 'float64' and not any(part.dtype in ('float64', numpy.float64) for _, part in find(
+                self.state, (gluon.Parameter, mx.nd.NDArray))):
+            dtype = 'float32'  # NumPy's default would fail on parameters with MXNet's
+        return (np if npx.is_np_array() else mx.nd).array(data, dtype=dtype)
 
     def values(self) -> list:
         """Return the values of the parameters on each device of all workers; blocks."""
@@ -105,75 +127,6 @@ class Training:
     def gluon_params(self) -> list:
         """Return Gluon's parameters."""
         return [param for _, param in find(self.state, gluon.Parameter)]
-
-
-def prepare(several: Training, batch: tuple) -> tuple[Training, list[str]]:
-    """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it.
-
-    MXNet 1.9's recurrent layers of several layers cannot: their gradients in float64 are wrong. Also returns the names
-    of the layers with dropout, and of those with batch norm.
-    """
-    one = several.on_one_device()
-    if any(param._deferred_init for param in one.gluon_params()):
-        one.step(*batch)
-    several = replace(several, shapes=tuple(param.shape for param in one.gluon_params()))
-    layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
-    recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
-    trial = replace(several, dtype=None if recurrent else 'float64')
-    again = trial.on_one_device()
-    if any(map(is_, one.gluon_params(), again.gluon_params())):
-        raise ValueError('make returns the same network at each call: create a new one in it')
-    try:
-        again.step(*batch)  # first, because errors of several devices are not all raised at once
-        trial.step(*batch)
-    except Exception:  # the step cannot compute in float64, or not at all
-        return several, layers
-    return replace(trial), layers  # without the state, to free its memory
-
-
-def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) once for each value of a kind in networks, Trainers, lists, tuples, dicts and objects."""
-    value, seen = unwrapped(value), set() if seen is None else seen
-    if id(value) in seen or isinstance(value, (type, types.ModuleType)):
-        return
-    seen.add(id(value))
-    if isinstance(value, kind):
-        yield name, value
-    if isinstance(value, gluon.Block):
-        own = {key: part for key, part in vars(value).items() if key not in BLOCK_ATTRIBUTES}
-        inside = [(f'{name}.{key}'.strip('.'), part)
-                  for key, part in {**by_name(value), **children(value), **own}.items()]
-    elif isinstance(value, gluon.Parameter):
-        inside = [(name, array) for array in value._data or ()]
-    elif isinstance(value, gluon.Trainer):
-        inside = [(param.name, param) for param in value._params]
-    else:
-        items = value if isinstance(value, (list, tuple, dict)) else getattr(value, '__dict__', {})
-        inside = [('', item) for item in (items.values() if isinstance(items, dict) else items)]
-    for name, part in inside:
-        yield from find(part, kind, name, seen)
-
-
-def _cast(value: Any, dtype: str | None) -> None:
-    """Change the dtype of parameters and arrays in place, and discard graphs that `make` has traced.
-
-    Gradients are written or added as before. If `dtype` is None, all dtypes stay.
-    """
-    if isinstance(value, gluon.HybridBlock):
-        value._clear_cached_op()
-    if isinstance(value, gluon.Parameter):
-        value.cast(dtype or value.dtype)  # into new arrays, so that `hybridized` traces its network again
-    elif dtype is None:
-        pass
-    elif isinstance(value, gluon.Block):
-        value.cast(dtype)
-    elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
-        copy = value.astype(dtype)
-        if value.grad is not None:
-            value.grad[()] = 1
-            value.backward()
-            copy.attach_grad('add' if value.grad.max() > 1 else 'write')  # MXNet has no function for this
-        value.handle, copy.handle = copy.handle, value.handle
 
 
 def _seed(seed: int) -> None:

@@ -130,7 +130,8 @@ class CheckpointCallback(Callback):
             last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
             self.problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
             if self.require:
-                raise JobError(self.problem) from None
+                line, self.problem = self.problem, ''  # `train_end` need not repeat it
+                raise JobError(line) from None
 
     def _write(self, snapshot: Snapshot, metadata: dict) -> None:
         """Write a checkpoint and remove old ones."""

@@ -87,6 +87,9 @@ def this_process() -> dict[str, object]:
 def _holder(folder: Path) -> str:
     try:
         process = json.loads((folder / 'config.json').read_text())['process']
+        with contextlib.suppress(PermissionError):  # it runs for another user
+            if process['host'] == platform.node():
+                os.kill(process['pid'], 0)  # sends nothing; raises ProcessLookupError if it has ended
         return f'the run of process {process["pid"]} on {process["host"]} since {process["since"]}'
-    except (OSError, ValueError, KeyError, TypeError):  # it has only just started
+    except (OSError, ValueError, KeyError, TypeError):  # one that has only just started, or resumes the run named there
         return 'another run'

@@ -23,7 +23,8 @@ DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
 
 def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
               train_size: int | None = None, seed: int = 0, log: Callable[[str], None] = print,
-              progress: bool = True, shard: tuple[int, int] = (0, 1)) -> tuple[BatchIterator, BatchIterator]:
+              progress: bool = True, shard: tuple[int, int] = (0, 1),
+              test_size: int | None = None) -> tuple[BatchIterator, BatchIterator]:
     """Return iterators over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
 
     Raises ValueError for an argument out of range, a damaged file or (`DownloadError`) an unavailable dataset.
@@ -36,8 +37,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     data_dir : path, optional
         A folder that contains ``fashion-mnist/`` and ``mnist/``, or is one of them; only this folder is searched. By
         default the environment variable GLUON_MGPU_DATA; if that is not set, the cache folder, with downloads.
-    train_size : int, optional
-        Use only the first `train_size` training rows.
+    train_size, test_size : int, optional
+        Use only the first training or test rows.
     log : callable
         Gets one line if 'auto' chooses glyphs, with the reason.
     progress : bool
@@ -47,11 +48,18 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     """
     from .batches import BatchIterator
     name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
-    if train_size is not None:
-        train_size = integer('train_size', train_size, minimum=1, maximum=len(images))
-        images, labels = images[:train_size].copy(), labels[:train_size].copy()  # frees the other rows
+    images, labels = _first('train_size', train_size, images, labels)
+    test_images, test_labels = _first('test_size', test_size, test_images, test_labels)
     train_iter = BatchIterator(images, labels, batch_size, name, shuffle=True, seed=seed, shard=shard)
     return train_iter, BatchIterator(test_images, test_labels, batch_size, name, shard=shard)
+
+
+def _first(name: str, size: int | None, images, labels) -> tuple:
+    """Return the first rows of a dataset, or all if `size` is None."""
+    if size is None:
+        return images, labels
+    size = integer(name, size, minimum=1, maximum=len(images))
+    return images[:size].copy(), labels[:size].copy()  # frees the other rows
 
 
 def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple[BatchIterator, BatchIterator]:

@@ -123,12 +123,15 @@ def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
 
 
 def _check_batch(name: str, batch: Any) -> None:
-    """Raise ValueError if an element of a list of batches is not (X, y)."""
+    """Raise ValueError if an element of a list of batches is not (X, y), or if test labels are probabilities."""
     is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2
     if not is_pair or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) for array in batch):
         found = ', '.join(type(array).__name__ for array in batch) if isinstance(batch, (list, tuple)) else ''
         raise ValueError(f'the {name} data has a {type(batch).__name__} ({found}): each batch must be a pair (X, y) of '
                          'arrays')
+    if name == 'test' and batch[1].size != len(batch[1]):  # in training, labels may be probabilities
+        raise ValueError(f'the test labels have the shape {batch[1].shape}: must be class numbers (n,), with which '
+                         'predictions are compared')
 
 
 def _batch_size(batches: Any) -> int | None:

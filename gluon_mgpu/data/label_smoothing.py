@@ -33,8 +33,11 @@ class SmoothedLabels:
             if self._num_classes is None:
                 raise ValueError(f'label_smoothing {self._epsilon}: the outputs of net are unknown; initialize it and '
                                  'call it with one batch before training')
+            if y.size != len(y):
+                raise ValueError(f'label_smoothing {self._epsilon}: labels {y.shape} must be class numbers (n,)')
+            y = np.array(y).reshape(-1)
             # A worker may have no rows
-            chosen = npx.one_hot(np.array(y), self._num_classes) if len(y) else np.zeros((0, self._num_classes))
+            chosen = npx.one_hot(y, self._num_classes) if len(y) else np.zeros((0, self._num_classes))
             yield X, (1 - self._epsilon) * chosen + self._epsilon / self._num_classes
 
     def __getattr__(self, name: str) -> Any:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from ..base.checks import integer
@@ -87,10 +87,9 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
     MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later. More CPU contexts than
     cores are allowed.
     """
-    try:
-        devices = list(devices)
-    except TypeError:
-        raise ValueError(f'{devices!r} is not a list of devices: write [mx.cpu(0), mx.cpu(1)]') from None
+    if not isinstance(devices, Iterable) or isinstance(devices, (Set, Mapping)):  # those have no definite order
+        raise ValueError(f'{devices!r} is not a list of devices: write [mx.cpu(0), mx.cpu(1)]')
+    devices = list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")
     for n, device in enumerate(devices):

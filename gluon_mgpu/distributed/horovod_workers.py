@@ -24,7 +24,7 @@ from ..mxnet_setup.installation import how_to_get_horovod
 from ..networks.tracing import leaves, refill
 from ..parallel.workers import Workers
 from . import launchers
-from .watch import BEAT, Watchdog
+from .watch import BEAT, Watchdog, silence
 
 # Horovod identifies operations by their names and caches metadata for each name, so a few names are used in turn. Two
 # pending operations must not have the same name; see `HorovodWorkers.allreduce`
@@ -70,6 +70,7 @@ class HorovodWorkers(Workers):
                              'training, or start the job again')
         try:
             check_horovod()
+            silence()  # an error after the workers are connected would look like one of Horovod on the others
             launchers.rendezvous(info)
         except ValueError as error:
             raise ValueError(f'worker {info.rank} ({host}): {error}' if info.size > 1 else str(error)) from None

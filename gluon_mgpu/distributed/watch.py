@@ -26,6 +26,14 @@ TOKEN_BYTES = 16
 ALIVE, LEAVE, FAILED, END = b'.', b'l', b'f', b'e'
 
 
+def silence() -> float:
+    """Return GLUON_MGPU_WORKER_TIMEOUT, by default `SILENCE`; raise ValueError if it is not a valid time."""
+    seconds = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
+    if seconds < 4 * BEAT:
+        raise ValueError(f'GLUON_MGPU_WORKER_TIMEOUT {seconds:g}: must be at least {4 * BEAT:g} seconds')
+    return seconds
+
+
 class Watchdog:
     """Thread that watches the other workers until `leave` is called.
 
@@ -36,9 +44,7 @@ class Watchdog:
     def __init__(self, rank: int, allgather: Callable[[Any], list], address: str, name: str,
                  report: Callable[[str], None]):
         self.rank, self.report = rank, report
-        self.silence = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
-        if self.silence < 4 * BEAT:
-            raise ValueError(f'GLUON_MGPU_WORKER_TIMEOUT {self.silence:g}: must be at least {4 * BEAT:g} seconds')
+        self.silence = silence()
         listener = socket.create_server((address, 0)) if rank == 0 else None
         token = secrets.token_bytes(TOKEN_BYTES)
         places, tokens, self.names = zip(*allgather((listener and listener.getsockname(), token, name)))

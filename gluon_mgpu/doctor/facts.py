@@ -26,7 +26,9 @@ ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|DNNL|ONEDNN|MALLOC|CUDA)_\w+|
 
 def look() -> dict[str, Any]:
     """Collect all facts that do not need MXNet, by topic."""
-    prepared, found = runtime.prepare(), versions()
+    prepared, found, data = runtime.prepare(), versions(), _data()
+    # A folder of the user is not written, and the files in the cache are not downloaded again
+    downloads = data['folder'] is None and not data['error']
     return {
         'gluon_mgpu': found['gluon_mgpu'],
         'python': {'version': found['python'], 'executable': sys.executable,
@@ -38,8 +40,8 @@ def look() -> dict[str, Any]:
                   'amx_obstacle': instructions.amx_obstacle(), 'avx2': instructions.has_avx2()},
         'engine': _engine(prepared),
         'horovod': {'installed': _folder('horovod') is not None},
-        'data': _data(),
-        'disks': {'cache': _disk(cache_dir), 'runs': _disk(lambda: Path.cwd() / 'runs')},
+        'data': data,
+        'disks': {**({'cache': _disk(cache_dir)} if downloads else {}), 'runs': _disk(lambda: Path.cwd() / 'runs')},
     }
 
 

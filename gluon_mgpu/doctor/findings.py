@@ -118,17 +118,17 @@ def _gpus(facts: dict) -> Iterator[Finding]:
 
 
 def _disks(facts: dict) -> Iterator[Finding]:
-    runs, cache = facts['disks']['runs'], facts['disks']['cache']
+    runs, cache = facts['disks']['runs'], facts['disks'].get('cache')  # None if nothing is downloaded
     if not runs['folder']:
         yield Finding('fault', 'the current folder has been deleted', 'change to a folder that exists')
     elif runs['error']:
         yield Finding('fault', f'{runs["folder"]} cannot be written: {runs["error"]}',
                       'free some space, remove what is in the way, or name another folder with --out-dir')
-    if cache['error']:
+    if cache and cache['error']:
         yield Finding('warning', f'{cache["folder"] or "a folder"} for downloaded data cannot be written: '
                       f'{cache["error"]}', 'set XDG_CACHE_HOME to a writable folder')
     for name, disk in (('runs', runs), ('data', cache)):
-        if not disk['error'] and disk['free'] < LITTLE_SPACE:
+        if disk and not disk['error'] and disk['free'] < LITTLE_SPACE:
             yield Finding('warning', f'only {disk["free"] / 2**20:.0f} MB are free for {name} in {disk["folder"]}',
                           f'free {LITTLE_SPACE >> 20} MB; checkpoints of ResNet-18 take 45 MB each')
 

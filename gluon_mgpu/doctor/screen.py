@@ -87,6 +87,7 @@ def _engine(engine: dict) -> Iterator[str]:
 
 
 def _disk(disks: dict) -> str:
+    named = {'data': disks.get('cache'), 'runs': disks['runs']}
     return ', '.join(f'no place for {use}' if disk['error'] else
                      f'{disk["free"] / 2**30:.0f} GiB free for {use} in {disk["folder"]}'
-                     for use, disk in (('data', disks['cache']), ('runs', disks['runs'])))
+                     for use, disk in named.items() if disk)

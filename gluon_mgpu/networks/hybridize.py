@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon, npx
-from .static import TracedGraph
+from .static import _TracedGraph
 from .tracing import leaves, structure, trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
@@ -49,11 +49,11 @@ def hybridized(network: Callable) -> Callable:
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    graphs: dict[tuple, TracedGraph] = {}
+    graphs: dict[tuple, _TracedGraph] = {}
 
     @functools.wraps(network)
     def fast(*args):
-        graph = _graph_for(args, graphs, lambda: TracedGraph(*trace_function(network, args)))
+        graph = _graph_for(args, graphs, lambda: _TracedGraph(*trace_function(network, args)))
         if not graph.is_static:
             return network(*args)
         arrays = leaves(args)
@@ -78,7 +78,7 @@ class HybridizedBlock:
     def __init__(self, block: gluon.HybridBlock, used_once: bool = False):
         self.block, self._used_once = block, used_once
         self._statistics_may_change = False
-        self._graphs: dict[tuple, TracedGraph] = {}
+        self._graphs: dict[tuple, _TracedGraph] = {}
 
     def collect_params(self, *args):
         """Return the parameters of the block, like ``block.collect_params``."""
@@ -102,13 +102,13 @@ class HybridizedBlock:
             return self(*args)
         return graph.arranged(graph.operator(args)(*args, *arrays))
 
-    def _trace(self, args) -> TracedGraph:
+    def _trace(self, args) -> _TracedGraph:
         symbol, names, lists = trace_block(self.block, args)
         params = {p.var().name: p for p in self.block.collect_params().values()}
         used = {name: params[name] for name in symbol.list_inputs() if name in params}
-        return TracedGraph(symbol, names, lists, used, self._used_once)
+        return _TracedGraph(symbol, names, lists, used, self._used_once)
 
-    def _wait_for_statistics(self, graph: TracedGraph) -> None:
+    def _wait_for_statistics(self, graph: _TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""
         if autograd.is_recording():
             self._statistics_may_change = graph.has_statistics
@@ -117,7 +117,7 @@ class HybridizedBlock:
             self._statistics_may_change = False
 
 
-def _graph_for(args: tuple, graphs: dict[tuple, TracedGraph], trace: Callable[[], TracedGraph]) -> TracedGraph:
+def _graph_for(args: tuple, graphs: dict[tuple, _TracedGraph], trace: Callable[[], _TracedGraph]) -> _TracedGraph:
     """Return the graph for arguments in such lists and the present mode of autograd; trace it if it is missing."""
     key = autograd.is_recording(), autograd.is_training(), structure(args)
     graph = graphs.get(key)

@@ -34,7 +34,7 @@ OPERATORS = """
 TESTED = frozenset(OPERATORS.split())
 
 
-class TracedGraph:
+class _TracedGraph:
     """The graph of a network in one mode, and its `MAX_OPERATORS` operators that were used last.
 
     `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its

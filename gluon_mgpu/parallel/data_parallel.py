@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..base.checks import positive
 from ..mxnet_setup.compat import gluon
 from ..networks.hybridize import HybridizedBlock
 from .devices import as_devices
@@ -21,9 +22,36 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
     penalty on the weights. Then gradients are written without a copy. (Otherwise use `hybridized`.) The Trainer sums
     all gradients of a device as one array; with several workers in `Devices`, it also sums over these.
 
+    Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
+    of the mean loss over all rows. In each `step`, a larger gradient is scaled down to it, in place.
+
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
+    optimizer_params = dict(optimizer_params)
+    clip_norm = optimizer_params.pop('clip_norm', None)
     workers = as_devices(devices).workers
     fast = SyncBatchNorm(net, workers) if sync_batch_norm else HybridizedBlock(net, used_once=True)
     # `trainable` leaves out batch norm's statistics: at its first step, a Trainer would copy the first device's to all
-    return fast, workers.trainer(trainable(net), optimizer, optimizer_params, move_gradients=fast)
+    trainer = workers.trainer(trainable(net), optimizer, optimizer_params, move_gradients=fast)
+    if clip_norm is not None:
+        _clip_after_allreduce(trainer, positive('clip_norm', clip_norm))
+    return fast, trainer
+
+
+def _clip_after_allreduce(trainer: gluon.Trainer, max_norm: float) -> None:
+    """Let a Trainer, also Horovod's, scale the summed gradients, which are equal on all devices, before it updates.
+
+    If each device clipped its own gradients before the sum, the result would depend on the number of devices.
+    """
+    allreduce = trainer._allreduce_grads
+
+    def allreduce_and_clip() -> None:
+        allreduce()
+        for gradients in zip(*(param.list_grad() for param in trainer._params if param.grad_req != 'null')):
+            # norm of the mean gradient, whose divisor `step` has just given to the optimizer
+            norm = trainer._optimizer.rescale_grad * sum((g ** 2).sum() for g in gradients) ** 0.5
+            # g <- g min(1, max_norm / norm)
+            scale = (max_norm / norm).clip(0, 1)  # a method that arrays of mx.nd have as well
+            for g in gradients:
+                g *= scale
+    trainer._allreduce_grads = allreduce_and_clip

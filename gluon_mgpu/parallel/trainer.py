@@ -67,7 +67,10 @@ class Trainer(gluon.Trainer):
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
 
     def load_states(self, fname: str) -> None:
-        """Load what `save_states` has written, possibly on other devices, as ``gluon.Trainer``; blocks."""
+        """Load what `save_states` has written, possibly on other devices, as ``gluon.Trainer``; blocks.
+
+        The file is a pickle, which can run any code; those of `checkpoints` cannot.
+        """
         super().load_states(fname)
         # The optimizer counts updates for each device. It would begin at 0 on devices that the file does not know
         optimizer = self._optimizer

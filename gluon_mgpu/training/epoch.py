@@ -29,7 +29,7 @@ class DivergenceError(JobError, ValueError):
         super().__init__(line, BAD_INPUT, on_all_ranks=True)
 
 
-class CurrentEpoch:
+class _CurrentEpoch:
     """The epoch that a run is in, possibly continued after an interruption, or not begun yet.
 
     Its `number` is from 1. `num_batches` of `length`, 0 if unknown, were queued, also before the interruption, in which

@@ -19,10 +19,12 @@ from ..base.program import Stopped
 from ..base.progress import Progress
 from ..parallel.workers import Workers
 from .callback import Callback, callback_list
-from .epoch import CurrentEpoch, DivergenceError, check_num_epochs
+from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
 from .history import Epoch, summary, write_history
 from .parameters import first_non_finite, seed_all
 from .schedules import rates
+
+GROWTH = 10  # of the loss, from the first to the last epoch, at which a run warns
 
 
 class Run:
@@ -68,7 +70,7 @@ class Run:
         self._seed: int | None = None
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
-        self._epoch = CurrentEpoch(1, self.workers, self._progress)
+        self._epoch = _CurrentEpoch(1, self.workers, self._progress)
         self._folder = None if folder is None else SameFolder(folder)
         self._closed, self._broadcast_pending = False, self.workers.size > 1
 
@@ -105,6 +107,9 @@ class Run:
                 yield epoch
                 if len(self.history) != epoch:
                     raise ValueError(f'epoch {epoch} was not ended: call end_epoch(test_acc) after its batches')
+            first, last = self.history[0].loss, self.history[-1].loss
+            if last > GROWTH * max(first, 1):  # a small loss may fluctuate
+                self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
         finally:
             self.close()
 
@@ -172,7 +177,7 @@ class Run:
         """
         result, evaluation = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time()
         self.history.append(result)
-        self._epoch = CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
+        self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
         self._decide_whether_complete()
         self._write_history()
         self._progress.close()
@@ -195,7 +200,7 @@ class Run:
             self.history = [Epoch(*epoch) for epoch in state['history']]
             self.num_steps = state['num_steps']
             position = {name: state[name] for name in self._epoch.state()}
-            self._epoch = CurrentEpoch(len(self.history) + 1, self.workers, self._progress, **position)
+            self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, **position)
         except (KeyError, TypeError) as error:
             raise ValueError(f'not a state returned by Run.state() ({error})') from None
 

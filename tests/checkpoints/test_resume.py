@@ -1,4 +1,5 @@
 """A run resumed from a checkpoint gives exactly the same results as an uninterrupted one."""
+import contextlib
 import json
 import re
 import shutil
@@ -97,6 +98,20 @@ def test_resume_after_an_epoch(chapter, devices, data, tmp_path):
     train(chapter, devices, few, tmp_path / 'first', every=None, num_epochs=1)
     assert train(chapter, devices, few, tmp_path / 'second', every=None,
                  resume=checkpoint_after(2, tmp_path / 'first')) == whole
+
+
+@pytest.mark.parametrize('settings', [{'optimizer': 'nag', 'momentum': 0.9}, {'optimizer': 'adam'}, {'clip_norm': 0.1}])
+def test_other_optimizers_resume_within_an_epoch(settings, devices, data, tmp_path, keep_all):
+    def net():
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
+        return net
+
+    plain = train(concise, devices, data, tmp_path / 'plain', net=net())
+    whole = train(concise, devices, data, tmp_path / 'whole', net=net(), **settings)
+    assert whole != plain
+    assert train(concise, devices, data, tmp_path / 'resumed', net=net(),
+                 resume=checkpoint_after(3, tmp_path / 'whole'), **settings) == whole
 
 
 def test_a_network_with_dropout_resumes_after_an_epoch(devices, data, tmp_path):
@@ -379,6 +394,22 @@ def test_switches_can_be_switched_off(program):
     assert config['resumed'][0]['changed'] == {'num_epochs': [1, 2], 'require_checkpoint': [True, False]}
 
 
+def test_values_can_be_removed(program, tmp_path):
+    given = {'patience': 9, 'shares': '3,1', 'export': str(tmp_path / 'a.onnx'), 'checkpoint_every': 3,
+             'allreduce': 'ring', 'data_dir': str(tmp_path / 'data')}
+    flags = {name: f'--{name.replace("_", "-")}' for name in given}
+    program.devices = program.devices[:2]
+    assert program.start('--num-epochs', 1, *(word for name in given for word in (flags[name], given[name])))[0] == 0
+    assert given.items() <= program.config().items()
+    (tmp_path / 'a.onnx').unlink()
+    words = [word for name in given if name != 'data_dir' for word in (flags[name], 'none')]
+    assert program('--resume', program.out, '--num-epochs', 2, *words)[0] == 0 and not (tmp_path / 'a.onnx').exists()
+    config = program.config()
+    assert [name for name in given if config[name] is not None] == ['data_dir']
+    assert config['resumed'][0]['changed']['patience'] == [9, None] and len(config['devices']) == 2
+    assert 'the run to resume has 64' in error_of(program, '--resume', program.out, '--train-size', 'none')
+
+
 @pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'training'),
                                          ('t10k-labels-idx1-ubyte.gz', 'test')])
 def test_other_data_under_the_same_name_is_rejected(name, which, program, tmp_path):
@@ -435,6 +466,20 @@ def test_an_edited_configuration_is_rejected(change, program):
     except SystemExit as error:  # argparse
         assert error.code == 2
         assert len(program.capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_required_checkpoint_is_reported_once(program, full_disk):
+    class Full(Callback):
+        def epoch_trained(self, run):
+            disk.enter_context(full_disk())
+
+    with contextlib.ExitStack() as disk, pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.cli.Job._callbacks', lambda job: [Full()])
+        status, _, err = program.start('--require-checkpoint')
+    history, line = err.splitlines()
+    assert status == 1 and history.startswith(f'{program.out}/history.csv cannot be written')
+    assert line == (f'scratch: cannot write a checkpoint to {program.out} (No space left on device); there is no '
+                    'earlier one')
 
 
 def test_resume_auto_after_a_full_disk(program, full_disk):

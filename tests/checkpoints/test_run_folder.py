@@ -1,6 +1,9 @@
 """The folder of a run is new or empty, and only one program uses it."""
 import errno
 import json
+import os
+import platform
+import subprocess
 import threading
 from contextlib import ExitStack
 
@@ -8,7 +11,7 @@ import pytest
 
 from gluon_mgpu.checkpoints import run_folder as module
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
-from gluon_mgpu.checkpoints.run_folder import check_free, claim_folder, lock_folder, new_folder
+from gluon_mgpu.checkpoints.run_folder import check_free, claim_folder, lock_folder, new_folder, this_process
 from gluon_mgpu.training.run import Run
 
 
@@ -49,6 +52,23 @@ def test_a_path_that_is_not_a_folder_is_rejected(tmp_path):
     assert (tmp_path / 'file').read_text() == 'x'
     with pytest.raises((ValueError, OSError)):
         new_folder(tmp_path / 'broken', 'scratch')
+
+
+def test_the_message_names_a_process_that_runs(tmp_path):
+    """config.json names the first process of a run until the one that resumes it has loaded its data."""
+    ended = subprocess.Popen(['true'])
+    ended.wait()
+    running, first = this_process(), os.getppid()
+    elsewhere = {**running, 'pid': ended.pid, 'host': 'elsewhere'}  # unknown whether it runs
+    with ExitStack() as stack:
+        lock_folder(tmp_path, stack)
+        for process, name in ((running, f'process {os.getpid()} on {platform.node()} since {running["since"]}'),
+                              ({**running, 'pid': first}, f'process {first} on'),
+                              (elsewhere, f'process {ended.pid} on elsewhere'),
+                              ({**running, 'pid': ended.pid}, None)):
+            (tmp_path / 'config.json').write_text(json.dumps({'process': process}))
+            with pytest.raises(ValueError, match=f'in use by {f"the run of {name}" if name else "another run: "}'):
+                lock_folder(tmp_path, stack)
 
 
 def test_only_one_of_several_threads_gets_the_folder(tmp_path, monkeypatch):

@@ -390,6 +390,8 @@ def test_batch_size(data_dir, size):
 def test_train_size(data_dir, size):
     message = error_of('mnist', 32, data_dir=data_dir, train_size=size)
     assert message == f'train_size {size!r}: must be an integer from 1 to 100'
+    message = error_of('mnist', 32, data_dir=data_dir, test_size=size)
+    assert message.startswith(f'test_size {size!r}: must be an integer from 1 to ')
 
 
 def test_seed(data_dir):
@@ -485,6 +487,13 @@ def test_two_epochs_at_the_same_time():
     expected = labels(one), labels(one)
     pairs = list(zip(data_iter, data_iter))
     assert tuple([label for pair in pairs for label in pair[i][1].asnumpy()] for i in (0, 1)) == expected
+
+
+def test_test_size_takes_the_first_rows(data_dir):
+    (_, some), (_, every) = (load_data('mnist', 3, data_dir=data_dir, test_size=size) for size in (5, None))
+    assert [y.size for _, y in some] == [3, 2] and some.digest != every.digest
+    first = [numpy.concatenate([X.asnumpy() for X, _ in batches])[:5] for batches in (some, every)]
+    assert (first[0] == first[1]).all()
 
 
 def test_train_size_takes_the_first_rows(data_dir):
@@ -604,6 +613,14 @@ def test_batches_that_are_no_pairs_of_arrays(batch):
     for data in (([batch], []), ([], [batch])):
         with pytest.raises(ValueError, match=r'data has a \w+ \(.*\): each batch must be a pair \(X, y\) of arrays$'):
             check_data(data, 2)
+
+
+def test_probabilities_are_for_training():
+    """As test labels, they would fail only in the first evaluation."""
+    batch, column = (np.zeros((2, 1)), np.ones((2, 10)) / 10), (np.zeros((2, 1)), np.zeros((2, 1)))
+    assert check_data(([batch], [column]), 2)
+    with pytest.raises(ValueError, match=r'^the test labels have the shape \(2, 10\): must be class numbers \(n,\)'):
+        check_data(([batch], [batch]), 2)
 
 
 def test_shards_of_nothing_and_invalid_shards():

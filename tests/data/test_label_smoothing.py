@@ -20,6 +20,14 @@ def test_labels_by_hand():
     assert none.shape == (0, 3) and len(batches) == 2
 
 
+def test_labels_as_a_column():
+    for column in (np.array([[2], [0]]), numpy.array([[2], [0]])):
+        (_, y), = SmoothedLabels([(np.zeros((2, 1)), column)], 0.5)
+        assert y.shape == (2, 10) and y.asnumpy().argmax(axis=1).tolist() == [2, 0]
+    with pytest.raises(ValueError, match=r'^label_smoothing 0.5: labels \(2, 10\) must be class numbers'):
+        [*SmoothedLabels([(np.zeros((2, 1)), np.zeros((2, 10)))], 0.5)]
+
+
 def test_the_loss_by_numpy(rng):
     """(1 - eps) times the loss of the label, plus eps times the mean loss of all classes."""
     y_hat, y = rng.normal(size=(5, 10)).astype('float32'), rng.integers(0, 10, 5)

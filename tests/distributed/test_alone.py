@@ -65,6 +65,17 @@ def test_a_timeout_shorter_than_the_signs_of_life(monkeypatch):
         watch.Watchdog(0, lambda value: [value], '127.0.0.1', 'a', print)
 
 
+def test_a_timeout_that_is_no_number_is_reported_before_the_workers_connect(monkeypatch):
+    """Otherwise worker 0 would report that the connection to this one was closed."""
+    monkeypatch.setattr(horovod_workers, 'check_horovod', lambda: None)
+    monkeypatch.setattr(launchers, 'rendezvous', lambda info: pytest.fail('connected'))
+    for name, value in {'GLUON_MGPU_WORKER_TIMEOUT': 'abc', 'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '2',
+                        'HOROVOD_HOSTNAME': 'b'}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"^worker 1 \(b\): GLUON_MGPU_WORKER_TIMEOUT 'abc': must be a number above 0"):
+        HorovodWorkers()
+
+
 def test_horovodrun_within_srun(monkeypatch):
     monkeypatch.setenv('SLURM_PROCID', '0')
     monkeypatch.setenv('SLURM_NTASKS', '1')

@@ -14,6 +14,7 @@ from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.doctor import child
 from gluon_mgpu.doctor.__main__ import main
+from gluon_mgpu.doctor.screen import screen
 from gluon_mgpu.doctor.self_test import STAGES
 from gluon_mgpu.mxnet_setup import runtime
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
@@ -190,6 +191,11 @@ def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
         (tmp_path / 'fashion-mnist' / name).touch()
     report = package.examine()
     assert report['findings'] == [] and report['data']['folder'] == str(tmp_path / 'fashion-mnist')
+    # Nothing will be downloaded, so the folder for that does not matter
+    monkeypatch.setenv('XDG_CACHE_HOME', '/proc/none')
+    report = package.examine()
+    assert report['findings'] == [] and [*report['disks']] == ['runs']
+    assert not any('for data' in line for line in screen(report))
 
 
 @pytest.mark.slow

@@ -2,10 +2,12 @@
 import numpy
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import autograd, np
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, np, npx
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.devices import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
+from gluon_mgpu.parallel.trainer import Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
 
 
@@ -105,3 +107,98 @@ def test_the_gradients_of_a_worker_without_rows_are_zero(device_list):
     params = weights_on(devices)
     assert step.in_parts(backward, np.zeros((0, 2)), np.zeros(0), params, devices) == []
     assert params[0][0].grad.tolist() == [0, 0]
+
+
+# Devices that do not fit
+
+def lenet_on(devices):
+    params = scratch.init_params(0.1)
+    return [scratch.get_params(params, device) for device in devices]
+
+
+BATCH = numpy.ones((8, 1, 28, 28), 'float32'), numpy.zeros(8, 'int32')
+
+
+@pytest.mark.parametrize('copies, used', [([0, 1, 2], [0, 1]), ([0, 1], [0, 1, 2]), ([0, 1], [1, 0]), ([0], [1])])
+@pytest.mark.parametrize('kind', [list, Devices])
+def test_parameters_on_other_devices(copies, used, kind, device_list):
+    """Otherwise a copy would keep its gradient, which the next step adds again, or a shard would not be trained."""
+    three = device_list(3)
+    device_params = lenet_on([three[i] for i in copies])
+    devices = kind(three[i] for i in used)
+    before = [param.asnumpy() for params in device_params for param in params]
+    with pytest.raises(ValueError, match=r'^the parameters are on \[.*\], but the step is on \[.*\]: use the same'):
+        scratch.train_batch(*BATCH, device_params, devices, 0.1)
+    after = [param.asnumpy() for params in device_params for param in params]
+    assert all((a == b).all() for a, b in zip(before, after))  # nothing has changed
+
+
+def test_parameters_without_gradients(devices):
+    device_params = [[param.copyto(device) for param in scratch.init_params()] for device in devices]
+    with pytest.raises(ValueError, match=r'^the parameters have no gradients: copy them with get_params'):
+        scratch.train_batch(*BATCH, device_params, devices, 0.1)
+
+
+def small_net(devices):
+    net = gluon.nn.Dense(2, in_units=3)
+    net.initialize(ctx=devices)
+    return net
+
+
+def run_step(net, trainer, devices, rows=6):
+    X, y = np.ones((rows, 3)), np.zeros(rows)
+    return concise.train_batch(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices)
+
+
+@pytest.mark.parametrize('make', [gluon.Trainer, Trainer])
+def test_a_network_on_more_devices_than_the_step(make, device_list):
+    three = Devices(device_list(3))
+    net = small_net(three)
+    trainer = make(trainable(net), 'sgd', {'learning_rate': 0.1})
+    run_step(net, trainer, three)
+    with pytest.raises(ValueError, match=r'^the Trainer was made for \[.*\], but the step is on \[.*\]: use the same'):
+        run_step(net, trainer, three[:2])  # a slice is a plain list
+
+
+@pytest.mark.parametrize('make', [gluon.Trainer, Trainer])
+@pytest.mark.parametrize('again', ['reset_ctx', 'initialize'])
+@pytest.mark.parametrize('before, after', [(1, 2), (2, 3), (3, 2), (2, 1)])
+@pytest.mark.parametrize('steps', [0, 1])
+def test_a_trainer_that_is_older_than_the_devices(make, again, before, after, steps, device_list):
+    devices = device_list(3)
+    net = small_net(devices[:before])
+    trainer = make(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
+    for _ in range(steps):
+        run_step(net, trainer, devices[:before])
+    if again == 'reset_ctx':
+        net.collect_params().reset_ctx(devices[:after]) if MXNET_MAJOR < 2 else net.reset_ctx(devices[:after])
+    else:
+        net.initialize(ctx=devices[:after], force_reinit=True)
+    with pytest.raises(ValueError, match=r'but the step is on \[.*\]: use the same devices for both; make the Trainer'):
+        run_step(net, trainer, devices[:after])
+    with pytest.raises(ValueError, match=r'is on \[.*\], but the step is on'):
+        run_step(net, trainer, devices[:before])
+    if make is Trainer:  # also in a loop of the user
+        with pytest.raises(ValueError, match=r'is on \[.*\], but the step is on'):
+            trainer.step(6)
+    npx.waitall()
+
+
+def test_an_unused_layer_on_a_device_without_rows(device_list):
+    """`ignore_stale_grad` leaves a layer alone that no device has used; otherwise the step is refused."""
+    devices = device_list(2)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(3, in_units=3), gluon.nn.Dense(2, in_units=3))
+    net.initialize(ctx=devices)
+    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
+    for used, rows in ((net, 4), (net[0], 1)):  # in the second batch, the gradients of the second layer are old
+        before = [param.data(devices[0]).asnumpy() for param in trainable(net)]
+        X_shards, _ = split_batch(np.ones((rows, 3)), np.zeros(rows), devices)
+        with autograd.record():
+            ls = [used(X_shard) for X_shard in X_shards]
+        autograd.backward(ls)
+        step.zero_grad(net, devices[len(X_shards):])
+        trainer.step(rows, ignore_stale_grad=True)
+    after = [[array.asnumpy() for array in param.list_data()] for param in trainable(net)]
+    assert all((first == second).all() for first, second in after)
+    assert [(old == new).all() for old, (new, _) in zip(before, after)] == [False, False, True, True]

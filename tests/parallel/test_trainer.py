@@ -1,8 +1,6 @@
 """The package's Trainer gives exactly the same parameters as gluon.Trainer, for any optimizer."""
-import textwrap
 import weakref
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
@@ -301,6 +299,65 @@ SETTINGS = {'adam': {'clip_gradient': 0.1}, 'dcasgd': {}, 'groupadagrad': {'wd':
             'sgd': {'momentum': 0.9}, 'signum': {'momentum': 0.9}}
 
 
+@pytest.mark.parametrize('before, after', [(1, 2), (2, 3), (3, 1), (2, 2)])
+@pytest.mark.parametrize('optimizer', ['adam', 'sgd'])
+def test_states_on_other_devices(optimizer, before, after, device_list, tmp_path):
+    """The replicas stay equal, take the steps of one device without interruption, and the schedule continues."""
+    def make(devices, initial=None):
+        net = gluon.nn.Dense(4, in_units=6)
+        net.initialize(ctx=devices)
+        for param, value in zip(trainable(net), initial or [numpy.full((4, 6), 0.5), numpy.zeros(4)]):
+            param.set_data(np.array(value, dtype='float32'))
+        schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.05)
+        momentum = {'momentum': 0.9} if optimizer == 'sgd' else {}
+        return net, Trainer(trainable(net), optimizer, {'learning_rate': 0.05, 'lr_scheduler': schedule, **momentum})
+
+    def train(net, trainer, devices, numbers):
+        for number in numbers:
+            X = numpy.random.default_rng(number).normal(size=(6, 6)).astype('float32')
+            with autograd.record():
+                ls = [net(X_shard) ** 2 for X_shard in split_batch(X, numpy.zeros(6), devices)[0]]
+            autograd.backward(ls)
+            trainer.step(6)
+
+    devices = device_list(3)
+    one = make(devices[:1])
+    train(*one, devices[:1], range(4))
+    first = make(devices[:before])
+    train(*first, devices[:before], range(2))
+    first[1].save_states(str(tmp_path / 'states'))
+    then = make(devices[:after], [param.data(devices[0]).asnumpy() for param in trainable(first[0])])
+    then[1].load_states(str(tmp_path / 'states'))
+    train(*then, devices[:after], range(2, 4))
+    assert then[1].learning_rate == one[1].learning_rate
+    for (expected,), replicas in zip(values(one[0]), values(then[0])):
+        assert {array.tobytes() for array in replicas} == {replicas[0].tobytes()}
+        numpy.testing.assert_allclose(replicas[0], expected, rtol=1e-5, atol=1e-6)  # float32, sums in another order
+
+
+@pytest.mark.parametrize('settings', [{'momentum': 0.9}, {}])
+def test_a_gradient_that_no_backward_pass_has_written(settings, devices):
+    """gluon.Trainer raises as well; ignore_stale_grad leaves the layer alone."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(3, in_units=3), gluon.nn.Dense(3, in_units=3))
+    net.initialize(ctx=devices)
+    trainer = MOVING(trainable(net), 'sgd', {'learning_rate': 0.1, **settings})
+    for _ in range(2):
+        with autograd.record():
+            ls = [net(np.ones((2, 3), ctx=device)) for device in devices]
+        autograd.backward(ls)
+        trainer.step(4)
+    before = values(net)
+    with autograd.record():
+        ls = [net[0](np.ones((2, 3), ctx=device)) for device in devices]
+    autograd.backward(ls)
+    with pytest.raises(ValueError, match=r'weight on .*: no backward pass has written its gradient since the last'):
+        trainer.step(4)
+    assert all((a == b).all() for old, new in zip(before, values(net)) for a, b in zip(old, new))
+    trainer.step(4, ignore_stale_grad=True)
+    assert [(old[0] == new[0]).all() for old, new in zip(before, values(net))] == [False, False, True, True]
+
+
 @pytest.mark.parametrize('num_devices', [2, 3])
 @pytest.mark.parametrize('optimizer', sorted(mx.optimizer.Optimizer.opt_registry))
 def test_all_optimizers(optimizer, num_devices, device_list):
@@ -363,33 +420,6 @@ def test_idle_devices_keep_the_sums_of_gradients(kind, device_list):
         results.append([replicas[0] for replicas in values(net)])
     for one, several in zip(*results):
         numpy.testing.assert_allclose(several, one, rtol=1e-5)  # float32 sums of 19 rows
-
-
-@pytest.mark.parametrize('max_norm', [0.1, 100])  # clipped and not
-@pytest.mark.parametrize('num_devices', [1, 2, 3])
-def test_clipping_by_the_global_norm(num_devices, max_norm, device_list):
-    """The code in docs/larger-batches.md, compared with NumPy."""
-    page, names = (Path(__file__).parents[2] / 'docs' / 'larger-batches.md').read_text(), {}
-    exec(textwrap.dedent(page.partition('<!-- clipping -->')[2]), names)
-    devices, rng = device_list(num_devices), numpy.random.default_rng(1)
-    net = gluon.nn.Dense(3, in_units=4)
-    net.initialize(ctx=devices)
-    trainer = names['make_trainer'](net)
-    W, b = (param.data(devices[0]).asnumpy() for param in trainable(net))
-    for rows in (12, 7, 2):
-        X, y = rng.normal(size=(rows, 4)).astype('float32'), rng.integers(0, 3, rows)
-        names['train_batch'](np.array(X), np.array(y), net, trainer, devices, max_norm)
-        softmax = numpy.exp(X @ W.T + b)
-        error = (softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]) / rows
-        mean = error.T @ X, error.sum(axis=0)  # gradient of the mean loss
-        scale = min(max_norm / numpy.sqrt(sum((g ** 2).sum() for g in mean)), 1)
-        assert (scale < 1) == (max_norm == 0.1)
-        W, b = (param - 0.1 * scale * g for param, g in zip((W, b), mean))
-        for param, expected in zip(trainable(net), (W, b)):
-            for array in param.list_data():
-                numpy.testing.assert_allclose(array.asnumpy(), expected, rtol=1e-5, atol=1e-6)  # float32
-    for replicas in values(net):
-        assert {array.tobytes() for array in replicas} == {replicas[0].tobytes()}
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 exports in another format')

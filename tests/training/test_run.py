@@ -441,6 +441,18 @@ def test_a_loss_that_is_not_finite_ends_the_run(bad, batches_after):
     assert run.history == []
 
 
+@pytest.mark.parametrize('losses, line', [
+    ([2.0, 0.5, 21.0], 'the loss has grown from 2 to 21: use a smaller learning rate\n'),
+    ([5.3e7, 1.8e22], 'the loss has grown from 5.3e+07 to 1.8e+22: use a smaller learning rate\n'),
+    ([2.0, 1e9, 20.0], ''), ([1e-6, 9.0], ''), ([-5.0, 9.0], ''), ([1e9], '')])
+def test_a_loss_that_grows_and_stays_finite(losses, line, capsys):
+    run = Run(len(losses), quiet=True)
+    for epoch in run.epochs(NO_PARAMETERS):
+        feed(run, [[[losses[epoch - 1]]]])
+        run.end_epoch(0.5)
+    assert capsys.readouterr().err == line
+
+
 def test_a_run_cannot_be_used_again():
     """It would train nothing, but initialize the caller's network again."""
     run = Run(num_epochs=1, quiet=True)

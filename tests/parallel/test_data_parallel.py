@@ -1,0 +1,66 @@
+"""A network and its Trainer on several devices, with the norm of the gradient limited."""
+import numpy
+import pytest
+
+from gluon_mgpu import concise
+from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.networks.loss import cross_entropy
+from gluon_mgpu.parallel.data_parallel import data_parallel
+from gluon_mgpu.parallel.devices import Devices
+
+ROWS = (12, 7, 1)  # also fewer than devices
+
+
+def trained(devices, settings, weight, **options):
+    """Train a dense layer in float64; return its weight on each device after each batch."""
+    net, rng = gluon.nn.Dense(3, in_units=4, use_bias=False), numpy.random.default_rng(1)
+    net.initialize(ctx=devices)
+    net.cast('float64')
+    net.weight.set_data(np.array(weight, dtype='float64'))
+    net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.5, **settings})
+    results = []
+    for rows in ROWS:
+        X, y = np.array(rng.normal(size=(rows, 4)), dtype='float64'), np.array(rng.integers(0, 3, rows))
+        concise.train_batch(X, y, net, cross_entropy, trainer, Devices(devices, **options))
+        results.append([w.asnumpy() for w in net.block.weight.list_data()])
+    return results
+
+
+@pytest.mark.parametrize('options', [{}, {'batch_size': 12}, {'parts': 2}])
+@pytest.mark.parametrize('num_devices', [1, 2, 3])
+@pytest.mark.parametrize('clip_norm', [0.05, 100.0])  # clipped and not
+def test_clip_norm(clip_norm, num_devices, options, device_list, rng):
+    """The norm is that of the gradient over the rows of all devices, once per step: equal on any number of devices."""
+    weight = rng.normal(size=(3, 4))
+    one = trained(device_list(1), {'clip_norm': clip_norm}, weight, **options)
+    several = trained(device_list(num_devices), {'clip_norm': clip_norm}, weight, **options)
+    W, draws, clipped = weight, numpy.random.default_rng(1), []
+    for rows, of_one, replicas in zip(ROWS, one, several):
+        assert {w.tobytes() for w in replicas} == {replicas[0].tobytes()}
+        assert abs(replicas[0] - of_one[0]).max() < 1e-12  # float64: sums in another order
+        X, y = draws.normal(size=(rows, 4)), draws.integers(0, 3, rows)
+        softmax = numpy.exp(X @ W.T)
+        error = softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]
+        gradient = error.T @ X / options.get('batch_size', rows)
+        scale = min(clip_norm / numpy.sqrt((gradient ** 2).sum()), 1)
+        clipped.append(scale < 1)
+        W = W - 0.5 * scale * gradient
+        # Gluon's SGD keeps 1 / rows in float32
+        numpy.testing.assert_allclose(replicas[0], W, rtol=1e-6, atol=1e-7)
+    assert any(clipped) == (clip_norm == 0.05)
+
+
+@pytest.mark.parametrize('clip_norm', [0, -1, numpy.nan, 'a'])
+def test_invalid_clip_norm(clip_norm, devices):
+    net = gluon.nn.Dense(3, in_units=4)
+    net.initialize(ctx=devices)
+    with pytest.raises(ValueError, match=rf'^clip_norm {clip_norm!r}: must be a number above 0'):
+        data_parallel(net, devices, 'sgd', {'clip_norm': clip_norm})
+
+
+def test_settings_of_the_trainer_stay(devices):
+    net = gluon.nn.Dense(3, in_units=4)
+    net.initialize(ctx=devices)
+    settings = {'learning_rate': 0.5, 'clip_norm': 1}
+    data_parallel(net, devices, 'sgd', settings)
+    assert settings == {'learning_rate': 0.5, 'clip_norm': 1}

@@ -90,7 +90,7 @@ def test_the_readme_is_short():
 def test_code_of_the_chapters_page_exists(hooks):
     page = (REPO / 'docs' / 'chapters.md').read_text()
     blocks = hooks.CODE.findall(page)
-    assert len(blocks) == page.count('<!--') == 8
+    assert len(blocks) == page.count('<!--') == 7
     for kind, what in blocks:
         shown = hooks.code_block(kind, what)
         assert '"""' not in shown and shown.count('````python') == (1 if kind == 'code' else 2)

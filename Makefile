@@ -13,7 +13,7 @@ help:
 	@echo 'make test         quick tests; on GPUs: ARGS="--devices gpu:0,gpu:1"'
 	@echo 'make test-all     all tests (several minutes)'
 	@echo 'make test-faults  kill runs, corrupt files, fill disks (10 minutes)'
-	@echo 'make test-mxnet2  all tests on MXNet 2'
+	@echo 'make test-mxnet2  all tests on MXNet 2 (needs 13 GB of memory)'
 	@echo 'make test-oldest  all tests with the lowest versions in pyproject.toml'
 	@echo 'make test-cu112   all tests, CUDA build on CPU contexts (some GB)'
 	@echo 'make test-debian  the commands of README.md in a minimal Debian'

@@ -15,8 +15,9 @@ def num_cores() -> int:
 
 
 def processor() -> str:
-    """Return the name of the processor."""
-    return _cpuinfo('model name') or platform.processor() or platform.machine()
+    """Return the name of the processor, on Linux on x86-64 with its family and model, which tell generations apart."""
+    name = _cpuinfo('model name') or platform.processor() or platform.machine()
+    return f'{name} (family {_cpuinfo("cpu family")}, model {_cpuinfo("model")})' if _cpuinfo('cpu family') else name
 
 
 def processor_flags() -> list[str]:

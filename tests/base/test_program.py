@@ -110,6 +110,7 @@ def test_numbers_that_are_not_above_0(value):
 def test_machine_facts():
     assert machine.num_cores() >= 1
     assert machine.processor()
+    assert ('(family ' in machine.processor()) == bool(machine.processor_flags())  # Linux on x86-64
     versions = machine.versions()
     assert list(versions) == ['gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform']
     assert versions['mxnet'] == mx.__version__ and all(versions.values())

@@ -5,7 +5,7 @@ import oracle
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.trainer import trainable
 
@@ -54,8 +54,8 @@ def concise_case(devices, dtype, workers):
         param.set_data(np.array(rng.normal(scale=0.1, size=param.shape)))
     net.cast(dtype)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': LR, 'momentum': 0.9})
-    fast = hybridized(net)
+    settings = {'learning_rate': LR, 'momentum': 0.9, 'clip_norm': 0.1}
+    fast, trainer = data_parallel(net, Devices(devices, workers=workers), 'sgd', settings)
 
     def step(X, y):
         together = Devices(devices, len(X), workers=workers)

@@ -3,9 +3,9 @@
     python -m gluon_mgpu.concise --train-size 8192 --num-epochs 3 --batch-size 64   # two devices, some minutes
     python -m gluon_mgpu.concise --devices gpu:0,gpu:1 --batch-size 512 --lr 0.2
 
-The mathematics is the same as in `gluon_mgpu.scratch`, except that each device's batch norm uses its own rows, unless
-it is synchronized. Gluon copies the parameters to the devices, and its Trainer sums the gradients and updates the
-parameters.
+The algorithm is that of `gluon_mgpu.scratch`. Gluon copies the parameters to the devices, and a `gluon.Trainer` sums
+the gradients and updates the parameters. ResNet-18 also has batch norm, which each device computes over its own rows,
+unless it is synchronized.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 if not __package__:
     sys.exit('run this chapter as a module: python -m gluon_mgpu.concise')
 
-import gluon_mgpu as d2l  # the book's name for its functions
+import gluon_mgpu as d2l  # for what the book takes from its package d2l
 
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.loss import cross_entropy
@@ -24,7 +24,6 @@ from .networks.resnet import resnet18
 from .parallel import step
 from .parallel.data_parallel import data_parallel
 from .parallel.devices import as_devices
-from .parallel.split import split_batch
 from .setup import Setup
 from .training.evaluate import evaluate_accuracy_gpus
 
@@ -34,13 +33,13 @@ def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: C
 
     Source: D2L 13.6.3, in the body of ``train``.
     """
-    X_shards, y_shards = split_batch(X, y, devices)
-    # `step` calls net(X_shard) for each shard, and autograd.backward(ls) instead of l.backward() for each l. With
-    # synchronized batch norm, it does both for all devices together, because each loss depends on the rows of all
+    X_shards, y_shards = d2l.split_batch(X, y, devices)
+    # `step` calls net(X_shard) for each shard, and l.backward() for each l, in one call. With synchronized batch norm,
+    # it does both for all devices together, because each loss depends on the rows of all
     with autograd.record():
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(step.forward(net, X_shards), y_shards)]
     step.backward(net, ls)
-    step.prepare_idle_devices(net, X, devices)  # a device without rows adds gradients of 0
+    step.prepare_idle_devices(net, X, devices)  # as in scratch; batch norm gets the first row there
     return ls
 
 
@@ -48,26 +47,27 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
                 devices: list) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
-    ValueError if `X` and `y` have different numbers of rows, or have none, unless `devices` have a batch size.
+    Returns the losses, and raises ValueError, as `scratch.train_batch`; also if the Trainer is older than the devices.
 
-    Source: D2L 13.6.3, the body of ``train``. Here the batch may have any number of rows.
+    Source: D2L 13.6.3, the body of ``train``. Here the batch may have any number of rows, and be trained in parts.
 
     Parameters
     ----------
     X, y : np.ndarray, (n, ...) and (n,)
-    net : gluon.Block, or the result of `data_parallel`, `hybridized` or `SyncBatchNorm`
+    net : gluon.Block, or the network that `data_parallel`, `hybridized` or `SyncBatchNorm` returns
         Initialized on `devices`; its parameters are updated in place.
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
+    trainer : gluon.Trainer
+        Made when the network was initialized on `devices`, in this order.
     devices : list of mx.Context
         Possibly `parallel.devices.Devices`, whose allreduce is not used, because the trainer sums the gradients. With
         parts, batch norm uses the rows of each part.
     """
-    devices = as_devices(devices)  # a plain list gets equal shards
-    step.check_trainer(trainer, devices)
+    devices = as_devices(devices)  # equal shards for a plain list
+    step.check_trainer(trainer, devices)  # otherwise the replicas would drift apart
+    batch_size = devices.divisor(X)  # that of `train`, as in the book; for a plain list, which has none, the rows of X
     ls = step.in_parts(backward, X, y, net, devices, loss)  # calls `backward`; with --accumulate, for each part
-    batch_size = devices.divisor(X)  # for a plain list, the rows of X
     trainer.step(batch_size)
     return ls
 
@@ -89,16 +89,16 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     """
     setup = Setup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
+    npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 gets its values in the first batch of `run`
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
-    # A gluon.Trainer with the network as one operator, for speed, or, if batch norm is synchronized, as several. With
-    # --horovod, the Trainer sums over all processes
+    # For speed: the network as one operator on each device (as several, if batch norm is synchronized), and a Trainer
+    # with fewer operators, which gets the parameters with gradients only. With --horovod, it sums over all processes
     net, trainer = data_parallel(net, devices, setup.optimizer, setup.optimizer_params, setup.sync_batch_norm)
     loss = cross_entropy  # as in scratch.py
     num_epochs = run.num_epochs
     animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])
-    for epoch in run.epochs(net, trainer, setup.seed, lr):
+    for epoch in run.epochs(net, trainer, seed=setup.seed, lr=lr):
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices))

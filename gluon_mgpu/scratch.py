@@ -1,14 +1,15 @@
 """LeNet from scratch on multiple devices, with gradients summed by hand (D2L 13.5).
 
-    python -m gluon_mgpu.scratch                       # two devices, 10 epochs of Fashion-MNIST
+    python -m gluon_mgpu.scratch                       # two devices (one, if there is only one GPU), 10 epochs
     python -m gluon_mgpu.scratch --devices gpu:0,gpu:1
-    python -m gluon_mgpu.scratch --num-gpus 1 --batch-size 256 --lr 0.2
+    python -m gluon_mgpu.scratch --num-gpus 1 --batch-size 256 --lr 0.2   # the book's first run
 
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of
 that shard. The gradients are summed over the devices, and every device takes the same step.
 
-`@hybridized`, the crop in `lenet` and `cross_entropy` are for speed only: without them, the results are the same up to
-rounding.
+`@hybridized`, the crop in `lenet` and `cross_entropy` are for speed; they change finite results by rounding only.
+`cross_entropy` also takes probabilities, for --label-smoothing. A function that "does not block" queues operations in
+MXNet's engine and returns before they are computed.
 """
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from typing import Any
 if not __package__:
     sys.exit('run this chapter as a module: python -m gluon_mgpu.scratch')
 
-import gluon_mgpu as d2l  # the book's name for its functions
+import gluon_mgpu as d2l  # for what the book takes from its package d2l
 
 from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
 from .networks.hybridize import hybridized
@@ -28,7 +29,6 @@ from .parallel import step
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
 from .setup import Setup
-from .training.evaluate import evaluate_accuracy_gpus
 
 
 def init_params(scale: float = 0.01) -> list:
@@ -72,7 +72,7 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     return np.dot(h3, W4) + b4                                                            # (n, 10)
 
 
-loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss(), for speed as one operator; also for --label-smoothing
+loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss(), as one operator
 
 
 def get_params(params: list, device: Context) -> list:
@@ -96,7 +96,7 @@ def allreduce(data: list) -> None:
     Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce/` has other algorithms.
     """
     for i in range(1, len(data)):
-        data[0] += data[i].copyto(data[0].ctx)
+        data[0] += data[i].copyto(data[0].ctx)  # in place, as the book's data[0][:]
     for i in range(1, len(data)):
         data[0].copyto(data[i])
 
@@ -127,17 +127,18 @@ def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -
               for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
-    step.prepare_idle_devices(device_params, X, devices)  # a device without rows adds gradients of 0
+    step.prepare_idle_devices(device_params, X, devices)  # without rows, a gradient is 0, not that of the last batch
     return ls
 
 
 def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row, as a list of arrays: one for each part and each device that got rows. Raises
-    ValueError if `X` and `y` have different numbers of rows, or have none, unless `devices` have a batch size.
+    Returns the loss of each row, which `Run` reads later, as a list of arrays: one for each part and each device that
+    got rows. Raises ValueError if `X` and `y` have different numbers of rows, if the parameters are on other devices,
+    and if there are no rows, except if `devices` have a batch size.
 
-    Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows.
+    Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows, and be trained in parts.
 
     Parameters
     ----------
@@ -147,31 +148,34 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     devices : list of mx.Context
         Possibly `parallel.devices.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
     """
-    devices = as_devices(devices, allreduce)  # a plain list gets equal shards and the allreduce above
-    step.check_params(device_params, devices)
+    devices = as_devices(devices, allreduce)  # equal shards for a plain list; the allreduce above, if it has no other
+    step.check_params(device_params, devices)  # otherwise zip would silently drop the shards of missing parameters
+    batch_size = devices.divisor(X)  # that of `train`; for a plain list, the rows of X, as in the book
     ls = step.in_parts(backward, X, y, device_params, devices)  # calls `backward`; with --accumulate, for each part
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(device_params[0])):
         devices.allreduce([device_params[c][i].grad for c in range(len(devices))])
     # The parameters are updated separately on each device
     for param in device_params:
-        sgd(param, lr, devices.divisor(X))  # the batch size; for a plain list, the rows of X, as in the book
+        sgd(param, lr, batch_size)
     return ls
 
 
 def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any) -> None:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.5.6, ``train``, which waits for the devices after every batch. Here the devices always have work: the
-    program reads losses some batches later, and waits for all batches only at the end of an epoch.
+    Source: D2L 13.5.6, ``train``, which waits for the devices after every batch. Here the program queues the next
+    batches while the devices compute: it reads losses some batches later, and waits at the end of an epoch.
+
+    Returns nothing; to get the trained parameters, pass ``run=Run(10)`` of `training.run` and read ``run.net``.
 
     Raises ValueError if an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError`
     means that the loss or a parameter is NaN or infinite.
 
     Parameters
     ----------
-    num_gpus : int
-        Number of GPUs, or of CPU contexts if MXNet sees no GPU.
+    num_gpus : int or None
+        Number of GPUs, or of CPU contexts if MXNet sees no GPU; None with ``devices``.
     batch_size : int
         Rows in a batch, over all devices. Every update is divided by it, so that every image has the same weight. (The
         book's 13.5 divides by the rows of the batch, which are fewer in the last one; 13.6 divides by the batch size.)
@@ -182,7 +186,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         What the book fixes or leaves out, such as ``num_epochs=10``, ``seed=0``, ``devices``, ``data`` or ``run``;
         `settings.py` declares all.
     """
-    # Check the arguments and load the data. `run` counts the epochs, measures the time and prints
+    # Check the arguments and load Fashion-MNIST. The devices are GPUs, of which none may be missing, or CPU contexts if
+    # there are none. `run` counts the epochs, measures the time and prints
     setup = Setup('scratch', num_gpus, batch_size, lr, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
@@ -192,15 +197,15 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     params_on = dict(zip(devices, device_params))
     num_epochs = run.num_epochs
     animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])
-    # `run` counts from 1, seeds each epoch (for data that draws random numbers), and checks at its end that the
-    # parameters are finite. run.lr is lr, or what the function returns
+    # `run` counts from 1, seeds MXNet and NumPy in each epoch, and checks at its end that the parameters are finite.
+    # run.lr is lr, or what the function returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
             run.record_losses(train_batch(X, y, device_params, devices, run.lr))
-        # Evaluate the model on all devices; the book does so on the first
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
+        # Evaluate the model on all devices; the book does so on the first, and asks for this in an exercise
+        test_acc = d2l.evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

@@ -60,7 +60,8 @@ class Setup:
         self.run = Run(values['num_epochs']) if values['run'] is None else values['run']
         devices = find_devices(values, self.run.workers)
         if not isinstance(devices, Devices):
-            devices = Devices(devices, None, values['shares'], values['accumulate'], values.get('allreduce'))
+            devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],
+                              allreduce=values.get('allreduce'))
         self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
         self.net: Any = values.get('net')
         if chapter == 'concise':

@@ -1,4 +1,4 @@
-"""Devices that train together, with everything that does not change the result of a step."""
+"""Devices that train together, and how they share a batch: shares, parts, divisor, allreduce, workers."""
 from __future__ import annotations
 
 import copy
@@ -45,8 +45,8 @@ class Devices(list):
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)
         self.workers = workers or Workers()
+        # Over the devices of this process, None if not chosen; and the same over those of all workers
         self._algorithm = None if allreduce is None else allreduce_algorithm(allreduce)
-        # Sums a list of arrays, one per device, over all devices of all workers, in place
         self.allreduce: Callable = self.workers.extend_allreduce(self._algorithm or star)
 
     def adapted(self, allreduce: Callable, **changes: Any) -> Devices:

@@ -37,8 +37,9 @@ def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *ar
         # g <- (gradient of this part) + (sum over the parts before)
         sums = [g.copy() for g in gradients(net, devices)] if ls else []
         ls += backward(X[at], y[at], net, devices, *args)
-        for g, so_far in zip(gradients(net, devices) if sums else (), sums):
-            g += so_far
+        if sums:
+            for g, so_far in zip(gradients(net, devices), sums):
+                g += so_far
     return ls
 
 
@@ -50,7 +51,8 @@ def forward(net: Callable, X_shards: list) -> list:
 def backward(net: Callable, ls: list) -> None:
     """Compute the gradients of all parameters from the losses of the shards; does not block.
 
-    In the book, ``l.backward()`` for each l. With synchronized batch norm, each l depends on the rows of all devices.
+    In the book, ``l.backward()`` for each l; one call does the same. With synchronized batch norm, each l depends on
+    the rows of all devices.
     """
     if isinstance(net, SyncBatchNorm):
         net.backward(ls)
@@ -69,7 +71,8 @@ def gradients(net: Any, devices: list) -> list:
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     """Prepare the devices that got no rows of the batch `X` for the update, see `zero_grad`; does not block.
 
-    Their batch norm statistics are updated with the first row of `X`. (`SyncBatchNorm` has updated those of all.)
+    Otherwise the sum would contain their gradients of an earlier batch. Their batch norm statistics are updated with
+    the first row of `X`, so that they do not fall behind. (`SyncBatchNorm` has updated those of all.)
     """
     idle_devices = devices[len(X):]
     if not idle_devices:

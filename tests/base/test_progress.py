@@ -75,14 +75,23 @@ def shown(monkeypatch):
     os.close(terminal.descriptor)
 
 
-@pytest.mark.parametrize(('columns', 'bar'), [(80, f'{"█" * 9}▊       '), (120, f'{"█" * 32}▋{" " * 24}')], ids=str)
-def test_a_bar_fits_on_one_line(columns, bar, shown):
+def without_bar(line):
+    """Return a line and the share of its bar that is filled. Versions of tqdm differ by a column."""
+    before, bar, after = line.split('|')
+    assert len(bar) >= 10
+    return f'{before}||{after}', (len(bar.rstrip()) - 0.5) / len(bar)
+
+
+@pytest.mark.parametrize('columns', [80, 120])
+def test_a_bar_fits_on_one_line(columns, shown):
     progress, terminal = shown(columns)
     progress.begin_epoch('epoch 10/10', done=35, total=235)
     terminal.now += 4
     progress.advance(100, loss=2.3026, images_per_second=7425.4)
-    line = f'epoch 10/10 |{bar}| 135/235, loss 2.303, 7,425 images/s, 00:04 left'
-    assert terminal.screen() == [line] and len(line) == columns - 1
+    line, = terminal.screen()
+    rest, share = without_bar(line)
+    assert rest == 'epoch 10/10 || 135/235, loss 2.303, 7,425 images/s, 00:04 left'
+    assert share == pytest.approx(135 / 235, abs=0.06) and columns - 1 <= len(line) <= columns
     terminal.stream.write('^C')  # as a terminal shows it
     progress.print('a line')
     assert terminal.screen() == ['a line', line]
@@ -98,4 +107,5 @@ def test_a_bar_of_unknown_length(shown):
     progress.begin_epoch('epoch 1/3', done=0, total=0)
     terminal.now += 1
     progress.advance(2, loss=1, images_per_second=512)
-    assert terminal.screen() == [f'epoch 1/3 |{"":37}| 2/?, loss 1.000, 512 images/s']
+    line, = terminal.screen()
+    assert line.replace(' ', '') == 'epoch1/3||2/?,loss1.000,512images/s' and len(line) <= 80

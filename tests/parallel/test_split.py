@@ -167,7 +167,7 @@ def test_one_array(device_list, rows):
 
 
 def test_the_chapters_share_split_batch():
-    assert scratch.split_batch is concise.split_batch is d2l.split_batch is split_batch
+    assert scratch.split_batch is concise.d2l.split_batch is d2l.split_batch is split_batch
 
 
 def test_different_numbers_of_rows(devices):

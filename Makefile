@@ -20,7 +20,7 @@ help:
 	@echo 'make test-arm64   some tests in an emulated ARM64 Debian (7 minutes)'
 	@echo 'make test-wheel   install the wheel in an empty environment, train'
 	@echo 'make test-processors quick tests, instructions of old processors'
-	@echo 'make gpu-report   on GPUs: the commands of docs/gpus.md'
+	@echo 'make gpu-report   on GPUs: the commands of tools/gpu_report.txt'
 	@echo 'make horovod      build Horovod into .venv, for several machines'
 	@echo 'make test-horovod tests that need Horovod'
 	@echo 'make test-hosts   jobs on two simulated hosts; needs root, SSH server'

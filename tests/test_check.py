@@ -1445,13 +1445,6 @@ def test_the_page(image_batches):
                 assert str(report).partition('Note:')[2] == textwrap.dedent(blocks[name]).strip().partition('Note:')[2]
 
 
-@pytest.mark.skipif('MXNET_MAJOR > 1', reason='collect_params() returns a dict')
-def test_the_pages_example_with_two_inputs(capsys):
-    exec(code_of_the_page()['two inputs'], {})
-    assert 'over batches of 12, 10, 12, 2, 7 rows' in (printed := capsys.readouterr().out)
-    assert 'The step is right' in printed and 'in float64' in printed
-
-
 def test_many_parameters_are_cut(batches):
     def make(devices):
         return [params + [copy_with_gradient(np.ones(1), device) for _ in range(9)]

@@ -2,14 +2,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
+
+from gluon_mgpu.training.history import Epoch, write_history
 
 REPO = Path(__file__).parents[1]
 PAGES = sorted([*REPO.glob('*.md'), *REPO.glob('docs/*.md'), *REPO.glob('*/README.md'), REPO / 'benchmarks/notes.md'])
@@ -75,6 +80,26 @@ def test_messages_of_the_troubleshooting_page_exist():
     assert not gone, 'no longer in the source:\n' + '\n'.join(gone)
 
 
+def test_a_history_becomes_curves_of_tensorboard(tmp_path, monkeypatch):
+    """The code in docs/command-line.md; the real tensorboardX is not installed with the tests."""
+    scalars = []
+    writer = SimpleNamespace(add_scalar=lambda *scalar: scalars.append(scalar))
+
+    def open_writer(folder):
+        assert folder == 'runs/mine'
+        return contextlib.nullcontext(writer)
+
+    page = (REPO / 'docs' / 'command-line.md').read_text()
+    code = textwrap.dedent(re.search(r'(?:^    .*\n|^\n)*^    from tensorboardX .*\n(?:^    .*\n|^\n)*', page, re.M)[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, 'tensorboardX', SimpleNamespace(SummaryWriter=open_writer))
+    (tmp_path / 'runs' / 'mine').mkdir(parents=True)
+    history = [Epoch(1, 8.0, 2.25, 0.125, 7500), Epoch(2, 8, 0.5, 0.75, 7500)]
+    write_history(history, tmp_path / 'runs' / 'mine' / 'history.csv')
+    exec(code, {})
+    assert scalars == [('loss', 2.25, 1), ('test_acc', 0.125, 1), ('loss', 0.5, 2), ('test_acc', 0.75, 2)]
+
+
 def test_links_lead_to_files():
     dead = [f'{page.relative_to(REPO)}: {link}' for page in PAGES
             for link in re.findall(r'\]\((?!\w+:|#)([^)\s#]+)', page.read_text()) if not (page.parent / link).exists()]
@@ -90,7 +115,7 @@ def test_the_readme_is_short():
 def test_code_of_the_chapters_page_exists(hooks):
     page = (REPO / 'docs' / 'chapters.md').read_text()
     blocks = hooks.CODE.findall(page)
-    assert len(blocks) == page.count('<!--') == 8
+    assert len(blocks) == page.count('<!--') == 7
     for kind, what in blocks:
         shown = hooks.code_block(kind, what)
         assert '"""' not in shown and shown.count('````python') == (1 if kind == 'code' else 2)

@@ -1,4 +1,4 @@
-"""Report from a machine with GPUs: runs the commands of docs/gpus.md and writes their output to one file.
+"""Report from a machine with GPUs: runs the commands of gpu_report.txt and writes their output to one file.
 
     python tools/gpu_report.py [--out gpu-report.txt] [--timeout SECONDS]
 
@@ -24,9 +24,8 @@ from gluon_mgpu.devices.nvidia_driver import ask_driver  # noqa: E402
 
 
 def commands_in(text: str) -> list[str]:
-    """Return the commands of a page: the indented lines below the heading 'The list'."""
-    section = text.partition('\n## The list\n')[2].partition('\n## ')[0]
-    return [line.strip() for line in section.splitlines() if line.startswith('    ')]
+    """Return the commands of a list, one per line."""
+    return [line for line in text.splitlines() if line]
 
 
 def run(command: str, timeout: float) -> tuple[str, str, float]:
@@ -65,7 +64,8 @@ def run(command: str, timeout: float) -> tuple[str, str, float]:
 def main(argv: list | None = None) -> int:
     """Run the list; return the exit status."""
     parser = argparse.ArgumentParser(prog='gpu_report', description=__doc__.partition('\n')[0])
-    parser.add_argument('--list', default=REPO / 'docs' / 'gpus.md', type=Path, help='the page with the commands')
+    parser.add_argument('--list', default=REPO / 'tools' / 'gpu_report.txt', type=Path,
+                        help='the file with the commands')
     parser.add_argument('--out', default='gpu-report.txt', help='the file to write (default: %(default)s)')
     parser.add_argument('--timeout', type=float, default=1800, help='seconds for each command (default: %(default)s)')
     parser.add_argument('--check', action='store_true', help='only look for a GPU')

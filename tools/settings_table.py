@@ -22,7 +22,7 @@ def row(setting: Setting) -> str:
     text = setting.help + (f': {", ".join(setting.choices)}' if setting.choices and ':' not in setting.help else '')
     text = re.sub(r'(--[a-z-]+|[a-z]+\.png)', r'`\1`', text)
     if setting.page:
-        text += f': [{setting.page.partition(".")[0].replace("-", " ")}]({setting.page})'
+        text += f': [{setting.page.partition(".")[0].strip("#").replace("-", " ")}]({setting.page})'
     if len(setting.chapters) < len(CHAPTERS):
         text = f'`{setting.chapters[0]}` only: {text}'
     rule = ('fixed' if setting.on_resume == 'fixed' else 'kept') if setting.kept else 'not kept'

@@ -19,7 +19,7 @@ import numpy
 
 from ..base.program import BAD_INPUT, JobError, reason, warn
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
-from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx, zeros
 from ..mxnet_setup.installation import how_to_get_horovod
 from ..networks.tracing import leaves, refill
 from ..parallel.workers import Workers
@@ -153,7 +153,7 @@ class HorovodWorkers(Workers):
 
     def _infer_shapes(self, net: Any, args: tuple) -> None:
         try:
-            rows = [np.zeros((1, *X.shape[1:]), dtype=X.dtype, ctx=self.device) for X in leaves(args)]
+            rows = [zeros((1, *X.shape[1:]), X.dtype, self.device) for X in leaves(args)]
             with autograd.predict_mode():
                 net(*refill(args, iter(rows)))
         except (AssertionError, AttributeError, TypeError, ValueError, mx.MXNetError) as error:

@@ -5,7 +5,7 @@ import ctypes
 import functools
 import math
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import runtime
 from .installation import BUILDS
@@ -103,6 +103,12 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
     memory = (ctypes.c_char * size).from_address(address.value)
     return array, numpy.frombuffer(memory, dtype).reshape(shape)
+
+
+def zeros(shape: tuple, dtype: Any, ctx: Any = None) -> Any:
+    """Return zeros for a network of the present semantics: an array of ``mx.nd`` after ``npx.reset_np()``."""
+    array = np.zeros(shape, dtype=dtype, ctx=ctx)
+    return array if mx.util.is_np_array() else array.as_nd_ndarray()
 
 
 def assign(array: np.ndarray, values: numpy.ndarray) -> None:

@@ -25,7 +25,7 @@ ENVIRONMENT = {
     # CPU contexts share a ring of scratch areas, which MXNet hands out in turn. A hybridized network keeps those that
     # it gets, and operations with the same area wait for each other. If each device takes s areas, devices i and j get
     # the same ones if s (i - j) is a multiple of the number of areas: with MXNet's 4 often; with a prime number, only
-    # if i - j is. docs/devices.md says what they cost.
+    # if i - j is. benchmarks/notes.md says what they cost.
     'MXNET_CPU_TEMP_COPY': '53',
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..base.checks import positive
-from ..mxnet_setup.compat import gluon, np
+from ..mxnet_setup.compat import gluon
 from ..networks.hybridize import HybridizedBlock
 from .devices import as_devices
 from .sync_batch_norm import SyncBatchNorm
@@ -49,9 +49,9 @@ def _clip_after_allreduce(trainer: gluon.Trainer, max_norm: float) -> None:
         allreduce()
         for gradients in zip(*(param.list_grad() for param in trainer._params if param.grad_req != 'null')):
             # norm of the mean gradient, whose divisor `step` has just given to the optimizer
-            norm = trainer._optimizer.rescale_grad * np.sqrt(sum((g.as_np_ndarray() ** 2).sum() for g in gradients))
+            norm = trainer._optimizer.rescale_grad * sum((g ** 2).sum() for g in gradients) ** 0.5
             # g <- g min(1, max_norm / norm)
-            scale = np.minimum(max_norm / norm, 1)
+            scale = (max_norm / norm).clip(0, 1)  # a method that arrays of mx.nd have as well
             for g in gradients:
                 g *= scale
     trainer._allreduce_grads = allreduce_and_clip

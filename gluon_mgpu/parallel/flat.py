@@ -13,7 +13,7 @@ def flatten_gradients(params: list) -> list:
     flat = []
     for i, _ in enumerate(params[0].list_ctx()):
         data = [param.list_data()[i] for param in params]
-        flat.append(np.concatenate([param.list_grad()[i].reshape(-1) for param in params]))
+        flat.append(np.concatenate([param.list_grad()[i].reshape(-1).as_np_ndarray() for param in params]))
         gradients = _views(flat[-1], data)
         fresh = [array._fresh_grad for array in data]  # mark_variables resets it
         autograd.mark_variables(data, gradients, [param.grad_req for param in params])
@@ -23,10 +23,11 @@ def flatten_gradients(params: list) -> list:
 
 
 def _views(flat, params) -> list:
-    """Return consecutive parts of `flat` with the shapes of `params`."""
+    """Return consecutive parts of `flat` with the shapes of `params`, and of their kind, ``mx.np`` or ``mx.nd``."""
     flat = flat.as_nd_ndarray()  # np.ndarray.reshape would copy
     views, start = [], 0
     for p in params:
-        views.append(flat[start:start + p.size].reshape(p.shape).as_np_ndarray())
+        view = flat[start:start + p.size].reshape(p.shape)
+        views.append(view.as_np_ndarray() if isinstance(p, np.ndarray) else view)
         start += p.size
     return views

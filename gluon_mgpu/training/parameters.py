@@ -62,11 +62,11 @@ def check_initialized(net: Any) -> None:
 
 def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
     """Create the parameters of a Gluon network whose shapes are unknown before a first batch, as zeros, by name."""
-    from ..mxnet_setup.compat import np
+    from ..mxnet_setup.compat import zeros
     for name, param in _registered(net).items():
         if param._deferred_init:
             param.shape = shapes[name]
-            param.set_data(np.zeros(param.shape, param.dtype))  # MXNet's own initializers fail for float64
+            param.set_data(zeros(param.shape, param.dtype))  # MXNet's own initializers fail for float64
             param._finish_deferred_init()
 
 

@@ -9,7 +9,6 @@ import numpy
 import pytest
 import safetensors
 import safetensors.numpy
-from docs_code import loop_on_few_rows
 from slow import slow
 
 from gluon_mgpu.checkpoints import checkpoint
@@ -328,24 +327,6 @@ def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, f
     with full_disk(), pytest.raises(OSError, match='No space left'):
         checkpoint.save(tmp_path / 'a', loop.net, epoch=2)
     assert (tmp_path / 'a').read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ['a']
-
-
-@pytest.mark.slow
-def test_the_loop_of_the_docs(tmp_path, monkeypatch):
-    """The code in docs/checkpoints.md on few rows: interrupted after an epoch, it gives the same results."""
-    code = loop_on_few_rows('checkpoints.md', 'import os', 8, monkeypatch)
-    assert code.count('\n') <= 27 and 'range(num_done, 10)' in code
-    ends = []
-    for name, epochs in (('whole', [2]), ('parts', [1, 2])):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        for end in epochs:
-            mx.random.seed(0)
-            exec(code.replace('range(num_done, 10)', f'range(num_done, {end})'), {})
-        ends.append(checkpoint.read('mine.safetensors'))
-    (record, arrays), (other, others) = ends
-    assert record == other and record['metadata'] == {'num_done': 2}
-    assert all(a.tobytes() == b.tobytes() for name in arrays for a, b in zip(arrays[name], others[name]))
 
 
 def change(path, edit):

@@ -32,8 +32,8 @@ def test_model_zoo(name):
         check(trained(net, *examples, initializer=init.Xavier()), examples)
 
 
-def test_the_table_of_the_documentation_has_every_network():
-    text = (Path(__file__).parents[2] / 'docs/export.md').read_text()
+def test_the_table_of_the_notes_has_every_network():
+    text = (Path(__file__).parents[2] / 'benchmarks/notes.md').read_text()
     assert [name for name in (*ZOO, *NETWORKS) if f'`{name}`' not in text] == []
     assert len(ZOO) + len(NETWORKS) >= 25
 

@@ -1,8 +1,6 @@
 """The package's Trainer gives exactly the same parameters as gluon.Trainer, for any optimizer."""
-import textwrap
 import weakref
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
@@ -422,33 +420,6 @@ def test_idle_devices_keep_the_sums_of_gradients(kind, device_list):
         results.append([replicas[0] for replicas in values(net)])
     for one, several in zip(*results):
         numpy.testing.assert_allclose(several, one, rtol=1e-5)  # float32 sums of 19 rows
-
-
-@pytest.mark.parametrize('max_norm', [0.1, 100])  # clipped and not
-@pytest.mark.parametrize('num_devices', [1, 2, 3])
-def test_clipping_by_the_global_norm(num_devices, max_norm, device_list):
-    """The code in docs/larger-batches.md, compared with NumPy."""
-    page, names = (Path(__file__).parents[2] / 'docs' / 'larger-batches.md').read_text(), {}
-    exec(textwrap.dedent(page.partition('<!-- clipping -->')[2]), names)
-    devices, rng = device_list(num_devices), numpy.random.default_rng(1)
-    net = gluon.nn.Dense(3, in_units=4)
-    net.initialize(ctx=devices)
-    trainer = names['make_trainer'](net)
-    W, b = (param.data(devices[0]).asnumpy() for param in trainable(net))
-    for rows in (12, 7, 2):
-        X, y = rng.normal(size=(rows, 4)).astype('float32'), rng.integers(0, 3, rows)
-        names['train_batch'](np.array(X), np.array(y), net, trainer, devices, max_norm)
-        softmax = numpy.exp(X @ W.T + b)
-        error = (softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]) / rows
-        mean = error.T @ X, error.sum(axis=0)  # gradient of the mean loss
-        scale = min(max_norm / numpy.sqrt(sum((g ** 2).sum() for g in mean)), 1)
-        assert (scale < 1) == (max_norm == 0.1)
-        W, b = (param - 0.1 * scale * g for param, g in zip((W, b), mean))
-        for param, expected in zip(trainable(net), (W, b)):
-            for array in param.list_data():
-                numpy.testing.assert_allclose(array.asnumpy(), expected, rtol=1e-5, atol=1e-6)  # float32
-    for replicas in values(net):
-        assert {array.tobytes() for array in replicas} == {replicas[0].tobytes()}
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 exports in another format')

@@ -16,20 +16,10 @@ from gluon_mgpu.devices.nvidia_driver import Gpu
 
 REPO = Path(__file__).parents[2]
 TOOL = REPO / 'tools' / 'gpu_report.py'
-PAGE = """# A page
-
-    echo before the list
-
-## The list
-
-    echo '█'; echo one; printf 'step 1\\rstep 2\\rstep 3\\n' >&2
-    echo broken; exit 7
-    echo hangs; setsid sleep 15 & sleep 30
-    python -c 'import os, sys; print(sys.prefix, os.environ["VIRTUAL_ENV"])'
-
-## Further
-
-    echo after the list
+LIST = """echo '█'; echo one; printf 'step 1\\rstep 2\\rstep 3\\n' >&2
+echo broken; exit 7
+echo hangs; setsid sleep 15 & sleep 30
+python -c 'import os, sys; print(sys.prefix, os.environ["VIRTUAL_ENV"])'
 """
 
 
@@ -45,7 +35,7 @@ def report(tmp_path):
         gpus = [Gpu(0, 'Tesla V100', (7, 0), 2**34, '1a2b3c4d-0000-4000-8000-0123456789ab')]
         environment.update(stub_driver.environment(tmp_path, gpus))
         (tmp_path / 'work').mkdir()
-        (tmp_path / 'page.md').write_text(PAGE, encoding='utf-8')
+        (tmp_path / 'list.txt').write_text(LIST, encoding='utf-8')
         return subprocess.run([sys.executable, TOOL, *map(str, arguments)], cwd=tmp_path / 'work', env=environment,
                               text=True, capture_output=True, timeout=60)
     return run
@@ -53,7 +43,7 @@ def report(tmp_path):
 
 @pytest.mark.slow
 def test_all_commands_are_run_and_reported(report, tmp_path):
-    done = report('--list', tmp_path / 'page.md', '--timeout', 2)
+    done = report('--list', tmp_path / 'list.txt', '--timeout', 2)
     assert (done.returncode, done.stderr) == (1, '')
     assert done.stdout.endswith('2 of 4 succeeded: their output is in gpu-report.txt; please attach it to an issue '
                                 'of the repository\n')
@@ -66,7 +56,6 @@ def test_all_commands_are_run_and_reported(report, tmp_path):
     assert '\nbroken\n--- exit status 7' in text
     assert '\nhangs\n--- killed after 2 s' in text  # although a process outside the group keeps the output open
     assert f'\n{sys.prefix} {sys.prefix}\n' in text  # the commands' python is the one that runs the tool
-    assert 'before the list' not in text and 'after the list' not in text
     assert text.endswith('\n2 of 4 succeeded\n')
 
 
@@ -85,26 +74,26 @@ def test_check_finds_a_gpu_and_runs_nothing(report, tmp_path):
 
 
 def test_a_file_that_cannot_be_written(report, tmp_path):
-    done = report('--list', tmp_path / 'page.md', '--out', 'no/such/folder')
+    done = report('--list', tmp_path / 'list.txt', '--out', 'no/such/folder')
     assert (done.returncode, done.stdout) == (2, '')
     assert done.stderr == ('gpu_report: no/such/folder cannot be written (No such file or directory): '
                            'name another file with --out\n')
 
 
 def test_a_list_that_is_missing(report):
-    done = report('--list', 'missing.md')
+    done = report('--list', 'missing.txt')
     assert (done.returncode, done.stdout) == (2, '')
-    assert done.stderr.endswith('error: --list missing.md: no such file\n')
+    assert done.stderr.endswith('error: --list missing.txt: no such file\n')
 
 
 def real_list():
-    """Return the commands in docs/gpus.md."""
+    """Return the commands of the list in tools/."""
     sys.path.insert(0, str(TOOL.parent))
     try:
         import gpu_report
     finally:
         sys.path.pop(0)
-    return gpu_report.commands_in((REPO / 'docs/gpus.md').read_text())
+    return gpu_report.commands_in((REPO / 'tools/gpu_report.txt').read_text())
 
 
 @pytest.mark.parametrize('command', real_list())

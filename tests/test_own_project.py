@@ -1,0 +1,235 @@
+"""The program and the other code of docs/own-project.md, with ``mx.nd`` and with NumPy semantics."""
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import textwrap
+
+import numpy
+import pytest
+from docs_code import OWN_PROJECT, SEMANTICS, blocks, program, table
+
+from gluon_mgpu import concise, resnet18
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.parallel.data_parallel import data_parallel
+from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.training.parameters import by_name
+
+pytestmark = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+
+
+def synchronized(code: str) -> str:
+    """Return the program with the step of synchronized batch norm."""
+    step = textwrap.indent(blocks()['synchronized'], '    ')
+    code, count = re.subn(r'^    with autograd\.record.*?(?=^    backward)', lambda _: step, code, flags=re.M | re.S)
+    assert count == 1
+    return code
+
+
+@pytest.fixture(params=SEMANTICS)
+def semantics(request):
+    """Run a test in both; afterwards, the process has NumPy semantics again."""
+    with semantics_of((mx.nd if request.param == 'mx.nd' else np).ones(1)):
+        yield request.param
+
+
+def data(rows: int) -> tuple:
+    rng = numpy.random.default_rng(0)
+    arrays = rng.normal(size=(rows, 1, 8, 8)), rng.normal(size=(rows, 3)), rng.integers(0, 10, rows)
+    return tuple(array.astype('float32') for array in arrays)
+
+
+def parameters(net) -> dict:
+    """Return the parameters on each device."""
+    npx.waitall()
+    return {name: [array.asnumpy() for array in param.list_data()] for name, param in by_name(net).items()}
+
+
+def train(code: str, devices: list) -> dict:
+    """Train the program's network on batches of 12, 7 and 2 rows."""
+    names: dict = {}
+    exec(code, names)
+    mx.random.seed(0)
+    net, trainer = names['make'](devices, 'net.forward' in code)
+    for rows in (12, 7, 2):
+        names['train_batch']((net, trainer), *data(rows), devices)
+    return parameters(net)
+
+
+def train_plainly(code: str, device, semantics: str) -> dict:
+    """Do the same on one device with nothing but Gluon."""
+    names, array = {}, mx.nd.array if semantics == 'mx.nd' else np.array
+    exec(code, names)
+    mx.random.seed(0)
+    net = names['Net']()
+    net.initialize(ctx=device)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+    for rows in (12, 7, 2):
+        images, numbers, y = (array(part, ctx=device) for part in data(rows))
+        with autograd.record():
+            l = names['loss'](net(images, numbers), y)
+        l.backward()
+        trainer.step(12)
+    return parameters(net)
+
+
+def test_all_code_is_tested():
+    """Each block has a name, except the commands that install."""
+    code = re.findall(r'\n\n((?:    .*\n)+)', re.sub(r'<!-- .* -->\n\n(?:    .*\n|\n)+', '\n\n', OWN_PROJECT))
+    assert [block.split()[:2] for block in code] == [['pip', 'install']]
+    assert list(blocks()) == ['program', 'check', 'hybridized', 'trainer', 'synchronized', 'checkpoints', 'clipping',
+                              'in PyTorch', 'weights', 'export', 'workers']
+
+
+@pytest.mark.parametrize('k', [1, 3])
+def test_the_step_equals_plain_gluon(k, semantics, device_list):
+    code = program(semantics)
+    code = synchronized(code) if k > 1 else code
+    found, expected = train(code, device_list(k)), train_plainly(code, device_list(1)[0], semantics)
+    assert found.keys() == expected.keys()
+    for name, arrays in found.items():
+        assert len(arrays) == k
+        for array in arrays:  # float32; the sums are in another order
+            numpy.testing.assert_allclose(array, expected[name][0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_check(semantics):
+    exec(program(semantics, 'check'), {})
+    wrong = program(semantics, 'check').replace('step(batch_size)', 'step(len(shards[2][0]))')  # the rows of a shard
+    with pytest.raises(AssertionError, match='WRONG'):
+        exec(wrong, {})
+
+
+def test_hybridized_trainer_and_export(semantics, devices, tmp_path, monkeypatch):
+    pytest.importorskip('onnx')
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(program(semantics), names)
+    array = mx.nd.array if semantics == 'mx.nd' else np.array
+    images, numbers, y = data(12)
+    names['net'] = names['Net']()
+    names['net'].initialize(ctx=devices)
+    exec(blocks()['hybridized'] + blocks()['trainer'], names)
+    before = names['fast'](array(images, ctx=devices[0]), array(numbers, ctx=devices[0])).asnumpy()
+    names['train_batch']((names['fast'], names['trainer']), images, numbers, y, devices)
+    names.update(images=array(images, ctx=devices[0]), numbers=array(numbers, ctx=devices[0]))
+    assert abs(names['fast'](names['images'], names['numbers']).asnumpy() - before).max() > 0
+    exec(blocks()['export'], names)
+    assert (tmp_path / 'mine.onnx').exists()
+
+
+def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
+    names: dict = {}
+    exec(program(semantics, 'checkpoints'), names)
+    ends = []
+    for path, runs in (('whole', [2]), ('parts', [1, 2])):
+        for num_epochs in runs:
+            mx.random.seed(0)
+            net = names['train'](devices, *data(31), num_epochs, str(tmp_path / path))
+        ends.append(parameters(net))
+    for arrays, others in zip(*(end.values() for end in ends)):
+        assert [array.tobytes() for array in arrays] == [array.tobytes() for array in others]
+
+
+@pytest.mark.parametrize('max_norm', [0.1, 100])  # clipped and not
+@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('by_trainer', [True, False])
+def test_clipping_by_the_global_norm(by_trainer, k, max_norm, semantics, device_list):
+    """Both ways of the page, compared with NumPy."""
+    names: dict = {}
+    exec(blocks()['clipping'], names)
+    devices, rng = device_list(k), numpy.random.default_rng(1)
+    net = gluon.nn.Dense(3, in_units=4)
+    net.initialize(ctx=devices)
+    limit = {'clip_norm': max_norm} if by_trainer else {}
+    fast, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1, **limit})
+    if not by_trainer:
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
+    W, b = (values[0] for values in parameters(net).values())
+    for rows in (12, 7, 2):
+        X, y = rng.normal(size=(rows, 4)).astype('float32'), rng.integers(0, 3, rows)
+        of_nd = (lambda array: array.as_nd_ndarray()) if semantics == 'mx.nd' else lambda array: array
+        shards = [[of_nd(shard) for shard in split_and_load(array, devices)] for array in (X, y)]
+        with autograd.record():
+            ls = [gluon.loss.SoftmaxCrossEntropyLoss()(fast(a), c) for a, c in zip(*shards)]
+        concise.step.backward(fast, ls)
+        concise.step.zero_grad(fast, devices[rows:])
+        if by_trainer:
+            trainer.step(rows)
+        else:
+            names['clipped_step'](fast, trainer, devices, rows, max_norm)
+        softmax = numpy.exp(X @ W.T + b)
+        error = (softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]) / rows
+        mean = error.T @ X, error.sum(axis=0)  # gradient of the mean loss
+        scale = min(max_norm / numpy.sqrt(sum((g ** 2).sum() for g in mean)), 1)
+        assert (scale < 1) == (max_norm == 0.1)
+        W, b = (param - 0.1 * scale * g for param, g in zip((W, b), mean))
+        for arrays, expected in zip(parameters(net).values(), (W, b)):
+            assert {array.tobytes() for array in arrays} == {arrays[0].tobytes()}
+            numpy.testing.assert_allclose(arrays[0], expected, rtol=1e-5, atol=1e-6)  # float32
+
+
+class Tensor:
+    """An array like a tensor of PyTorch."""
+
+    def __init__(self, array):
+        self.numpy = array.asnumpy
+
+
+def test_weights_from_pytorch(devices, tmp_path, monkeypatch):
+    """tests/test_export.py compares the names with those of the same network in PyTorch."""
+    monkeypatch.chdir(tmp_path)
+    X = np.array(numpy.random.default_rng(0).normal(size=(2, 1, 28, 28)), ctx=devices[0], dtype='float32')
+    nets = [resnet18(10), resnet18(10)]
+    for net in nets:
+        net.initialize(ctx=devices)
+    expected = nets[0](X).asnumpy()
+    for param in by_name(nets[0]).values():
+        param.set_data(param.data(devices[0]) + 0.01)
+    expected = nets[0](X).asnumpy()
+    names = {name.replace('gamma', 'weight').replace('beta', 'bias'): Tensor(param.data(devices[0]))
+             for name, param in by_name(nets[0]).items()}
+    torch_net = type('Net', (), {'state_dict': lambda self: names})()
+    exec(blocks()['in PyTorch'], {'net': torch_net, 'numpy': numpy})
+    exec(blocks()['weights'], {'net': nets[1], 'np': np})
+    assert (nets[1](X).asnumpy() == expected).all()
+
+
+def test_many_machines_alone(semantics, devices, monkeypatch):
+    """A single worker trains as without workers."""
+    workers = Workers()
+    workers.device = devices[0]
+    module = type(sys)('horovod_workers')
+    module.HorovodWorkers = lambda: contextlib.nullcontext(workers)
+    monkeypatch.setitem(sys.modules, 'gluon_mgpu.distributed.horovod_workers', module)
+    images, numbers, y = data(31)
+    found: dict = {'images': images, 'numbers': numbers, 'y': y}
+    mx.random.seed(0)
+    exec(program(semantics, 'workers'), found)
+    mx.random.seed(0)
+    state = found['make'](devices[:1])
+    for rows in (slice(0, 12), slice(12, 24), slice(24, 31)):
+        found['train_batch'](state, images[rows], numbers[rows], y[rows], devices[:1])
+    for arrays, others in zip(parameters(found['net']).values(), parameters(state[0]).values()):
+        assert arrays[0].tobytes() == others[0].tobytes()
+
+
+@pytest.mark.parametrize('row', [pytest.param(row, id=row[0][0]) for row in table('| `mx.nd` | `mx.np` |')])
+def test_the_table_from_mx_nd_to_mx_np(row):
+    """Both columns compute the same numbers, of the same shape."""
+    assert all(len(column) >= 1 for column in row) and len(row[0]) <= len(row[1])
+    rng = numpy.random.default_rng(0)
+    x, y = (rng.integers(-2, 3, (4, 3, 2)).astype('float32') for _ in range(2))
+    for of_nd, of_np in zip(*row):
+        found = []
+        for expression, kind in ((of_nd, mx.nd), (of_np, np)):
+            with semantics_of(kind.ones(1)):
+                names = {'nd': mx.nd, 'np': np, 'npx': npx, 'x': kind.array(x), 'y': kind.array(y),
+                         'z': kind.array([0, 2])}
+                value = eval(expression, names)
+                found.append(value.asnumpy() if hasattr(value, 'asnumpy') else numpy.array(value))
+        assert found[0].shape == found[1].shape
+        numpy.testing.assert_allclose(found[0], found[1], rtol=1e-6)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import gluon
-from .operators import Operator, operators_of
+from .graph_operators import Operator, operators_of
 from .pieces import Piece
 from .tracing import trace_block
 

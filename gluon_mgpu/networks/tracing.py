@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.program import reason
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
-from .operators import Operator, build, operators_of
+from .graph_operators import Operator, build, operators_of
 
 
 @contextlib.contextmanager

@@ -23,7 +23,8 @@ def explain_scaling(several: Training, found: Comparison, shards: list[slice]) -
         parts = numpy.concatenate([updates(one, found, [(X[rows], y[rows])]) for rows in shards])
     except Exception:  # the step needs batches before this one, or whole batches
         return None
-    if len(whole) < 3 * len(parts) or not parts.any(axis=1).all() or not all(_equal(other, update) for other in others):
+    is_valid = parts.any(axis=1).all() and numpy.isfinite(parts).all()  # a shard alone may have no labels that count
+    if len(whole) < 3 * len(parts) or not is_valid or not all(_equal(other, update) for other in others):
         return None
     factor = _combination(update, whole[None])
     if factor is not None:

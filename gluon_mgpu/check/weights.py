@@ -20,7 +20,7 @@ RESIDUAL = {'float64': 1e-4, None: 0.2}  # relative to what another row changes
 def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
     """Return the weight of each row in the update of each device; None if no weights explain the updates."""
     one, first, weights = several.on_one_device(), found.batches[0], []
-    *earlier, last = found.batches  # all of them, because a step may update only after several
+    *earlier, last = found.batches  # the earlier ones as well, because a step may update only after several
     [right_before], before = (updates(training, found, found.batches) for training in (one, several))
     for i in range(len(last[1])):
         j = next((j for j in range(len(first[1])) if any(numpy.any(a[i] != b[j]) for a, b in zip(last, first))), None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from .static import _TracedGraph
 from .tracing import leaves, structure, trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
+_FUNCTIONS: weakref.WeakSet = weakref.WeakSet()  # the results of `hybridized` for functions
 
 
 def hybridized(network: Callable) -> Callable:
@@ -59,12 +61,16 @@ def hybridized(network: Callable) -> Callable:
         arrays = leaves(args)
         return graph.arranged(graph.operator(arrays)(*arrays))
 
+    _FUNCTIONS.add(fast)
     return fast
 
 
 def unwrapped(net: Any) -> Any:
-    """Return the block inside the result of `hybridized`; return anything else as it is."""
-    return net.block if isinstance(net, HybridizedBlock) else net
+    """Return the block or function inside the result of `hybridized`; return anything else as it is."""
+    if isinstance(net, HybridizedBlock):
+        return net.block
+    # Other decorators set `__wrapped__` as well, and may change the results
+    return vars(net)['__wrapped__'] if isinstance(net, types.FunctionType) and net in _FUNCTIONS else net
 
 
 class HybridizedBlock:

@@ -1,4 +1,5 @@
 """Tests of the ONNX export: the model, its comparison with the network, and errors."""
+import functools
 import importlib.util
 import os
 import re
@@ -316,6 +317,21 @@ def test_parameters_of_functions():
         to_onnx(network, 'b.onnx', X, params, param_names=['W'])
     with pytest.raises(ValueError, match=r"^\['ndarray', 'str', 'str'\]: the arguments of a network must be arrays"):
         to_onnx(network, 'b.onnx', X, ['a', 'b'])
+
+
+def test_a_decorated_function():
+    """The model computes what the decorator adds, with `hybridized` around it or not."""
+    def network(X):
+        return X + 1
+
+    @functools.wraps(network)
+    def doubled(X):
+        return network(X) * 2
+
+    X = random(2, 3)
+    for function, expected in ((doubled, X * 2 + 2), (hybridized(doubled), X * 2 + 2), (hybridized(network), X + 1)):
+        to_onnx(function, 'a.onnx', X, log=lambda line: None)
+        assert abs(run_model('a.onnx', X)[0] - expected.asnumpy()).max() <= 1e-6
 
 
 def test_lenets_parameters_as_a_tuple_or_in_numpy(tmp_path):

@@ -41,9 +41,8 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
     `args` are the inputs for a batch on one device, to infer shapes. Returns the parts in the order in which they run,
     the names of the network's inputs and outputs, and the lists of its result, as from `trace_block`.
     """
-    graph, inputs, lists = trace_block(block, args)
+    graph, inputs, lists, params = trace_block(block, args)
     all_operators, results = operators_of(graph)
-    params = {param.var().name: param for param in block.collect_params().values()}
     operators: list[Operator] = []  # of the present piece
     parts: list[list[Operator] | BatchNorm] = [operators]
     for operator in all_operators:

@@ -96,7 +96,7 @@ class HybridizedBlock:
         return all(graph.is_static for (recording, *_), graph in self._graphs.items() if recording)
 
     def __call__(self, *args):
-        graph = _graph_for(args, self._graphs, lambda: self._trace(args))
+        graph = _graph_for(args, self._graphs, lambda: _TracedGraph(*trace_block(self.block, args), self._used_once))
         self._wait_for_statistics(graph)
         if not graph.is_static:
             return self.block(*args)
@@ -107,12 +107,6 @@ class HybridizedBlock:
             self._graphs.clear()
             return self(*args)
         return graph.arranged(graph.operator(args)(*args, *arrays))
-
-    def _trace(self, args) -> _TracedGraph:
-        symbol, names, lists = trace_block(self.block, args)
-        params = {p.var().name: p for p in self.block.collect_params().values()}
-        used = {name: params[name] for name in symbol.list_inputs() if name in params}
-        return _TracedGraph(symbol, names, lists, used, self._used_once)
 
     def _wait_for_statistics(self, graph: _TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""

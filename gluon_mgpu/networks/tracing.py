@@ -29,13 +29,13 @@ def explain_errors(name: str) -> Iterator[None]:
         raise ValueError(advice) from error
 
 
-def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any]:
-    """Return the graph of an initialized block, the names of its variables for `args`, and the lists of its result.
+def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any, dict[str, gluon.Parameter]]:
+    """Return the graph of an initialized block, its variables for `args`, the lists of its result, and its parameters.
 
     The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
-    `args`. The lists have None instead of each array. A parameter's variable is ``param.var().name``. If the first
-    argument is None, the shapes of all parameters must be known. Raises ValueError if the block cannot be traced, uses
-    a parameter that it does not know, or does not use one of unknown shape.
+    `args`. The lists have None instead of each array. The parameters are those in the graph, by the names of their
+    variables. If the first argument is None, the shapes of all parameters must be known. Raises ValueError if the block
+    cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
     """
     kind, names = type(block).__name__, [f'data_{i}' for i in range(len(args))]
     symbols = variables_for(args, 'data')
@@ -45,15 +45,16 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
             graph = graph_of(result)
         else:
             graph, result = trace_deferred(block, args, symbols)
-        params = {param.var().name: param for param in block.collect_params().values()}
-        unknown = set(graph.list_inputs()) - params.keys() - set(names)
+        inputs = set(graph.list_inputs())
+        params = {name: param for param in block.collect_params().values() if (name := param.var().name) in inputs}
+        unknown = inputs - params.keys() - set(names)
         if unknown:
             raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer '
                              'an attribute, or add it to a HybridSequential')
         if args[0] is not None:
             _check_shapes(graph, names, args)
     trained = {name for name, param in params.items() if param.grad_req != 'null'}
-    return _separate_biases(graph, trained), names, refill(result, repeat(None))
+    return _separate_biases(graph, trained), names, refill(result, repeat(None)), params
 
 
 def _trace_mxnet1(block, args, symbols):
@@ -90,7 +91,7 @@ def trace_deferred(block: Callable, arrays: Sequence, symbols: Sequence) -> tupl
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
-    """Do the same as `trace_block` for a function; the names are those of all arrays in `args`, in order."""
+    """Do the same as `trace_block` for a function without parameters; the names are those of all arrays in `args`."""
     symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,

@@ -8,14 +8,15 @@ import os
 import re
 import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from operator import is_
 
 import numpy
 
-from ..mxnet_setup.compat import gluon, npx
-from ..networks.graph import nd_semantics
+from ..mxnet_setup.compat import gluon, mx, npx
 from .contents import find
 from .user_step import BatchNorm, Dropout, Training
 
@@ -25,6 +26,20 @@ SECONDS = 60  # for a step in a process of its own
 
 class Crash(Exception):  # noqa: N818, not an error of the step
     """End of the process in MXNet."""
+
+
+@contextlib.contextmanager
+def nd_semantics() -> Iterator[None]:
+    """Run the block as if nobody had called ``npx.set_np``, in all threads: Gluon's arrays are those of ``mx.nd``."""
+    scope, shapes = mx.util._NumpyArrayScope, npx.is_np_shape()
+    before = scope._current
+    scope._current = type('_Nowhere', (threading.local,), {'value': scope(False)})()  # the value in each thread
+    try:
+        mx.util.set_np_shape(False)
+        yield
+    finally:
+        scope._current = before
+        mx.util.set_np_shape(2 if shapes else False)  # 2: in all threads
 
 
 def semantics_of_step(several: Training, batch: tuple) -> contextlib.AbstractContextManager:

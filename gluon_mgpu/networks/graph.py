@@ -5,15 +5,14 @@ import ast
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 
-from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
 from .graph_operators import kind_of
-from .tracing import graph_of, is_legacy, leaves, refill, trace_deferred, trace_function, variables_for
+from .tracing import graph_of, leaves, refill, trace_deferred, trace_function, variables_for
 
 
 class Array(NamedTuple):
@@ -69,22 +68,18 @@ class Graph(NamedTuple):
 
 
 @contextlib.contextmanager
-def nd_semantics() -> Iterator[None]:
-    """Run the block as if nobody had called ``npx.set_np``, in all threads: Gluon's arrays are those of ``mx.nd``."""
-    scope, shapes = mx.util._NumpyArrayScope, npx.is_np_shape()
-    before = scope._current
-    scope._current = type('_Nowhere', (threading.local,), {'value': scope(False)})()  # the value in each thread
-    try:
-        mx.util.set_np_shape(False)
+def semantics_of(array: Any) -> Iterator[None]:
+    """Use the semantics of ``mx.nd`` in this thread if `array` is one of its arrays; MXNet 2 has no such networks."""
+    if MXNET_MAJOR >= 2 or isinstance(array, np.ndarray):
         yield
+        return
+    numpy_shapes = mx.util.is_np_shape()
+    try:
+        with mx.util.np_array(False), mx.util.np_shape(False):
+            yield
     finally:
-        scope._current = before
-        mx.util.set_np_shape(2 if shapes else False)  # 2: in all threads
-
-
-def semantics_of(array: Any) -> contextlib.AbstractContextManager:
-    """Return `nd_semantics` for an array of ``mx.nd``; MXNet 2 has no such networks."""
-    return nd_semantics() if MXNET_MAJOR < 2 and is_legacy(array) else contextlib.nullcontext()
+        if numpy_shapes:
+            mx.util.set_np_shape(2)  # again in all threads
 
 
 def trace(net: Callable, args: list) -> tuple[Any, list[str]]:

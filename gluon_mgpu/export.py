@@ -53,9 +53,11 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     log : callable, optional
         Gets a line with the path and the result of the comparison.
     """
-    names = {'input_names': input_names, 'output_names': output_names, 'param_names': param_names}
     if examples:
-        write_model(net, path, *examples, **names, batch_axis=batch_axis, log=log)
+        write_model(net, path, *examples, input_names=input_names, output_names=output_names, param_names=param_names,
+                    batch_axis=batch_axis, log=log)
+    elif input_names or output_names or param_names or batch_axis:
+        raise ValueError('names and batch_axis are for a network with examples: pass an example of each input')
     else:
         write_chapter(net, path, lenet, log)
 

@@ -872,6 +872,28 @@ def test_each_device_divides_by_its_own_count(count, batches):
         assert 'each device divides by its own count, such as that of its valid labels' in report.diagnosis[0]
 
 
+def test_a_shard_whose_labels_do_not_count(batches):
+    """The cause stays unknown, because the shard alone has no finite update."""
+    def train_batch(state, X, y, devices):
+        net, trainer = state
+        X_shards, y_shards = split_batch(X, y, devices)
+        valid = float((y > 0).sum())
+        with autograd.record():
+            ls = [(LOSS(net(X_shard), y_shard) * (y_shard > 0)).sum() / np.array(valid, ctx=X_shard.ctx)
+                  for X_shard, y_shard in zip(X_shards, y_shards)]
+        for l in ls:
+            l.backward()
+        zero_grad(net, devices[len(X_shards):])
+        for device in devices:
+            gradients = [param.grad(device) for param in trainable(net)]
+            scale(gradients, norm_of(gradients), 0.05)
+        trainer.step(1)
+    X, y = (numpy.concatenate(arrays) for arrays in zip(*batches))
+    y[:12] = [1, 2, 3, 1, 0, 0, 0, 0, 2, 3, 1, 2]
+    report = check_data_parallel(make_network, train_batch, [(X, numpy.where(numpy.arange(48) < 12, y, 1))])
+    assert 'The cause is unknown' in report.diagnosis[0], report
+
+
 def step_with_limit(state, X, y, devices, write):
     """Keep the parameters small, after each update."""
     step_with_trainer(state, X, y, devices)

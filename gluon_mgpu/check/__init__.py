@@ -13,7 +13,7 @@ from ..mxnet_setup.compat import mx
 from ..parallel.workers import Workers
 from .comparison import compare, rounds, share_of_halves
 from .diagnosis import diagnose
-from .trials import prepare, semantics_of
+from .trials import prepare, semantics_of_step
 from .user_step import Training
 
 MAX_LINES = 8
@@ -82,7 +82,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
              for rank in range(job.size) for device in devices]
     try:
-        with semantics_of(training, batches[0]):
+        with semantics_of_step(training, batches[0]):
             return _report(training, batches, names)
     finally:
         training.discard_errors()

@@ -1,13 +1,9 @@
 """Name what each device does with its own gradient, where no weights of the rows explain the update."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy
 
-from ..data.shards import shard_rows
-from .comparison import Comparison, joined
+from .comparison import Comparison, updates
 from .user_step import Training
 
 NEGLIGIBLE = 1e-4  # relative to the largest number of an update
@@ -15,27 +11,26 @@ CLIP_AFTER = ("sum the gradients first, with update_on_kvstore=False and trainer
               'copy by the norm of that copy alone; then trainer.update()')
 
 
-def explain_scaling(several: Training, found: Comparison) -> tuple[str, str] | None:
+def explain_scaling(several: Training, found: Comparison, shards: list[slice]) -> tuple[str, str] | None:
     """Return fault and remedy if the gradients are scaled or clipped by something that differs from one device's.
 
-    Compares the update by the last batch with the updates that one device makes with this batch and with the shards of
-    it alone, all from the values before it.
+    Compares the update by the last batch with the updates that one device makes with this batch and with its shards
+    alone, all from the values before it.
     """
     one, (X, y) = several.on_one_device(), found.batches[-1]
-    k = len(several.devices) * several.workers.size
-    shards = [shard_rows(len(y), i, k) for i in range(min(len(y), k))]
     try:
-        updates, [whole] = _updates(several, found, (X, y)), _updates(one, found, (X, y))
-        parts = numpy.concatenate([_updates(one, found, (X[rows], y[rows])) for rows in shards])
+        [update, *others], [whole] = (updates(training, found, [(X, y)]) for training in (several, one))
+        parts = numpy.concatenate([updates(one, found, [(X[rows], y[rows])]) for rows in shards])
     except Exception:  # the step needs batches before this one, or whole batches
         return None
-    if len(whole) < 3 * len(parts) or not parts.any(axis=1).all() or not _equal(updates, updates[0]):
+    is_valid = parts.any(axis=1).all() and numpy.isfinite(parts).all()  # a shard alone may have no labels that count
+    if len(whole) < 3 * len(parts) or not is_valid or not all(_equal(other, update) for other in others):
         return None
-    factor = _combination(updates[0], whole[None])
+    factor = _combination(update, whole[None])
     if factor is not None:
         return (f'the update is {factor[0]:.3g} times that of one device, and this number changes with the rows: the '
                 'norm by which the gradients are clipped is not that of their sum', CLIP_AFTER)
-    if _combination(updates[0], parts) is None:
+    if _combination(update, parts) is None:
         return None
     shares = _combination(whole, parts)
     if shares is not None and abs(shares.sum() - 1) < NEGLIGIBLE:
@@ -46,14 +41,6 @@ def explain_scaling(several: Training, found: Comparison) -> tuple[str, str] | N
     return 'each device clips its own gradient before the sum', CLIP_AFTER
 
 
-def _updates(training: Training, found: Comparison, batch: Sequence) -> numpy.ndarray:
-    """Return the change of the parameters that are wrong by one batch, on each device, in a new training."""
-    training = replace(training)
-    training.assign(found.before)
-    before, after = training.values(), training.step(*batch)
-    return numpy.stack([joined(new[i] - old[i] for i in found.wrong) for new, old in zip(after, before)])
-
-
 def _combination(update: numpy.ndarray, parts: numpy.ndarray) -> numpy.ndarray | None:
     """Return the numbers, all positive, with which the sum of `parts` is `update`; None if there are none."""
     numbers, *_ = numpy.linalg.lstsq(parts.T, update, rcond=None)
@@ -61,7 +48,7 @@ def _combination(update: numpy.ndarray, parts: numpy.ndarray) -> numpy.ndarray |
 
 
 def _equal(update: numpy.ndarray, other: numpy.ndarray) -> bool:
-    """Return whether one update, or each of several, is another but for rounding."""
+    """Return whether two updates are equal but for rounding."""
     return bool(abs(update - other).max() <= NEGLIGIBLE * abs(other).max())
 
 

@@ -73,9 +73,8 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
 
 def rounds(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> bool:
     """Return whether the step casts to another dtype: on one device, the order of the rows changes the update a bit."""
-    before, after = _step(several, X, y)
-    _, reordered = _step(several, X[::-1], y[::-1])
-    change, difference = abs(after - before).max(), abs(after - reordered).max()
+    update, reordered = _update(several, X, y), _update(several, X[::-1], y[::-1])
+    change, difference = abs(update).max(), abs(update - reordered).max()
     return bool(LIMIT['float64'] * change < difference < LIMIT[None] * change)
 
 
@@ -87,22 +86,33 @@ def share_of_halves(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> fl
     """
     several, half = replace(several, plain_sgd=True), len(y) // 2
     try:
-        whole, *halves = (after - before for before, after in (
-            _step(several, X[rows], y[rows]) for rows in (slice(None), slice(half), slice(half, None))))
+        whole, *halves = (_update(several, X[rows], y[rows]) for rows in (slice(None), slice(half), slice(half, None)))
     except Exception:  # the step needs whole batches
         return 0
     return next((share for share in (0.5, 1) if abs(whole - share * sum(halves)).max() < LINEAR * abs(whole).max()), 0)
 
 
-def _step(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:
-    """Return all parameters, joined, before and after a step on one device."""
+def _update(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> numpy.ndarray:
+    """Return what a first step on one device changes in all parameters, joined."""
     one = several.on_one_device()
-    return [joined(one.values()[0]), joined(one.step(X, y)[0])]
+    return _joined_change(one.values()[0], one.step(X, y)[0])
 
 
-def joined(arrays: Iterable) -> numpy.ndarray:
-    """Return the numbers in several arrays as one array."""
-    return numpy.concatenate([array.ravel() for array in arrays])
+def updates(training: Training, found: Comparison, batches: Iterable) -> numpy.ndarray:
+    """Return what the last of some batches changes in the parameters that are wrong, joined, on each device.
+
+    The training is new, and each batch starts from the values before the last one of `found`.
+    """
+    training = replace(training)
+    for batch in batches:
+        training.assign(found.before)
+        replicas = training.step(*batch)
+    before = [found.before[i] for i in found.wrong]
+    return numpy.stack([_joined_change(before, [replica[i] for i in found.wrong]) for replica in replicas])
+
+
+def _joined_change(before: Iterable, after: Iterable) -> numpy.ndarray:
+    return numpy.concatenate([(new - old).ravel() for old, new in zip(before, after)])
 
 
 def largest(arrays: Iterable, others: Iterable) -> numpy.ndarray:

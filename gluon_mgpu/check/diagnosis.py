@@ -7,12 +7,13 @@ from functools import partial
 
 import numpy
 
+from ..data.shards import shard_rows
 from ..mxnet_setup.compat import gluon
 from .clipping import explain_scaling
-from .comparison import Comparison, compare, joined, largest, share_of_halves
+from .comparison import Comparison, compare, largest, share_of_halves, updates
 from .contents import NEW_TRAINER, find, older
 from .user_step import Training
-from .weights import RESIDUAL, after, explain, number, row_weights
+from .weights import RESIDUAL, explain, number, row_weights
 
 PRECISION = {'float64': 1e-3, None: 0.01}  # of a weight
 KEY_VALUE_STORE = "the Trainer's key-value store"
@@ -74,8 +75,11 @@ def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
 def _batch(several: Training, found: Comparison, where: str, devices: list[str]) -> list[str]:
     """Return the lines for a step whose last batch alone is wrong."""
     weights, same = row_weights(several, found), partial(numpy.allclose, rtol=0, atol=PRECISION[several.dtype])
+    n, k = len(found.batches[-1][1]), len(devices)
+    shards = [shard_rows(n, i, k) for i in range(min(n, k))]
     if weights is not None:
-        fault, remedy = explain(weights, devices, same, clipped=not share_of_halves(several, *found.batches[-1]))
+        clipped = not share_of_halves(several, *found.batches[-1])
+        fault, remedy = explain(weights, devices, shards, same, clipped)
         table = [f'{device}: {", ".join(map(number, row))}' for device, row in zip(devices, weights)]
         return _lines(f'{where}: {fault}', remedy, 'Weight of each row in the update of each device; 1 is right:',
                       *table)
@@ -84,7 +88,7 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str])
                       'one; or it keeps values that make does not return',
                       'for the check, leave random numbers out, or draw them for the whole batch before it is split',
                       'Repeated with another seed, one device computes something else as well.')
-    scaling = explain_scaling(several, found)
+    scaling = explain_scaling(several, found, shards)
     if scaling:
         return _lines(f'{where}: {scaling[0]}', scaling[1], '')
     return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may be clipped, rows '
@@ -115,6 +119,6 @@ def _is_right_alone(several: Training, found: Comparison) -> bool:
 
 def _is_random(several: Training, found: Comparison) -> bool:
     """Return whether the last batch changes the parameters on one device otherwise with another seed."""
-    one, before = several.on_one_device(), joined(found.before[i] for i in found.wrong)
-    [first], [second] = (after(replace(one, seed=seed), found, found.batches[-1]) for seed in (0, 1))
-    return bool(abs(first - second).max() > RESIDUAL['float64'] * abs(first - before).max())
+    one = several.on_one_device()
+    first, second = (updates(replace(one, seed=seed), found, found.batches) for seed in (0, 1))
+    return bool(abs(first - second).max() > RESIDUAL['float64'] * abs(first).max())

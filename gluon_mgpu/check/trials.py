@@ -42,7 +42,7 @@ def nd_semantics() -> Iterator[None]:
         mx.util.set_np_shape(2 if shapes else False)  # 2: in all threads
 
 
-def semantics_of(several: Training, batch: tuple) -> contextlib.AbstractContextManager:
+def semantics_of_step(several: Training, batch: tuple) -> contextlib.AbstractContextManager:
     """Return the context in which to run a step: with the arrays of ``mx.nd`` if it is written for them."""
     error = _error(several, batch) if npx.is_np_array() else None  # otherwise the user has called npx.reset_np
     if error is None:

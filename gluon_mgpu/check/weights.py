@@ -6,14 +6,12 @@ a single device changes.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy
 
-from ..data.shards import shard_rows
 from .clipping import CLIP_AFTER
-from .comparison import Comparison, joined
+from .comparison import Comparison, updates
 from .user_step import Training
 
 RESIDUAL = {'float64': 1e-4, None: 0.2}  # relative to what another row changes
@@ -21,14 +19,16 @@ RESIDUAL = {'float64': 1e-4, None: 0.2}  # relative to what another row changes
 
 def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
     """Return the weight of each row in the update of each device; None if no weights explain the updates."""
-    one, first, last, weights = several.on_one_device(), found.batches[0], found.batches[-1], []
-    [right_before], before = after(one, found, last), after(several, found, last)
+    one, first, weights = several.on_one_device(), found.batches[0], []
+    *earlier, last = found.batches  # the earlier ones as well, because a step may update only after several
+    [right_before], before = (updates(training, found, found.batches) for training in (one, several))
     for i in range(len(last[1])):
         j = next((j for j in range(len(first[1])) if any(numpy.any(a[i] != b[j]) for a, b in zip(last, first))), None)
         if j is None:  # all rows are equal
             return None
         replaced = [numpy.concatenate([a[:i], b[j:j + 1], a[i + 1:]]) for a, b in zip(last, first)]
-        right, changes = after(one, found, replaced)[0] - right_before, after(several, found, replaced) - before
+        batches = [*earlier, replaced]
+        right, changes = updates(one, found, batches)[0] - right_before, updates(several, found, batches) - before
         weights.append(changes @ right / (right @ right or 1))
         rest = changes - numpy.outer(weights[-1], right)
         if not numpy.linalg.norm(rest) < RESIDUAL[several.dtype] * numpy.linalg.norm(right):
@@ -36,10 +36,10 @@ def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
     return numpy.stack(weights, axis=1)
 
 
-def explain(weights: numpy.ndarray, devices: list[str], same: Callable, clipped: bool) -> tuple[str, str]:
+def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], same: Callable,
+            clipped: bool) -> tuple[str, str]:
     """Return fault and remedy for the weights of the rows in the update of each device."""
     n, first, ratio = weights.shape[1], weights[0], weights[0, 0]
-    shards = [shard_rows(n, i, len(devices)) for i in range(min(n, len(devices)))]
     if same(weights, 1):
         return ('each row counts once, to three digits, but something else differs',
                 'add weight decay, or a term of the loss without rows, once in each step and equally on all devices')
@@ -71,18 +71,6 @@ def explain(weights: numpy.ndarray, devices: list[str], same: Callable, clipped:
         fault = 'each device has the same weight whatever its rows, a mean of means'
     return fault, ('use all rows; sum the losses on each device and the gradients over all devices, without means; '
                    'divide once, by the rows of the whole batch or by the batch size')
-
-
-def after(training: Training, found: Comparison, batch: Sequence) -> numpy.ndarray:
-    """Return the parameters that are wrong, joined, on each device, after a step from the values before the last one.
-
-    The batches before come first, because a step may update only after several.
-    """
-    training = replace(training)
-    for each in [*found.batches[:-1], batch]:
-        training.assign(found.before)
-        values = training.step(*each)
-    return numpy.stack([joined(arrays[i] for i in found.wrong) for arrays in values])
 
 
 def number(weight: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import gluon
-from .operators import Operator, operators_of
+from .graph_operators import Operator, kind_of, operators_of
 from .pieces import Piece
 from .tracing import trace_block
 
@@ -41,9 +41,8 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
     `args` are the inputs for a batch on one device, to infer shapes. Returns the parts in the order in which they run,
     the names of the network's inputs and outputs, and the lists of its result, as from `trace_block`.
     """
-    graph, inputs, lists = trace_block(block, args)
+    graph, inputs, lists, params = trace_block(block, args)
     all_operators, results = operators_of(graph)
-    params = {param.var().name: param for param in block.collect_params().values()}
     operators: list[Operator] = []  # of the present piece
     parts: list[list[Operator] | BatchNorm] = [operators]
     for operator in all_operators:
@@ -69,15 +68,14 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
 
 
 def _is_batch_norm(operator: Operator) -> bool:
-    return ('batchnorm' in operator.node['op'].lower().replace('_', '')
-            and operator.settings.get('use_global_stats') not in TRUE)
+    return 'batchnorm' in kind_of(operator.node['op']) and operator.settings.get('use_global_stats') not in TRUE
 
 
 def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm, Operator]:
     """Return a batch norm, and its operator with new variables instead of its parameters and statistics."""
     node, (X, *names), outputs = operator
     settings = {'axis': '1', 'eps': '1e-3', 'momentum': '0.9', 'fix_gamma': 'True', **operator.settings}
-    if node['op'] not in ('BatchNorm', '_npx_batch_norm') or not all(name in params for name in names):
+    if kind_of(node['op']) != 'batchnorm' or not all(name in params for name in names):
         raise ValueError(f"{node['name']} ({node['op']}): only gluon.nn.BatchNorm can be synchronized over devices; "
                          'use nn.BatchNorm inside SyncBatchNorm(net), or train without it')
     gamma, beta, running_mean, running_var = names

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
-from .tracing import leaves, refill, trace_deferred, trace_function
+from .graph_operators import kind_of
+from .tracing import graph_of, leaves, refill, trace_deferred, trace_function, variables_for
 
 
 class Array(NamedTuple):
@@ -39,15 +40,18 @@ class Array(NamedTuple):
 class Operation(NamedTuple):
     """An operator in a graph, with its settings (those that are None or ``()`` are left out) and its arrays.
 
-    `kind` is its name without prefix and underscores, in lower case: ``batchnorm`` for ``_npx_batch_norm``. `outputs`
-    has the results that are used, by number.
+    `outputs` has the results that are used, by number.
     """
 
     operator: str
-    kind: str
     settings: dict[str, Any]
     inputs: list[Array]
     outputs: dict[int, Array]
+
+    @property
+    def kind(self) -> str:
+        """The name of the operator as from `kind_of`."""
+        return kind_of(self.operator)
 
     @property
     def output(self) -> Array:
@@ -65,7 +69,7 @@ class Graph(NamedTuple):
 
 @contextlib.contextmanager
 def semantics_of(array: Any) -> Iterator[None]:
-    """Switch to the older semantics of ``mx.nd`` if `array` is one of its arrays; MXNet 2 has no such networks."""
+    """Use the semantics of ``mx.nd`` in this thread if `array` is one of its arrays; MXNet 2 has no such networks."""
     if MXNET_MAJOR >= 2 or isinstance(array, np.ndarray):
         yield
         return
@@ -88,17 +92,13 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
         inputs, graph = net._cached_graph
         return graph, [symbol.name for symbol in inputs]
     if not isinstance(net, gluon.HybridBlock):
-        result, names, _ = trace_function(net, args)
-    else:
-        arrays = leaves(args)
-        names = [f'data{i}' for i in range(len(arrays))] if len(arrays) > 1 else ['data']  # as in files of net.export
-        symbols = [mx.sym.var(name) for name in names]
-        if isinstance(arrays[0], np.ndarray):
-            symbols = [symbol.as_np_ndarray() for symbol in symbols]
-        if MXNET_MAJOR >= 2:
-            return trace_deferred(lambda *arrays: net(*refill(args, iter(arrays))), arrays, symbols)[0], names
-        result = net(*refill(args, iter(symbols)))
-    return mx.sym.Group(leaves(result), type(leaves(result)[0])), names
+        return trace_function(net, args)[:2]
+    arrays = leaves(args)
+    names = [f'data{i}' for i in range(len(arrays))] if len(arrays) > 1 else ['data']  # as in files of net.export
+    symbols = [variables_for(array, name) for array, name in zip(arrays, names)]
+    if MXNET_MAJOR >= 2:
+        return trace_deferred(lambda *arrays: net(*refill(args, iter(arrays))), arrays, symbols)[0], names
+    return graph_of(net(*refill(args, iter(symbols)))), names
 
 
 def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
@@ -117,18 +117,12 @@ def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_s
 
     def operation(node: dict, outputs: dict[int, Array]) -> Operation:
         settings = {name: _parse(value) for name, value in node.get('attrs', {}).items()}
-        return Operation(node['op'], kind_of(node['op']),
-                         {name: value for name, value in settings.items() if value not in (None, ())},
+        return Operation(node['op'], {name: value for name, value in settings.items() if value not in (None, ())},
                          arrays_of(node['inputs']), outputs)
 
     variables = {node['name']: outputs[0] for node, outputs in zip(nodes, found) if node['op'] == 'null' and outputs}
     return Graph(variables, [operation(node, outputs) for node, outputs in zip(nodes, found) if node['op'] != 'null'],
                  arrays_of(graphs[0]['heads']))
-
-
-def kind_of(operator: str) -> str:
-    """Return the name of an operator without prefix and underscores, in lower case."""
-    return re.sub('^_(npi_|npx_|np_|contrib_)?', '', operator).replace('_', '').lower()
 
 
 def _parse(setting: str) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from .static import _TracedGraph
 from .tracing import leaves, structure, trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
+_FUNCTIONS: weakref.WeakSet = weakref.WeakSet()  # the results of `hybridized` for functions
 
 
 def hybridized(network: Callable) -> Callable:
@@ -59,12 +61,16 @@ def hybridized(network: Callable) -> Callable:
         arrays = leaves(args)
         return graph.arranged(graph.operator(arrays)(*arrays))
 
+    _FUNCTIONS.add(fast)
     return fast
 
 
 def unwrapped(net: Any) -> Any:
-    """Return the block inside the result of `hybridized`; return anything else as it is."""
-    return net.block if isinstance(net, HybridizedBlock) else net
+    """Return the block or function inside the result of `hybridized`; return anything else as it is."""
+    if isinstance(net, HybridizedBlock):
+        return net.block
+    # Other decorators set `__wrapped__` as well, and may change the results
+    return vars(net)['__wrapped__'] if isinstance(net, types.FunctionType) and net in _FUNCTIONS else net
 
 
 class HybridizedBlock:
@@ -90,7 +96,7 @@ class HybridizedBlock:
         return all(graph.is_static for (recording, *_), graph in self._graphs.items() if recording)
 
     def __call__(self, *args):
-        graph = _graph_for(args, self._graphs, lambda: self._trace(args))
+        graph = _graph_for(args, self._graphs, lambda: _TracedGraph(*trace_block(self.block, args), self._used_once))
         self._wait_for_statistics(graph)
         if not graph.is_static:
             return self.block(*args)
@@ -101,12 +107,6 @@ class HybridizedBlock:
             self._graphs.clear()
             return self(*args)
         return graph.arranged(graph.operator(args)(*args, *arrays))
-
-    def _trace(self, args) -> _TracedGraph:
-        symbol, names, lists = trace_block(self.block, args)
-        params = {p.var().name: p for p in self.block.collect_params().values()}
-        used = {name: params[name] for name in symbol.list_inputs() if name in params}
-        return _TracedGraph(symbol, names, lists, used, self._used_once)
 
     def _wait_for_statistics(self, graph: _TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""

@@ -6,7 +6,7 @@ from itertools import compress
 from typing import Any
 
 from ..mxnet_setup.compat import _new_alloc_handle, add, autograd
-from .operators import NUMPY, Operator, build
+from .graph_operators import NUMPY, Operator, build
 from .static import cached_op
 from .tracing import leaves
 

@@ -12,7 +12,7 @@ from operator import is_
 from typing import Any
 
 from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, mx
-from .operators import operators_of
+from .graph_operators import operators_of
 from .tracing import leaves, refill
 
 # Each combination of shapes and dtypes needs an operator with its own memory. In each mode, four are enough for full

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.program import reason
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
-from .operators import Operator, build, operators_of
+from .graph_operators import Operator, build, kind_of, operators_of
 
 
 @contextlib.contextmanager
@@ -29,31 +29,32 @@ def explain_errors(name: str) -> Iterator[None]:
         raise ValueError(advice) from error
 
 
-def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any]:
-    """Return the graph of an initialized block, the names of its variables for `args`, and the lists of its result.
+def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any, dict[str, gluon.Parameter]]:
+    """Return the graph of an initialized block, its variables for `args`, the lists of its result, and its parameters.
 
     The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
-    `args`. The lists have None instead of each array. A parameter's variable is ``param.var().name``. If the first
-    argument is None, the shapes of all parameters must be known. Raises ValueError if the block cannot be traced, uses
-    a parameter that it does not know, or does not use one of unknown shape.
+    `args`. The lists have None instead of each array. The parameters are those in the graph, by the names of their
+    variables. If the first argument is None, the shapes of all parameters must be known. Raises ValueError if the block
+    cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
     """
     kind, names = type(block).__name__, [f'data_{i}' for i in range(len(args))]
-    symbols = _variables(args, 'data')
+    symbols = variables_for(args, 'data')
     with explain_errors(kind), autograd.pause(train_mode=autograd.is_training()):
         if MXNET_MAJOR < 2:
             result = _trace_mxnet1(block, args, symbols)
-            graph = _group(result)
+            graph = graph_of(result)
         else:
             graph, result = trace_deferred(block, args, symbols)
-        params = {param.var().name: param for param in block.collect_params().values()}
-        unknown = set(graph.list_inputs()) - params.keys() - set(names)
+        inputs = set(graph.list_inputs())
+        params = {name: param for param in block.collect_params().values() if (name := param.var().name) in inputs}
+        unknown = inputs - params.keys() - set(names)
         if unknown:
             raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer '
                              'an attribute, or add it to a HybridSequential')
         if args[0] is not None:
             _check_shapes(graph, names, args)
     trained = {name for name, param in params.items() if param.grad_req != 'null'}
-    return _separate_biases(graph, trained), names, refill(result, repeat(None))
+    return _separate_biases(graph, trained), names, refill(result, repeat(None)), params
 
 
 def _trace_mxnet1(block, args, symbols):
@@ -90,17 +91,17 @@ def trace_deferred(block: Callable, arrays: Sequence, symbols: Sequence) -> tupl
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
-    """Do the same as `trace_block` for a function; the names are those of all arrays in `args`, in order."""
+    """Do the same as `trace_block` for a function without parameters; the names are those of all arrays in `args`."""
     symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
     symbolic.__kwdefaults__ = function.__kwdefaults__
-    symbols = _variables(args)
+    symbols = variables_for(args)
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(function.__name__):
         result = symbolic(*symbols)
-        graph = _separate_biases(_group(result), set())
+        graph = _separate_biases(graph_of(result), set())
         _check_shapes(graph, names, leaves(args))
     return graph, names, refill(result, repeat(None))
 
@@ -139,19 +140,19 @@ class _SymbolicNpx:
         return mx.sym.npx.activation(data, act_type='relu')
 
 
-def _group(result: Any) -> Any:
+def graph_of(result: Any) -> Any:
     """Return the graph of the symbols in nested lists."""
     symbols = leaves(result)
     return mx.sym.Group(symbols, type(symbols[0]))
 
 
-def _variables(values: Any, *place: Any) -> Any:
+def variables_for(values: Any, *place: Any) -> Any:
     """Return a variable for each array in nested lists and tuples, named by its place in them, such as ``'1_0'``."""
     if not isinstance(values, (list, tuple)):
         variable = mx.sym.var('_'.join(map(str, place)))
         return variable if is_legacy(values) else variable.as_np_ndarray()
-    variables = [_variables(value, *place, i) for i, value in enumerate(values)]
-    return tuple(variables) if isinstance(values, tuple) else variables
+    nested = [variables_for(value, *place, i) for i, value in enumerate(values)]
+    return tuple(nested) if isinstance(values, tuple) else nested
 
 
 def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
@@ -168,8 +169,7 @@ def _separate_biases(graph: Any, trained: set[str]) -> Any:
     operators, outputs = operators_of(graph)
     changed = []
     for node, inputs, results in operators:
-        if (node['op'] in ('FullyConnected', '_npx_fully_connected') and len(inputs) == 3
-                and inputs[1] not in trained):
+        if kind_of(node['op']) == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
             *inputs, bias = inputs
             product = f'{results[0]}_without_bias'
             changed.append(Operator({**node, 'attrs': {**node['attrs'], 'no_bias': 'True'}}, inputs, {0: product}))

@@ -2,11 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy
 
-from .building import require
+from .building import Converters, require
 
 SAME = {**{name.lower(): name for name in ('Relu', 'Sigmoid', 'Tanh', 'Softsign', 'Exp', 'Log', 'Sqrt', 'Abs', 'Erf',
                                            'Floor', 'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
@@ -77,7 +76,7 @@ def _smoothl1(g, op, X, scalar=1, **_):
     return g.Where(g.Greater(size, limit), g.Sub(size, 0.5 * limit), g.Mul(g.Mul(X, X), 0.5 * scalar ** 2))
 
 
-CONVERTERS: dict[str, Callable[..., Any]] = {
+CONVERTERS: Converters = {
     **{kind: lambda g, op, *X, operator=operator, **_: g.add(operator, *X) for kind, operator in SAME.items()},
     'activation': lambda g, op, X, act_type, **_: g.add(SAME[act_type], X),
     'leakyrelu': _leakyrelu,

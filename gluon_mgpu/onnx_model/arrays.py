@@ -1,13 +1,11 @@
 """Converters of operators that make, move, select or repeat the elements of arrays."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import zip_longest
-from typing import Any
 
 import numpy
 
-from .building import END, as_list, require, require_fixed
+from .building import END, Converters, as_list, require, require_fixed
 
 
 def _arange(g, op, *_, start=0, stop=None, step=1, repeat=1, **__):
@@ -70,7 +68,7 @@ def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values
     return g.Pad(X, widths, numpy.array(constant_value or constant_values, X.dtype), mode=mode)
 
 
-CONVERTERS: dict[str, Callable[..., Any]] = {
+CONVERTERS: Converters = {
     'embedding': lambda g, op, X, W, **_: g.Gather(W, g.indices(X, W, 0)),
     'take': lambda g, op, X, places, axis=0, mode='clip', **_: g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
     'pick': lambda g, op, X, places, axis=-1, mode='clip', **_: g.reshape(

@@ -10,6 +10,7 @@ from onnx import NodeProto, helper, numpy_helper
 
 from ..networks.graph import Array
 
+Converters = dict[str, Callable[..., Any]]  # by the kind of operation
 END = 2**31 - 1  # of a slice: after the last element
 
 
@@ -54,8 +55,10 @@ class Builder:
 
     def name(self, X: Any) -> str:
         """Return the name of an array, which is appended if it is a constant."""
-        if isinstance(X, (Array, str)):
-            return X if isinstance(X, str) else X.name
+        if isinstance(X, str):
+            return X
+        if isinstance(X, Array):
+            return X.name
         values = numpy.asarray(X)
         if values.dtype == 'float64' and not isinstance(X, numpy.ndarray):
             values = values.astype('float32')
@@ -93,6 +96,6 @@ class Builder:
 
     def before(self, X: Array, length: Array, axis: int, missing: list[int]) -> str:
         """Return a mask, true before `length` along an axis; `missing` are the axes that `length` does not have."""
-        require(X.shape[axis] == X.other[axis], 'the axis of a mask depends on the batch')
+        require_fixed(X, axes=[axis])
         positions = numpy.arange(X.shape[axis]).reshape(-1, *[1] * (X.rank - 1 - axis % X.rank))
         return self.Less(positions, self.Unsqueeze(self.cast(length, 'int64'), missing))

@@ -1,13 +1,10 @@
 """Converters of operators for object detection."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy
 
 from ..mxnet_setup.compat import mx
-from .building import require, require_fixed
+from .building import Converters, require, require_fixed
 
 
 def _multiboxprior(g, op, X, **settings):
@@ -65,4 +62,4 @@ def _boxnms(g, op, X, overlap_thresh=0.5, valid_thresh=0, topk=-1, coord_start=2
     return g.reshape(g.Pad(rows, [0, 0, 0, 0, count - size, 0], -1.0), op.output)
 
 
-CONVERTERS: dict[str, Callable[..., Any]] = {'boxnms': _boxnms, 'multiboxprior': _multiboxprior, 'roialign': _roialign}
+CONVERTERS: Converters = {'boxnms': _boxnms, 'multiboxprior': _multiboxprior, 'roialign': _roialign}

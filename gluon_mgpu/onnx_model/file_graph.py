@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy
 
-from ..networks.graph import kind_of
+from ..networks.graph_operators import kind_of
 
 SEED = 0  # of the examples
 SAME_NUMBERS = {'cast', 'copy', 'reshape', 'transpose', 'swapaxis', 'flatten', 'expanddims', 'squeeze', 'slice',

@@ -3,12 +3,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy
 
-from .building import as_list, require, require_fixed
+from .building import Converters, as_list, require, require_fixed
 
 REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min': 'ReduceMin', 'prod': 'ReduceProd',
               'norm': 'ReduceL2'}
@@ -94,7 +92,7 @@ def _attention_values(g, op, X, weights, heads, parts, **_):
     return g.reshape(g.Transpose(Y, perm=[2, 0, 1, 3]), op.output)
 
 
-CONVERTERS: dict[str, Callable[..., Any]] = {
+CONVERTERS: Converters = {
     'softmax': _softmax,
     'softmaxoutput': _softmaxoutput,
     'softmaxactivation': lambda g, op, X, mode='instance', **_: g.Softmax(X, axis=1 if mode == 'channel' else -1),

@@ -1,12 +1,11 @@
 """Converters of layers: convolution, pooling, normalization, resizing and recurrent layers."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy
 
-from .building import as_list, require, require_fixed
+from .building import Converters, as_list, require, require_fixed
 
 GATES = {'lstm': [0, 3, 1, 2], 'gru': [1, 0, 2]}  # MXNet's gates in ONNX's order
 
@@ -118,7 +117,7 @@ def _rnn(g, op, X, params, *states, mode, state_size, num_layers, bidirectional=
     return [X, *(g.Concat(*each, axis=0) for each in zip(*results))]
 
 
-CONVERTERS: dict[str, Callable[..., Any]] = {
+CONVERTERS: Converters = {
     'convolution': _convolution,
     'pooling': _pooling,
     'adaptiveavgpooling2d': _adaptiveavgpooling2d,

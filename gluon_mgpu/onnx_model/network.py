@@ -1,7 +1,6 @@
 """A network in prediction mode: its results, its graph and its parameters, whether it is a block or a function."""
 from __future__ import annotations
 
-import inspect
 import json
 import types
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ class Network:
     """
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
-        self._net = inspect.unwrap(unwrapped(net))
+        self._net = unwrapped(net)
         self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
         if self._is_block:
             check_initialized(self._net)

@@ -5,12 +5,9 @@ returns the name of the result, or a list of names. Converters are in the module
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from ..networks.graph import Array, Operation
 from . import arithmetic, arrays, detection, functions, layers
-from .building import Builder
+from .building import Builder, Converters
 
 ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
            'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'split': 'slicechannel',
@@ -20,7 +17,7 @@ ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsof
            **dict.fromkeys(('broadcastlike', 'broadcastaxis'), 'broadcastto'),
            **dict.fromkeys(('zeros', 'ones', 'zeroslike', 'oneslike', 'full'), 'fulllike')}
 
-CONVERTERS: dict[str, Callable[..., Any]] = {  # by the kind of operation
+CONVERTERS: Converters = {
     **arithmetic.CONVERTERS, **functions.CONVERTERS, **layers.CONVERTERS, **arrays.CONVERTERS, **detection.CONVERTERS}
 
 

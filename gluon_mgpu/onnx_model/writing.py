@@ -16,6 +16,7 @@ from ..mxnet_setup.compat import mx, np
 from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
 from ..networks.resnet import resnet18
+from ..networks.tracing import is_legacy
 from ..training.parameters import by_name, copies, wait
 from .network import Network
 
@@ -101,13 +102,17 @@ def _random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
     """Return random numbers in the range of an example, integers if it has only integers, for a larger batch."""
     values, rng = array.asnumpy(), numpy.random.default_rng(seed)
     shape = [size + 4 * (axis == batch_axis) for axis, size in enumerate(values.shape)]
-    low, high = values.min(), values.max()
+    finite = values[numpy.isfinite(values)]
+    if not finite.size:
+        raise ValueError(f'an example of shape {values.shape} has no finite number: pass realistic values')
+    low, high = float(finite.min()), float(finite.max())
     if low == high:
         new = rng.random(shape) if values.dtype.kind == 'f' else numpy.full(shape, low)
+    elif (finite == finite.round()).all() and max(-low, high) < 2**53:  # not the lowest float in a mask
+        new = rng.integers(int(low), int(high) + 1, shape)
     else:
-        whole = (values == values.round()).all()
-        new = rng.integers(int(low), int(high) + 1, shape) if whole else rng.uniform(low, high, shape)
-    make = np.array if isinstance(array, np.ndarray) else mx.nd.array
+        new = rng.uniform(low, high, shape)
+    make = mx.nd.array if is_legacy(array) else np.array
     return make(new.astype(values.dtype), dtype=values.dtype, ctx=array.ctx)
 
 
@@ -126,7 +131,8 @@ def _compare(content: bytes, inputs: list[dict], expected: list[dict], remark: s
         found = [session.run(None, arrays) for arrays in inputs]
     except Exception as error:
         raise ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}') from error
-    largest = {name: max(abs(right[name]).max(initial=SMALLEST) for right in expected) for name in expected[0]}
+    largest = {name: max(abs(right[name].astype('float64')).max(initial=SMALLEST) for right in expected)
+               for name in expected[0]}
     differences = []
     for results, right in zip(found, expected):
         for (name, Y), Y_found in zip(right.items(), results):

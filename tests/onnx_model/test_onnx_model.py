@@ -1,4 +1,5 @@
 """Tests of the ONNX export: the model, its comparison with the network, and errors."""
+import functools
 import importlib.util
 import os
 import re
@@ -173,6 +174,40 @@ def test_a_wrong_converter_is_found(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_wrong_output_beside_one_of_zeros(monkeypatch, tmp_path):
+    """The differences of an output are relative to its largest number, which may be the integer 0."""
+    monkeypatch.setitem(CONVERTERS, 'square', lambda g, op, X, **_: g.Mul(X, 2.0))
+    net = Lambda(lambda F, X: ((X * 0).astype('int32'), F.np.square(X)))
+    with pytest.raises(ValueError, match="the model's squares in onnxruntime differ from the network's"):
+        to_onnx(net, 'a.onnx', random(2, 4), output_names=['zeros', 'squares'])
+    assert list(tmp_path.iterdir()) == []
+    lines = []
+    to_onnx(Lambda(lambda F, X: (X * 0).astype('int32')), 'a.onnx', random(2, 4), log=lines.append)
+    assert lines[0].endswith("output differ from the network's by 0.0e+00 of the largest")
+
+
+@pytest.mark.parametrize('hidden', [-numpy.inf, numpy.finfo('float32').min, -1e30])
+def test_masks(hidden):
+    """An example may have infinite or very low numbers, as in the mask of an attention."""
+    mask = np.array([[0, 0, hidden], [0, hidden, hidden]])
+    to_onnx(Lambda(lambda F, X, M: F.npx.softmax(X + M, axis=-1)), 'a.onnx', random(2, 3), mask)
+    values = _random_like(mask, 0).asnumpy()
+    assert values.shape == (6, 3) and numpy.isfinite(values).all() and values.min() < values.max()
+
+
+@pytest.mark.parametrize('example', [np.zeros((0, 3)), np.full((2, 3), numpy.nan)])
+def test_examples_without_numbers(example):
+    with pytest.raises(ValueError, match=r'^an example of shape \(., 3\) has no finite number: pass realistic'):
+        to_onnx(Lambda(lambda F, X: F.npx.relu(X)), 'a.onnx', example)
+
+
+@pytest.mark.parametrize('settings', [{'input_names': ['X']}, {'output_names': ['Y']}, {'param_names': ['W']},
+                                      {'batch_axis': 1}])
+def test_names_without_examples(settings):
+    with pytest.raises(ValueError, match='^names and batch_axis are for a network with examples: pass an example of'):
+        to_onnx(to_mx(lenet_params(numpy.random.default_rng(0))), 'a.onnx', **settings)
+
+
 def test_an_input_that_is_not_used():
     net = Lambda(lambda F, A, B: A * 2)
     net.initialize()
@@ -282,6 +317,21 @@ def test_parameters_of_functions():
         to_onnx(network, 'b.onnx', X, params, param_names=['W'])
     with pytest.raises(ValueError, match=r"^\['ndarray', 'str', 'str'\]: the arguments of a network must be arrays"):
         to_onnx(network, 'b.onnx', X, ['a', 'b'])
+
+
+def test_a_decorated_function():
+    """The model computes what the decorator adds, with `hybridized` around it or not."""
+    def network(X):
+        return X + 1
+
+    @functools.wraps(network)
+    def doubled(X):
+        return network(X) * 2
+
+    X = random(2, 3)
+    for function, expected in ((doubled, X * 2 + 2), (hybridized(doubled), X * 2 + 2), (hybridized(network), X + 1)):
+        to_onnx(function, 'a.onnx', X, log=lambda line: None)
+        assert abs(run_model('a.onnx', X)[0] - expected.asnumpy()).max() <= 1e-6
 
 
 def test_lenets_parameters_as_a_tuple_or_in_numpy(tmp_path):

@@ -14,8 +14,8 @@ from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks import cut, pieces
+from gluon_mgpu.networks.graph_operators import Operator
 from gluon_mgpu.networks.hybridize import hybridized
-from gluon_mgpu.networks.operators import Operator
 from gluon_mgpu.networks.resnet import Residual, resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 from ..mxnet_setup.compat import graph_from_json, mx
@@ -24,12 +25,17 @@ class Operator(NamedTuple):
     @property
     def is_deconvolution(self) -> bool:
         """True for a transposed convolution. With oneDNN, it cannot write its gradients into any memory."""
-        return self.node['op'] in ('Deconvolution', '_npx_deconvolution')
+        return kind_of(self.node['op']) == 'deconvolution'
 
     @property
     def is_prelu(self) -> bool:
         """True for PReLU. The gradient of its slope is wrong if other operators follow in the same graph."""
         return self.settings.get('act_type') == 'prelu'
+
+
+def kind_of(operator: str) -> str:
+    """Return an operator's name in lower case, without prefix and underscores: batchnorm for ``_npx_batch_norm``."""
+    return re.sub('^_(npi_|npx_|np_|contrib_)?', '', operator).replace('_', '').lower()
 
 
 def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .base.checks import LARGEST_INTEGER, integer
+from .base.arguments import LARGEST_INTEGER, integer
 from .base.flags import Parser, quoted
 from .base.machine import versions
 from .base.program import Stopped, run_program, show, warn

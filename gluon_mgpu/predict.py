@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy
 
-from .base.checks import integer
+from .base.arguments import integer
 from .base.flags import Parser, path, picture, text
 from .base.pictures import write_picture
 from .data import load_data

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .base.checks import at_least_0, full_path, integer, not_empty, positive
+from .base.arguments import at_least_0, full_path, integer, not_empty, positive
 from .base.flags import checked_flag
 from .data import DATASETS
 from .devices.lists import MAX_DEVICES, check_devices, parse_devices

@@ -222,9 +222,9 @@ def api_pages() -> dict[str, tuple[str, list[str]]]:
 
 def api_page(title: str, modules: list[str]) -> str:
     """Return the Markdown of an API page."""
-    # Folders import their public names from their modules, which show them; those of `check` are not in modules yet
+    # Folders import their public names from their modules, which show them
     sections = [f'## gluon_mgpu.{name}\n\n::: gluon_mgpu.{name}\n'
-                + ('    options: {members: false}\n' if name == title != 'check' else '') for name in modules]
+                + ('    options: {members: false}\n' if name == title else '') for name in modules]
     return f'# API: {title}\n\n' + '\n'.join(sections)
 
 

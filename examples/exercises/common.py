@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from flags import read_flags
 
 from gluon_mgpu import Timer
-from gluon_mgpu.base.checks import integer
+from gluon_mgpu.base.arguments import integer
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import npx
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .checks import LARGEST_INTEGER, full_path, integer, not_empty
+from .arguments import LARGEST_INTEGER, full_path, integer, not_empty
 from .program import BAD_INPUT, run_program
 
 PICTURES = '.png', '.pdf', '.svg', '.jpg'
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def checked_flag(check: Callable, *limits: float, kind: type = str) -> Callable[[str], Any]:
-    """Return a type for argparse: a `kind` that ``check(name, value, *limits)`` accepts; see `base.checks`."""
+    """Return a type for argparse: a `kind` that ``check(name, value, *limits)`` accepts; see `base.arguments`."""
     def convert(value: Any):
         with contextlib.suppress(ValueError):
             value = kind(value)

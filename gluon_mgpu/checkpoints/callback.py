@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy
 
-from ..base.checks import integer
+from ..base.arguments import integer
 from ..base.files import SameFolder, is_unfinished
 from ..base.program import JobError, Stopped, reason
 from ..training.callback import Callback

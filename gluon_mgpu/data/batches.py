@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from ..base.checks import integer
+from ..base.arguments import integer
 from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np
 from .shards import shard_rows
 

@@ -5,7 +5,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from ..base.checks import full_path
+from ..base.arguments import full_path
 
 FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
          't10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz')

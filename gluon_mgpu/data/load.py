@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..base.checks import integer
+from ..base.arguments import integer
 from .folders import FILES, DownloadError, cache_dir, find, named_folder
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from ..base.checks import integer
+from ..base.arguments import integer
 from ..base.machine import num_cores
 from ..mxnet_setup.runtime import omp_threads
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus

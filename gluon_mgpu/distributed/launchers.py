@@ -12,7 +12,7 @@ import socket
 import time
 from typing import NamedTuple
 
-from ..base.checks import integer
+from ..base.arguments import integer
 
 ADDRESS, PORT = 'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT'
 PATIENCE = 30  # seconds to wait for the other workers

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from ..base.checks import positive
+from ..base.arguments import positive
 
 BEAT = 0.5       # seconds between two bytes
 PATIENCE = 30.0  # seconds for all workers to connect

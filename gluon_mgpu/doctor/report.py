@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from ..base.checks import integer
+from ..base.arguments import integer
 from ..mxnet_setup import runtime
 from . import facts
 from .findings import diagnose

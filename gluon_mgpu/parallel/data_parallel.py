@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..base.checks import positive
+from ..base.arguments import positive
 from ..mxnet_setup.compat import gluon
 from ..networks.hybridize import HybridizedBlock
 from .devices import as_devices

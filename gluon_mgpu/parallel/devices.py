@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ..base.checks import integer
+from ..base.arguments import integer
 from ..devices.lists import parse_devices
 from .allreduce import ALGORITHMS, star
 from .split import check_shares

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from ..base.checks import positive
+from ..base.arguments import positive
 from ..data.shards import shard_rows
 from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx

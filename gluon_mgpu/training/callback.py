@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..base.checks import integer
+from ..base.arguments import integer
 
 
 class Callback:

@@ -9,7 +9,7 @@ from operator import length_hint
 
 import numpy
 
-from ..base.checks import at_least_0
+from ..base.arguments import at_least_0
 from ..base.program import BAD_INPUT, JobError
 from ..base.progress import Progress
 from ..data.batches import check_batches

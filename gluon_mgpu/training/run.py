@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from ..base.checks import integer
+from ..base.arguments import integer
 from ..base.files import SameFolder
 from ..base.program import Stopped
 from ..base.progress import Progress

@@ -7,7 +7,7 @@ from itertools import count
 from numbers import Real
 from typing import Any
 
-from ..base.checks import SMALLEST, at_least_0, integer, positive
+from ..base.arguments import SMALLEST, at_least_0, integer, positive
 
 SCHEDULES = ('constant', 'cosine', 'step')
 

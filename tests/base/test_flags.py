@@ -3,7 +3,7 @@ import argparse
 
 import pytest
 
-from gluon_mgpu.base.checks import positive
+from gluon_mgpu.base.arguments import positive
 from gluon_mgpu.base.flags import Parser, checked_flag, integer_flag, path, picture, quoted, text
 
 

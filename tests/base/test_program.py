@@ -7,7 +7,7 @@ import sys
 import numpy
 import pytest
 
-from gluon_mgpu.base import checks, machine
+from gluon_mgpu.base import arguments, machine
 from gluon_mgpu.base.program import reason, run_program
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
 
@@ -98,13 +98,13 @@ def test_output_that_cannot_be_written(module):
 @pytest.mark.parametrize('value', [1.0, '1', None, [1]])
 def test_invalid_integers(value):
     with pytest.raises(ValueError, match=r'rows .*: must be an integer of at least 0'):
-        checks.integer('rows', value, minimum=0)
+        arguments.integer('rows', value, minimum=0)
 
 
 @pytest.mark.parametrize('value', [0, -1, float('nan'), float('inf'), 10**400, 'x', None, True, numpy.True_])
 def test_numbers_that_are_not_above_0(value):
     with pytest.raises(ValueError, match='lr .*: must be a number above 0'):
-        checks.positive('lr', value)
+        arguments.positive('lr', value)
 
 
 def test_machine_facts():

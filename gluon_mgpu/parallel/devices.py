@@ -9,7 +9,7 @@ from typing import Any
 from ..base.arguments import integer
 from ..devices.lists import parse_devices
 from .allreduce import ALGORITHMS, star
-from .split import check_shares
+from .split import check_rows, check_shares
 from .workers import Workers
 
 
@@ -58,11 +58,13 @@ class Devices(list):
         return devices
 
     def divisor(self, X: Any) -> int:
-        """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0."""
-        divisor = self.batch_size or len(X)
-        if divisor == 0:
+        """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0, or if `X` is no array."""
+        if self.batch_size is not None:
+            return self.batch_size
+        check_rows(X)
+        if len(X) == 0:
             raise ValueError('a batch of 0 rows: pass at least one row, or devices with a batch_size')
-        return divisor
+        return len(X)
 
 
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:

@@ -202,3 +202,9 @@ def test_an_unused_layer_on_a_device_without_rows(device_list):
     after = [[array.asnumpy() for array in param.list_data()] for param in trainable(net)]
     assert all((first == second).all() for first, second in after)
     assert [(old == new).all() for old, (new, _) in zip(before, after)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize('X', [np.array(1.0), (np.ones((2, 2)),), 3])
+def test_a_batch_that_is_no_array_of_rows(X, devices):
+    with pytest.raises(ValueError, match=r'^cannot split a .*: pass an array'):
+        scratch.train_batch(X, np.zeros(2), lenet_on(devices), devices, 0.1)

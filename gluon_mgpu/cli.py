@@ -88,7 +88,7 @@ class Job:
         self.devices: list = []
         self.data: tuple = ()
         self.config: dict[str, Any] = {}
-        self.heading = network
+        self.network, self.heading = network, ''
         self.folder = Path()
         self.checkpoints: Any = None  # the CheckpointCallback of `train`
 
@@ -137,7 +137,7 @@ class Job:
                        'workers': self.workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
                        'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
                        **versions(), 'environment': environment()}
-        self.heading += f' on {train_iter.dataset}, {", ".join(all_devices)}'
+        self.heading = f'{self.network} on {train_iter.dataset}, {", ".join(all_devices)}'
 
     def open_folder(self) -> Path:
         """Print the first line; create and lock the run's folder, or use that of the run to resume."""

@@ -4,8 +4,8 @@
     python -m gluon_mgpu.scratch --devices gpu:0,gpu:1
     python -m gluon_mgpu.scratch --num-gpus 1 --batch-size 256 --lr 0.2   # the book's first run
 
-Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of
-that shard. The gradients are summed over the devices, and every device takes the same step.
+Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of that shard.
+The gradients are summed over the devices, and every device takes the same step.
 
 `@hybridized`, the crop in `lenet` and `cross_entropy` are for speed; they change finite results by rounding only.
 `cross_entropy` also takes probabilities, for --label-smoothing. A function that "does not block" queues operations in
@@ -168,7 +168,6 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     batches while the devices compute: it reads losses some batches later, and waits at the end of an epoch.
 
     Returns nothing; to get the trained parameters, pass ``run=Run(10)`` of `training.run` and read ``run.net``.
-
     Raises ValueError if an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError`
     means that the loss or a parameter is NaN or infinite.
 
@@ -177,8 +176,8 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     num_gpus : int or None
         Number of GPUs, or of CPU contexts if MXNet sees no GPU; None with ``devices``.
     batch_size : int
-        Rows in a batch, over all devices. Every update is divided by it, so that every image has the same weight. (The
-        book's 13.5 divides by the rows of the batch, which are fewer in the last one; 13.6 divides by the batch size.)
+        Rows in a batch, over all devices. Every update is divided by it, as in 13.6, so that every image has the same
+        weight. (The book's 13.5 divides by the rows of the batch, which are fewer in the last one.)
     lr : float or callable
         The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
         MXNet's schedulers.

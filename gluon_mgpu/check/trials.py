@@ -30,7 +30,7 @@ class Crash(Exception):  # noqa: N818, not an error of the step
 
 @contextlib.contextmanager
 def nd_semantics() -> Iterator[None]:
-    """Run the block as if nobody had called ``npx.set_np``, in all threads: Gluon's arrays are those of ``mx.nd``."""
+    """Run the block without NumPy semantics, in all threads: the arrays of Gluon are those of ``mx.nd``."""
     scope, shapes = mx.util._NumpyArrayScope, npx.is_np_shape()
     before = scope._current
     scope._current = type('_Nowhere', (threading.local,), {'value': scope(False)})()  # the value in each thread

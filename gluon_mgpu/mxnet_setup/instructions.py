@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ..base.machine import processor_flags
 
-# oneDNN's highest instruction set: its variable, our value for it, and the values that leave avx512_bf16 in use. It
-# ignores values that it does not know, and leaves AMX unused unless the variable is `ALL` or names AMX
+# The variable that limits oneDNN's instructions, our value, and the values that switch avx512_bf16 off. oneDNN ignores
+# values that it does not know, and leaves AMX unused unless the variable is `ALL` or names AMX
 ONEDNN_VARIABLE = 'DNNL_MAX_CPU_ISA'
 AMX = 'AVX512_CORE_AMX'
 WITHOUT_BFLOAT16 = {'SSE41', 'AVX', 'AVX2', 'AVX2_VNNI', 'AVX512_MIC', 'AVX512_MIC_4OPS', 'AVX512_CORE',
@@ -55,7 +55,8 @@ def amx_obstacle() -> str:
 def _request_tiles() -> int:
     """Ask Linux for the tile registers; return 0 or the number of the error."""
     libc = ctypes.CDLL(None, use_errno=True)
-    return ctypes.get_errno() if libc.syscall(SYS_ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) else 0
+    arguments = map(ctypes.c_long, (SYS_ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA))
+    return ctypes.get_errno() if libc.syscall(*arguments) else 0
 
 
 def bfloat16_obstacle() -> str:

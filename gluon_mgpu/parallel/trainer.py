@@ -32,14 +32,18 @@ def trainable(net: Any) -> list:
     return [param for param in params if param.grad_req != 'null']
 
 
+class StaleGradientError(ValueError, UserWarning):
+    """No backward pass has written a gradient since the last step; ``gluon.Trainer`` raises UserWarning."""
+
+
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
     With several dtypes, the calls are not fewer; with another optimizer than SGD, ``ignore_stale_grad`` or
     ``contrib.amp``, only the sums can be. Raises ValueError on several devices for another `kvstore` than 'device' and
     'local', and for the optimizers in `REFUSED`; in a step, if the parameters are no longer on the devices that they
-    were on when the Trainer was made, and, where ``gluon.Trainer`` raises UserWarning, if no backward pass has written
-    a gradient since the last step. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
+    were on when the Trainer was made, and (`StaleGradientError`) if no backward pass has written a gradient since the
+    last step. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
 
     Parameters
     ----------
@@ -89,11 +93,12 @@ class Trainer(gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
+        if not ignore_stale_grad:
+            self._check_fresh()
         if (type(sgd) is not mx.optimizer.SGD or sgd.multi_precision or ignore_stale_grad
                 or hasattr(self, '_amp_loss_scaler') or not self._group()):
             super()._update(ignore_stale_grad)
             return
-        self._check_fresh()
         for number, groups in enumerate(self._groups):
             sgd._set_current_context(groups[0][1][0].context.device_id)  # as gluon.Trainer does
             for indices, *arrays in groups:
@@ -109,13 +114,13 @@ class Trainer(gluon.Trainer):
                     weight._fresh_grad = False
 
     def _check_fresh(self) -> None:
-        """Raise ValueError if no backward pass has written a gradient since the last step."""
-        for indices, weights, _ in (group for groups in self._groups for group in groups):
-            for i, weight in zip(indices, weights):
+        """Raise StaleGradientError if no backward pass has written a gradient since the last step."""
+        for param in self._params:
+            for weight in param.list_data() if param.grad_req != 'null' else ():
                 if not weight._fresh_grad:
-                    raise ValueError(f'{self._params[i].name} on {weight.context}: no backward pass has written its '
-                                     'gradient since the last step; if the network does not always use it, call '
-                                     'step(..., ignore_stale_grad=True)')
+                    raise StaleGradientError(f'{param.name} on {weight.ctx}: no backward pass has written its gradient '
+                                             'since the last step; if the network does not always use it, call '
+                                             'step(..., ignore_stale_grad=True)')
 
     def _momenta(self, number: int, indices: list[int], weights: list) -> list:
         """Return the momentum of parameters on a device, from where gluon.Trainer keeps it; create it if missing."""

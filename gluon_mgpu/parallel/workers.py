@@ -52,7 +52,7 @@ class Workers:
         """
         try:
             yield
-        except RuntimeError:
+        except (RuntimeError, ValueError):  # MXNetError, or one of Python's types, which the engine raises as well
             if self.size == 1:
                 clear_engine_errors()
             raise

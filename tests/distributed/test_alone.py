@@ -20,6 +20,7 @@ from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.distributed.launchers import LaunchInfo, launch_info
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
 from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Run
 
 
@@ -454,3 +455,15 @@ def test_a_network_that_gets_no_shapes_from_the_first_batch():
     net.initialize(ctx=mx.cpu(1))
     with pytest.raises(ValueError, match=r'^the network cannot get its shapes from the first batch \(.*\): call'):
         parameters_after_broadcast(net, np.zeros((3, 4)))
+
+
+@pytest.mark.parametrize('error', [RuntimeError, ValueError])
+def test_late_errors_of_the_engine_are_discarded_after_one(error, monkeypatch):
+    """The engine raises MXNetError, a RuntimeError, or one of Python's errors."""
+    cleared = []
+    monkeypatch.setattr('gluon_mgpu.parallel.workers.clear_engine_errors', lambda: cleared.append(True))
+    with pytest.raises(error), Workers().engine_errors_cleared():
+        raise error
+    with pytest.raises(KeyboardInterrupt), Workers().engine_errors_cleared():  # a checkpoint may be written after it
+        raise KeyboardInterrupt
+    assert cleared == [True]

@@ -20,7 +20,7 @@ from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import autograd, npx
 from gluon_mgpu.plot import Animator
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
-from gluon_mgpu.setup import Setup
+from gluon_mgpu.setup import TrainingSetup
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
@@ -41,7 +41,7 @@ def train_batch(X, y, params, device, lr, batch_size):
 
 
 def train(batch_size, lr, **settings):
-    setup = Setup('scratch', 1, batch_size, lr, settings)
+    setup = TrainingSetup('scratch', 1, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()

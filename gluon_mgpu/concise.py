@@ -24,7 +24,7 @@ from .networks.resnet import resnet18
 from .parallel import step
 from .parallel.data_parallel import data_parallel
 from .parallel.devices import as_devices
-from .setup import Setup
+from .setup import TrainingSetup
 from .training.evaluate import evaluate_accuracy_gpus
 
 
@@ -87,7 +87,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
         As in `scratch.train`, and some more, such as ``dtype``, ``momentum``, or ``net``, another network, whose
         parameters are initialized anew; `settings.py` declares all.
     """
-    setup = Setup('concise', num_gpus, batch_size, lr, settings)
+    setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 gets its values in the first batch of `run`
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net

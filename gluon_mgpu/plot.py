@@ -105,7 +105,7 @@ class AccuracyCurve(Callback):
 
 
 def accuracy_curve(history: list, path, title: str) -> None:
-    """Draw test accuracy and training loss over the epochs, a list of at least one `Epoch`; write the picture."""
+    """Draw test accuracy and training loss over the epochs, a list of at least one `EpochResult`; write the picture."""
     epochs = [e.epoch for e in history]
     fig, (axes, loss_axes) = figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
     axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')

@@ -28,7 +28,7 @@ from .networks.loss import cross_entropy
 from .parallel import step
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
-from .setup import Setup
+from .setup import TrainingSetup
 
 
 def init_params(scale: float = 0.01) -> list:
@@ -187,7 +187,7 @@ def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any)
     """
     # Check the arguments and load Fashion-MNIST. The devices are GPUs, of which none may be missing, or CPU contexts if
     # there are none. `run` counts the epochs, measures the time and prints
-    setup = Setup('scratch', num_gpus, batch_size, lr, settings, allreduce)
+    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()

@@ -47,7 +47,7 @@ def find_data(settings: dict, workers: Workers, **options: Any) -> tuple:
                      test_size=settings.get('test_size'), **options)
 
 
-class Setup:
+class TrainingSetup:
     """The devices, data, run and settings of one training, checked.
 
     `settings` are the keyword arguments of ``train``. `allreduce` is used unless they have another.

@@ -16,7 +16,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks import resnet
-from gluon_mgpu.training.history import Epoch, write_history
+from gluon_mgpu.training.history import EpochResult, write_history
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'benchmarks'
 sys.path.insert(0, str(BENCHMARKS))
@@ -411,7 +411,7 @@ def test_two_devices_keeps_the_second_epoch_and_evaluates_one_batch(few_rows, mo
     def train(num_gpus, batch_size, lr, devices, data, run):
         seen.append((num_gpus, len(devices), len(data[1])))
         for seconds in (7.0, 3.0):
-            run.history.append(Epoch(len(run.history) + 1, seconds, 1.0, 0.5, 20 / seconds))
+            run.history.append(EpochResult(len(run.history) + 1, seconds, 1.0, 0.5, 20 / seconds))
 
     monkeypatch.setitem(training.WORK, 'scratch', (train, 20, 8, 0.1))
     assert two_devices.epoch_seconds('scratch', 'cpu:0,cpu:1', 'noise', None) == 3.0
@@ -432,7 +432,7 @@ def test_time_to_accuracy_by_hand(tmp_path, monkeypatch, capsys):
     for name, (momentum, accuracies) in runs.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / 'config.json').write_text(json.dumps({'seed': 3, 'lr': 0.1, 'momentum': momentum}))
-        write_history([Epoch(i, 100.0 * i, 1.0, accuracy, 10.0) for i, accuracy in enumerate(accuracies, 1)],
+        write_history([EpochResult(i, 100.0 * i, 1.0, accuracy, 10.0) for i, accuracy in enumerate(accuracies, 1)],
                       tmp_path / name / 'history.csv')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, 'argv', ['time_to_accuracy.py', *runs, '--accuracies', '0.9', '0.94'])

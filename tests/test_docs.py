@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from gluon_mgpu.training.history import Epoch, write_history
+from gluon_mgpu.training.history import EpochResult, write_history
 
 REPO = Path(__file__).parents[1]
 PAGES = sorted([*REPO.glob('*.md'), *REPO.glob('docs/*.md'), *REPO.glob('*/README.md'), REPO / 'benchmarks/notes.md'])
@@ -94,7 +94,7 @@ def test_a_history_becomes_curves_of_tensorboard(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, 'tensorboardX', SimpleNamespace(SummaryWriter=open_writer))
     (tmp_path / 'runs' / 'mine').mkdir(parents=True)
-    history = [Epoch(1, 8.0, 2.25, 0.125, 7500), Epoch(2, 8, 0.5, 0.75, 7500)]
+    history = [EpochResult(1, 8.0, 2.25, 0.125, 7500), EpochResult(2, 8, 0.5, 0.75, 7500)]
     write_history(history, tmp_path / 'runs' / 'mine' / 'history.csv')
     exec(code, {})
     assert scalars == [('loss', 2.25, 1), ('test_acc', 0.125, 1), ('loss', 0.5, 2), ('test_acc', 0.75, 2)]

@@ -11,10 +11,10 @@ import pytest
 
 from gluon_mgpu import plot
 from gluon_mgpu.plot import Animator, accuracy_curve
-from gluon_mgpu.training.history import Epoch, write_history
+from gluon_mgpu.training.history import EpochResult, write_history
 from gluon_mgpu.training.run import Run
 
-HISTORY = [Epoch(1, 2.0, 1.5, 0.4, 100.0), Epoch(2, 2.1, 0.9, 0.7, 98.0)]
+HISTORY = [EpochResult(1, 2.0, 1.5, 0.4, 100.0), EpochResult(2, 2.1, 0.9, 0.7, 98.0)]
 
 
 def test_animator_keeps_the_points_and_stays_silent(capsys):
@@ -70,7 +70,7 @@ def test_accuracy_curve(tmp_path, figures):
 
 @pytest.mark.parametrize('n', [1, 10, 60])
 def test_accuracy_curve_of_any_length(tmp_path, n):
-    history = [Epoch(i + 1, 1.0, 1.0, 0.5, 1.0) for i in range(n)]
+    history = [EpochResult(i + 1, 1.0, 1.0, 0.5, 1.0) for i in range(n)]
     accuracy_curve(history, tmp_path / 'accuracy.png', 'title')
     assert (tmp_path / 'accuracy.png').stat().st_size > 5000
 
@@ -81,7 +81,7 @@ def run_folder(folder, devices, accuracies):
     config = {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': devices}
     (folder / 'config.json').write_text(json.dumps(config))
     run = Run(len(accuracies), quiet=True)
-    run.history = [Epoch(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
+    run.history = [EpochResult(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
     write_history(run.history, folder / 'history.csv')
     return str(folder)
 
@@ -121,7 +121,7 @@ def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):
         assert text.get_text().replace('\n', '').replace(r'\$', '$').replace(' ', '').count(run) == 1
         assert '$' not in text.get_text().replace(r'\$', '')
     title = ', '.join(f'cpu({i})' for i in range(40))
-    accuracy_curve([Epoch(1, 1.0, 1.0, 0.5, 1.0)], tmp_path / 'accuracy.png', title)
+    accuracy_curve([EpochResult(1, 1.0, 1.0, 0.5, 1.0)], tmp_path / 'accuracy.png', title)
     extent = figures[1].axes[0].title.get_window_extent()
     assert extent.x0 > 0 and extent.x1 < figures[1].bbox.x1 and extent.y1 < figures[1].bbox.y1
 
@@ -193,7 +193,7 @@ def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys)
     shutil.rmtree(folder)
     folder.mkdir()
     run = Run(1, quiet=True)
-    run.history = [Epoch(1, 1.0, 1.0, 0.5, 1.0)]
+    run.history = [EpochResult(1, 1.0, 1.0, 0.5, 1.0)]
     curve.train_end(run)
     assert list(folder.iterdir()) == [] and 'it was replaced by another folder' in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.settings import CHAPTERS, SHARED, Setting, check_settings, check_together
-from gluon_mgpu.setup import Setup
+from gluon_mgpu.setup import TrainingSetup
 from gluon_mgpu.training.run import Run
 
 REPO = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, mon
     def labels(seed, rank=0, size=1):
         run = Run(1)
         run.workers.rank, run.workers.size = rank, size
-        setup = Setup('scratch', 1, 20, 0.1, {'seed': seed, 'run': run})
+        setup = TrainingSetup('scratch', 1, 20, 0.1, {'seed': seed, 'run': run})
         return [y.asnumpy().tolist() for _, y in setup.data[0]]
     whole = labels(seed=1)
     assert whole != labels(seed=0)
@@ -97,7 +97,7 @@ def test_devices_keep_what_they_carry():
     for chapter in CHAPTERS:
         check_settings(chapter, {**GIVEN, 'devices': devices, 'shares': None})
         data = [(np.zeros((256, 1, 28, 28)), np.zeros(256))]
-        setup = Setup(chapter, 2, 256, 0.1, {'devices': devices, 'data': (data, data)})
+        setup = TrainingSetup(chapter, 2, 256, 0.1, {'devices': devices, 'data': (data, data)})
         assert (setup.devices, setup.devices.shares, setup.devices.parts) == (devices, (3, 1), 2)
         assert setup.devices.allreduce is ALGORITHMS['ring'] and setup.devices.batch_size == 256
 

@@ -14,7 +14,7 @@ from ..base.program import BAD_INPUT, JobError
 from ..base.progress import Progress
 from ..data.batches import check_batches
 from ..parallel.workers import Workers
-from .history import Epoch
+from .history import EpochResult
 from .parameters import wait
 
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
@@ -137,7 +137,7 @@ class _CurrentEpoch:
         seconds = time.perf_counter() - self._trained_at
         return f', evaluated in {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
 
-    def result(self, test_acc: float, lr: float | None) -> Epoch:
+    def result(self, test_acc: float, lr: float | None) -> EpochResult:
         """Return the results; raise ValueError for another `test_acc`, unread batches and an epoch without losses."""
         test_acc = at_least_0('test_acc', test_acc)
         if test_acc > 1:
@@ -147,7 +147,7 @@ class _CurrentEpoch:
                              'data, such as load_data(..., train_size=n)')
         if not self._rows:
             raise ValueError('the epoch has no losses: call record_losses(ls) after each batch')
-        return Epoch(self.number, self.seconds, self._loss / self._rows, test_acc, self._rows / self.seconds, lr)
+        return EpochResult(self.number, self.seconds, self._loss / self._rows, test_acc, self._rows / self.seconds, lr)
 
     def state(self) -> dict:
         """Return the arguments with which `__init__` continues the epoch, except the first three."""

@@ -1,4 +1,4 @@
-"""The history of a run, one `Epoch` per epoch, written as ``history.csv``."""
+"""The history of a run, one `EpochResult` per epoch, written as ``history.csv``."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ..base.files import write_atomically
 
 
-class Epoch(NamedTuple):
+class EpochResult(NamedTuple):
     """The results of one epoch."""
 
     epoch: int  # from 1
@@ -17,15 +17,15 @@ class Epoch(NamedTuple):
     lr: float | None = None  # learning rate of the last batch, if the run knows it
 
 
-def summary(history: list[Epoch], devices: list, num_workers: int = 1) -> str:
+def summary(history: list[EpochResult], devices: list, num_workers: int = 1) -> str:
     """Return the summary line, as in D2L's ``train``: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``."""
     seconds = sum(e.seconds for e in history) / len(history)
     workers = f', {num_workers} workers' if num_workers > 1 else ''
     return f'test acc: {history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}{workers}'
 
 
-def write_history(history: list[Epoch], path) -> None:
-    """Write a history as CSV, with the field names of `Epoch` as header; an existing file is replaced atomically."""
+def write_history(history: list[EpochResult], path) -> None:
+    """Write a history as CSV, with the field names of `EpochResult` as header; a file is replaced atomically."""
     rows = [(str(e.epoch), f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}', f'{e.images_per_second:.1f}',
              '' if e.lr is None else f'{e.lr:.6g}') for e in history]
-    write_atomically(path, ''.join(','.join(row) + '\n' for row in (Epoch._fields, *rows)).encode())
+    write_atomically(path, ''.join(','.join(row) + '\n' for row in (EpochResult._fields, *rows)).encode())

@@ -20,7 +20,7 @@ from ..base.progress import Progress
 from ..parallel.workers import Workers
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
-from .history import Epoch, summary, write_history
+from .history import EpochResult, summary, write_history
 from .parameters import first_non_finite, seed_all
 from .schedules import rates
 
@@ -45,7 +45,7 @@ class Run:
 
     Attributes
     ----------
-    history : list of Epoch
+    history : list of EpochResult
         The completed epochs.
     complete : bool
         True after the last of `num_epochs` epochs, or after the one in which a callback stopped the run.
@@ -61,7 +61,7 @@ class Run:
                  callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)
         self.workers, self.callbacks = workers or Workers(), callback_list(callbacks)
-        self.history: list[Epoch] = []
+        self.history: list[EpochResult] = []
         self.num_steps, self.complete = 0, False
         self.net: Any = []  # no parameters, until `epochs` sets it
         self.trainer: Any = None
@@ -170,7 +170,7 @@ class Run:
         """Wait for the devices and read the losses of all queued batches; does nothing between epochs."""
         self._epoch.synchronize()
 
-    def end_epoch(self, test_acc: float) -> Epoch:
+    def end_epoch(self, test_acc: float) -> EpochResult:
         """Record the current epoch with its test accuracy, 0 to 1, equal on all workers; decide if the run is complete.
 
         Raises ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
@@ -197,7 +197,7 @@ class Run:
         """
         try:
             check_num_epochs(self.num_epochs, state)
-            self.history = [Epoch(*epoch) for epoch in state['history']]
+            self.history = [EpochResult(*epoch) for epoch in state['history']]
             self.num_steps = state['num_steps']
             position = {name: state[name] for name in self._epoch.state()}
             self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, **position)

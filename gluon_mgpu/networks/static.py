@@ -34,6 +34,25 @@ OPERATORS = """
 TESTED = frozenset(OPERATORS.split())
 
 
+class _Operator:
+    """An operator, created again for all devices when one more device begins to use it after the first step.
+
+    Its scratch areas on a device are those whose turn it is in MXNet's ring. Devices that get theirs in the same step
+    get different ones; otherwise they may get the same and wait for each other, see `mxnet_setup.runtime`.
+    """
+
+    def __init__(self, create: Callable):
+        self._create, self._operator = create, create()
+        self._calls: dict[Context, int] = {}  # by device
+
+    def on(self, device: Context) -> Callable:
+        """Return the operator for a call on this device."""
+        if device not in self._calls and max(self._calls.values(), default=0) > 1:
+            self._operator, self._calls = self._create(), dict.fromkeys(self._calls, 0)
+        self._calls[device] = self._calls.get(device, 0) + 1
+        return self._operator
+
+
 class _TracedGraph:
     """The graph of a network in one mode, and its `MAX_OPERATORS` operators that were used last.
 
@@ -55,11 +74,11 @@ class _TracedGraph:
         if self.is_static:
             isolated = isolate(symbol, [name for name in arrays if name not in static])
             # The function does not refer to self, which would keep the memory of operators that are no longer used
-            self._operator = lru_cache(MAX_OPERATORS)(lambda *_: cached_op(isolated, arrays, static))
+            self._operator = lru_cache(MAX_OPERATORS)(lambda *_: _Operator(lambda: cached_op(isolated, arrays, static)))
 
     def operator(self, arrays: Sequence) -> Callable:
-        """Return the operator for arguments of the shapes and dtypes of these arrays."""
-        return self._operator(*((array.shape, array.dtype) for array in arrays))
+        """Return the operator for arguments of the shapes and dtypes of these arrays, on their device."""
+        return self._operator(*((array.shape, array.dtype) for array in arrays)).on(arrays[0].ctx)
 
     def arranged(self, results: Any) -> Any:
         """Return the results of the operator in such lists as the network does."""

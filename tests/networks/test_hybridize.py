@@ -158,6 +158,39 @@ def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
     assert len(deleted) == 3 * MAX_OPERATORS - 1 - MAX_OPERATORS
 
 
+def test_a_device_that_begins_later_gets_its_operator_together_with_the_others(devices, monkeypatch):
+    """Otherwise the devices may get the same scratch areas, and wait for each other in each step."""
+    created, cached_op = [], static.cached_op
+    monkeypatch.setattr(static, 'cached_op', lambda *args: created.append(1) or cached_op(*args))
+    square = hybridized(lambda a: a * a)
+
+    def step(*step_devices):
+        arrays = [np.array([1.0, 3], ctx=device) for device in step_devices]
+        for a in arrays:
+            a.attach_grad()
+        with autograd.record():
+            squares = [square(a) for a in arrays]
+        autograd.backward(squares)
+        assert [(b.tolist(), a.grad.tolist()) for a, b in zip(arrays, squares)] == [([1, 9], [2, 6])] * len(arrays)
+
+    first, *others = devices
+    for _ in range(3):
+        step(first)
+    assert len(created) == 1
+    for _ in range(3):
+        step(first, *others)
+    assert len(created) == 2  # for all, although the first device had one
+    for _ in range(3):
+        step(first)
+        step(*others)
+        step(first, *others)
+    assert len(created) == 2
+    square = hybridized(lambda a: a * a)
+    for _ in range(3):
+        step(first, *others)  # all devices in the first step
+    assert len(created) == 3
+
+
 def test_an_operator_dropped_before_its_backward_pass(devices):
     a = np.ones((1, 2), ctx=devices[0])
     a.attach_grad()

@@ -72,7 +72,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     return ls
 
 
-def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any) -> None:
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> None:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.6.3, ``train``.

@@ -161,7 +161,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     return ls
 
 
-def train(num_gpus: int, batch_size: int, lr: float | Callable, **settings: Any) -> None:
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> None:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.5.6, ``train``, which waits for the devices after every batch. Here the program queues the next

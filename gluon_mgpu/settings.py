@@ -78,7 +78,7 @@ class Setting:
             return None
         if self.kind is bool and not isinstance(value, bool):
             raise ValueError(f'{name} {value!r}: must be True or False')
-        if self.choices and value not in self.choices and not callable(value):
+        if self.choices and value not in self.choices and not (self.name == 'allreduce' and callable(value)):
             raise ValueError(f'{name} {value!r}: must be one of {", ".join(self.choices)}')
         return self.check(name, value)
 
@@ -164,9 +164,9 @@ FLAGS = (
             default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, into which they are downloaded',
             on_resume='free', page='#data'),
     Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, metavar='N',
-            default_text='all', on_resume='fixed'),
+            default_text='all'),
     Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, metavar='N',
-            default_text='all', on_resume='fixed'),
+            default_text='all'),
     Setting('out_dir', 'new folder for the results', check=full_path, metavar='DIR',
             default_text='runs/CHAPTER-DATE-TIME', on_resume='free', kept=False),
     Setting('checkpoint_every', 'write a checkpoint every STEPS batches and at the end', check=_from(1), kind=int,

@@ -24,7 +24,7 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
     `log` gets a line if GPUs would be the default, but there are none. Raises ValueError if the settings do not fit
     each other or the devices.
     """
-    if settings.get('horovod'):
+    if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
         devices = check_devices([workers.device])
     elif settings['devices'] is None:
         available = num_mxnet_gpus()
@@ -33,6 +33,9 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
         devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
     else:
         devices = parse_devices(settings['devices']) if isinstance(settings['devices'], str) else settings['devices']
+    if workers.device is not None and len(devices) > 1:
+        raise ValueError(f'{devices} for one worker, whose gradients Horovod sums on one device: start one worker per '
+                         'device')
     check_together(settings, devices)
     return devices
 
@@ -53,7 +56,7 @@ class TrainingSetup:
     `settings` are the keyword arguments of ``train``. `allreduce` is used unless they have another.
     """
 
-    def __init__(self, chapter: str, num_gpus: int, batch_size: int, lr: float | Callable, settings: dict,
+    def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,
                  allreduce: Callable = star):
         values = check_settings(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
         self.seed: int = values['seed']

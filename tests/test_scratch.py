@@ -28,6 +28,10 @@ def of_labels(*labels):
     return BatchIterator(numpy.zeros((len(labels), 28, 28), 'uint8'), numpy.array(labels), 4, 'zeros')
 
 
+def one_batch(dtype, label=0):
+    return [(numpy.zeros((1, 1, 28, 28), dtype), numpy.array([label]))]
+
+
 def largest_difference(params, others):
     return max(abs(a - b).max() for a, b in zip(params, others))
 
@@ -219,6 +223,9 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     ({'data': ()}, 'data must be a pair .*, not tuple'), ({'data': ([], [], [])}, 'data must be a pair .*, not tuple'),
     ({'batch_size': 8, 'data': (of_labels(0, 9), of_labels(0))}, 'batch_size 8, but the training data has'),
     ({'data': (of_labels(0, 10), of_labels(0))}, 'training labels are from 0 to 10, but the network has 10 outputs'),
+    ({'data': (one_batch('float32', numpy.nan), of_labels(0))}, 'a label is NaN or infinite: labels must be class'),
+    ({'data': (one_batch('float64'), of_labels(0))}, 'the training images are float64: must be float32, such'),
+    ({'data': (of_labels(0), one_batch('uint8'))}, 'the test images are uint8: must be float32, such as X.as'),
     ({'data': (of_labels(9), of_labels(25))}, 'test labels are from 0 to 25, but the network has 10 outputs'),
     ({'data': ([(np.zeros((2, 1, 28, 28)), np.array([-1, 3]))], [])}, 'training labels are from -1 to 3'),
     ({'accumulate': 0}, 'accumulate 0: must be an integer of at least 1'),

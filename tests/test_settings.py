@@ -59,6 +59,8 @@ def test_the_arguments_of_train():
     ('concise', {'sync_batch_norm': 'no'}, "sync_batch_norm 'no': must be True or False"),
     ('scratch', {'seed': None}, 'seed None: must be an integer of at least 0'),
     ('scratch', {'lr': True}, 'lr True: must be a number above 0'),
+    ('concise', {'optimizer': dict}, "optimizer <class 'dict'>: must be one of sgd"),
+    ('concise', {'dtype': print}, 'dtype <built-in function print>: must be one of float32'),
     ('scratch', {'run': 5}, 'run 5: must be a Run, such as'),
     ('scratch', {'accumulate': True}, 'accumulate True: must be an integer of at least 1'),
     ('scratch', {'devices': [mx.cpu(0)]}, 'num_gpus 2: must be 1, the number of devices'),
@@ -81,6 +83,22 @@ def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, mon
     whole = labels(seed=1)
     assert whole != labels(seed=0)
     assert [first + second for first, second in zip(labels(1, 0, 2), labels(1, 1, 2))] == whole
+
+
+@pytest.mark.parametrize('chapter', CHAPTERS)
+def test_a_worker_trains_on_its_own_device(chapter):
+    """Horovod sums the gradients of one device per worker."""
+    data = [(np.zeros((256, 1, 28, 28), 'float32'), np.zeros(256))] * 2
+
+    def devices_of(num_gpus, **changes):
+        workers = two_workers()
+        workers.device = mx.cpu(1)
+        given = {'data': (data, data), 'run': Run(1, workers=workers), **changes}
+        return TrainingSetup(chapter, num_gpus, 256, 0.1, given).devices
+    assert devices_of(None) == devices_of(1) == devices_of(1, devices=[mx.cpu(1)]) == [mx.cpu(1)]
+    for num_gpus, changes in ((2, {}), (None, {'devices': 'cpu:0-1'})):
+        with pytest.raises(ValueError, match=r'^\[cpu\(0\), cpu\(1\)\] for one worker, whose gradients Horovod sums'):
+            devices_of(num_gpus, **changes)
 
 
 @pytest.mark.parametrize('algorithm', ALGORITHMS)

@@ -23,7 +23,8 @@ from .run_folder import (
 )
 
 AUTO = 'auto'
-ROWS = {'train_digest': 'training', 'test_digest': 'test'}  # the digests of the datasets
+# The digests of the datasets
+ROWS = {'train_digest': ('training', '--train-size'), 'test_digest': ('test', '--test-size')}
 # Entries of config.json whose changes are not worth a note
 FREE = ('run_id', 'process', 'resumed', *ROWS, *(name for name, setting in ALL.items() if setting.on_resume == 'free'))
 
@@ -119,10 +120,10 @@ def check_same_run(before: dict, now: dict) -> None:
             if value != recorded:
                 raise ValueError(f'{flag} {value}: the run to resume has {recorded}; leave {flag} out, or start a new '
                                  'run')
-    for name, rows in ROWS.items():
+    for name, (rows, flag) in ROWS.items():
         if before.get(name) and now.get(name, before[name]) != before[name]:
-            raise ValueError(f'the {rows} images or labels differ from those of the run to resume: give the folder '
-                             'with the same data as --data-dir, or start a new run')
+            raise ValueError(f'the {rows} images or labels differ from those of the run to resume: leave '
+                             f'{flag} out and give the same folder as --data-dir, or start a new run')
 
 
 def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:

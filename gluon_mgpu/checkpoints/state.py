@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy
 
+from ..mxnet_setup.compat import assign, mx
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, statistics, wait
 
@@ -53,7 +54,6 @@ def check_network(path, net: Any, kept: dict[str, list]) -> None:
 
 def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
     """Give each device its values, or the mean of all; return the names of the parameters that were averaged."""
-    from ..mxnet_setup.compat import assign
     averaged = []
     for name, arrays in copies(net).items():
         values = kept[name]
@@ -95,7 +95,6 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
 
 def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Raise CheckpointError if an optimizer's state does not fit a Trainer; the parameters in `arrays` must fit."""
-    from ..mxnet_setup.compat import mx
     mine = type(trainer.optimizer).__name__
     if record['name'] != mine:
         raise CheckpointError(f"{path}: the optimizer's state is of {record['name']}, this is {mine}")

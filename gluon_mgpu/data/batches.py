@@ -87,6 +87,9 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
         check_batches(batches)
         for batch in batches if isinstance(batches, (list, tuple)) else ():
             _check_batch(name, batch)
+            if net is None and numpy.dtype(batch[0].dtype) != 'float32':
+                raise ValueError(f"the {name} images are {numpy.dtype(batch[0].dtype)}: must be float32, such as "
+                                 "X.astype('float32')")
         shape, lowest, highest = _shape_and_labels(batches)
         num_classes = 10 if net is None or not shape else num_outputs(net, shape)
         if num_classes is not None and (lowest < 0 or highest >= num_classes):
@@ -150,6 +153,8 @@ def _shape_and_labels(batches: Any) -> tuple[tuple, int, int]:
     if not isinstance(batches, (list, tuple)) or not sum(y.size for _, y in batches):
         return (), 0, -1
     labels = numpy.concatenate([(y if isinstance(y, numpy.ndarray) else y.asnumpy()).ravel() for _, y in batches])
+    if not numpy.isfinite(labels).all():
+        raise ValueError('a label is NaN or infinite: labels must be class numbers')
     return (1, *batches[0][0].shape[1:]), int(labels.min()), int(labels.max())
 
 

@@ -81,15 +81,20 @@ def devices_text(devices: Iterable) -> str:
     return ','.join(dict.fromkeys(map(str, devices))).replace('(', ':').replace(')', '')
 
 
+def check_list(devices: Iterable[Context]) -> list[Context]:
+    """Return devices as a list; raise ValueError for a single one, for text, and for what has no definite order."""
+    if not isinstance(devices, Iterable) or isinstance(devices, (str, Set, Mapping)):
+        raise ValueError(f'{devices!r} is not a list of devices: write [mx.cpu(0), mx.cpu(1)]')
+    return list(devices)
+
+
 def check_devices(devices: Sequence[Context]) -> list[Context]:
     """Return the devices as a list if training can use all of them together; else raise ValueError.
 
     MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later. More CPU contexts than
     cores are allowed.
     """
-    if not isinstance(devices, Iterable) or isinstance(devices, (Set, Mapping)):  # those have no definite order
-        raise ValueError(f'{devices!r} is not a list of devices: write [mx.cpu(0), mx.cpu(1)]')
-    devices = list(devices)
+    devices = check_list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")
     for n, device in enumerate(devices):

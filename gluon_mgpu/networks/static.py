@@ -6,6 +6,7 @@ only graphs of `TESTED` operators run in this way. tests/networks/test_static.py
 """
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import is_
@@ -34,23 +35,29 @@ OPERATORS = """
 TESTED = frozenset(OPERATORS.split())
 
 
-class _Operator:
-    """An operator, created again for all devices when one more device begins to use it after the first step.
+_ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several threads start operators at once
 
-    Its scratch areas on a device are those whose turn it is in MXNet's ring. Devices that get theirs in the same step
-    get different ones; otherwise they may get the same and wait for each other, see `mxnet_setup.runtime`.
+
+class _Operator:
+    """An operator, which is created again when one more device begins to use it after the first calls.
+
+    Its scratch areas on a device are those whose turn it is in MXNet's ring. So devices that begin in the same step get
+    different ones. Otherwise they may get the same, and wait for each other, see `mxnet_setup.runtime`.
     """
 
     def __init__(self, create: Callable):
         self._create, self._operator = create, create()
-        self._calls: dict[Context, int] = {}  # by device
+        self._calls: dict[Context, int] = {}  # of this operator, by device
 
-    def on(self, device: Context) -> Callable:
-        """Return the operator for a call on this device."""
-        if device not in self._calls and max(self._calls.values(), default=0) > 1:
-            self._operator, self._calls = self._create(), dict.fromkeys(self._calls, 0)
-        self._calls[device] = self._calls.get(device, 0) + 1
-        return self._operator
+    def __call__(self, *arrays: Any) -> Any:
+        """Run the operator on the device of the arrays."""
+        device = arrays[0].ctx
+        with _ONE_THREAD:
+            if device not in self._calls and max(self._calls.values(), default=0) > 1:
+                # The others get the new operator in their next calls, and are not created again after that
+                self._operator, self._calls = self._create(), dict.fromkeys(self._calls, 0)
+            self._calls[device] = self._calls.get(device, 0) + 1
+            return self._operator(*arrays)
 
 
 class _TracedGraph:
@@ -77,8 +84,8 @@ class _TracedGraph:
             self._operator = lru_cache(MAX_OPERATORS)(lambda *_: _Operator(lambda: cached_op(isolated, arrays, static)))
 
     def operator(self, arrays: Sequence) -> Callable:
-        """Return the operator for arguments of the shapes and dtypes of these arrays, on their device."""
-        return self._operator(*((array.shape, array.dtype) for array in arrays)).on(arrays[0].ctx)
+        """Return the operator for arguments of the shapes and dtypes of these arrays."""
+        return self._operator(*((array.shape, array.dtype) for array in arrays))
 
     def arranged(self, results: Any) -> Any:
         """Return the results of the operator in such lists as the network does."""

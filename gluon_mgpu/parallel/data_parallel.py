@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ..base.arguments import positive
 from ..mxnet_setup.compat import gluon
 from ..networks.hybridize import HybridizedBlock
-from .devices import as_devices
+from .devices import as_devices, check_same
 from .sync_batch_norm import SyncBatchNorm
 from .trainer import trainable
 
@@ -27,6 +27,11 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
 
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
+    try:
+        for param in trainable(net):
+            check_same(f'{param.name} is on', param.list_ctx(), devices)
+    except RuntimeError:
+        raise ValueError('the network is on no device: call net.initialize(ctx=devices) first') from None
     optimizer_params = dict(optimizer_params)
     clip_norm = optimizer_params.pop('clip_norm', None)
     workers = as_devices(devices).workers

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..base.arguments import integer
-from ..devices.lists import parse_devices
+from ..devices.lists import check_list, parse_devices
 from .allreduce import ALGORITHMS, star
 from .split import check_rows, check_shares
 from .workers import Workers
@@ -40,7 +40,7 @@ class Devices(list):
     def __init__(self, devices: Iterable | str, batch_size: int | None = None,
                  shares: Sequence[float] | str | None = None, parts: int = 1,
                  allreduce: Callable | str | None = None, workers: Workers | None = None):
-        super().__init__(parse_devices(devices) if isinstance(devices, str) else devices)
+        super().__init__(parse_devices(devices) if isinstance(devices, str) else check_list(devices))
         self.batch_size = None if batch_size is None else integer('batch_size', batch_size, minimum=1)
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)
@@ -58,9 +58,14 @@ class Devices(list):
         return devices
 
     def divisor(self, X: Any) -> int:
-        """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0, or if `X` is no array."""
+        """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0, or if `X` is no array.
+
+        With several workers, which have other rows, also if there is no `batch_size`.
+        """
         if self.batch_size is not None:
             return self.batch_size
+        if self.workers.size > 1:
+            raise ValueError('devices of several workers need a batch_size: the number of rows of all workers together')
         check_rows(X)
         if len(X) == 0:
             raise ValueError('a batch of 0 rows: pass at least one row, or devices with a batch_size')
@@ -73,7 +78,7 @@ def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
     Both get `allreduce` if they have none of their own.
     """
     if not isinstance(devices, Devices):
-        return _plain(tuple(devices), allreduce)
+        return _plain(tuple(check_list(devices)), allreduce)
     return devices if devices._algorithm else devices.adapted(allreduce)
 
 

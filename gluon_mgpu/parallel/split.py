@@ -10,7 +10,7 @@ import numpy
 
 from ..base.arguments import positive
 from ..data.shards import shard_rows
-from ..devices.lists import check_omp_threads
+from ..devices.lists import check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
 
 
@@ -36,6 +36,8 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
     """
     check_rows(data)
+    if not isinstance(devices, Sequence):
+        check_list(devices)
     n, k = len(data), min(len(data), len(devices))
     if not devices:
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')

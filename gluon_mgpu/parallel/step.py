@@ -13,6 +13,7 @@ from ..networks.tracing import leaves
 from .devices import Devices, check_same
 from .split import check_rows, split_and_load
 from .sync_batch_norm import SyncBatchNorm
+from .trainer import trainable
 
 
 def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
@@ -64,8 +65,7 @@ def gradients(net: Any, devices: list) -> list:
     """Return the gradients on all devices that a backward pass overwrites (``grad_req='write'``); does not wait."""
     if not hasattr(net, 'collect_params'):
         return [param.grad for params in net for param in params]
-    params = {id(param): param for param in net.collect_params().values()}  # MXNet 2 lists a shared one several times
-    return [param.grad(device) for device in devices for param in params.values() if param.grad_req == 'write']
+    return [param.grad(device) for device in devices for param in trainable(net) if param.grad_req == 'write']
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
@@ -98,22 +98,26 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     """
     for gradient in gradients(net, devices):
         gradient[()] = 0  # also for the shape ()
-    for param in net.collect_params().values():
-        if param.grad_req != 'null':
-            others = [param.data(device) for device in param.list_ctx() if device not in devices]
-            for device in devices:
-                param.data(device)._fresh_grad = all(data._fresh_grad for data in others)
+    for param in trainable(net):
+        others = [param.data(device) for device in param.list_ctx() if device not in devices]
+        for device in devices:
+            param.data(device)._fresh_grad = all(data._fresh_grad for data in others)
 
 
 def check_params(device_params: list, devices: list) -> None:
     """Raise ValueError unless there are parameters for each of `devices`, on it, with gradients attached."""
+    if not devices or not all(device_params):
+        raise ValueError(f'{len(device_params)} lists of parameters on {list(devices)}: there must be at least one '
+                         'device, and parameters on each')
     check_same('the parameters are on', [params[0].ctx for params in device_params], devices)
     if any(params[0].grad is None for params in device_params):
         raise ValueError('the parameters have no gradients: copy them with get_params(params, device)')
 
 
 def check_trainer(trainer: gluon.Trainer, devices: list) -> None:
-    """Raise ValueError unless a Trainer and its parameters are on `devices`, in the same order."""
+    """Raise ValueError unless a Trainer sums gradients and is, with its parameters, on `devices`, in the same order."""
     check_same('the Trainer was made for', trainer_devices(trainer), devices)
+    if len(devices) > 1 and trainer._kvstore_params['kvstore'] is None:
+        raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave it out, or use 'device'")
     for param in trainer._params:
         check_same(f'{param.name} is on', param.list_ctx(), devices)

@@ -65,6 +65,10 @@ class Trainer(gluon.Trainer):
         if kvstore not in ('device', 'local') and (several or kvstore is not None):
             raise ValueError(f"kvstore {kvstore!r}: must be 'device' or 'local', which sum over the devices of one "
                              'process; use gluon.Trainer for others')
+        numbers = {device.device_id for device in trainer_devices(self)}  # which the optimizer counts updates by
+        if len(numbers) < len(self._updaters) and (name not in ('SGD', 'NAG') or self._optimizer.lr_scheduler):
+            raise ValueError(f'{trainer_devices(self)} have the same number, so {name} would take another step on '
+                             'each: use other numbers, such as cpu(1) beside gpu(0)')
         self._move_gradients = move_gradients
         self._flat: list = []       # if moved: for each device, all gradients as one array
         self._gradients: list = []  # those in the groups
@@ -138,7 +142,9 @@ class Trainer(gluon.Trainer):
         return getattr(self._move_gradients, 'gradients_can_move', self._move_gradients)
 
     def _group(self) -> bool:
-        """Group the parameters, again if any has changed; return False if they have several dtypes."""
+        """Group the parameters, again if any has changed; return False if they have several dtypes or are sparse."""
+        if self._contains_sparse_grad:
+            return False
         params = {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
         gradients = [gradient for param in params.values() for gradient in param._grad or ()]
         if self._groups and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients)):

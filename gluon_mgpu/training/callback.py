@@ -10,7 +10,8 @@ from ..base.arguments import integer
 class Callback:
     """Base class for callbacks; override the methods you need. Each receives the `Run`.
 
-    The order of a run's callbacks does not matter, and other workers may have other callbacks.
+    The order of a run's callbacks does not matter. Other workers may have other callbacks, but all or none need a
+    `CheckpointCallback`, for which they exchange values.
     """
 
     def train_begin(self, run: Any) -> None:

@@ -72,11 +72,12 @@ class _CurrentEpoch:
 
     def record_losses(self, ls: list) -> None:
         """See `Run.record_losses`."""
-        ls = list(ls)
-        shapes = {str(l.shape): None for l in ls if l.ndim != 1}
-        if shapes:
-            raise ValueError('record_losses needs a list of arrays (n,), the loss of each row, not arrays of shape '
-                             f'{", ".join(shapes)}: do not take the mean or the sum')
+        ls = list(ls) if isinstance(ls, Iterable) else [ls]
+        for l in ls:
+            if not hasattr(l, 'wait_to_read') or l.ndim != 1:
+                found = f'an array {l.shape}' if hasattr(l, 'shape') else type(l).__name__
+                raise ValueError(f'record_losses needs a list of MXNet arrays (n,), the loss of each row, not {found}: '
+                                 'do not take the mean or the sum')
         if not self.training:
             raise ValueError('record_losses was called outside run.batches: write "for X, y in '
                              'run.batches(train_iter)"')
@@ -107,7 +108,7 @@ class _CurrentEpoch:
                 self._count(gathered(), size)
 
     def _next_read_size(self, num_batches: int) -> int:
-        """Choose the next read size from how long the last read took."""
+        """Return after how many batches to read next, in about `SECONDS_BETWEEN_READS`."""
         now = time.perf_counter()
         seconds_per_batch = (now - self._read_at) / num_batches
         self._read_at = now

@@ -76,7 +76,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     workers : Workers, optional
         Sum the counts over all workers, by default those of `devices`; each passes its own shard of the batches.
     """
-    devices = _devices_of(net) if devices is None else devices
+    devices = as_devices(_devices_of(net) if devices is None else devices)
     check_omp_threads(devices)
     check_batches(data_iter)
 
@@ -93,7 +93,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                 del started[:MAX_STARTED // 2]
         yield _read(started)
 
-    workers = workers or as_devices(devices).workers
+    workers = workers or devices.workers
     with workers.engine_errors_cleared():
         correct, rows = workers.allreduce_counts(counts())
     if rows == 0:

@@ -1,9 +1,12 @@
-"""The parameters of a network, a Gluon block or plain lists of arrays. Can be imported without MXNet."""
+"""The parameters of a network, a Gluon block or plain lists of arrays."""
 from __future__ import annotations
 
 from typing import Any
 
 import numpy
+
+from ..mxnet_setup.compat import gluon, mx, npx, zeros
+from ..networks.hybridize import unwrapped
 
 
 def copies(net: Any) -> dict[str, list]:
@@ -25,7 +28,6 @@ def by_name(net: Any) -> dict[str, Any]:
 
     The names that MXNet 1.9 gives to parameters depend on the networks that the process created before.
     """
-    from ..networks.hybridize import unwrapped
     block = unwrapped(net)
     return getattr(block, '_collect_params_with_prefix', block.collect_params)()
 
@@ -35,8 +37,6 @@ def unregistered(net: Any) -> list[str]:
 
     They are in a plain list or dict, or ``self.params.get`` has created them without an attribute.
     """
-    from ..mxnet_setup.compat import gluon
-    from ..networks.hybridize import unwrapped
     block = unwrapped(net)
     if not isinstance(block, gluon.Block):
         return []
@@ -62,7 +62,6 @@ def check_initialized(net: Any) -> None:
 
 def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
     """Create the parameters of a Gluon network whose shapes are unknown before a first batch, as zeros, by name."""
-    from ..mxnet_setup.compat import zeros
     for name, param in _registered(net).items():
         if param._deferred_init:
             param.shape = shapes[name]
@@ -94,7 +93,6 @@ def first_non_finite(net: Any) -> str:
 
 def seed_all(seed: int, epoch: int) -> None:
     """Seed MXNet and NumPy with a number that depends on a seed and an epoch."""
-    from ..mxnet_setup.compat import mx
     number = int(numpy.random.SeedSequence((seed, epoch)).generate_state(1)[0]) % 2**31
     mx.random.seed(number)
     numpy.random.seed(number)
@@ -102,7 +100,6 @@ def seed_all(seed: int, epoch: int) -> None:
 
 def wait() -> None:
     """Wait until all devices are idle."""
-    from ..mxnet_setup.compat import npx
     npx.waitall()
 
 
@@ -124,7 +121,6 @@ def _lists_per_device(net: Any) -> list:
 
 def _parameters_in(value: Any) -> list:
     """Return the Gluon parameters in a value, also those within lists and dicts."""
-    from ..mxnet_setup.compat import gluon
     if isinstance(value, gluon.Parameter):
         return [value]
     if isinstance(value, gluon.Block):

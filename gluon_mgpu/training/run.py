@@ -21,7 +21,7 @@ from ..parallel.workers import Workers
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
 from .history import EpochResult, summary, write_history
-from .parameters import first_non_finite, seed_all
+from .parameters import copies, first_non_finite, seed_all
 from .schedules import rates
 
 GROWTH = 10  # of the loss, from the first to the last epoch, at which a run warns
@@ -93,7 +93,9 @@ class Run:
             The learning rate, or a function that maps the number of the update (1 for the first) to it. `Run.lr` has
             the rate of each batch, the history that of the last batch of each epoch.
         """
-        self.check_data()
+        self._check_open()
+        if not hasattr(net, 'collect_params'):
+            copies(net)  # raises an error for what is no list of arrays
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
         try:
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
@@ -115,8 +117,7 @@ class Run:
 
     def check_data(self, *data: Iterable) -> None:
         """Raise ValueError if this run has ended, or if it has several epochs and `data` can be read only once."""
-        if self._closed:
-            raise ValueError(f'this Run ended after {len(self.history)} of {self.num_epochs} epochs: create a new Run')
+        self._check_open()
         for batches in data:
             if isinstance(batches, Iterator) and self.num_epochs > 1:
                 raise ValueError(f'a {type(batches).__name__} can be read only once, not in {self.num_epochs} epochs: '
@@ -219,6 +220,10 @@ class Run:
             with contextlib.ExitStack() as stack:  # calls all, even if one raises an error
                 for callback in reversed(self.callbacks):
                     stack.callback(callback.train_end, self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f'this Run ended after {len(self.history)} of {self.num_epochs} epochs: create a new Run')
 
     def _call(self, method: str) -> None:
         for callback in self.callbacks:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules, built from MXNet's schedulers. Can be imported without MXNet."""
+"""Learning-rate schedules, built from MXNet's schedulers."""
 from __future__ import annotations
 
 import copy
@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from ..base.arguments import SMALLEST, at_least_0, integer, positive
+from ..mxnet_setup.compat import mx
 
 SCHEDULES = ('constant', 'cosine', 'step')
 
@@ -17,7 +18,6 @@ def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
 
     Rates between 0 and `SMALLEST` become 0, because MXNet cannot read them.
     """
-    from ..mxnet_setup.compat import mx
     if isinstance(lr, mx.lr_scheduler.LRScheduler):
         lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
     for update in count(1):
@@ -35,7 +35,6 @@ def schedule(name: str, lr: float, num_steps: int, warmup_steps: int = 0) -> Cal
     ``'cosine'`` it falls to almost 0 along half a cosine, and with ``'step'`` it is divided by 10 after half and after
     three quarters of all updates. Raises ValueError for an unknown name, or numbers of steps that are not possible.
     """
-    from ..mxnet_setup.compat import mx
     if name not in SCHEDULES:
         raise ValueError(f'schedule {name!r}: must be one of {", ".join(SCHEDULES)}')
     num_steps = integer('num_steps', num_steps, minimum=1)

@@ -244,7 +244,8 @@ def test_shares_are_those_of_the_run_unless_the_devices_change(program):
 @pytest.mark.parametrize('flags, message', [
     (['--batch-size', 32], '--batch-size 32: the run to resume has 16; leave --batch-size out, or start a new run'),
     (['--seed', 1], '--seed 1: the run to resume has 0'),
-    (['--train-size', 48], '--train-size 48: the run to resume has 64'),
+    (['--train-size', 48], 'the training images or labels differ from those of the run to resume: leave --tr'),
+    (['--test-size', 8], 'the test images or labels differ from those of the run to resume: leave --test-size out'),
     (['--dataset', 'glyphs'], '--dataset glyphs: the run to resume has mnist')])
 def test_flags_of_another_run_are_rejected(flags, message, program):
     program.start('--num-epochs', 1)
@@ -409,7 +410,17 @@ def test_values_can_be_removed(program, tmp_path):
     config = program.config()
     assert [name for name in given if config[name] is not None] == ['data_dir']
     assert config['resumed'][0]['changed']['patience'] == [9, None] and len(config['devices']) == 2
-    assert 'the run to resume has 64' in error_of(program, '--resume', program.out, '--train-size', 'none')
+
+
+def test_sizes_that_mean_the_same_images(program):
+    """``config.json`` has the number of training images, also if it was not given."""
+    program.start('--num-epochs', 1)
+    config = program.config()
+    sizes = {'train_size': config['train_size'], 'test_size': 16}
+    assert program('--resume', program.out, '--num-epochs', 2, '--train-size', 'none', '--test-size', 'none')[0] == 0
+    flags = [word for name, size in sizes.items() for word in (f'--{name.replace("_", "-")}', size)]
+    assert program('--resume', program.out, '--num-epochs', 3, *flags)[0] == 0
+    assert program.config()['test_digest'] == config['test_digest']
 
 
 @pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'training'),
@@ -422,8 +433,9 @@ def test_other_data_under_the_same_name_is_rejected(name, which, program, tmp_pa
     [path] = (tmp_path / 'moved').rglob(name)
     shutil.copy(next((tmp_path / 'new').rglob(name)), path)
     line = error_of(program, '--resume', program.out, '--data-dir', tmp_path / 'moved', '--num-epochs', 2)
-    assert line == (f'scratch: the {which} images or labels differ from those of the run to resume: give the folder '
-                    'with the same data as --data-dir, or start a new run')
+    assert line == (f'scratch: the {which} images or labels differ from those of the run to resume: leave '
+                    f'--{which.replace("training", "train")}-size out and give the same folder as --data-dir, or start '
+                    'a new run')
 
 
 @pytest.mark.parametrize('newest', ['of another version', 'damaged'])

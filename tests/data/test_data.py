@@ -586,7 +586,8 @@ def test_labels_of_any_integer_dtype(dtype):
     data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4, dtype=dtype), 3, 'mnist')
     assert labels(data_iter) == [0, 1, 2, 3] and data_iter.num_classes == 4
     assert check_data((data_iter, data_iter), 3) == (data_iter, data_iter)
-    as_list = [(numpy.zeros((4, 1, 28, 28)), numpy.arange(4, dtype=dtype)), (numpy.zeros((0, 1, 28, 28)), np.zeros(0))]
+    images = numpy.zeros((4, 1, 28, 28), 'float32')
+    as_list = [(images, numpy.arange(4, dtype=dtype)), (images[:0], np.zeros(0))]
     assert check_data((as_list, []), 4) == (as_list, [])
 
 

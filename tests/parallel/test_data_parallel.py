@@ -1,4 +1,6 @@
 """A network and its Trainer on several devices, with the norm of the gradient limited."""
+import re
+
 import numpy
 import pytest
 
@@ -64,3 +66,12 @@ def test_settings_of_the_trainer_stay(devices):
     settings = {'learning_rate': 0.5, 'clip_norm': 1}
     data_parallel(net, devices, 'sgd', settings)
     assert settings == {'learning_rate': 0.5, 'clip_norm': 1}
+
+
+def test_a_network_on_other_devices(devices):
+    net = gluon.nn.Dense(3, in_units=4)
+    with pytest.raises(ValueError, match=r'^the network is on no device: call net.initialize\(ctx=devices\) first'):
+        data_parallel(net, devices, 'sgd', {})
+    net.initialize(ctx=devices[:1])
+    with pytest.raises(ValueError, match=f'is on .*, but the step is on {re.escape(str(devices))}: use the same'):
+        data_parallel(net, devices, 'sgd', {})

@@ -9,6 +9,7 @@ from gluon_mgpu.parallel.devices import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.trainer import Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 
 def of_three():
@@ -208,3 +209,39 @@ def test_an_unused_layer_on_a_device_without_rows(device_list):
 def test_a_batch_that_is_no_array_of_rows(X, devices):
     with pytest.raises(ValueError, match=r'^cannot split a .*: pass an array'):
         scratch.train_batch(X, np.zeros(2), lenet_on(devices), devices, 0.1)
+
+
+def test_a_trainer_that_sums_nothing(devices):
+    net = gluon.nn.Dense(3, in_units=2)
+    net.initialize(ctx=devices)
+    with pytest.raises(ValueError, match='^the Trainer was made with kvstore=None and sums no gradients: leave it out'):
+        step.check_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices)
+    net.initialize(ctx=devices[:1], force_reinit=True)
+    step.check_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices[:1])
+
+
+@pytest.mark.parametrize('params, num_devices', [([], 0), ([[]], 1), ([[], []], 2)])
+def test_no_devices_or_no_parameters(params, num_devices, device_list):
+    X, y = np.zeros((4, 1, 28, 28)), np.zeros(4)
+    with pytest.raises(ValueError, match=f'^{num_devices} lists of parameters on .*: there must be at least one'):
+        scratch.train_batch(X, y, params, device_list(num_devices), 0.1)
+
+
+def test_devices_that_are_no_list(devices):
+    X, y, one = np.zeros((4, 1, 28, 28)), np.zeros(4), devices[0]
+    params = [scratch.get_params(scratch.init_params(), one)]
+    calls = [lambda: scratch.train_batch(X, y, params, one, 0.1), lambda: split_and_load(X, one),
+             lambda: split_batch(X, y, one), lambda: Devices({one}), lambda: as_devices(one),
+             lambda: evaluate_accuracy_gpus(lambda X: X, [(X, y)], devices=one)]
+    for call in calls:
+        with pytest.raises(ValueError, match=r'is not a list of devices: write \[mx.cpu\(0\), mx.cpu\(1\)\]$'):
+            call()
+    with pytest.raises(ValueError, match="^'cpu:0-1' is not a list of devices"):
+        evaluate_accuracy_gpus(lambda X: X, [(X, y)], devices='cpu:0-1')
+
+
+def test_the_divisor_of_several_workers(devices):
+    """Each has other rows, so that dividing by them would give each another step."""
+    assert Devices(devices, 256, workers=of_three()).divisor(np.zeros((2, 1))) == 256
+    with pytest.raises(ValueError, match='^devices of several workers need a batch_size: the number of rows of all'):
+        Devices(devices, workers=of_three()).divisor(np.zeros((2, 1)))

@@ -8,6 +8,7 @@ import pytest
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
+from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.allreduce import star
 from gluon_mgpu.parallel.split import split_batch
@@ -449,3 +450,35 @@ def test_a_network_from_a_file(devices, tmp_path):
     checkpoint.save(tmp_path / 'saved', nets[0])
     checkpoint.load(tmp_path / 'saved', nets[1])
     assert (nets[1](X).asnumpy() == nets[0](X).asnumpy()).all()
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no sparse gradients')
+@pytest.mark.parametrize('settings', [{}, {'momentum': 0.9}, {'wd': 0.1}])
+@pytest.mark.parametrize('move', [False, True])
+@pytest.mark.parametrize('num_devices', [1, 2])
+def test_sparse_gradients(num_devices, move, settings, device_list):
+    """MXNet updates only the rows with gradients."""
+    devices, results = device_list(num_devices), []
+    for kind in (gluon.Trainer, partial(Trainer, move_gradients=move)):
+        with semantics_of(mx.nd.ones(1)):
+            net = gluon.nn.Embedding(6, 2, sparse_grad=True)
+            net.initialize(ctx=devices)
+            net.weight.set_data(mx.nd.arange(12).reshape((6, 2)))
+            trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1, **settings})
+            for batch in ([0, 1, 1, 4], [1, 2, 2, 5], [4, 4, 1, 0]):
+                with autograd.record():
+                    ls = [net(mx.nd.array(batch[i::num_devices], ctx=devices[i])) ** 2 for i in range(num_devices)]
+                autograd.backward(ls)
+                trainer.step(4)
+            results.append([w.asnumpy().tolist() for w in net.weight.list_data()])
+    assert results[0] == results[1]
+
+
+def test_devices_of_one_number(devices, monkeypatch):
+    """MXNet counts updates by the number, which gpu(0) and cpu(0) share; Adam would take other steps on the second."""
+    net = network(devices)
+    monkeypatch.setattr('gluon_mgpu.parallel.trainer.trainer_devices', lambda trainer: [devices[0]] * len(devices))
+    for optimizer, settings in (('adam', {}), ('sgd', {'lr_scheduler': lambda update: 0.1})):
+        with pytest.raises(ValueError, match='have the same number, so .* would take another step on each: use other'):
+            Trainer(trainable(net), optimizer, settings)
+    Trainer(trainable(net), 'nag', {'momentum': 0.9})

@@ -372,8 +372,19 @@ def test_numbers_of_numpy_and_mxnet_can_be_stored(one):
 
 @pytest.mark.parametrize('shape', [(), (2, 1)])
 def test_losses_that_are_not_one_per_row(shape):
-    with pytest.raises(ValueError, match=rf'arrays \(n,\), .*, not arrays of shape {re.escape(str(shape))}: do not'):
+    with pytest.raises(ValueError, match=rf'arrays \(n,\), .*, not an array {re.escape(str(shape))}: do not'):
         Run(1, quiet=True).record_losses([np.ones(shape)])
+
+
+@pytest.mark.parametrize('ls, found', [(0.5, 'float'), ([0.5], 'float'), ([numpy.ones(2)], r'an array \(2,\)')])
+def test_losses_that_are_no_arrays_of_mxnet(ls, found):
+    with pytest.raises(ValueError, match=f'^record_losses needs a list of MXNet arrays .*, not {found}: do not'):
+        Run(1, quiet=True).record_losses(ls)
+
+
+def test_what_is_no_network_is_refused_before_training():
+    with pytest.raises(ValueError, match='^int: expected a Gluon network, a list of arrays, or a list of such lists'):
+        next(Run(1, quiet=True).epochs(5))
 
 
 def test_an_epoch_that_is_left_early():
@@ -456,7 +467,6 @@ def test_a_loss_that_grows_and_stays_finite(losses, line, capsys):
 def test_a_run_cannot_be_used_again():
     """It would train nothing, but initialize the caller's network again."""
     run = Run(num_epochs=1, quiet=True)
-    run.check_data()
     for _ in run.epochs(NO_PARAMETERS):
         feed(run, [[[1.0]]])
         run.end_epoch(0.5)

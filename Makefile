@@ -68,9 +68,11 @@ test-cu112: .venv-cu112/installed
 	@tools/with_driver.sh .venv-cu112/bin/python -m pytest --all $(ARGS)
 
 # ARGS are options of mmdebstrap, such as --aptopt='Acquire::http::Proxy "http://proxy:3128"'
+# Needs mmdebstrap and debian-archive-keyring
 test-debian:
 	@tools/test_debian.sh $(ARGS)
 
+# As for test-debian; also needs qemu-user-static, and downloads a few hundred MB
 test-arm64:
 	@tools/test_arm64.sh $(ARGS)
 

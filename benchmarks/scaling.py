@@ -221,8 +221,9 @@ def chart(results: list, path, title: str) -> None:
     cases = list(dict.fromkeys((r['network'], r['mode']) for r in results))
     for i, (network, mode) in enumerate(cases):
         points = [r for r in results if (r['network'], r['mode']) == (network, mode)]
-        # Side by side, because points for two devices would overlap
-        x = [r['num_devices'] + 0.012 * min(most, 4) * (i - (len(cases) - 1) / 2) for r in points]
+        # Side by side, because points for several devices would overlap; all lines begin at (1, 1)
+        shift = 0.012 * min(most, 4) * (i - (len(cases) - 1) / 2)
+        x = [r['num_devices'] + shift * (r['num_devices'] > 1) for r in points]
         y = [r['speed_up'] for r in points]
         spread = [[r['speed_up'] - r['speed_up_range'][0] for r in points],
                   [r['speed_up_range'][1] - r['speed_up'] for r in points]]

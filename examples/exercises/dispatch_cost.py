@@ -3,9 +3,9 @@
     python examples/exercises/dispatch_cost.py
     python examples/exercises/dispatch_cost.py --devices gpu:0 --large 10000    # busy until all are dispatched
 
-Prints, on a CPU context (… are times), per product of an n x n matrix with itself, in microseconds:
+Prints, on a CPU context (… are times), per product of an m x m matrix with itself, in microseconds:
 
-       n  t1: dispatch  t2: compute  waiting for each  asynchronously  max(t1, t2)
+       m  t1: dispatch  t2: compute  waiting for each  asynchronously  max(t1, t2)
        1             …            …                 …               …            …
       16             …            …                 …               …            …
       64             …            …                 …               …            …
@@ -57,15 +57,15 @@ def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0', times=1000, rounds=5, large=2000)
     device, times = args.devices[0], args.times
     large = np.ones((args.large, args.large), ctx=device)
-    print('   n  t1: dispatch  t2: compute  waiting for each  asynchronously  max(t1, t2)')
-    for n in SIZES:
-        X = np.ones((n, n), ctx=device)
+    print('   m  t1: dispatch  t2: compute  waiting for each  asynchronously  max(t1, t2)')
+    for m in SIZES:
+        X = np.ones((m, m), ctx=device)
         measured = [pure_times(X, large, times) for _ in range(1 + args.rounds)]
         t1, t2 = map(median, zip(*measured[1:]))  # the first is a warm-up
         each, once = median_seconds(lambda X=X: wait_for_each(X, times), lambda X=X: wait_once(X, times),
                                     rounds=args.rounds)
         us = [f'{1e6 * seconds / times:.0f}' for seconds in (t1, t2, each, once, max(t1, t2))]
-        print(f'{n:4}  {us[0]:>12}  {us[1]:>11}  {us[2]:>16}  {us[3]:>14}  {us[4]:>11}')
+        print(f'{m:4}  {us[0]:>12}  {us[1]:>11}  {us[2]:>16}  {us[3]:>14}  {us[4]:>11}')
 
 
 if __name__ == '__main__':

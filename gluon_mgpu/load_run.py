@@ -54,10 +54,11 @@ def run_to_load(path) -> tuple[Path, dict]:
     if found is None:
         raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; name the folder of a run')
     config = metadata.get('config')
-    if not isinstance(config, dict) or config.get('chapter') not in ('scratch', 'concise'):
+    is_chapter = isinstance(config, dict) and config.get('chapter') in ('scratch', 'concise')
+    if not is_chapter or recorded_steps(metadata) is None:
         raise checkpoint.CheckpointError(f'{found}: must be from a run of scratch or concise')
     history = found.parent / 'history.csv'
-    if Path(path).is_dir() and recorded_steps(metadata) is not None and history.exists():
+    if Path(path).is_dir() and history.exists():
         recorded = history.read_bytes().count(b'\n') - 1  # without the header
         if recorded > len(metadata['run']['history']):
             raise checkpoint.CheckpointError(
@@ -68,8 +69,6 @@ def run_to_load(path) -> tuple[Path, dict]:
 
 def place_of(metadata: dict) -> str:
     """Return how far the run of a checkpoint had come, such as ``'after epoch 3 of 10'``."""
-    if recorded_steps(metadata) is None:
-        return 'not of a run'
     epochs, batches = len(metadata['run']['history']), metadata['run']['num_batches']
     place = f'{batches} batches of epoch {epochs + 1}' if batches else f'epoch {epochs}'
     return f"after {place} of {metadata['config']['num_epochs']}"

@@ -1,4 +1,5 @@
 """check_data_parallel: names each planted mistake, and finds none in steps that are right."""
+import multiprocessing
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import textwrap
 import threading
 import types
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from slow import slow
 
 import gluon_mgpu as d2l
 from gluon_mgpu import check_data_parallel, concise, scratch
-from gluon_mgpu.check import __main__ as command_line
+from gluon_mgpu.check import Report, __main__ as command_line, trials
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
 from gluon_mgpu.networks.precision import Cast, conv2d
@@ -1143,6 +1145,21 @@ def test_a_crash_does_not_end_the_check(batches, capfd):
     assert re.search(NO_SUM, report.diagnosis[0]) and not any(capfd.readouterr())
 
 
+@pytest.mark.skipif(sys.platform != 'linux', reason='the step runs in a forked process')
+def test_a_step_with_a_thread_pool(batches, monkeypatch):
+    """The forked process lacks the threads; it is waited for once."""
+    hung, pool = [], ThreadPoolExecutor(1)
+    kill = multiprocessing.process.BaseProcess.kill
+    monkeypatch.setattr(trials, 'SECONDS', 1)
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, 'kill', lambda process: [
+        hung.append(process.exitcode is None), kill(process)])
+    report = check_data_parallel(make_network, lambda *args: pool.submit(step_with_trainer, *args).result(), batches)
+    assert report.ok and '12, 10, 12, 2, 7 rows' in report.title and hung == [True]
+    wrong = partial(step_with_trainer, mistake='a stale gradient')
+    report = check_data_parallel(make_network, lambda *args: pool.submit(wrong, *args).result(), batches)
+    assert not report.ok and sum(hung) == 2
+
+
 @pytest.mark.parametrize('kvstore, ok', [('device', True), slow(None, False)])
 def test_empty_shards_of_mxnet(kvstore, ok, batches):
     report = check_data_parallel(partial(make_network, kvstore=kvstore), step_with_empty_shards, batches)
@@ -1179,6 +1196,14 @@ def test_an_error_of_a_step_that_cannot_compute_in_float64(dtype, batches):
     with pytest.raises(KeyError, match='a name'):
         check_data_parallel(make_network, train_batch, batches)
     assert all(X.dtype == dtype and (old == X).all() for (X, _), old in zip(batches, before))
+
+
+def test_a_layer_that_cannot_be_cast(batches):
+    class Layer(gluon.nn.Dense):
+        def cast(self, dtype):
+            raise TypeError('only float32')
+    report = check_data_parallel(partial(make_network, layers=lambda: [Layer(4)]), step_with_trainer, batches)
+    assert report.ok and 'in its own dtype' in report.title, report
 
 
 @pytest.mark.parametrize('use_bias', [True, False])
@@ -1265,6 +1290,45 @@ def test_a_network_written_with_nd(kvstore, batches):
         assert report.notes[0].startswith('batches of 2 rows are not checked, because the step raises MXNetError')
     else:
         assert re.search(NO_SUM, report.diagnosis[0])
+
+
+def step_with_sparse_gradients(state, X, y, devices, mistake=False):
+    """Take a step with a network or lists of arrays, whose first parameter has a sparse gradient."""
+    X = mx.nd.abs(X * 4).floor()  # words from 0 to 9
+    shards = [gluon.utils.split_and_load(a, devices, even_split=False) for a in (X, y)]
+    with autograd.record():
+        ls = [LOSS(params(X_shard) if callable(params) else mx.nd.Embedding(
+            X_shard, params[0], input_dim=40, output_dim=4, sparse_grad=True).sum(axis=1), y_shard)
+            for X_shard, y_shard, params in zip(*shards, state if isinstance(state, list) else [state[0]] * 3)]
+    for l in ls:
+        l.backward()
+    divisor = len(X) * (len(devices) if mistake else 1)
+    if not isinstance(state, list):
+        state[1].step(divisor)
+        return
+    total = sum(W.grad.tostype('default').as_in_context(devices[0]) for W, in state[:len(ls)])
+    for W, in state:
+        W[:] = W - LR / divisor * total.as_in_context(W.context)
+
+
+@ONLY_1
+@pytest.mark.parametrize('kind', ['network', 'arrays'])
+def test_sparse_gradients(kind, batches):
+    def make(devices):
+        if kind == 'network':
+            net = gluon.nn.HybridSequential()
+            net.add(gluon.nn.Embedding(40, 4, sparse_grad=True), gluon.nn.Dense(4))
+            net.initialize(init.Normal(0.5), ctx=devices)
+            return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR})
+        W = mx.nd.random.normal(shape=(40, 4))
+        state = [[W.copyto(device)] for device in devices]
+        for W, in state:
+            W.attach_grad(stype='row_sparse')
+        return state
+
+    assert check_data_parallel(make, step_with_sparse_gradients, batches).ok
+    report = check_data_parallel(make, partial(step_with_sparse_gradients, mistake=True), batches)
+    assert 'the update is 0.333 times that of one device' in report.diagnosis[0]
 
 
 @ONLY_1
@@ -1489,7 +1553,11 @@ def test_the_same_report_again(batches):
     ({'devices': [mx.cpu(0)]}, 'the number of devices 1: must be an integer of at least 2'),
     ({'batches': []}, 'batches have 0 rows: 3 devices need at least 12'),
     ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]}, r'batches must be a list of \(X, y\)'),
-    ({'batches': [((numpy.ones((16, 6)), numpy.ones((16, 2))), numpy.ones(16))]}, r'list of \(X, y\), two arrays each'),
+    *[({'batches': [batch]}, r'batches must be a list of \(X, y\), two arrays with the same number of rows each')
+      for batch in (((numpy.ones((16, 6)), numpy.ones((16, 2))), numpy.ones(16)), (numpy.ones((16, 6)), numpy.ones(15)),
+                    (numpy.ones((16, 6)), numpy.float32(3)),
+                    mx.io.DataBatch([mx.nd.ones((16, 6))], [mx.nd.ones(16)]))],
+    ({'batches': [(numpy.ones((16, 6)), numpy.ones(16, 'complex64'))]}, '^dtype complex64: MXNet has no such arrays'),
     ({'make': lambda devices: [SHARED.initialize(ctx=devices, force_reinit=True), SHARED]},
      'make returns the same network at each call: create a new one in it'),
     ({'make': lambda devices: len}, 'make returned builtin_function_or_method without parameters: return the network'),
@@ -1505,6 +1573,11 @@ def test_bad_input_in_one_line(change, message, batches):
     with pytest.raises(ValueError, match=message) as error:
         check_data_parallel(**arguments)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_long_names_do_not_break_the_table():
+    lines = str(Report(True, '3 devices', [('layer' * 20, 1e-9, 0.0, 'equal')], [], [])).splitlines()
+    assert lines[2].endswith('  verdict') and lines[3].endswith('  0.0e+00  equal')
 
 
 def test_an_error_of_the_step_itself(batches):
@@ -1538,7 +1611,40 @@ def test_command_line_on_the_default_images(capsys):
     assert 'over batches of 12, 10, 12, 2, 7 rows' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('name', ['test_check', 'test_check:nothing', 'no_such_module:make', './test_check:make'])
+@pytest.mark.parametrize(('code', 'words'), [
+    ("def make(devices): raise ValueError('mine')", 'ValueError: mine'),
+    ("def make(devices): return {}['mine']", "KeyError: 'mine'"),
+    ('def make(devices): return np.dot(np.ones(2), np.ones(3))', 'MXNetError'),
+    ("def batches(): return {}['mine']", "KeyError: 'mine'"), ('{}.mine', "AttributeError: 'dict' object has no"),
+    ('int([])', 'TypeError: int()'), ("int('mine')", 'ValueError: invalid literal'),
+    ('import mine', "ModuleNotFoundError: No module named 'mine'"), ('1 +', 'SyntaxError: invalid syntax')])
+def test_an_error_in_the_users_code_keeps_its_traceback(code, words, tmp_path, monkeypatch, capsys):
+    """It has the status of input that cannot be checked, not that of a wrong step."""
+    before = 'from test_check import *', 'make = make_arrays', 'batches = batches_of_six_numbers'
+    (tmp_path / 'users.py').write_text('\n'.join([*before, code]))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'users', raising=False)
+    assert command_line.main(['users:make', 'users:step_from_scratch', 'users:batches']) == 2
+    err = capsys.readouterr().err
+    assert 'users.py", line 4' in err and words in err
+    assert err.splitlines()[-1].startswith('check: nothing was checked because of' if 'np' not in code else
+                                           'check: MXNet failed (')
+
+
+def test_a_late_error_of_mxnet_is_no_verdict(batches, monkeypatch, capsys):
+    """It has no line of the user's code."""
+    def train_batch(state, X, y, devices):
+        late_error(devices[0])
+
+    monkeypatch.setattr(sys.modules[__name__], 'step_from_scratch', train_batch)
+    assert command_line.main([f'{__name__}:make_arrays', f'{__name__}:step_from_scratch',
+                              f'{__name__}:batches_of_six_numbers']) == 2
+    assert re.fullmatch('check: MXNet failed .*: set MXNET_ENGINE_TYPE=NaiveEngine to see where\n',
+                        capsys.readouterr().err)
+
+
+@pytest.mark.parametrize('name', ['test_check', 'test_check:nothing', 'no_such_module:make', './test_check:make',
+                                  'no_such_package.module:make', 'test_check.nothing:make', 'test_check:', ':make'])
 def test_a_name_that_cannot_be_loaded(name, capsys):
     assert command_line.main([name, 'test_check:step_from_scratch']) == 2
     assert re.fullmatch(rf"check: '{name}' cannot be loaded \(.*\): write MODULE:NAME, .*\n", capsys.readouterr().err)

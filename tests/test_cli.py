@@ -363,7 +363,7 @@ def test_out_of_memory(chapter, tmp_path):
                           capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1, done.stderr
     line = done.stderr.splitlines()[-1]
-    advice = 'use a smaller batch, or train with --accumulate 2 or more'
+    advice = 'use a smaller batch or, in training, --accumulate 2'
     assert re.fullmatch(rf'{chapter}: out of memory \(.*\): {advice}', line)
     assert 'Traceback' not in done.stderr
     assert (out / 'config.json').exists()

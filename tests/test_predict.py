@@ -269,12 +269,12 @@ def test_a_run_with_a_relative_data_dir_from_another_folder(runs, tmp_path, caps
 def test_a_run_on_an_unknown_dataset(dataset, devices, tmp_path, capsys):
     config = {'chapter': 'scratch', 'devices': [str(devices[0])], **dataset}
     params = scratch.get_params(scratch.init_params(), devices[0])
-    checkpoint.save(tmp_path / 'a.safetensors', [params], config=config)
+    checkpoint.save(tmp_path / 'a.safetensors', [params], config=config, run={'num_steps': 1})
     assert predict.main([str(tmp_path / 'a.safetensors')]) == 2
     assert re.search("its dataset, (None|'cifar'), must be one of .*fashion-mnist", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'mine'}])
+@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'mine'}, {'chapter': 'scratch', 'devices': ['cpu(0)']}])
 def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
     checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
     with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch or concise'):

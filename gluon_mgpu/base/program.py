@@ -111,7 +111,7 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     except BrokenPipeError:  # the reader of the output has closed it
         return _end(program, '', FAILED)
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        line = _engine_line(error)
+        line = engine_line(error)
         if line:
             if _is_naive():
                 traceback.print_exc()
@@ -158,7 +158,7 @@ def clear_engine_errors() -> None:
             break
 
 
-def _engine_line(error: Exception) -> str:
+def engine_line(error: Exception) -> str:
     """Return one line for an error of MXNet's engine or a lack of memory, '' for other errors."""
     mxnet = sys.modules.get('mxnet')
     # The engine also raises Python's errors, such as ValueError; their text begins with the engine's traceback
@@ -168,7 +168,7 @@ def _engine_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     what = _shortened(re.sub(r'^\w*Error: ', '', lines[-1]))  # the lines before are the traceback
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
-        return f'out of memory ({what}): use a smaller batch, or train with --accumulate 2 or more'
+        return f'out of memory ({what}): use a smaller batch or, in training, --accumulate 2'
     return f'MXNet failed ({what}): ' + ('the traceback above shows where' if _is_naive() else
                                          'set MXNET_ENGINE_TYPE=NaiveEngine to see where')
 

@@ -5,13 +5,15 @@ import argparse
 import contextlib
 import faulthandler
 import importlib
+import re
 import sys
+import traceback
 from typing import Any
 
 import numpy
 
 from ..base.flags import Parser, text
-from ..base.program import JobError
+from ..base.program import BAD_INPUT, JobError, engine_line
 from ..devices import parse_devices
 from ..distributed.horovod_workers import HorovodWorkers
 from . import check_data_parallel
@@ -20,7 +22,7 @@ from . import check_data_parallel
 def main(argv: list | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = Parser('gluon_mgpu.check', 'Compare your training step on several devices with the same step on one.',
-                    epilog='Exit status: 0 if the step is right, 1 if it is wrong.')
+                    epilog='Exit status: 0 if the step is right, 1 if it is wrong, 2 if it was not checked.')
     parser.add_argument('make', metavar='MODULE:make', help='make(devices) returns networks, Trainers or arrays')
     parser.add_argument('train_batch', metavar='MODULE:train_batch', help='train_batch(state, X, y, devices)')
     parser.add_argument('batches', metavar='MODULE:batches', nargs='?', default=f'{__package__}.__main__:random_images',
@@ -31,6 +33,20 @@ def main(argv: list | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
+    try:
+        _check(args)
+    except JobError:
+        raise
+    except Exception as error:
+        line, is_users = engine_line(error), _is_in_users_code(error)
+        if is_users:
+            traceback.print_exc()
+        if line or is_users:
+            raise JobError(line or 'nothing was checked because of the error above', BAD_INPUT) from None
+        raise
+
+
+def _check(args: argparse.Namespace) -> None:
     if sys.__stderr__ and not faulthandler.is_enabled():
         faulthandler.enable(sys.__stderr__)  # shows the line if MXNet crashes, as for an array without rows in float64
     make, train_batch, batches = map(_load, (args.make, args.train_batch, args.batches))
@@ -47,11 +63,26 @@ def _run(args: argparse.Namespace) -> None:
 def _load(name: str) -> Any:
     """Return the object that ``module:name`` names."""
     module, _, attribute = name.partition(':')
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: './train'
-        raise ValueError(f'{name!r} cannot be loaded ({error}): write MODULE:NAME, such as train:make for make in '
-                         'train.py') from None
+    problem = 'not of this form'
+    if re.fullmatch(r'\w+(\.\w+)*:\w+', name):
+        try:
+            loaded = importlib.import_module(module)
+            if hasattr(loaded, attribute):
+                return getattr(loaded, attribute)
+            problem = f'{module} has no {attribute}'
+        except ModuleNotFoundError as error:
+            if not f'{module}.'.startswith(f'{error.name}.'):  # of an import in the module
+                raise
+            problem = str(error)
+    raise ValueError(f'{name!r} cannot be loaded ({problem}): write MODULE:NAME, such as train:make for make in '
+                     'train.py')
+
+
+def _is_in_users_code(error: Exception) -> bool:
+    """Return whether an error has passed through code outside this package and those that it uses."""
+    packages = [frame.f_globals.get('__package__') for frame, _ in traceback.walk_tb(error.__traceback__)]
+    known = {'gluon_mgpu', 'mxnet', 'numpy', 'horovod'}
+    return not {name.partition('.')[0] for name in packages if name is not None} <= known
 
 
 def random_images() -> list:

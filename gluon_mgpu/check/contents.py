@@ -53,11 +53,18 @@ def cast(value: Any, dtype: str | None) -> None:
         value.cast(dtype)
     elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
         copy = value.astype(dtype)
-        if value.grad is not None:
-            value.grad[()] = 1
+        if value.grad is not None and value.grad.stype != 'default':
+            copy.attach_grad(stype=value.grad.stype)  # MXNet does not add sparse gradients
+        elif value.grad is not None:
+            fill(value.grad, 1)
             value.backward()
             copy.attach_grad('add' if value.grad.max() > 1 else 'write')  # MXNet has no function for this
         value.handle, copy.handle = copy.handle, value.handle
+
+
+def fill(gradient: Any, number: float) -> None:
+    """Set all elements of a gradient, which may be sparse or have the shape ()."""
+    gradient[() if gradient.stype == 'default' else slice(None)] = number
 
 
 def older(trainer: gluon.Trainer) -> str:

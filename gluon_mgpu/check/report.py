@@ -38,13 +38,14 @@ class Report:
     def __str__(self):
         shown = sorted(self.parameters, key=lambda row: row[3] == 'equal')[:MAX_LINES]
         left_out, width = len(self.parameters) - len(shown), max(9, *(len(row[0]) for row in shown))
-        lines = [
-            self.title, '', f'{"parameter":{width}}  from one device  between devices  verdict',
+        table = [
+            f'{"parameter":{width}}  from one device  between devices  verdict',
             *(f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown),
-            *([f'and {left_out} others'] if left_out else []), '',
-            *(self.diagnosis or ['The step is right: k devices compute what one does.']), '',
-            *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
-        return '\n'.join(textwrap.fill(line, 100, subsequent_indent='  ') for line in lines)
+            *([f'and {left_out} others'] if left_out else [])]
+        lines = [*(self.diagnosis or ['The step is right: k devices compute what one does.']), '',
+                 *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
+        title, *lines = (textwrap.fill(line, 100, subsequent_indent='  ') for line in (self.title, *lines))
+        return '\n'.join([title, '', *table, '', *lines])
 
 
 def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable, devices: list | None = None,
@@ -121,9 +122,10 @@ def _cut(batches: Iterable, k: int) -> list:
     read: list = []
     rows = 0
     for batch in batches:
-        if len(batch) != 2 or not all(hasattr(a, 'shape') for a in batch):
-            raise ValueError('batches must be a list of (X, y), two arrays each: join several inputs in the columns of '
-                             'X')
+        is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2 and all(hasattr(a, 'shape') for a in batch)
+        if not is_pair or not batch[1].shape or batch[0].shape[:1] != batch[1].shape[:1]:
+            raise ValueError('batches must be a list of (X, y), two arrays with the same number of rows each: join '
+                             'several inputs in the columns of X')
         read.append([a.asnumpy() if hasattr(a, 'asnumpy') else a for a in batch])
         rows += len(read[-1][1])
         if rows >= sum(sizes):

@@ -21,7 +21,7 @@ from .contents import find
 from .user_step import BatchNorm, Dropout, Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
-SECONDS = 60  # for a step in a process of its own
+SECONDS = 10  # for a step in a process of its own
 
 
 class Crash(Exception):  # noqa: N818, not an error of the step
@@ -76,13 +76,15 @@ def prepare(several: Training, batch: tuple) -> tuple[Training, list[str]]:
     recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
     trial = replace(several, dtype=None if recurrent or used else 'float64')
     again = trial.on_one_device()
-    if any(map(is_, one.gluon_params(), again.gluon_params())):
-        raise ValueError('make returns the same network at each call: create a new one in it')
     try:
-        again.step(*batch)  # first, because errors of several devices are not all raised at once
-        trial.step(*batch)
+        same = any(map(is_, one.gluon_params(), again.gluon_params()))
+        if not same:
+            again.step(*batch)  # first, because errors of several devices are not all raised at once
+            trial.step(*batch)
     except Exception:  # the step cannot compute in float64, or not at all
         return several, layers
+    if same:
+        raise ValueError('make returns the same network at each call: create a new one in it')
     return replace(trial), layers  # without the state, to free its memory
 
 
@@ -90,11 +92,12 @@ def check_crash(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> None:
     """Raise Crash if a step ends the process, as some of MXNet's operators do for arrays without rows.
 
     The step is taken in a forked process, which has the functions of a notebook as well. Does nothing where that could
-    hang: on GPUs, in a job, and on other systems than Linux.
+    hang, on GPUs, in a job, and on other systems than Linux, or has hung: the process lacks the threads of this one, on
+    which a thread pool of the step would wait for ever.
     """
     forks = sys.platform == 'linux' and several.workers.size == 1 and all(
         device.device_type == 'cpu' for device in several.devices)
-    if not forks or len(y) >= len(several.devices):
+    if not forks or several.hung or len(y) >= len(several.devices):
         return
     several.params()  # before, so that the process only takes the step
     process = multiprocessing.get_context('fork').Process(target=_step_silently, args=(several, X, y))
@@ -103,8 +106,10 @@ def check_crash(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> None:
         process.start()
     try:
         process.join(SECONDS)
-        status = process.exitcode or 0  # None if it still runs
-        if status < 0:
+        status = process.exitcode
+        if status is None:  # it still runs
+            several.hung.append(process)
+        elif status < 0:
             raise Crash(f'MXNet ends the process with {signal.Signals(-status).name}, as some operators do for arrays '
                         'without rows, such as those of split_and_load(even_split=False): leave them out')
     finally:

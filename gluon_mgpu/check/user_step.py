@@ -4,7 +4,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, cycle
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import numpy
 
 from ..base.program import clear_engine_errors
-from ..mxnet_setup.compat import assign, gluon, mx, np, npx
+from ..mxnet_setup.compat import assign, gluon, make_array, mx, np, npx
 from ..parallel.workers import Workers
 from ..training.parameters import seed_all
-from .contents import NEW_TRAINER, cast, find, older
+from .contents import NEW_TRAINER, cast, fill, find, older
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
 
@@ -35,6 +35,7 @@ class Training:
     fixed_statistics: bool = False  # of batch norm
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
+    hung: list = field(default_factory=list)  # steps in forked processes, of all trainings of the check
 
     def on_one_device(self) -> Training:
         """Return the same training on the first device only."""
@@ -79,7 +80,7 @@ class Training:
         state = self.state
         if self.zero_gradients:
             for _, array in chain(*self.params()):
-                array.grad[()] = 0
+                fill(array.grad, 0)
         _seed(self.seed)
         self.train_batch(state, self._array(X), self._array(y), self.devices)
         npx.waitall()  # raises errors that the parameters do not show
@@ -92,7 +93,7 @@ class Training:
         elif dtype == 'float64' and not any(part.dtype in ('float64', numpy.float64) for _, part in find(
                 self.state, (gluon.Parameter, mx.nd.NDArray))):
             dtype = 'float32'  # NumPy's default would fail on parameters with MXNet's
-        return (np if npx.is_np_array() else mx.nd).array(data, dtype=dtype)
+        return make_array((np if npx.is_np_array() else mx.nd).array, data, dtype=dtype)
 
     def values(self) -> list:
         """Return the values of the parameters on each device of all workers; blocks."""

@@ -5,6 +5,7 @@ import ctypes
 import functools
 import math
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import runtime
@@ -83,6 +84,15 @@ def low_precision_type(name: str):
     return name
 
 
+def make_array(make: Callable, *args, dtype: Any, **settings) -> Any:
+    """Return an array from a function such as ``np.array``; raise ValueError if MXNet has no arrays of that dtype."""
+    try:
+        return make(*args, dtype=dtype, **settings)
+    except (KeyError, TypeError):
+        raise ValueError(f"dtype {dtype}: MXNet has no such arrays; convert it, for example with "
+                         "array.astype('float32')") from None
+
+
 def empty_with_view(shape: tuple, dtype) -> tuple:
     """Return a new array on ``cpu(0)`` and a NumPy view of its memory, to be filled before the array is used.
 
@@ -91,11 +101,7 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
     is valid as long as the array exists. Raises ValueError if MXNet has no arrays of that dtype.
     """
     dtype = numpy.dtype(dtype).newbyteorder('=')
-    try:
-        array = np.empty(shape, dtype=dtype, ctx=mx.cpu(0))
-    except (KeyError, TypeError):
-        raise ValueError(f"dtype {dtype}: MXNet has no such arrays; convert it, for example with "
-                         "array.astype('float32')") from None
+    array = make_array(np.empty, shape, dtype=dtype, ctx=mx.cpu(0))
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return array, numpy.empty(shape, dtype)

@@ -97,7 +97,7 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
     names = [f'data{i}' for i in range(len(arrays))] if len(arrays) > 1 else ['data']  # as in files of net.export
     symbols = [variables_for(array, name) for array, name in zip(arrays, names)]
     if MXNET_MAJOR >= 2:
-        return trace_deferred(lambda *arrays: net(*refill(args, iter(arrays))), arrays, symbols)[0], names
+        return trace_deferred(net, args, symbols)[0], names
     return graph_of(net(*refill(args, iter(symbols)))), names
 
 
@@ -126,6 +126,8 @@ def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_s
 
 
 def _parse(setting: str) -> Any:
+    if setting in ('inf', '-inf', 'nan'):
+        return float(setting)
     try:
         return ast.literal_eval(re.sub('(?<=[0-9])L', '', setting))  # (2L, 2L) in files of Python 2
     except (SyntaxError, ValueError):

@@ -35,8 +35,8 @@ def hybridized(network: Callable) -> Callable:
     Parameters
     ----------
     network : gluon.HybridBlock or function
-        An initialized block of arrays, possibly of ``mx.nd``, or a function of arrays and lists of arrays; either
-        returns an array or nested lists of arrays. A function may only call functions of ``mxnet.np`` and ``mxnet.npx``
+        An initialized block, possibly of ``mx.nd``, or a function. Either takes and returns arrays and nested lists of
+        arrays. A function may only call functions of ``mxnet.np`` and ``mxnet.npx``
         and methods of arrays. It must not ask for shapes (use ``-1`` in a reshape). Its ``npx.relu`` returns 0 for NaN.
 
     Returns
@@ -100,13 +100,14 @@ class HybridizedBlock:
         self._wait_for_statistics(graph)
         if not graph.is_static:
             return self.block(*args)
-        arrays = graph.arrays_on(args[0].ctx)
-        if arrays is None:
+        arrays = leaves(args)
+        params = graph.arrays_on(arrays[0].ctx)
+        if params is None:
             # The parameters were cast or initialized again. The operators would write gradients into the old arrays,
             # and the graph may have the old dtypes
             self._graphs.clear()
             return self(*args)
-        return graph.arranged(graph.operator(args)(*args, *arrays))
+        return graph.arranged(graph.operator(arrays)(*arrays, *params))
 
     def _wait_for_statistics(self, graph: _TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""

@@ -16,7 +16,7 @@ def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
         raise ValueError(f'the network returns {len(y_hat)} outputs: cross_entropy needs the scores only; return only '
                          'these, or write a loss that chooses them')
     labels, scores = y.shape, y_hat.shape  # read once, because each time takes a few microseconds
-    if labels == scores:
+    if labels == scores and len(scores) == 2:
         return _of_probabilities(y_hat, y)
     if len(scores) != 2 or labels not in (scores[:1], (scores[0], 1)):
         raise ValueError(f'labels {labels} for scores {scores}: with scores (n, num_classes), labels are class numbers '

@@ -17,8 +17,7 @@ def explain_errors(name: str) -> Iterator[None]:
     """Raise ValueError, with the `name` of a network, if tracing it fails: symbols cannot do all that arrays can."""
     try:
         yield
-    except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.base.MXNetError,
-            mx.base.NotImplementedForSymbol) as error:
+    except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.MXNetError) as error:
         advice = (f'{name} cannot be traced ({reason(error)}): write it so that MXNet can hybridize it, or call it as '
                   'it is in your own training loop')
         if '_contrib_SyncBatchNorm' in str(error):
@@ -37,8 +36,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     variables. If the first argument is None, the shapes of all parameters must be known. Raises ValueError if the block
     cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
     """
-    kind, names = type(block).__name__, [f'data_{i}' for i in range(len(args))]
-    symbols = variables_for(args, 'data')
+    kind, symbols = type(block).__name__, variables_for(args, 'data')
+    names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(kind), autograd.pause(train_mode=autograd.is_training()):
         if MXNET_MAJOR < 2:
             result = _trace_mxnet1(block, args, symbols)
@@ -52,7 +51,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
             raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer '
                              'an attribute, or add it to a HybridSequential')
         if args[0] is not None:
-            _check_shapes(graph, names, args)
+            _check_shapes(graph, names, leaves(args))
     trained = {name for name, param in params.items() if param.grad_req != 'null'}
     return _separate_biases(graph, trained), names, refill(result, repeat(None)), params
 
@@ -60,7 +59,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
 def _trace_mxnet1(block, args, symbols):
     layers: list[gluon.Block] = []
     block.apply(layers.append)
-    if any(isinstance(layer, gluon.SymbolBlock) for layer in layers):  # which would no longer work afterwards
+    # MXNet cannot call it with symbols of mx.np, and its parameters may have the names of other layers' parameters
+    if any(isinstance(layer, gluon.SymbolBlock) for layer in layers):
         raise NotImplementedError('it is or has a SymbolBlock')
     result = block(*symbols)
     deferred = [param for param in block.collect_params().values() if param._deferred_init]
@@ -75,17 +75,17 @@ def _trace_mxnet1(block, args, symbols):
     return result
 
 
-def trace_deferred(block: Callable, arrays: Sequence, symbols: Sequence) -> tuple[Any, Any]:
-    """Return the graph of what `block` computes from the arrays, on MXNet 2, and what it returns.
+def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[Any, Any]:
+    """Return the graph of what `block` computes from arrays and lists of arrays, on MXNet 2, and what it returns.
 
-    `symbols` become the variables for the arrays.
+    `symbols`, possibly in the same lists, become the variables for the arrays.
     """
     from mxnet import _deferred_compute as deferred
-    arrays = [array.detach() for array in arrays]
-    deferred.set_variable(arrays, symbols)
+    arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
+    deferred.set_variable(arrays, variables)
     with deferred.context():
-        result = block(*arrays)
-    graph = deferred.get_symbol(leaves(result), sym_cls=type(symbols[0]))
+        result = block(*refill(args, iter(arrays)))
+    graph = deferred.get_symbol(leaves(result), sym_cls=type(variables[0]))
     deferred.clear(leaves(result))
     return graph, result
 

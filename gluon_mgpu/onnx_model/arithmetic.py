@@ -48,7 +48,7 @@ def _comparison(operator: str) -> Callable:
             dtype = 'bool'
         else:
             dtype = 'float64' if 'float64' in dtypes else max(dtypes) if dtypes <= {'int32', 'int64'} else 'float32'
-            require(B or scalar == int(scalar) or A.dtype.startswith('float'), f'integers and {scalar}')
+            require(B or A.dtype.startswith('float') or float(scalar).is_integer(), f'integers and {scalar}')
         operands = _operands(g, dtype, A, B, scalar)
         result = g.Not(g.Equal(*operands)) if operator == 'NotEqual' else g.add(operator, *operands)
         return g.cast(result, op.output.dtype)

@@ -35,12 +35,12 @@ class Builder:
     """An ONNX graph under construction. ``g.Conv(X, W, group=2)`` appends an ONNX operator to `nodes`.
 
     Its inputs are arrays of the network, results of other operators, or constants: numbers, lists, and NumPy arrays.
-    `batch_axis` of the array `first` has the batch size.
+    `batch_axis` of the array `first` has the batch size. `taken` are names of inputs, parameters and outputs.
     """
 
-    def __init__(self, first: Array, batch_axis: int):
+    def __init__(self, first: Array, batch_axis: int, taken: set[str]):
         self.nodes: list[NodeProto] = []
-        self._first, self._batch_axis = first, batch_axis
+        self._first, self._batch_axis, self._taken = first, batch_axis, taken
 
     def __getattr__(self, operator: str) -> Callable[..., Any]:
         return functools.partial(self.add, operator)
@@ -49,6 +49,8 @@ class Builder:
         """Append an operator; return the name of its result, or a list of names if `results` is given."""
         input_names = [self.name(X) for X in inputs]
         name = f'{operator}_{len(self.nodes)}'
+        while any(each.startswith(name) for each in self._taken):
+            name += '_'
         names = [f'{name}_{i}' for i in range(results)] or [name]
         self.nodes.append(helper.make_node(operator, input_names, names, name, **settings))
         return names if results else name
@@ -91,8 +93,8 @@ class Builder:
 
     def indices(self, X: Any, array: Array, axis: int, mode: str = 'clip') -> str:
         """Return indices along an axis of an array; those beyond its ends become the first or last, or wrap around."""
-        X, size = self.cast(X, 'int64'), array.shape[axis]
-        return self.Mod(X, size) if mode == 'wrap' else self.Clip(X, 0, size - 1)
+        X, size = self.cast(X, 'int64'), self.Gather(self.Shape(array), axis)
+        return self.Mod(X, size) if mode == 'wrap' else self.Clip(X, 0, self.Sub(size, 1))
 
     def before(self, X: Array, length: Array, axis: int, missing: list[int]) -> str:
         """Return a mask, true before `length` along an axis; `missing` are the axes that `length` does not have."""

@@ -63,7 +63,7 @@ def _read_graph(path: str, float32: bool) -> dict:
     except mx.MXNetError as error:
         raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: use the version '
                          'that wrote it') from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f'{path}: the first file must be NAME-symbol.json of net.export, Module or sym.save, and the '
                          'second one NAME-0000.params') from error
 

@@ -39,7 +39,10 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
     every = range(X.rank)
     axes = every if axis is None else [each % X.rank for each in as_list(axis)]
     axes = [each for each in every if (each in axes) != exclude]
-    Y = g.add(REDUCTIONS[op.kind], g.cast(X, op.output.dtype), axes, keepdims=int(keepdims))
+    X = g.cast(X, op.output.dtype)
+    if not axes:
+        return g.Identity(X)
+    Y = g.add(REDUCTIONS[op.kind], X, axes, keepdims=int(keepdims))
     is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
     return g.Reshape(Y, [1]) if is_number else Y
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy
 
 from ..base.program import reason
-from ..mxnet_setup.compat import autograd, gluon, mx, np
+from ..mxnet_setup.compat import autograd, gluon, make_array, mx, np
 from ..networks.graph import Graph, operations, refill, semantics_of, trace
 from ..networks.hybridize import unwrapped
 from ..networks.tracing import leaves
 from ..training.parameters import by_name, check_initialized
 
-ERRORS = (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError,
-          ValueError, mx.base.NotImplementedForSymbol)  # of a network that gets symbols or arrays of other shapes
+# Of a network that gets symbols or arrays of other shapes
+ERRORS = AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 
 
 class Network:
@@ -34,9 +34,9 @@ class Network:
             check_initialized(self._net)
         elif not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} is not a network: must be a gluon.HybridBlock or a function')
-        arrays = [np.array(array, dtype=array.dtype) if isinstance(array, numpy.ndarray) else array
-                  for array in leaves(list(examples))]
-        if not all(isinstance(array, mx.nd.NDArray) for array in arrays):
+        arrays = [make_array(np.array, array, dtype='float32' if array.dtype == 'float64' else array.dtype)
+                  if isinstance(array, numpy.ndarray) else array for array in leaves(list(examples))]
+        if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
             raise ValueError(f'{[type(array).__name__ for array in arrays]}: the arguments of a network must be arrays')
         params = [*by_name(self._net).values()] if self._is_block else []
         device = params[0].list_ctx()[0] if params else arrays[-1].ctx
@@ -68,8 +68,9 @@ class Network:
             else:
                 name = type(self._net).__name__ if self._is_block else self._net.__name__
                 advice = 'pass examples of its inputs and their batch_axis; MXNet must be able to hybridize it'
+            why = error.__cause__ if isinstance(error.__cause__, ERRORS) else error  # `explain_errors` has other advice
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
-            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(error)}: {advice}') from error
+            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(why)}: {advice}') from error
 
     def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
         """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name."""

@@ -28,11 +28,11 @@ def end_with(error, capsys):
     (FileNotFoundError(2, 'No such file', 'x'), 2, 'program: x: No such file'),
     (KeyboardInterrupt(), 130, 'program: interrupted'),
     (MemoryError('Unable to allocate 9 TiB'), 1,
-     'program: out of memory (Unable to allocate 9 TiB): use a smaller batch, or train with --accumulate 2 or more'),
+     'program: out of memory (Unable to allocate 9 TiB): use a smaller batch or, in training, --accumulate 2'),
     (mx.base.MXNetError('Traceback:\n  File "x.cc"\nMXNetError: cudaMalloc: out of memory'), 1,
-     'program: out of memory (cudaMalloc: out of memory): use a smaller batch, or train with --accumulate 2 or more'),
+     'program: out of memory (cudaMalloc: out of memory): use a smaller batch or, in training, --accumulate 2'),
     (mx.base.MXNetError('CUDNN_STATUS_ALLOC_FAILED'), 1,
-     'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use a smaller batch, or train with --accumulate 2 or more'),
+     'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use a smaller batch or, in training, --accumulate 2'),
     (mx.base.MXNetError('Check failed: a == b'), 1, 'program: MXNet failed (Check failed: a == b): '
      'set MXNET_ENGINE_TYPE=NaiveEngine to see where'),
 ])

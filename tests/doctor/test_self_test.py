@@ -3,6 +3,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from bfloat16 import needs_bfloat16
@@ -139,6 +140,12 @@ def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, 
     assert time.monotonic() - start < timeout + 5
     assert (found['ended'], found['during']) == (ended, during)
     assert found['stderr'] == (['gone'] if 'gone' in program else [])
+
+
+def test_a_path_object_in_the_path_of_python(monkeypatch):
+    monkeypatch.setattr(report, 'PROGRAM', 'import sys; print(sys.argv[1])')
+    monkeypatch.setattr(sys, 'path', [*sys.path, Path('/somewhere')])
+    assert report.run_self_test(60)['ended'] == 'well'
 
 
 def test_the_subprocess_has_the_users_settings(monkeypatch):

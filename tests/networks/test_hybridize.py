@@ -512,6 +512,36 @@ def test_arguments_in_other_lists_are_traced_again(devices):
             assert fast(*args).tolist() == function(*args).tolist()
 
 
+def test_a_block_that_takes_lists(devices):
+    class Net(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.layer = gluon.nn.Dense(4)
+
+        def forward(self, X, pair):
+            return self.layer(X) * pair[0], pair[1][0]
+
+    net, X = Net(), np.ones((2, 3), ctx=devices[0])
+    net.initialize(ctx=devices)
+    fast, first, second = hybridized(net), np.full((2, 4), 2, ctx=devices[0]), np.full((2, 4), 3, ctx=devices[0])
+    for pair in ([first, [second]], (second, (first,)), [first, [second, X]]):
+        gradients = []
+        for call in (net, fast):
+            with autograd.record():
+                Y, other = call(X, pair)
+            Y.backward()
+            gradients.append([Y.tolist(), other.tolist(), net.layer.weight.grad(devices[0]).tolist()])
+        assert gradients[0] == gradients[1]
+
+
+def test_an_lstm_with_its_states(devices):
+    net, X = gluon.rnn.LSTM(4), np.ones((5, 2, 3), ctx=devices[0])
+    net.initialize(ctx=devices)
+    states = net.begin_state(2, ctx=devices[0])
+    expected, found = (leaves(call(X, states)) for call in (net, hybridized(net)))
+    assert len(found) == 3 and [Y.tolist() for Y in found] == [Y.tolist() for Y in expected]
+
+
 def test_a_first_call_in_several_threads(devices):
     nets = []
     for _ in range(10):

@@ -68,7 +68,7 @@ def results(path, *arrays):
     (['net-symbol.json', 'missing', *IMAGE], 'missing: No such file or directory'),
     (['missing', 'net-0000.params', *IMAGE], 'missing: No such file or directory'),
     *[([name, 'net-0000.params', *IMAGE], f'{name}: the first file must be NAME-symbol.json of net.export')
-      for name in ('other.json', 'list.json')],
+      for name in ('other.json', 'list.json', 'deep.json')],
     (['custom.json', 'net-0000.params', *IMAGE], f'custom.json: MXNet {mx.__version__} cannot read this graph, '),
     (FILES, '--shape: must be given once for each input of the network: data'),
     ([*FILES, *IMAGE, *IMAGE], '--shape: must be given once for each input of the network: data'),
@@ -82,6 +82,7 @@ def results(path, *arrays):
 def test_wrong_arguments(args, words, net, run):
     Path('other.json').write_text('{"weights": [1, 2]}')
     Path('list.json').write_text('[1, 2]')
+    Path('deep.json').write_text('[' * 10**5)
     Path('custom.json').write_text(json.dumps({'nodes': [{'op': 'MyOwn', 'name': 'a', 'inputs': []}], 'arg_nodes': [],
                                                'heads': [[0, 0, 0]]}))
     Path('folder').mkdir()

@@ -315,8 +315,35 @@ def test_parameters_of_functions():
             assert abs(run_model('a.onnx', X)[0] - network(X, params).asnumpy()).max() <= 1e-6
     with pytest.raises(ValueError, match='^param_names: has 1 names for 2 arrays in lists'):
         to_onnx(network, 'b.onnx', X, params, param_names=['W'])
-    with pytest.raises(ValueError, match=r"^\['ndarray', 'str', 'str'\]: the arguments of a network must be arrays"):
-        to_onnx(network, 'b.onnx', X, ['a', 'b'])
+    for examples, kinds in (((X, ['a', 'b']), ['ndarray', 'str', 'str']), (([],), [])):
+        with pytest.raises(ValueError, match=re.escape(f'{kinds}: the arguments of a network must be arrays')):
+            to_onnx(network, 'b.onnx', *examples)
+
+
+def test_examples_of_other_dtypes():
+    """NumPy's float64 becomes float32, like the parameters."""
+    to_onnx(block(nn.Dense(4)), 'a.onnx', numpy.ones((2, 784)))
+    assert onnx.load('a.onnx').graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    with pytest.raises(ValueError, match=r'^dtype complex64: MXNet has no such arrays; convert it, for example'):
+        to_onnx(block(nn.Dense(4)), 'b.onnx', numpy.ones((2, 784), 'complex64'))
+
+
+def test_a_function_that_cannot_be_traced():
+    """The line has one reason and one advice."""
+    def positive(X):
+        return X if X.sum() > 0 else -X
+
+    with pytest.raises(ValueError, match=r'^positive cannot be traced with inputs \(2, 3\) or \(6, 3\), [^:]*: pass '
+                                         r'examples of its inputs and their batch_axis; MXNet must be able to hybrid'):
+        to_onnx(positive, 'a.onnx', random(2, 3))
+
+
+def test_names_that_operators_of_the_model_have():
+    net = block(nn.Dense(4, activation='relu'), nn.Dense(2))
+    to_onnx(net, 'a.onnx', X := random(2, 784), log=lambda line: None)
+    for name in [node.output[0] for node in onnx.load('a.onnx').graph.node]:
+        to_onnx(net, 'b.onnx', X, input_names=[f'{name}_0'], output_names=[name], log=lambda line: None)
+        assert abs(run_model('b.onnx', X)[0] - net(X).asnumpy()).max() < 1e-6
 
 
 def test_a_decorated_function():

@@ -1,5 +1,6 @@
 """Operators of older networks and of detectors give the same results in onnxruntime as in MXNet, for many settings."""
 import re
+from math import inf
 
 import numpy
 import pytest
@@ -118,10 +119,42 @@ def test_logical_functions(name):
     check(Lambda(lambda F, X: getattr(F.np, name)(X, 1)), [whole(4, 3, 5)])
 
 
-def test_integers_compared_with_fractions_are_refused():
+@pytest.mark.parametrize('number', [1.5, -inf])
+def test_integers_compared_with_fractions_are_refused(number):
     """MXNet rounds 1.5 to 1 in some calls."""
-    with pytest.raises(ValueError, match=r'^no model is written because _npi_less_scalar .* integers and 1\.5'):
-        check(Lambda(lambda F, X: X < 1.5), [whole(4, 3, dtype='int32')])
+    with pytest.raises(ValueError, match=f'^no model is written because _npi_[a-z]*_scalar .* integers and {number}'):
+        check(Lambda(lambda F, X: number > X), [whole(4, 3, dtype='int32')])
+
+
+@pytest.mark.parametrize('code', ['F.npx.softmax(F.np.where(F.np.abs(X - X[:, 0:1]) < 1, X, -inf))', 'X > -inf',
+                                  '(X < inf) * X + (X == -inf)', 'F.np.clip(X, 0, inf)', 'F.np.maximum(X, -inf)'])
+def test_infinite_numbers(code):
+    """Such as those that hide parts of an attention."""
+    check(Lambda(lambda F, X: eval(code, {'F': F, 'X': X, 'inf': inf})), [random(4, 3)])
+
+
+@pytest.mark.parametrize('code', [
+    "F.np.take(X, Y, axis=0, mode='clip')", "F.np.take(X, Y, axis=0, mode='wrap')", 'F.npx.pick(X.T, Y[0:3])',
+    'F.npx.pick(X, Y[0:3], axis=0)', "F.npx.pick(X, Y[0:3], axis=0, mode='wrap')"])
+def test_indices_of_rows(code):
+    """Also of rows that the example does not have: they follow the batch size."""
+    net, places = Lambda(lambda F, X, Y: eval(code, {'F': F, 'X': X, 'Y': Y})), np.arange(4, dtype='int32')
+    check(net, [random(4, 3), places])
+    X, places = random(9, 3), np.array([8, 7, 6, 5, 4, 0, 9, 10, -1], dtype='int32')
+    found, = run_model('a.onnx', X, places)
+    assert abs(found - net(X, places).asnumpy()).max() == 0
+
+
+@mxnet_1
+def test_indices_of_rows_in_mx_nd():
+    check_older('F.take(X, Y)', random(2, 3), np.array([1, 0]))
+    assert (run_model('a.onnx', X := random(5, 3), np.array([4, 3, 2, 1, 7]))[0] == X[[4, 3, 2, 1, 4]].asnumpy()).all()
+
+
+@mxnet_1
+@pytest.mark.parametrize('name', ['sum', 'mean', 'max', 'prod'])
+def test_a_reduction_over_no_axis(name):
+    check_older(f'F.{name}(X, axis=(0, 1), exclude=True)', random(2, 3))
 
 
 def test_not_of_a_comparison():
@@ -309,6 +342,8 @@ def test_roi_align(settings):
     ('F.Crop(F.transpose(F.expand_dims(X, 0), axes=(0, 2, 1, 3)), h_w=(1, 2))', 'its sizes depend on the batch'),
     ('F.contrib.AdaptiveAvgPooling2D(F.transpose(F.expand_dims(X, 0)), output_size=2)', 'sizes depend on the batch'),
     ('F.contrib.MultiBoxPrior(F.expand_dims(F.transpose(X), 0))', 'its sizes depend on the batch'),
+    ("F.Pooling(X, kernel=(2,), pool_type='sum')", "cannot be converted, 'sum' is not supported: leave it out"),
+    ("F.clip(F.cast(X, dtype='int32'), 0, 1e400)", 'clip .*, .*infinit'),
 ])
 def test_settings_that_are_refused(code, words, tmp_path):
     """In one line, and nothing is written."""

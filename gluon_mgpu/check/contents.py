@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import children, gluon, mx
+from ..mxnet_setup.compat import children, fill, gluon, mx
 from ..networks.hybridize import unwrapped
 from ..training.parameters import by_name
 
@@ -60,11 +60,6 @@ def cast(value: Any, dtype: str | None) -> None:
             value.backward()
             copy.attach_grad('add' if value.grad.max() > 1 else 'write')  # MXNet has no function for this
         value.handle, copy.handle = copy.handle, value.handle
-
-
-def fill(gradient: Any, number: float) -> None:
-    """Set all elements of a gradient, which may be sparse or have the shape ()."""
-    gradient[() if gradient.stype == 'default' else slice(None)] = number
 
 
 def older(trainer: gluon.Trainer) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy
 
 from ..base.program import clear_engine_errors
-from ..mxnet_setup.compat import assign, gluon, make_array, mx, np, npx
+from ..mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ..parallel.workers import Workers
 from ..training.parameters import seed_all
-from .contents import NEW_TRAINER, cast, fill, find, older
+from .contents import NEW_TRAINER, cast, find, older
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
 

@@ -117,6 +117,11 @@ def zeros(shape: tuple, dtype: Any, ctx: Any = None) -> Any:
     return array if mx.util.is_np_array() else array.as_nd_ndarray()
 
 
+def fill(gradient: np.ndarray, number: float) -> None:
+    """Set all elements of a gradient, which may be sparse or have the shape ()."""
+    gradient[() if gradient.stype == 'default' else slice(None)] = number
+
+
 def assign(array: np.ndarray, values: numpy.ndarray) -> None:
     """Copy `values` from the host into an array, in place.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..data.shards import shard_rows
-from ..mxnet_setup.compat import autograd, gluon, np, trainer_devices
+from ..mxnet_setup.compat import autograd, fill, gluon, np, trainer_devices
 from ..networks.tracing import leaves
 from .devices import Devices, check_same
 from .split import check_rows, split_and_load
@@ -79,7 +79,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
         return
     if not hasattr(net, 'collect_params'):
         for gradient in gradients(net[len(X):], idle_devices):
-            gradient[()] = 0  # also for the shape ()
+            fill(gradient, 0)
         return
     for device in idle_devices if len(X) and not isinstance(net, SyncBatchNorm) else ():
         with autograd.record():
@@ -97,7 +97,7 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     reject or skip them.
     """
     for gradient in gradients(net, devices):
-        gradient[()] = 0  # also for the shape ()
+        fill(gradient, 0)
     for param in trainable(net):
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
         for device in devices:

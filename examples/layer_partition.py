@@ -5,8 +5,8 @@
 
 Prints, on two devices (the difference varies, the bytes do not):
 
-    cpu(0): (10, 1, 3, 3), (25, 20, 5, 5), (800, 64), (128, 5)
-    cpu(1): (10, 1, 3, 3), (25, 20, 5, 5), (800, 64), (128, 5)
+    cpu(0) has weights (10, 1, 3, 3), (25, 20, 5, 5), (800, 64), (128, 5)
+    cpu(1) has weights (10, 1, 3, 3), (25, 20, 5, 5), (800, 64), (128, 5)
     gradients differ from those of one device by ~9e-07 of the largest
     counted while it ran: 8.83 MB; by the formulas, a step of 256 rows moves, with
       network partitioning      1.64 MB
@@ -96,7 +96,7 @@ def main(argv: list | None = None) -> None:
     y = np.random.randint(0, 10, size=args.batch_size, ctx=devices[0])
     params = init_params(0.1)
     for device, parts in zip(devices, cut(params, devices)):
-        print(f'{device}: {", ".join(str(part.shape) for part in parts[::2])}')
+        print(f'{device} has weights {", ".join(str(part.shape) for part in parts[::2])}')
 
     grads, moved = gradients(X, y, params, devices)
     grads_of_one, _ = gradients(X, y, params, devices[:1])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 if not __package__:
-    sys.exit('run this chapter as a module: python -m gluon_mgpu.concise')
+    sys.exit('run this program as a module: python -m gluon_mgpu.concise')
 
 import gluon_mgpu as d2l  # for what the book takes from its package d2l
 

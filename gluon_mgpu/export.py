@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+if not __package__:
+    sys.exit('run this program as a module: python -m gluon_mgpu.export')
+
 from .base.flags import Parser, path
 from .load_run import load_run, place_of, run_to_load
 from .mxnet_setup.compat import mx

@@ -14,6 +14,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+if not __package__:
+    sys.exit('run this program as a module: python -m gluon_mgpu.plot')
+
 from .base.files import SameFolder
 from .base.flags import Parser, path, picture
 from .base.pictures import in_lines, write_picture
@@ -173,7 +176,7 @@ def main(argv: list | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     compare_runs(args.folders, args.out)
-    print(args.out)
+    print(f'picture: {args.out}')
 
 
 def _in_notebook() -> bool:

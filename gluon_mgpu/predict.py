@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy
 
+if not __package__:
+    sys.exit('run this program as a module: python -m gluon_mgpu.predict')
+
 from .base.arguments import integer
 from .base.flags import Parser, path, picture, text
 from .base.pictures import write_picture

@@ -206,7 +206,9 @@ def check_settings(chapter: str, settings: dict) -> dict:
     known = {setting.name: setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters}
     for name in settings:
         if name not in known:
-            raise ValueError(f'{name}: {chapter} has no such setting; it has {", ".join(known)}')
+            instead = ('; load images with data=load_data(...), and give epochs, folder and callbacks to run=Run(...)'
+                       if ALL.get(name) in FLAGS else '')
+            raise ValueError(f'{name}: {chapter} has no such setting; it has {", ".join(known)}{instead}')
     values = {name: setting.checked(settings.get(name, setting.default_of(chapter))) for name, setting in known.items()}
     num_gpus, run = values['num_gpus'], values['run']
     if isinstance(values['devices'], str):

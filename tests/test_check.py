@@ -1643,6 +1643,12 @@ def test_a_late_error_of_mxnet_is_no_verdict(batches, monkeypatch, capsys):
                         capsys.readouterr().err)
 
 
+def test_a_step_with_other_arguments(capsys):
+    assert command_line.main([f'{__name__}:make_arrays', f'{__name__}:make_arrays']) == 2
+    assert re.fullmatch(r'check: .*:make_arrays takes \(.*\), but the check passes \(state, X, y, devices\): join '
+                        'several inputs in the columns of X\n', capsys.readouterr().err)
+
+
 @pytest.mark.parametrize('name', ['test_check', 'test_check:nothing', 'no_such_module:make', './test_check:make',
                                   'no_such_package.module:make', 'test_check.nothing:make', 'test_check:', ':make'])
 def test_a_name_that_cannot_be_loaded(name, capsys):

@@ -443,9 +443,9 @@ def test_help_gives_defaults_and_units(chapter, capsys):
         assert phrase in text
 
 
-@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
-def test_a_chapter_that_is_run_as_a_file(chapter):
-    path = Path(cli.__file__).with_name(f'{chapter}.py')
+@pytest.mark.parametrize('name', ['scratch', 'concise', 'export', 'predict', 'plot'])
+def test_a_program_that_is_run_as_a_file(name):
+    path = Path(cli.__file__).with_name(f'{name}.py')
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f'run this chapter as a module: python -m gluon_mgpu.{chapter}\n'
+    assert done.stderr == f'run this program as a module: python -m gluon_mgpu.{name}\n'

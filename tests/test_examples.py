@@ -299,6 +299,15 @@ def test_one_step__replicas_drift_apart_without_allreduce(example, devices, tmp_
     assert (tmp_path / 'new' / 'one_step.png').read_bytes().startswith(b'\x89PNG')
 
 
+def test_one_step__prints_what_happens_without_allreduce(example, devices, tmp_path, capsys):
+    picture = tmp_path / 'one_step.png'
+    example.main(['--no-pause', '--without-allreduce', '--steps', '3', '--out', str(picture)])
+    with_it, without, last = capsys.readouterr().out.splitlines()[-3:]
+    assert with_it.startswith('3 steps with allreduce: replicas differ by 0, losses on all rows ')
+    assert re.fullmatch(r'3 steps without allreduce: replicas differ by 0\.\d+, losses on all rows( \d\.\d+)+', without)
+    assert last == f'picture: {picture}'
+
+
 @pytest.mark.parametrize('flags, is_terminal, pauses', [([], True, 5), ([], False, 0), (['--no-pause'], True, 0)])
 def test_one_step__waits_for_enter_between_the_stages(example, monkeypatch, flags, is_terminal, pauses):
     asked = []

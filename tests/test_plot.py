@@ -91,7 +91,7 @@ def test_compare_runs(tmp_path, figures, capsys):
             run_folder(tmp_path / 'two', ['cpu(0)', 'cpu(1)'], [0.2, 0.5])]
     out = tmp_path / 'both.png'
     assert plot.main([*runs, '--out', str(out)]) == 0
-    assert out.read_bytes()[:4] == b'\x89PNG' and capsys.readouterr().out == f'{out}\n'
+    assert out.read_bytes()[:4] == b'\x89PNG' and capsys.readouterr().out == f'picture: {out}\n'
     axes, = figures[0].axes
     assert [line.get_xydata().tolist() for line in axes.lines] == [
         [[1, 0.1], [2, 0.6], [3, 0.7]], [[1, 0.2], [2, 0.5]]]

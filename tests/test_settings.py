@@ -50,7 +50,8 @@ def test_the_arguments_of_train():
 
 @pytest.mark.parametrize('chapter, changes, message', [
     ('scratch', {'momentum': 0.9}, 'momentum: scratch has no such setting; it has num_gpus, devices, shares, b'),
-    ('concise', {'quiet': True}, 'quiet: concise has no such setting; it has .*, net$'),
+    ('concise', {'quiet': True}, 'quiet: concise has no such setting; it has .*, net; load images with data='),
+    ('concise', {'lrs': 1}, 'lrs: concise has no such setting; it has .*, net$'),
     ('concise', {'batch_size': 10**400}, 'batch_size 10+: must be an integer from 1 to 2147483647'),
     ('concise', {'lr': -1}, 'lr -1: must be a number above 0'),
     ('concise', {'lr': 1e-320}, 'lr 1e-320: must be in the range of float32, 1.2e-38 to 3.4e.38'),

@@ -5,6 +5,7 @@ import argparse
 import contextlib
 import faulthandler
 import importlib
+import inspect
 import re
 import sys
 import traceback
@@ -50,6 +51,7 @@ def _check(args: argparse.Namespace) -> None:
     if sys.__stderr__ and not faulthandler.is_enabled():
         faulthandler.enable(sys.__stderr__)  # shows the line if MXNet crashes, as for an array without rows in float64
     make, train_batch, batches = map(_load, (args.make, args.train_batch, args.batches))
+    _check_signature(args.train_batch, train_batch)
     batches = batches() if callable(batches) else batches
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
         devices = parse_devices(args.devices) if args.devices else None
@@ -58,6 +60,18 @@ def _check(args: argparse.Namespace) -> None:
             print(report)
         if not report.ok:
             raise JobError('', on_all_ranks=True)
+
+
+def _check_signature(name: str, train_batch: Any) -> None:
+    try:
+        parameters = inspect.signature(train_batch)
+    except (TypeError, ValueError):  # no function, or one without a signature
+        return
+    try:
+        parameters.bind('state', 'X', 'y', 'devices')
+    except TypeError:
+        raise ValueError(f'{name} takes {parameters}, but the check passes (state, X, y, devices): join several inputs '
+                         'in the columns of X') from None
 
 
 def _load(name: str) -> Any:

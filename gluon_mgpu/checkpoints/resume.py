@@ -61,7 +61,8 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
     config = read_config(folder)
     found, metadata = newest_checkpoint(path)
     if found is None and resume != AUTO:
-        raise ValueError(f'--resume {resume}: there is no complete checkpoint in it')
+        raise ValueError(f'--resume {resume}: there is no complete checkpoint in it; start a new run with another '
+                         '--out-dir')
     if found and recorded_steps(metadata) is None:
         raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
     if found and metadata.get('config', {}).get('run_id') != config.get('run_id'):

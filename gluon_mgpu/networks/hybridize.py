@@ -86,6 +86,10 @@ class HybridizedBlock:
         self._statistics_may_change = False
         self._graphs: dict[tuple, _TracedGraph] = {}
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f'a hybridized network has no {name}: use the network itself, which has the same '
+                             'parameters, and is its attribute block')
+
     def collect_params(self, *args):
         """Return the parameters of the block, like ``block.collect_params``."""
         return self.block.collect_params(*args)

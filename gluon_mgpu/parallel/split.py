@@ -36,8 +36,8 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
     """
     check_rows(data)
-    if not isinstance(devices, Sequence):
-        check_list(devices)
+    if isinstance(devices, str) or not isinstance(devices, Sequence):
+        check_list(devices)  # raises an error
     n, k = len(data), min(len(data), len(devices))
     if not devices:
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')

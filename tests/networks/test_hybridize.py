@@ -609,3 +609,11 @@ def test_default_values():
 def test_the_name_of_the_function_is_kept():
     assert dense.__name__ == 'dense'
     assert dense.__wrapped__ is not dense
+
+
+def test_what_only_the_network_itself_has(devices):
+    net = gluon.nn.Dense(3, in_units=2)
+    net.initialize(ctx=devices)
+    with pytest.raises(AttributeError, match='^a hybridized network has no save_parameters: use the network itself'):
+        hybridized(net).save_parameters('net.params')
+    assert not hasattr(hybridized(net), 'hybridize') and hybridized(net).block is net

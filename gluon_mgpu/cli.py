@@ -153,6 +153,8 @@ class Job:
         changed = record_resume(self.resumed, self.config)
         line = (f'resuming from {checkpoint}' if checkpoint else
                 f'{folder} has no checkpoint yet: starting from the beginning')
+        if checkpoint and len(self.resumed.metadata['run']['history']) >= self.settings['num_epochs']:
+            line += ', which has all epochs; to train longer, give a larger --num-epochs'
         self.log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
         return folder
 

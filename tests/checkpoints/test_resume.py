@@ -205,7 +205,7 @@ def test_the_same_command_in_a_loop(program):
     assert status == 0 and 'resuming' not in out and out.count('epoch ') == 3  # including the last line
     last_line = out.splitlines()[-1]
     status, out, err = program.start(*flags)
-    assert (status, err) == (0, '') and f'resuming from {program.out}/checkpoint-00000008.safetensors\n' in out
+    assert (status, err) == (0, '') and f'resuming from {program.out}/checkpoint-00000008.safetensors, which has all epochs; ' in out
     assert 'epoch 1' not in out and out.splitlines()[-1] == last_line
     status, out, _ = program.start('--num-epochs', 3, '--resume', 'auto')
     assert status == 0 and 'epoch 3/3' in out and 'epoch 2/3' not in out and 'num_epochs 3 instead of 2' in out
@@ -410,6 +410,13 @@ def test_values_can_be_removed(program, tmp_path):
     config = program.config()
     assert [name for name in given if config[name] is not None] == ['data_dir']
     assert config['resumed'][0]['changed']['patience'] == [9, None] and len(config['devices']) == 2
+
+
+def test_a_run_that_has_all_epochs(program):
+    program.start('--num-epochs', 1)
+    line = 'checkpoint-00000004.safetensors, which has all epochs; to train longer, give a larger --num-epochs'
+    assert line in program('--resume', program.out)[1]
+    assert 'has all epochs' not in program('--resume', program.out, '--num-epochs', 2)[1]
 
 
 def test_sizes_that_mean_the_same_images(program):

@@ -38,6 +38,20 @@ def test_copies_of_a_signal_count_once(seconds, status, monkeypatch):
     assert exits == ([] if status is None else [status])
 
 
+def test_a_terminal_shows_at_once_that_the_program_will_stop():
+    """The queued batches may take seconds, and a second Ctrl-C would end it without a checkpoint."""
+    program = ('import signal, time; from gluon_mgpu.training.signals import StopSignals\n'
+               'with StopSignals() as signals:\n'
+               '    signal.raise_signal(signal.SIGINT); time.sleep(0.3)')
+    main, terminal = os.openpty()
+    subprocess.run([sys.executable, '-c', program], stderr=terminal, check=True)
+    os.close(terminal)
+    assert os.read(main, 1000) == module.ACKNOWLEDGEMENT.replace(b'\n', b'\r\n')
+    os.close(main)
+    done = subprocess.run([sys.executable, '-c', program], stderr=subprocess.PIPE, check=True)
+    assert done.stderr == b''  # no terminal
+
+
 class RaisesSignal:
     """Object that sends this process a signal when it is deleted."""
 

@@ -1,6 +1,7 @@
 """Signals are recorded, and training stops at the next safe point."""
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -45,9 +46,10 @@ def test_a_terminal_shows_at_once_that_the_program_will_stop():
                '    signal.raise_signal(signal.SIGINT); time.sleep(0.3)')
     main, terminal = os.openpty()
     subprocess.run([sys.executable, '-c', program], stderr=terminal, check=True)
-    os.close(terminal)
+    assert select.select([main], [], [], 10)[0] == [main]
     assert os.read(main, 1000) == module.ACKNOWLEDGEMENT.replace(b'\n', b'\r\n')
     os.close(main)
+    os.close(terminal)  # after reading, because its end could come first
     done = subprocess.run([sys.executable, '-c', program], stderr=subprocess.PIPE, check=True)
     assert done.stderr == b''  # no terminal
 

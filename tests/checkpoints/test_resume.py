@@ -205,7 +205,8 @@ def test_the_same_command_in_a_loop(program):
     assert status == 0 and 'resuming' not in out and out.count('epoch ') == 3  # including the last line
     last_line = out.splitlines()[-1]
     status, out, err = program.start(*flags)
-    assert (status, err) == (0, '') and f'resuming from {program.out}/checkpoint-00000008.safetensors, which has all epochs; ' in out
+    line = f'resuming from {program.out}/checkpoint-00000008.safetensors, which has all epochs; '
+    assert (status, err) == (0, '') and line in out
     assert 'epoch 1' not in out and out.splitlines()[-1] == last_line
     status, out, _ = program.start('--num-epochs', 3, '--resume', 'auto')
     assert status == 0 and 'epoch 3/3' in out and 'epoch 2/3' not in out and 'num_epochs 3 instead of 2' in out

@@ -38,7 +38,7 @@ class Setting:
     check : callable
         Maps (name, value) to the value; raises ValueError with the name, the value and the rule.
     choices : sequence of str
-        The valid values, instead of a check.
+        The valid values, instead of a check; with `or_function`, also any function.
     default_text, page : str
         A description of the default None, and a page of docs/.
     on_resume : str
@@ -55,6 +55,7 @@ class Setting:
     check: Callable[[str, Any], Any] = lambda name, value: value
     kind: type = str
     choices: Sequence[str] = ()
+    or_function: bool = False
     metavar: str | None = None
     default_text: str = ''
     page: str = ''
@@ -78,7 +79,7 @@ class Setting:
             return None
         if self.kind is bool and not isinstance(value, bool):
             raise ValueError(f'{name} {value!r}: must be True or False')
-        if self.choices and value not in self.choices and not (self.name == 'allreduce' and callable(value)):
+        if self.choices and value not in self.choices and not (self.or_function and callable(value)):
             raise ValueError(f'{name} {value!r}: must be one of {", ".join(self.choices)}')
         return self.check(name, value)
 
@@ -129,9 +130,9 @@ SHARED = (
             page='larger-batches.md#label-smoothing'),
     Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, metavar='N',
             on_resume='fixed'),
-    Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), chapters=('scratch',),
+    Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
-            page='allreduce.md'),
+            chapters=('scratch',), page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
             'tested); both need MXNet 1.9', 'float32', choices=DTYPES, chapters=('concise',), on_resume='fixed'),
     Setting('optimizer', 'how the parameters are updated; adam needs a smaller learning rate, such as 0.001', 'sgd',

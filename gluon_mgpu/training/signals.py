@@ -10,8 +10,8 @@ import time
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAME = 0.5  # seconds in which further signals count as copies of the first: launchers and wrappers send several
-# Over the ^C of a terminal; the rest of the line may have a progress bar
-ACKNOWLEDGEMENT = b'\r\x1b[Kstopping after the queued batches; a second time ends at once, without a checkpoint\n'
+# Replaces the line with ^C and the progress bar
+ACKNOWLEDGEMENT = b'\r\x1b[Kstopping after the queued batches; Ctrl-C again ends at once, without a checkpoint\n'
 
 
 class StopSignals:
@@ -58,9 +58,16 @@ def _exit_at_second_signal(pipe: int) -> None:
     while number := os.read(pipe, 1):
         if number[0] in SIGNALS:
             now = time.monotonic()
-            if first is None and sys.stderr and sys.stderr.isatty():
-                os.write(sys.stderr.fileno(), ACKNOWLEDGEMENT)  # not by Python's stderr, which another thread may hold
-            first = first or now
+            if first is None:
+                first = now
+                _acknowledge()
             if now - first > SAME:
                 os._exit(128 + number[0])
     os.close(pipe)
+
+
+def _acknowledge() -> None:
+    """Write a line on the terminal, if there is one; not by Python's stderr, which another thread may hold."""
+    with contextlib.suppress(OSError, ValueError):  # a closed one
+        if sys.stderr and sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), ACKNOWLEDGEMENT)

@@ -54,6 +54,19 @@ def test_a_terminal_shows_at_once_that_the_program_will_stop():
     assert done.stderr == b''  # no terminal
 
 
+def test_a_terminal_that_was_closed(monkeypatch):
+    """Otherwise the thread would end, and a second signal would do nothing."""
+    exits, times = [], iter([0, 1])
+    monkeypatch.setattr(module.os, '_exit', exits.append)
+    monkeypatch.setattr(module, 'time', SimpleNamespace(monotonic=lambda: 100 + next(times)))
+    monkeypatch.setattr(module.sys, 'stderr', SimpleNamespace(isatty=lambda: True, fileno=lambda: 99999))
+    read, write = os.pipe()
+    os.write(write, bytes([signal.SIGINT] * 2))
+    os.close(write)
+    module._exit_at_second_signal(read)
+    assert exits == [130]
+
+
 class RaisesSignal:
     """Object that sends this process a signal when it is deleted."""
 

@@ -130,6 +130,10 @@ class HorovodWorkers(Workers):
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = False) -> Any:
         """See `Workers.trainer`."""
+        for param in params:
+            if len(param.list_ctx()) > 1:
+                raise ValueError(f'{param.name} is on {param.list_ctx()}, but Horovod sums the gradients of one device '
+                                 'for each worker: initialize the network on [workers.device]')
         # DistributedTrainer also divides by the number of workers. `rescale_grad` cancels it, so that the sum is only
         # divided by the batch size
         return self._hvd.DistributedTrainer({param.name: param for param in params}, optimizer,

@@ -36,8 +36,8 @@ def hybridized(network: Callable) -> Callable:
     ----------
     network : gluon.HybridBlock or function
         An initialized block, possibly of ``mx.nd``, or a function. Either takes and returns arrays and nested lists of
-        arrays. A function may only call functions of ``mxnet.np`` and ``mxnet.npx``
-        and methods of arrays. It must not ask for shapes (use ``-1`` in a reshape). Its ``npx.relu`` returns 0 for NaN.
+        arrays. A function may only call functions of ``mxnet.np`` and ``mxnet.npx`` and methods of arrays. It must not
+        ask for shapes (use ``-1`` in a reshape). Its ``npx.relu`` returns 0 for NaN.
 
     Returns
     -------

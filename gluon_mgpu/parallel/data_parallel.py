@@ -25,6 +25,8 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
     Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
     of the mean loss over all rows. In each `step`, a larger gradient is scaled down to it, in place.
 
+    Raises ValueError if the network is not initialized on `devices`, in this order.
+
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
     try:

@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.hybridize import hybridized
@@ -484,3 +485,11 @@ def test_devices_of_one_number(devices, monkeypatch):
         with pytest.raises(ValueError, match='have the same number, so .* would take another step on each: use other'):
             Trainer(trainable(net), optimizer, settings)
     Trainer(trainable(net), 'nag', {'momentum': 0.9})
+
+
+def test_a_horovod_worker_with_several_devices(devices):
+    """Only the gradients on the first device would be summed."""
+    net = network(devices)
+    worker = SimpleNamespace(size=2)
+    with pytest.raises(ValueError, match='is on .*, but Horovod sums the gradients of one device for each worker: init'):
+        HorovodWorkers.trainer(worker, trainable(net), 'sgd', {})

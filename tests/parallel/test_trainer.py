@@ -491,5 +491,5 @@ def test_a_horovod_worker_with_several_devices(devices):
     """Only the gradients on the first device would be summed."""
     net = network(devices)
     worker = SimpleNamespace(size=2)
-    with pytest.raises(ValueError, match='is on .*, but Horovod sums the gradients of one device for each worker: init'):
+    with pytest.raises(ValueError, match='is on .*, but Horovod sums the gradients of one device for each worker: '):
         HorovodWorkers.trainer(worker, trainable(net), 'sgd', {})

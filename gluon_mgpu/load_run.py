@@ -50,7 +50,10 @@ def run_to_load(path) -> tuple[Path, dict]:
     Raises CheckpointError if there is no complete checkpoint, if it is not from a chapter's run, or if the run in the
     folder recorded a later epoch, of which no checkpoint could be written.
     """
-    found, metadata = newest_checkpoint(Path(path))
+    try:
+        found, metadata = newest_checkpoint(Path(path))
+    except checkpoint.DamagedError as error:
+        raise checkpoint.CheckpointError(f'{error}; name the folder of a run or one of its checkpoints') from None
     if found is None:
         raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; name the folder of a run')
     config = metadata.get('config')

@@ -101,6 +101,14 @@ def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
 
 
+def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
+    path = tmp_path / 'net.params'
+    path.write_bytes(b'of another program')
+    assert predict.main([str(path)]) == 2
+    assert capsys.readouterr().err == (f'predict: {path}: truncated or altered, or not a checkpoint of gluon_mgpu; name '
+                                       'the folder of a run or one of its checkpoints\n')
+
+
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_skipped(runs, capsys):
     """The one before it is of an earlier epoch and must be named."""

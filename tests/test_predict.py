@@ -105,8 +105,8 @@ def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
     path = tmp_path / 'net.params'
     path.write_bytes(b'of another program')
     assert predict.main([str(path)]) == 2
-    assert capsys.readouterr().err == (f'predict: {path}: truncated or altered, or not a checkpoint of gluon_mgpu; name '
-                                       'the folder of a run or one of its checkpoints\n')
+    assert capsys.readouterr().err == (f'predict: {path}: truncated or altered, or not a checkpoint of gluon_mgpu; '
+                                       'name the folder of a run or one of its checkpoints\n')
 
 
 @pytest.mark.slow

@@ -43,14 +43,15 @@ def test_a_terminal_shows_at_once_that_the_program_will_stop():
     """The queued batches may take seconds, and a second Ctrl-C would end it without a checkpoint."""
     program = ('import signal, time; from gluon_mgpu.training.signals import StopSignals\n'
                'with StopSignals() as signals:\n'
-               '    signal.raise_signal(signal.SIGINT); time.sleep(0.3)')
+               '    signal.raise_signal(signal.SIGINT); time.sleep({})')
     main, terminal = os.openpty()
-    subprocess.run([sys.executable, '-c', program], stderr=terminal, check=True)
-    assert select.select([main], [], [], 10)[0] == [main]
-    assert os.read(main, 1000) == module.ACKNOWLEDGEMENT.replace(b'\n', b'\r\n')
+    with subprocess.Popen([sys.executable, '-c', program.format(60)], stderr=terminal) as process:
+        assert select.select([main], [], [], 30)[0] == [main]  # while it still runs
+        assert os.read(main, 1000) == module.ACKNOWLEDGEMENT.replace(b'\n', b'\r\n')
+        process.kill()
     os.close(main)
     os.close(terminal)  # after reading, because its end could come first
-    done = subprocess.run([sys.executable, '-c', program], stderr=subprocess.PIPE, check=True)
+    done = subprocess.run([sys.executable, '-c', program.format(0.5)], stderr=subprocess.PIPE, check=True)
     assert done.stderr == b''  # no terminal
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from .base.arguments import LARGEST_INTEGER, integer
 from .base.flags import Parser, quoted
 from .base.machine import versions
-from .base.program import Stopped, run_program, show, warn
+from .base.program import JobError, Stopped, run_program, show, warn
 from .checkpoints.callback import CheckpointCallback
 from .checkpoints.resume import ResumedRun, check_on_rank_0, record_resume, resumed_settings, run_to_resume
 from .checkpoints.run_folder import check_free, claim_folder, this_process
@@ -21,7 +21,7 @@ from .mxnet_setup.runtime import settings as environment
 from .onnx_model.writing import check_path, write_chapter
 from .parallel.workers import Workers
 from .plot import AccuracyCurve
-from .settings import ALL, SHARED, defaults, flags_of
+from .settings import ALL, SHARED, defaults, flags_of, with_flags
 from .setup import find_data, find_devices
 from .timeline.record import Timeline, check_profiler
 from .training.callback import Callback, Patience
@@ -38,10 +38,14 @@ def run(chapter: str, network: str, train: Callable, argv: list | None = None, f
     bare arrays, not a Gluon block, for the export.
     """
     def program() -> None:
-        given = vars(_parser(chapter, network).parse_args(argv))
+        given = _given_flags(chapter, network, argv)
         signals = StopSignals()
-        with _workers(chapter, given, signals) as workers, contextlib.ExitStack() as stack:
-            _run(Job(chapter, network, given, workers, stack), signals, train, forward)
+        try:
+            with _workers(chapter, given, signals) as workers, contextlib.ExitStack() as stack:
+                _run(Job(chapter, network, given, workers, stack), signals, train, forward)
+        except (ValueError, JobError) as error:
+            error.args = tuple(with_flags(arg) if isinstance(arg, str) else arg for arg in error.args)
+            raise
     return run_program(chapter, program)
 
 
@@ -228,6 +232,17 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
     if info.launcher == 'horovodrun' and info.size > 1:
         raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
     return contextlib.nullcontext(Workers(signals))
+
+
+def _given_flags(chapter: str, network: str, argv: list | None) -> dict:
+    """Return the settings that were given as flags."""
+    parser = _parser(chapter, network)
+    given, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flag = unknown[0].partition('=')[0]
+        chapters = [', '.join(setting.chapters) for setting in ALL.values() if setting.flag == flag]
+        parser.error(f'{flag}: only for {chapters[0]}' if chapters else f'unrecognized arguments: {" ".join(unknown)}')
+    return vars(given)
 
 
 def _parser(chapter: str, network: str) -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ To add a setting, declare it here and use it where it acts. From the declaration
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -191,6 +192,14 @@ ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}
 def flags_of(chapter: str) -> list[Setting]:
     """Return the settings of a chapter that have a flag."""
     return [setting for setting in (*SHARED, *FLAGS) if chapter in setting.chapters]
+
+
+def with_flags(message: str) -> str:
+    """Return an error's message with flags instead of the names of arguments of ``train``."""
+    names = {setting.name: setting.flag for setting in (*SHARED, *FLAGS)}
+    # A name with an underscore anywhere, but not in a path; others only where a value follows, not where they are words
+    pattern = fr'(?<![\w./-])({"|".join(name for name in names if "_" in name)})(?![\w/])|^({"|".join(names)})(?= \S+: )'
+    return re.sub(pattern, lambda match: names[match[0]], message)
 
 
 def defaults(chapter: str) -> dict:

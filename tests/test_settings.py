@@ -12,7 +12,7 @@ from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.settings import CHAPTERS, SHARED, Setting, check_settings, check_together
+from gluon_mgpu.settings import CHAPTERS, SHARED, Setting, check_settings, check_together, with_flags
 from gluon_mgpu.setup import TrainingSetup
 from gluon_mgpu.training.run import Run
 
@@ -150,6 +150,16 @@ def test_settings_that_do_not_fit_together(values, message):
     with pytest.raises(ValueError, match=f'^{message}'):
         check_together(values, [mx.cpu(0)])
     check_together({}, [mx.cpu(0)])
+
+
+@pytest.mark.parametrize(('message', 'expected'), [
+    ('train_size 9: must be an integer from 1 to 5', '--train-size 9: must be an integer from 1 to 5'),
+    ('warmup_epochs 5: must be less than num_epochs 2', '--warmup-epochs 5: must be less than --num-epochs 2'),
+    ('seed 1.5: must be an integer', '--seed 1.5: must be an integer'),
+    ('devices of several workers need a batch_size: the', 'devices of several workers need a --batch-size: the'),
+    ('train data and seed 3', 'train data and seed 3'), ('/a/data_dir /out_dir x', '/a/data_dir /out_dir x')])
+def test_messages_of_the_command_line_name_flags(message, expected):
+    assert with_flags(message) == expected
 
 
 def test_one_declaration_is_enough(tmp_path, monkeypatch, capsys):

@@ -108,7 +108,7 @@ def _report(training: Training, batches: list, names: list) -> Report:
         notes.append(DROPOUT.format(dropout))
     if several.fixed_statistics:
         notes.append(BATCH_NORM.format(batch_norm))
-    if share_of_halves(several, *batches[0]) == 0.5:
+    if ok and share_of_halves(several, *batches[0]) == 0.5:  # otherwise the diagnosis says by what it is divided
         notes.append(OWN_ROWS)
     return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
                   f'{", ".join(str(len(y)) for _, y in found.batches)} rows',

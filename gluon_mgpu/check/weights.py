@@ -66,7 +66,8 @@ def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], sam
         return (f'the update is {number(ratio)} times that of one device, 1 over the square root of {len(devices)}: '
                 'the gradients are clipped by the norm of the copies of all devices', CLIP_AFTER)
     if same(first, ratio):
-        fault = f'the update is {number(ratio)} times that of one device: {n} rows are divided by {n / ratio:.4g}'
+        fault = (f'the update is {number(ratio)} times that of one device, as if {n} rows were divided by '
+                 f'{n / ratio:.4g}')
     elif same([first[shard].sum() for shard in shards], first[shards[0]].sum()):
         fault = 'each device has the same weight whatever its rows, a mean of means'
     return fault, ('use all rows; sum the losses on each device and the gradients over all devices, without means; '

@@ -467,7 +467,7 @@ def test_fewer_epochs_than_the_run_has_started(program, tmp_path):
     checkpoints(program.out)[0].unlink()  # as if the run had been stopped in epoch 2
     assert checkpoints(program.out)[0].name == 'checkpoint-00000006.safetensors'
     line = error_of(program, '--resume', program.out, '--num-epochs', 1, '--export', tmp_path / 'a.onnx')
-    assert line == 'scratch: num_epochs 1: must be at least 2, the epoch that the run has reached'
+    assert line == 'scratch: --num-epochs 1: must be at least 2, the epoch that the run has reached'
     assert not (tmp_path / 'a.onnx').exists()
 
 

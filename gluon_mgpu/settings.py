@@ -197,8 +197,9 @@ def flags_of(chapter: str) -> list[Setting]:
 def with_flags(message: str) -> str:
     """Return an error's message with flags instead of the names of arguments of ``train``."""
     names = {setting.name: setting.flag for setting in (*SHARED, *FLAGS)}
-    # A name with an underscore anywhere, but not in a path; others only where a value follows, not where they are words
-    pattern = fr'(?<![\w./-])({"|".join(name for name in names if "_" in name)})(?![\w/])|^({"|".join(names)})(?= \S+: )'
+    # Names with an underscore everywhere but in paths; others, which are words as well, only before a value
+    anywhere, at_the_start = '|'.join(name for name in names if '_' in name), '|'.join(names)
+    pattern = fr'(?<![\w./-])({anywhere})(?![\w/])|^({at_the_start})(?= \S+: )'
     return re.sub(pattern, lambda match: names[match[0]], message)
 
 

@@ -5,24 +5,24 @@
 
 Prints, on two CPU contexts:
 
-    1. Batch: X (8, 1, 28, 28), y (8,). Image i shows a bar at height i. Its label is i.
+    1. Batch: X (8, 1, 28, 28), y (8,). Image i shows a bar at height i. Label: i.
     2. Split: each device gets some of the rows.
        cpu(0)  X_shard (4, 1, 28, 28), labels 0 1 2 3
        cpu(1)  X_shard (4, 1, 28, 28), labels 4 5 6 7
     3. Forward: the loss of each row, computed by the device that has the row.
        cpu(0)   2.44  2.46  2.60  2.00
        cpu(1)   2.51  2.38  1.96  2.06
-    4. Backward: the gradient of b4, ten numbers. It is negative only for the classes of the device's own rows.
+    4. Backward: the gradient of b4. Negative: the classes of the device's rows.
        cpu(0)  -0.68 -0.65 -0.70 -0.54  0.39  0.36  0.49  0.49  0.39  0.44
        cpu(1)   0.34  0.37  0.34  0.48 -0.66 -0.61 -0.39 -0.57  0.35  0.35
-    5. Allreduce: now every device has the sum. One device with all 8 rows computes the same.
+    5. Allreduce: every device has the sum, which one device with all rows computes.
        cpu(0)  -0.34 -0.28 -0.35 -0.06 -0.27 -0.25  0.10 -0.08  0.74  0.79
        cpu(1)  -0.34 -0.28 -0.35 -0.06 -0.27 -0.25  0.10 -0.08  0.74  0.79
        alone   -0.34 -0.28 -0.35 -0.06 -0.27 -0.25  0.10 -0.08  0.74  0.79
-    6. Update: b4 minus 0.1 / 8 times this sum. The replicas stay equal.
+    6. Update: b4 minus 0.1 / 8 times this sum, shown times 1000. Replicas agree.
        cpu(0)   0.0042  0.0035  0.0044  0.0008  0.0034  0.0031 -0.0013  0.0010 -0.0092 -0.0099
        cpu(1)   0.0042  0.0035  0.0044  0.0008  0.0034  0.0031 -0.0013  0.0010 -0.0092 -0.0099
-       largest difference between the replicas, all parameters: 0.0; from one device: ~2e-08
+       largest difference between the replicas: 0.0; from one device: ~2e-08
 
 The entry of class c in b4's gradient is the sum of the rows' probabilities of c, minus the number of rows with label c.
 --without-allreduce also trains for 20 steps with stage 5 and without it, and draws runs/one_step.png: without it, each
@@ -55,7 +55,7 @@ def stages(X, y, device_params: list, alone: list, devices: list, lr: float) -> 
 
     Yield (text, lines) after each stage; the values in `lines` are strings or arrays, one per device.
     """
-    yield f'Batch: X {X.shape}, y {y.shape}. Image i shows a bar at height i. Its label is i.', []
+    yield f'Batch: X {X.shape}, y {y.shape}. Image i shows a bar at height i. Label: i.', []
 
     X_shards, y_shards = split_batch(X, y, devices)
     yield 'Split: each device gets some of the rows.', [
@@ -69,26 +69,26 @@ def stages(X, y, device_params: list, alone: list, devices: list, lr: float) -> 
 
     for l in ls:
         l.backward()
-    yield ("Backward: the gradient of b4, ten numbers. It is negative only for the classes of the device's own rows.",
+    yield ("Backward: the gradient of b4. Negative: the classes of the device's rows.",
            [numbers(params[-1].grad) for params in device_params])
 
     for i in range(len(alone)):
         allreduce([params[i].grad for params in device_params])
     train_batch(X, y, [alone], devices[:1], lr)
-    yield ('Allreduce: now every device has the sum. One device with all 8 rows computes the same.',
+    yield ('Allreduce: every device has the sum, which one device with all rows computes.',
            [*(numbers(params[-1].grad) for params in device_params), numbers(alone[-1].grad, 'alone')])
 
     for params in device_params:
         sgd(params, lr, len(X))
-    yield (f'Update: b4 minus {lr:g} / {len(X)} times this sum. The replicas stay equal.',
-           [*(numbers(params[-1], digits=4) for params in device_params),
-            f'largest difference between the replicas, all parameters: {largest_difference(device_params)}; '
+    yield (f'Update: b4 minus {lr:g} / {len(X)} times this sum, shown times 1000. Replicas agree.',
+           [*(numbers(1000 * params[-1]) for params in device_params),
+            f'largest difference between the replicas: {largest_difference(device_params)}; '
             f'from one device: {largest_difference([device_params[0], alone]):.0e}'])
 
 
-def numbers(array, name: str = '', digits: int = 2) -> str:
+def numbers(array, name: str = '') -> str:
     """Return a line with the device and the numbers of a short array."""
-    return f'{name or str(array.ctx):6} ' + ''.join(f'{value:{digits + 4}.{digits}f}' for value in array.asnumpy())
+    return f'{name or str(array.ctx):6} ' + ''.join(f'{value:6.2f}' for value in array.asnumpy())
 
 
 def largest_difference(device_params: list) -> float:

@@ -278,6 +278,8 @@ def test_one_step__is_a_training_step(example, device_list, num_devices):
     assert [line.split('labels ')[1] for line in split] == {
         2: ['0 1 2 3', '4 5 6 7'], 3: ['0 1 2', '3 4 5', '6 7']}[num_devices]
     assert len(update) == num_devices + 1
+    assert max(len(line) for text, lines in texts.items() for line in (f'1. {text}', *(f'   {line}' for line in lines))
+               ) <= 80  # a terminal's width
     scratch.train_batch(X, y, wanted, devices[:1], lr=0.1)
     for params_of_one in (*device_params, *alone):
         # float32, sums in another order

@@ -10,7 +10,7 @@ import numpy
 
 from ..base.arguments import positive
 from ..data.shards import shard_rows
-from ..devices.lists import check_list, check_omp_threads
+from ..devices.lists import check_devices, check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
 
 
@@ -19,8 +19,9 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
 
     Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function raises an error if the
     number of rows is not a multiple of the number of devices, or creates empty shards, on which layers fail. It also
-    queues each slice as an operation; here slices are views. Raises ValueError if there are no devices, if
-    OMP_NUM_THREADS would make several CPU contexts hang (`check_omp_threads`), and for invalid shares or `data`.
+    queues each slice as an operation; here slices are views. Raises ValueError if there are no devices or one is
+    missing, if OMP_NUM_THREADS would make several CPU contexts hang (`check_omp_threads`), and for invalid shares or
+    `data`.
 
     Parameters
     ----------
@@ -45,7 +46,11 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         check_omp_threads(devices)
     data = _from_numpy(data) if isinstance(data, numpy.ndarray) else data.as_np_ndarray()
     rows = _rows(n, k, None if shares is None else check_shares(shares, devices)[:k])
-    return [data[rows[i]].as_in_ctx(device) for i, device in enumerate(devices[:k])]
+    try:
+        return [data[rows[i]].as_in_ctx(device) for i, device in enumerate(devices[:k])]
+    except (mx.MXNetError, TypeError):
+        check_devices(devices)  # says which one is missing or no device
+        raise
 
 
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:

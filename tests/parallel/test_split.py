@@ -184,6 +184,13 @@ def test_no_rows_are_no_shards(devices):
     assert split_batch(np.zeros((0, 2)), np.zeros(0), devices) == ([], [])
 
 
+@pytest.mark.parametrize(('missing', 'message'), [
+    (mx.gpu(900), r'gpu\(900\) does not exist'), (1, '1 is not a device')])
+def test_devices_that_do_not_exist(missing, message):
+    with pytest.raises(ValueError, match=message):
+        split_batch(np.zeros((4, 2)), np.zeros(4), [mx.cpu(0), missing])
+
+
 def test_no_devices():
     line = error_line(split_batch, np.zeros((4, 2)), np.zeros(4), [])
     assert line == 'cannot split 4 rows over 0 devices: name at least one'

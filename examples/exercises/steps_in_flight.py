@@ -35,6 +35,8 @@ from gluon_mgpu.scratch import get_params, init_params, train_batch
 from gluon_mgpu.timeline.draw import draw
 from gluon_mgpu.timeline.record import check_profiler, record
 
+LIMITS = (0, 1, 2, -1)  # -1: unlimited
+
 
 def memory(field: str) -> float:
     """Return a field of this process's memory in MB: VmRSS is the current use, VmHWM the maximum."""
@@ -51,6 +53,17 @@ def train(devices: list, device_params: list, batches, limit: int) -> None:
         if len(in_flight) > limit >= 0:
             for copy in in_flight.popleft():
                 copy.wait_to_read()
+
+
+def name_of(limit: int) -> str:
+    """Return a limit of steps in flight as text."""
+    return str(limit) if limit >= 0 else 'unlimited'
+
+
+def picture(out: str, limit: int) -> Path:
+    """Return the path of the picture for a limit."""
+    path = Path(out)
+    return path.with_name(f'{path.stem}-{name_of(limit)}{path.suffix or ".png"}')
 
 
 def measure(devices: str, limit: int, args: dict) -> tuple:
@@ -70,11 +83,11 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
     done, more = timer.stop(), memory('VmHWM') - before
     digest = hashlib.sha256(b''.join(param.asnumpy().tobytes() for param in device_params[0])).hexdigest()
     if args['out']:
-        out, name = Path(args['out']), limit if limit >= 0 else 'unlimited'
-        out.parent.mkdir(parents=True, exist_ok=True)
+        path = picture(args['out'], limit)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             events = record(lambda: train(devices, device_params, islice(train_iter, 6), limit), f'{folder}/trace.json')
-        draw(events, out.with_name(f'{out.stem}-{name}{out.suffix or ".png"}'), f'6 steps; in flight: {name}')
+        draw(events, path, f'6 steps; in flight: {name_of(limit)}')
     return ended, done, more, digest
 
 
@@ -91,13 +104,15 @@ def main(argv: list | None = None) -> None:
     print(f'LeNet, {args.steps} steps of {args.batch_size} rows')
     print('steps in flight  loop ends after  done after  more memory')
     digests = set()
-    for limit in (0, 1, 2, -1):
+    for limit in LIMITS:
         # Separate processes, because a process keeps its memory
         with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as process:
             ended, done, more, digest = process.submit(measure, devices, limit, flags).result()
         digests.add(digest)
-        print(f'{limit if limit >= 0 else "unlimited":>15}  {ended:13.2f} s  {done:8.2f} s  {more:8.0f} MB', flush=True)
+        print(f'{name_of(limit):>15}  {ended:13.2f} s  {done:8.2f} s  {more:8.0f} MB', flush=True)
     print(f'the parameters are the same: {len(digests) == 1}')
+    if args.out:
+        print('pictures:', *(picture(args.out, limit) for limit in LIMITS))
 
 
 if __name__ == '__main__':

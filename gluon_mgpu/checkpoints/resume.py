@@ -58,7 +58,10 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
         if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
             raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
     lock_folder(folder, stack)  # so that no other process writes there
-    config = read_config(folder)
+    try:
+        config = read_config(folder)
+    except ValueError as error:
+        raise ValueError(f'--resume {resume}: {error}') from None
     found, metadata = newest_checkpoint(path)
     if found is None and resume != AUTO:
         raise ValueError(f'--resume {resume}: there is no complete checkpoint in it; start a new run with another '

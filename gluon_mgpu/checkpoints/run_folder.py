@@ -128,11 +128,11 @@ def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[P
         try:
             metadata = read(file)[0]['metadata']
         except DamagedError as error:
-            warn(f'{error}; trying the previous checkpoint')
+            warn(f'{error}; skipped')
             continue
         if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run; `resume.py` reports it
             return file, metadata
-        warn(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; trying the previous checkpoint')
+        warn(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; skipped')
     return None, {}
 
 

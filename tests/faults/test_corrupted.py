@@ -67,7 +67,7 @@ def test_resume_auto_falls_back_to_the_previous_checkpoint(scratch_command, unin
                         rejected.stderr.splitlines()[-1])
     done = run([*scratch_command, '--out-dir', complete_run, '--resume', 'auto'])
     assert done.returncode == 0, done.stderr
-    assert f'{newest}: truncated or altered' in done.stderr and '; trying the previous checkpoint' in done.stderr
+    assert f'{newest}: truncated or altered' in done.stderr and '; skipped' in done.stderr
     assert f'resuming from {complete_run}/checkpoint-00000016.safetensors' in done.stdout
     assert outcome(complete_run) == uninterrupted
     count('the newest checkpoint broken: the previous one resumed with equal results')

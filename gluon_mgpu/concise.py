@@ -34,12 +34,13 @@ def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: C
     Source: D2L 13.6.3, in the body of ``train``.
     """
     X_shards, y_shards = d2l.split_batch(X, y, devices)
-    # `step` calls net(X_shard) for each shard, and l.backward() for each l, in one call. With synchronized batch norm,
-    # it does both for all devices together, because each loss depends on the rows of all
+    # The book's net(X_shard) for each shard, and l.backward() for each l. `step` calls them for all devices together,
+    # because with synchronized batch norm, each loss depends on the rows of all
     with autograd.record():
-        ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(step.forward(net, X_shards), y_shards)]
+        y_hats = step.forward(net, X_shards)
+        ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     step.backward(net, ls)
-    step.prepare_idle_devices(net, X, devices)  # as in scratch; batch norm gets the first row there
+    step.prepare_idle_devices(net, X, devices)  # as in scratch; without rows, batch norm sees the first row of X
     return ls
 
 
@@ -47,7 +48,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
                 devices: list) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the losses, and raises ValueError, as `scratch.train_batch`; also if the Trainer is older than the devices.
+    Returns the losses, and raises ValueError, as `scratch.train_batch`; also if the Trainer does not fit the devices.
 
     Source: D2L 13.6.3, the body of ``train``. Here the batch may have any number of rows, and be trained in parts.
 
@@ -59,14 +60,14 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
     trainer : gluon.Trainer
-        Made when the network was initialized on `devices`, in this order.
+        Made after the network was initialized on `devices`, in this order; it must sum the gradients.
     devices : list of mx.Context
         Possibly `parallel.devices.Devices`, whose allreduce is not used, because the trainer sums the gradients. With
         parts, batch norm uses the rows of each part.
     """
     devices = as_devices(devices)  # equal shards for a plain list
-    step.check_trainer(trainer, devices)  # otherwise the replicas would drift apart
-    batch_size = devices.divisor(X)  # that of `train`, as in the book; for a plain list, which has none, the rows of X
+    step.check_trainer(trainer, devices)  # otherwise the replicas could drift apart
+    batch_size = devices.divisor(X)  # the batch_size of `train`, as in the book; for a plain list, the rows of X
     ls = step.in_parts(backward, X, y, net, devices, loss)  # calls `backward`; with --accumulate, for each part
     trainer.step(batch_size)
     return ls
@@ -92,8 +93,8 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 gets its values in the first batch of `run`
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
-    # For speed: the network as one operator on each device (as several, if batch norm is synchronized), and a Trainer
-    # with fewer operators, which gets the parameters with gradients only. With --horovod, it sums over all processes
+    # For speed: the network runs as one operator on each device (as several, if batch norm is synchronized), and the
+    # Trainer, which gets only the parameters with gradients, needs fewer calls. With --horovod, it is Horovod's
     net, trainer = data_parallel(net, devices, setup.optimizer, setup.optimizer_params, setup.sync_batch_norm)
     loss = cross_entropy  # as in scratch.py
     num_epochs = run.num_epochs
@@ -102,7 +103,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices))
-        # Without `devices`, it would not know the shares and the other workers
+        # `devices` also carry the shares and the other workers
         test_acc = evaluate_accuracy_gpus(net, test_iter, devices=devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

@@ -7,9 +7,9 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of that shard.
 The gradients are summed over the devices, and every device takes the same step.
 
-`@hybridized`, the crop in `lenet` and `cross_entropy` are for speed; they change finite results by rounding only.
-`cross_entropy` also takes probabilities, for --label-smoothing. A function that "does not block" queues operations in
-MXNet's engine and returns before they are computed.
+Three things are for speed: `@hybridized`, `cross_entropy` and the crop in `lenet`. They change finite results by
+rounding only. `cross_entropy` also takes probabilities, for --label-smoothing. A function that "does not block" queues
+operations in MXNet's engine and returns before they are computed.
 """
 from __future__ import annotations
 
@@ -127,16 +127,16 @@ def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -
               for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
-    step.prepare_idle_devices(device_params, X, devices)  # without rows, a gradient is 0, not that of the last batch
+    step.prepare_idle_devices(device_params, X, devices)  # without rows: gradients 0, not those of the batch before
     return ls
 
 
 def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row, which `Run` reads later, as a list of arrays: one for each part and each device that
-    got rows. Raises ValueError if `X` and `y` have different numbers of rows, if the parameters are on other devices,
-    and if there are no rows, except if `devices` have a batch size.
+    Returns the loss of each row, which `Run` reads later, as a list of arrays: one per device that got rows, and with
+    parts, one per part and device. Raises ValueError if `X` and `y` have different numbers of rows, if the parameters
+    are on other devices, and if the batch is empty and `devices` have no batch size.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows, and be trained in parts.
 
@@ -148,9 +148,9 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     devices : list of mx.Context
         Possibly `parallel.devices.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
     """
-    devices = as_devices(devices, allreduce)  # equal shards for a plain list; the allreduce above, if it has no other
+    devices = as_devices(devices, allreduce)  # a plain list: equal shards. Devices may have another allreduce
     step.check_params(device_params, devices)  # otherwise zip would silently drop the shards of missing parameters
-    batch_size = devices.divisor(X)  # that of `train`; for a plain list, the rows of X, as in the book
+    batch_size = devices.divisor(X)  # the batch_size of `train`; for a plain list, the rows of X, as in the book
     ls = step.in_parts(backward, X, y, device_params, devices)  # calls `backward`; with --accumulate, for each part
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(device_params[0])):
@@ -174,7 +174,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     Parameters
     ----------
     num_gpus : int or None
-        Number of GPUs, or of CPU contexts if MXNet sees no GPU; None with ``devices``.
+        Number of GPUs, or of CPU contexts if MXNet sees no GPU; with ``devices``, None or their number.
     batch_size : int
         Rows in a batch, over all devices. Every update is divided by it, as in 13.6, so that every image has the same
         weight. (The book's 13.5 divides by the rows of the batch, which are fewer in the last one.)
@@ -185,8 +185,8 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         What the book fixes or leaves out, such as ``num_epochs=10``, ``seed=0``, ``devices``, ``data`` or ``run``;
         `settings.py` declares all.
     """
-    # Check the arguments and load Fashion-MNIST. The devices are GPUs, of which none may be missing, or CPU contexts if
-    # there are none. `run` counts the epochs, measures the time and prints
+    # Check the arguments, and find the devices and the data: by default GPUs, or CPU contexts if there are none, and
+    # Fashion-MNIST. `run` counts the epochs, measures the time and prints
     setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters

@@ -19,7 +19,7 @@ from .training.run import Run
 
 
 def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = lambda line: None) -> list:
-    """Return the devices that checked settings name; by default, the first.
+    """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts.
 
     `log` gets a line if GPUs would be the default, but there are none. Raises ValueError if the settings do not fit
     each other or the devices.
@@ -53,7 +53,8 @@ def find_data(settings: dict, workers: Workers, **options: Any) -> tuple:
 class TrainingSetup:
     """The devices, data, run and settings of one training, checked.
 
-    `settings` are the keyword arguments of ``train``. `allreduce` is used unless they have another.
+    `settings` are the keyword arguments of ``train``. `allreduce` is used unless the settings
+    or their devices name another.
     """
 
     def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,

@@ -18,9 +18,9 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
         net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
         net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1})
 
-    Each loss must come from one call of the returned network, and from its parameters in no other way, such as a
-    penalty on the weights. Then gradients are written without a copy. (Otherwise use `hybridized`.) The Trainer sums
-    all gradients of a device as one array; with several workers in `Devices`, it also sums over these.
+    Call the returned network once per device and loss, and use its parameters nowhere else, for example in a penalty on
+    the weights. Then gradients are written without a copy. (Otherwise use `hybridized`.) The Trainer sums all gradients
+    as one array; with several workers in `Devices`, it is Horovod's, which sums over these.
 
     Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
     of the mean loss over all rows. In each `step`, a larger gradient is scaled down to it, in place.

@@ -60,7 +60,7 @@ class Devices(list):
     def divisor(self, X: Any) -> int:
         """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0, or if `X` is no array.
 
-        With several workers, which have other rows, also if there is no `batch_size`.
+        With several workers, `batch_size` is required, because each sees only its own rows.
         """
         if self.batch_size is not None:
             return self.batch_size
@@ -73,9 +73,9 @@ class Devices(list):
 
 
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
-    """Return `Devices` as they are; give a plain list equal shares and one part.
+    """Return `Devices` that have an allreduce as they are, and a copy with `allreduce` of others.
 
-    Both get `allreduce` if they have none of their own.
+    A plain list becomes `Devices` with equal shares, one part and `allreduce`.
     """
     if not isinstance(devices, Devices):
         return _plain(tuple(check_list(devices)), allreduce)

@@ -1,4 +1,4 @@
-"""The parts of a training step on all devices that do not depend on the network.
+"""The parts of a training step on all devices that are the same for all networks.
 
 A network is a Gluon block, the result of `hybridized` or `SyncBatchNorm`, or lists of parameters, one per device.
 """
@@ -62,17 +62,18 @@ def backward(net: Callable, ls: list) -> None:
 
 
 def gradients(net: Any, devices: list) -> list:
-    """Return the gradients on all devices that a backward pass overwrites (``grad_req='write'``); does not wait."""
+    """Return the gradients on all devices that a backward pass overwrites (``grad_req='write'``); does not block."""
     if not hasattr(net, 'collect_params'):
         return [param.grad for params in net for param in params]
     return [param.grad(device) for device in devices for param in trainable(net) if param.grad_req == 'write']
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
-    """Prepare the devices that got no rows of the batch `X` for the update, see `zero_grad`; does not block.
+    """Set the gradients of the devices that got no rows of the batch `X` to zero, in place; does not block.
 
-    Otherwise the sum would contain their gradients of an earlier batch. Their batch norm statistics are updated with
-    the first row of `X`, so that they do not fall behind. (`SyncBatchNorm` has updated those of all.)
+    These are the devices after the first ``len(X)``, whatever the shares. Otherwise the sum would contain their
+    gradients of an earlier batch. Their batch norm statistics are updated with the first row of `X`, so that they do
+    not fall behind. (`SyncBatchNorm` has updated those of all.)
     """
     idle_devices = devices[len(X):]
     if not idle_devices:
@@ -105,7 +106,10 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
 
 
 def check_params(device_params: list, devices: list) -> None:
-    """Raise ValueError unless there are parameters for each of `devices`, on it, with gradients attached."""
+    """Raise ValueError unless there are parameters for each of `devices`, on it, with gradients attached.
+
+    For speed, only the first parameter of each list is checked.
+    """
     if not devices or not all(device_params):
         raise ValueError(f'{len(device_params)} lists of parameters on {list(devices)}: there must be at least one '
                          'device, and parameters on each')

@@ -1,7 +1,7 @@
 """`gluon.Trainer` that updates all parameters in a few operator calls.
 
 ``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these
-are 62 calls per device.
+are 76 calls per device.
 """
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def trainable(net: Any) -> list:
     """Return the parameters of a Gluon network that have gradients, as a Trainer should get them.
 
     The book passes all parameters. At its first step, a Trainer then copies batch norm's running statistics from the
-    first device to the others. It does not wait for those of a hybridized network, and occasionally restores the values
-    from before the first batch.
+    first device to the others. If the network is hybridized, it does not wait until they are updated, and occasionally
+    restores the values from before the first batch.
     """
     # MXNet 2 lists a parameter that several layers share once for each layer
     params = {id(param): param for param in net.collect_params().values()}.values()
@@ -39,11 +39,11 @@ class StaleGradientError(ValueError, UserWarning):
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
-    With several dtypes, the calls are not fewer; with another optimizer than SGD, ``ignore_stale_grad`` or
-    ``contrib.amp``, only the sums can be. Raises ValueError on several devices for another `kvstore` than 'device' and
-    'local', and for the optimizers in `REFUSED`; in a step, if the parameters are no longer on the devices that they
-    were on when the Trainer was made, and (`StaleGradientError`) if no backward pass has written a gradient since the
-    last step. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
+    With several dtypes, it makes as many calls; with another optimizer than SGD, ``ignore_stale_grad`` or
+    ``contrib.amp``, only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than
+    'device' and 'local', and for the optimizers in `REFUSED`; in a step, if the parameters are no longer on the
+    devices that they were on when the Trainer was made, and (`StaleGradientError`) if no backward pass has written
+    a gradient since the last step. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
 
     Parameters
     ----------

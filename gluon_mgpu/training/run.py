@@ -161,9 +161,9 @@ class Run:
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
 
-        About four times a second, and at least every 16 batches, this waits for the earlier batches and reads their
-        losses. Otherwise it does not block, so that the devices always have work. Raises DivergenceError if a loss is
-        NaN or infinite.
+        About four times a second, but at least every 16 batches and at most after each, this waits for the batches
+        before and reads their losses. Otherwise it does not block, so that the devices always have work. Raises
+        DivergenceError if a loss is NaN or infinite.
         """
         self._epoch.record_losses(ls)
 

@@ -26,6 +26,8 @@ ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|DNNL|ONEDNN|MALLOC|CUDA)_\w+|
 def look() -> dict[str, Any]:
     """Collect all facts that do not need MXNet, by topic."""
     prepared, found, data = runtime.prepare(), versions(), _data()
+    users_variables = {name: value for name, value in sorted(os.environ.items())
+                       if ENGINE.fullmatch(name) and name not in prepared.variables}
     # A folder of the user is not written, and the files in the cache are not downloaded again
     downloads = data['folder'] is None and not data['error']
     return {
@@ -38,18 +40,11 @@ def look() -> dict[str, Any]:
                   'folder': package_folder('mxnet')},
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16_obstacle': instructions.bfloat16_obstacle(),
                   'amx_obstacle': instructions.amx_obstacle(), 'avx2': instructions.has_avx2()},
-        'engine': _engine(prepared),
+        'engine': {'gluon_mgpu': prepared.variables, 'allocator': prepared.allocator, 'you': users_variables},
         'horovod': {'installed': package_folder('horovod') is not None},
         'data': data,
         'disks': {**({'cache': _disk(cache_dir)} if downloads else {}), 'runs': _disk(lambda: Path.cwd() / 'runs')},
     }
-
-
-def _engine(prepared: runtime.Prepared) -> dict[str, Any]:
-    """Return the settings in force: our variables, the user's, and whether we have set the allocator."""
-    yours = {name: value for name, value in sorted(os.environ.items())
-             if ENGINE.fullmatch(name) and name not in prepared.variables}
-    return {'gluon_mgpu': prepared.variables, 'allocator': prepared.allocator, 'you': yours}
 
 
 def _data() -> dict[str, Any]:

@@ -10,7 +10,6 @@ import ctypes
 import functools
 import os
 import platform
-import sys
 from importlib import metadata
 
 from ..base.machine import processor_flags
@@ -112,7 +111,7 @@ def load_openblas() -> None:
 
 def _bundled_openblas() -> str:
     """Return the path of the OpenBLAS beside MXNet, or ''."""
-    folder = package_folder('mxnet') if sys.platform == 'linux' else None
+    folder = package_folder('mxnet')
     path = os.path.join(folder, 'libopenblas.so.0') if folder else ''
     return path if os.path.exists(path) else ''
 

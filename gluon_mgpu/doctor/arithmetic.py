@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 
@@ -10,37 +10,20 @@ from ..mxnet_setup import instructions
 from ..mxnet_setup.compat import MXNET_MAJOR, low_precision_type, mx
 
 
-class Operation(NamedTuple):
-    """An operator, and the same in NumPy."""
-
-    name: str
-    operator: Callable
-    reference: Callable
-    arrays: tuple
+def _convolution(X: Any, weight: Any) -> Any:
+    return mx.nd.Convolution(X, weight, no_bias=True, kernel=(3, 3), num_filter=48)
 
 
-def _operations() -> tuple[Operation, Operation]:
-    rng = numpy.random.default_rng(0)
-
-    def convolution(X: Any, weight: Any) -> Any:
-        return mx.nd.Convolution(X, weight, no_bias=True, kernel=(3, 3), num_filter=48)
-
-    def convolution_of_numpy(X: numpy.ndarray, weight: numpy.ndarray) -> numpy.ndarray:
-        windows = numpy.lib.stride_tricks.sliding_window_view(X, (3, 3), axis=(2, 3))  # (3, 32, 10, 10, 3, 3)
-        return numpy.einsum('nchwij,ocij->nohw', windows, weight)                       # (3, 48, 10, 10)
-
-    return (Operation('matrix products', mx.nd.dot, numpy.matmul,
-                      (rng.standard_normal((67, 129)), rng.standard_normal((129, 150)))),
-            Operation('convolutions', convolution, convolution_of_numpy,
-                      (rng.standard_normal((3, 32, 12, 12)), rng.standard_normal((48, 32, 3, 3)))))
+def _convolution_of_numpy(X: numpy.ndarray, weight: numpy.ndarray) -> numpy.ndarray:
+    windows = numpy.lib.stride_tricks.sliding_window_view(X, (3, 3), axis=(2, 3))  # (3, 32, 10, 10, 3, 3)
+    return numpy.einsum('nchwij,ocij->nohw', windows, weight)                       # (3, 48, 10, 10)
 
 
-def _error(operation: Operation, dtype: str) -> float:
-    """Return the largest error against float64, relative to the sum of the absolute values of the terms."""
-    arrays = [mx.nd.amp_cast(mx.nd.array(array), dtype=low_precision_type(dtype)) for array in operation.arrays]
-    result = mx.nd.amp_cast(operation.operator(*arrays), dtype='float32').asnumpy()
-    terms = operation.reference(*map(abs, operation.arrays))
-    return float(numpy.nan_to_num(abs(result - operation.reference(*operation.arrays)) / terms, nan=numpy.inf).max())
+def _error(dtype: str, operator: Callable, reference: Callable, arrays: tuple) -> float:
+    """Return an operator's largest error against NumPy's float64, relative to the sum of the absolute terms."""
+    result = operator(*(mx.nd.amp_cast(mx.nd.array(array), dtype=low_precision_type(dtype)) for array in arrays))
+    errors = abs(mx.nd.amp_cast(result, dtype='float32').asnumpy() - reference(*arrays))
+    return float(numpy.nan_to_num(errors / reference(*map(abs, arrays)), nan=numpy.inf).max())
 
 
 def check() -> list[str]:
@@ -48,15 +31,17 @@ def check() -> list[str]:
 
     Raises ValueError, with the variable that selects older instructions, if a result differs from NumPy's in float64.
     """
-    product, convolution = _operations()
+    normal = numpy.random.default_rng(0).standard_normal
+    product: tuple = mx.nd.dot, numpy.matmul, (normal((67, 129)), normal((129, 150)))
+    convolution: tuple = _convolution, _convolution_of_numpy, (normal((3, 32, 12, 12)), normal((48, 32, 3, 3)))
     # Nehalem, because NumPy's OpenBLAS reads the variable as well, and crashes with older kernels
     # Some units in the last place of float32 (24 bits) and of bfloat16 (8 bits), to which the terms are rounded
-    cases = [(product, 'float32', 2**-20, f'{instructions.OPENBLAS_VARIABLE}=Nehalem'),
-             (convolution, 'float32', 2**-20, f'{instructions.ONEDNN_VARIABLE}=AVX2')]
+    cases = [('matrix products', product, 'float32', 2**-20, f'{instructions.OPENBLAS_VARIABLE}=Nehalem'),
+             ('convolutions', convolution, 'float32', 2**-20, f'{instructions.ONEDNN_VARIABLE}=AVX2')]
     if MXNET_MAJOR < 2 and not instructions.bfloat16_obstacle():
-        cases += [(convolution, 'bfloat16', 2**-6, f'{instructions.ONEDNN_VARIABLE}=' + (
-            'AVX2' if instructions.amx_obstacle() else 'AVX512_CORE_BF16'))]
-    for operation, dtype, bound, variable in cases:
-        if _error(operation, dtype) > bound:
-            raise ValueError(f'{operation.name} in {dtype} are wrong on this processor: export {variable}')
-    return [f'{operation.name} in {dtype}' for operation, dtype, *_ in cases]
+        older = 'AVX2' if instructions.amx_obstacle() else 'AVX512_CORE_BF16'
+        cases += [('convolutions', convolution, 'bfloat16', 2**-6, f'{instructions.ONEDNN_VARIABLE}={older}')]
+    for name, operation, dtype, bound, variable in cases:
+        if _error(dtype, *operation) > bound:
+            raise ValueError(f'{name} in {dtype} are wrong on this processor: export {variable}')
+    return [f'{name} in {dtype}' for name, _, dtype, *_ in cases]

@@ -1,7 +1,6 @@
 """Facts about this process and its machine. Needs neither MXNet nor NumPy, and does not import MXNet."""
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
@@ -18,7 +17,7 @@ from ..base.machine import num_cores, processor, versions
 from ..base.program import reason
 from ..data.folders import cache_dir, named_folder
 from ..mxnet_setup import instructions, runtime
-from ..mxnet_setup.installation import PACKAGES, installed_builds
+from ..mxnet_setup.installation import PACKAGES, installed_builds, package_folder
 
 # Variables that affect MXNet or the visible GPUs
 ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|DNNL|ONEDNN|MALLOC|CUDA)_\w+|GLIBC_TUNABLES|LD_PRELOAD|DMLC_ROLE')
@@ -27,6 +26,8 @@ ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|DNNL|ONEDNN|MALLOC|CUDA)_\w+|
 def look() -> dict[str, Any]:
     """Collect all facts that do not need MXNet, by topic."""
     prepared, found, data = runtime.prepare(), versions(), _data()
+    users_variables = {name: value for name, value in sorted(os.environ.items())
+                       if ENGINE.fullmatch(name) and name not in prepared.variables}
     # A folder of the user is not written, and the files in the cache are not downloaded again
     downloads = data['folder'] is None and not data['error']
     return {
@@ -34,28 +35,16 @@ def look() -> dict[str, Any]:
         'python': {'version': found['python'], 'executable': sys.executable,
                    'platform': f'{platform.system()} {platform.machine()}', 'release': found['platform']},
         'numpy': {'version': found['numpy'], 'supplied': list(prepared.names)},
-        'packages_missing': [name for module, name in PACKAGES.items() if not _folder(module)],
-        'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()}, 'folder': _folder('mxnet')},
+        'packages_missing': [name for module, name in PACKAGES.items() if not package_folder(module)],
+        'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()},
+                  'folder': package_folder('mxnet')},
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16_obstacle': instructions.bfloat16_obstacle(),
                   'amx_obstacle': instructions.amx_obstacle(), 'avx2': instructions.has_avx2()},
-        'engine': _engine(prepared),
-        'horovod': {'installed': _folder('horovod') is not None},
+        'engine': {'gluon_mgpu': prepared.variables, 'allocator': prepared.allocator, 'you': users_variables},
+        'horovod': {'installed': package_folder('horovod') is not None},
         'data': data,
         'disks': {**({'cache': _disk(cache_dir)} if downloads else {}), 'runs': _disk(lambda: Path.cwd() / 'runs')},
     }
-
-
-def _folder(module: str) -> str | None:
-    """Locate a package without importing it."""
-    spec = importlib.util.find_spec(module)
-    return os.path.dirname(spec.origin) if spec and spec.origin else None
-
-
-def _engine(prepared: runtime.Prepared) -> dict[str, Any]:
-    """Return the settings in force: our variables, the user's, and whether we have set the allocator."""
-    yours = {name: value for name, value in sorted(os.environ.items())
-             if ENGINE.fullmatch(name) and name not in prepared.variables}
-    return {'gluon_mgpu': prepared.variables, 'allocator': prepared.allocator, 'you': yours}
 
 
 def _data() -> dict[str, Any]:

@@ -43,8 +43,8 @@ def _rows(report: dict) -> Iterator[tuple[str, list[str]]]:
     yield 'engine', [*_engine(report['engine'])]
     yield 'horovod', [test.get('horovod', {'error': 'not tested'}).get('error', 'works with this MXNet')]
     data = report['data']
-    yield 'data', [f'fashion-mnist {"in " + data["folder"] if data["folder"] else "is downloaded when needed"}'] * (
-        not data['error'])
+    if not data['error']:
+        yield 'data', [f'fashion-mnist {"in " + data["folder"] if data["folder"] else "is downloaded when needed"}']
     yield 'disk', [_disk(report['disks'])]
     says = [stage['says'] for stage in test.values() if isinstance(stage, dict) and 'says' in stage]
     yield 'self-test', [*says, *([] if test['ended'] == 'well' else [f'the process {test["ended"]}'])]

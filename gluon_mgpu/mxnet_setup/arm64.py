@@ -7,7 +7,6 @@ functions from them; OpenBLAS, LAPACKE and libm of the system have the same.
 """
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -17,7 +16,7 @@ import sysconfig
 from pathlib import Path
 
 from ..base.flags import Parser
-from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obstacle
+from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obstacle, package_folder
 
 
 def repair() -> str:
@@ -32,9 +31,9 @@ def repair() -> str:
     problem = obstacle() or missing_on_arm64()
     if problem:
         raise ValueError(problem)
-    spec = importlib.util.find_spec('mxnet')
-    assert spec and spec.origin  # `obstacle` has looked for it
-    library = Path(spec.origin).resolve().with_name('libmxnet.so')
+    folder = package_folder('mxnet')
+    assert folder  # `obstacle` has looked for it
+    library = Path(folder, 'libmxnet.so').resolve()
     if Path(sys.prefix).resolve() not in library.parents:
         raise ValueError(f'{library} is outside the environment {sys.prefix}: install MXNet in a virtual environment')
     if not set(_patchelf('--print-needed', library).split()) & set(ARM_LIBRARIES):

@@ -72,6 +72,13 @@ def installed_builds() -> list[str]:
     return []
 
 
+def package_folder(module: str) -> str | None:
+    """Locate a package without importing it; None if it is missing."""
+    spec = importlib.util.find_spec(module)
+    # A folder without code, such as the rest of an old installation, has a spec without origin
+    return os.path.dirname(spec.origin) if spec and spec.origin else None
+
+
 def obstacle() -> str:
     """Return a known reason why MXNet cannot be imported or would fail later, with the remedy, or ''."""
     if sys.version_info < (3, 9):  # noqa: UP036 (in a checkout, pip has not checked it)
@@ -79,8 +86,7 @@ def obstacle() -> str:
     builds = installed_builds()
     if len(builds) > 1:
         return f'{" and ".join(builds)} are both installed and have overwritten each other: {replacement("cpu")}'
-    # A folder without code, such as the rest of an old installation, has a spec without origin
-    if not sys.modules.get('mxnet') and not getattr(importlib.util.find_spec('mxnet'), 'origin', None):
+    if not sys.modules.get('mxnet') and not package_folder('mxnet'):
         return (f'MXNet is not installed: {_pip("cpu")}; for NVIDIA GPUs {_pip("cu112")}; '
                 'on other machines than Linux on x86_64 and aarch64, see docs/devices.md')
     try:

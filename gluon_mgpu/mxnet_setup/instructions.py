@@ -8,15 +8,12 @@ import _ctypes
 import contextlib
 import ctypes
 import functools
-import importlib.util
 import os
 import platform
-import sys
-from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 from ..base.machine import processor_flags
+from .installation import package_folder
 
 # The variable that limits oneDNN's instructions, our value, and the values that switch avx512_bf16 off. oneDNN ignores
 # values that it does not know, and leaves AMX unused unless the variable is `ALL` or names AMX
@@ -107,15 +104,16 @@ def load_openblas() -> None:
             openblas = ctypes.CDLL(path)
             if kernels(openblas) not in AVX2_KERNELS:
                 _ctypes.dlclose(openblas._handle)  # it chooses only when it is loaded
-                with _environment(OPENBLAS_VARIABLE, 'Haswell'):
-                    ctypes.CDLL(path)
+                os.environ[OPENBLAS_VARIABLE] = 'Haswell'
+                ctypes.CDLL(path)
+                del os.environ[OPENBLAS_VARIABLE]
 
 
 def _bundled_openblas() -> str:
     """Return the path of the OpenBLAS beside MXNet, or ''."""
-    spec = importlib.util.find_spec('mxnet') if sys.platform == 'linux' else None
-    path = Path(spec.origin).with_name('libopenblas.so.0') if spec and spec.origin else None
-    return str(path) if path and path.exists() else ''
+    folder = package_folder('mxnet')
+    path = os.path.join(folder, 'libopenblas.so.0') if folder else ''
+    return path if os.path.exists(path) else ''
 
 
 def kernels(openblas: ctypes.CDLL | None = None) -> str:
@@ -133,17 +131,3 @@ def loaded(library: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(library, os.RTLD_NOLOAD | os.RTLD_NOW)
     except (OSError, AttributeError):
         return None
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable that is not set, or '', for the length of a block."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -47,29 +47,27 @@ class Prepared(NamedTuple):
 
     variables: dict[str, str]  # of `ENVIRONMENT` and `instructions.variables`
     allocator: bool            # `ALLOCATOR`
-    names: tuple[str, ...]     # in `numpy_names.NAMES`
+    names: tuple[str, ...]     # in `numpy_names.replacements`
 
 
 @functools.lru_cache
 def prepare() -> Prepared:
     """Prepare this process for MXNet, once. Never fails, but warns if MXNet was imported before."""
-    too_late = _mxnet_imported()
-    variables: dict[str, str] = {}
-    if too_late:
+    if _mxnet_imported():
         warnings.warn('MXNet was imported before gluon_mgpu, so CPU contexts may hardly run in parallel: restart '
                       'Python and import gluon_mgpu first', stacklevel=3)
-    else:
-        # MXNet treats '' as unset
-        variables = {name: value for name, value in ENVIRONMENT.items() if not os.environ.get(name)}
-        os.environ.update(variables)
-        _preload_nvidia()
+        omp_threads()  # cached from here on
+        return Prepared({}, False, _supply_names())
+    # MXNet treats '' as unset
+    variables = {name: value for name, value in ENVIRONMENT.items() if not os.environ.get(name)}
+    os.environ.update(variables)
+    _preload_nvidia()
     omp_threads()  # cached from here on
     names = _supply_names()
-    if not too_late:  # after NumPy, whose own OpenBLAS reads the same variable
-        variables.update(instructions.variables())
-        os.environ.update(variables)
-        instructions.load_openblas()
-    return Prepared(variables, not too_late and _set_allocator(), names)
+    variables.update(instructions.variables())  # after NumPy, whose own OpenBLAS reads the same variable
+    os.environ.update(variables)
+    instructions.load_openblas()
+    return Prepared(variables, _set_allocator(), names)
 
 
 def settings() -> dict[str, str | None]:

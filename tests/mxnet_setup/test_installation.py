@@ -139,8 +139,9 @@ def test_no_driver(library, monkeypatch):
     assert line.endswith(f'pip uninstall -y mxnet-cu112, then {CPU}{REPO}')
 
 
-def test_a_setting_that_mxnet_rejects():
+def test_a_setting_that_mxnet_rejects(tmp_path, monkeypatch):
     """MXNet 2 reads its settings when it is imported."""
+    monkeypatch.syspath_prepend(tmp_path)  # otherwise a folder of tests, whose conftest.py hides another
     error = type('MXNetError', (RuntimeError,), {})('Traceback ...\nMXNetError: Cannot find Engine x')
     assert installation.explain(error, settings=['MXNET_ENGINE_TYPE']) == (
         'MXNet cannot be imported (MXNetError: Cannot find Engine x): unset MXNET_ENGINE_TYPE')

@@ -19,13 +19,13 @@ numpy_2 = pytest.mark.skipif(VERSION < (2, 0), reason='NumPy 1 writes its number
 # Names
 
 def of(name):
-    return numpy_names.NAMES[name](numpy)
+    return numpy_names.replacements(numpy)[name]
 
 
 def test_only_missing_names_are_supplied():
     own = dict.fromkeys(('bool', 'inf', 'nan', 'all', 'prod', 'round', 'trapezoid', 'in1d'), 1.0)
     fake = SimpleNamespace(**own, any='any', __expired_functions__={'mirr': 'answered'})
-    expected = [name for name in numpy_names.NAMES if name not in ('bool', 'in1d', 'mirr')]
+    expected = [name for name in numpy_names.replacements(numpy) if name not in ('bool', 'in1d', 'mirr')]
     assert numpy_names.supply(fake) == expected
     assert fake.sometrue == 'any' and fake.NINF == -1.0
     assert {name: value for name, value in vars(fake).items() if name in own} == own
@@ -34,7 +34,8 @@ def test_only_missing_names_are_supplied():
 
 def test_prepare_supplied_what_this_numpy_lacks():
     expected = ['bool'] if VERSION < (2, 0) else [
-        name for name in numpy_names.NAMES if name != 'bool' and (VERSION >= (2, 4) or name not in ('in1d', 'trapz'))]
+        name for name in numpy_names.replacements(numpy)
+        if name != 'bool' and (VERSION >= (2, 4) or name not in ('in1d', 'trapz'))]
     assert list(runtime.prepare().names) == expected
     assert numpy.bool is (bool if VERSION < (2, 0) else numpy.bool_)
 
@@ -43,7 +44,7 @@ def test_prepare_supplied_what_this_numpy_lacks():
 def test_every_name_is_one_that_mxnet_reads():
     source = '\n'.join(path.read_text() for path in Path(mx.__file__).parent.rglob('*.py'))
     lists = set(re.findall(r"^    '(\w+)',$", source, re.M))  # names that MXNet looks up in NumPy
-    for name in numpy_names.NAMES:
+    for name in numpy_names.replacements(numpy):
         assert name in lists or re.search(rf'\b(onp|_np|np)\.{name}\b', source), name
 
 

@@ -104,9 +104,11 @@ def load_openblas() -> None:
             openblas = ctypes.CDLL(path)
             if kernels(openblas) not in AVX2_KERNELS:
                 _ctypes.dlclose(openblas._handle)  # it chooses only when it is loaded
-                os.environ[OPENBLAS_VARIABLE] = 'Haswell'
-                ctypes.CDLL(path)
-                del os.environ[OPENBLAS_VARIABLE]
+                os.environ[OPENBLAS_VARIABLE] = 'Haswell'  # only now: NumPy's OpenBLAS reads it as well
+                try:
+                    ctypes.CDLL(path)
+                finally:
+                    del os.environ[OPENBLAS_VARIABLE]
 
 
 def _bundled_openblas() -> str:

@@ -21,17 +21,17 @@ class Cost(NamedTuple):
 
 
 def star(k: int) -> Cost:
-    """The first device receives k - 1 messages, then sends k - 1."""
+    """Return the cost of receiving k - 1 messages on the first device, then sending k - 1 from there."""
     return Cost(messages=2 * (k - 1), size=2 * (k - 1), busiest=2 * (k - 1))
 
 
 def ring(k: int) -> Cost:
-    """In each of 2 (k - 1) steps, every device sends one chunk and receives one."""
+    """Return the cost of 2 (k - 1) steps, in each of which every device sends one chunk and receives one."""
     return Cost(messages=2 * (k - 1), size=2 * (k - 1) / k, busiest=4 * (k - 1) / k)
 
 
 def tree(k: int) -> Cost:
-    """The slowest path is that from the root to a device, up and down.
+    """Return the cost of the slowest path from the root to a device, up and down.
 
     A parent serves its left child first, so the right child waits for two messages. Counted from 1, device n has the
     children 2 n and 2 n + 1: each binary digit of n after the first is a level, and each 1 among them a turn to the
@@ -43,7 +43,7 @@ def tree(k: int) -> Cost:
 
 
 def halving_doubling(k: int) -> Cost:
-    """The messages have halves, quarters, ... of an array, each way; all pairs exchange them at the same time."""
+    """Return the cost of messages of 1/2, 1/4, ... of an array each way, which all pairs exchange at the same time."""
     power = 2**(k.bit_length() - 1)  # of two, the largest up to k
     messages, size = 2 * (k.bit_length() - 1), 2 * (power - 1) / power
     whole = 2 if k > power else 0    # arrays, one after another: from a device beyond `power`, and to it

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import assign, mx
+from ..mxnet_setup.compat import assign, mx, npx
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, copies, statistics, wait
+from ..training.parameters import by_name, copies, statistics
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
@@ -62,7 +62,7 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
             values = [numpy.mean(values, axis=0, dtype='float64').astype(values[0].dtype)]
         for k, array in enumerate(arrays, workers.rank * len(arrays)):
             assign(array, values[k % len(values)])
-    wait()
+    npx.waitall()
     return averaged
 
 

@@ -13,9 +13,9 @@ from ..base.arguments import at_least_0
 from ..base.program import BAD_INPUT, JobError
 from ..base.progress import Progress
 from ..data.batches import check_batches
+from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
 from .history import EpochResult
-from .parameters import wait
 
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
@@ -88,7 +88,7 @@ class _CurrentEpoch:
     def synchronize(self) -> None:
         """See `Run.synchronize`."""
         if self.training:
-            wait()
+            npx.waitall()
             self.seconds = time.perf_counter() - self._started
             self._read()
 

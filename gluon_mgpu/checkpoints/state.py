@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import assign, mx, npx
+from ..networks.tracing import leaves
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, statistics
 
@@ -162,9 +163,7 @@ def _new_state(trainer, i: int, k: int):
 
 def _leaves(state) -> list:
     """(mean, (variance, None)) -> [mean, variance]"""
-    if isinstance(state, (tuple, list)):
-        return [leaf for part in state for leaf in _leaves(part)]
-    return [] if state is None else [state]
+    return [leaf for leaf in leaves(state) if leaf is not None]
 
 
 def _shape_and_dtype(array) -> str:

@@ -21,8 +21,6 @@ class Workers:
     ----------
     hosts : sequence of str
         Machine of each worker.
-    exchanges_in_flight : int
-        How many of the newest results of `allgather_async` to leave unread. Reading older ones rarely waits.
     device : mx.Context or None
         The device of this worker; None for a process alone, which may have several.
     launcher : str
@@ -31,7 +29,7 @@ class Workers:
         End of the message about a lost worker.
     """
 
-    rank, size, exchanges_in_flight = 0, 1, 0
+    rank, size = 0, 1
     hosts: Sequence[str] = ('',)
     device: Any = None
     launcher = resume_hint = ''

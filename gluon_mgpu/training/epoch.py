@@ -103,7 +103,9 @@ class _CurrentEpoch:
                 sums = [number for ls in batches for number in _sum_and_rows(ls)]  # loss, rows, loss, rows, ...
                 gathered = self._workers.allgather_async([self._next_read_size(len(batches)), *sums])
                 self._exchanges.append((len(batches), gathered))
-            while len(self._exchanges) > (0 if num_batches is None else self._workers.exchanges_in_flight):
+            # Several workers leave the newest exchange unread, because reading the one before rarely waits
+            num_left = 1 if num_batches is not None and self._workers.size > 1 else 0
+            while len(self._exchanges) > num_left:
                 size, gathered = self._exchanges.popleft()
                 self._count(gathered(), size)
 

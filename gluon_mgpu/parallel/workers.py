@@ -42,17 +42,21 @@ class Workers:
         """This worker's shard of each batch: (rank, size)."""
         return self.rank, self.size
 
+    def discard_errors(self) -> None:
+        """Discard the errors that MXNet's engine would raise later; blocks.
+
+        Does nothing with several workers, where waiting for the engine could mean waiting for another worker.
+        """
+        if self.size == 1:
+            clear_engine_errors()
+
     @contextlib.contextmanager
     def engine_errors_cleared(self) -> Iterator[None]:
-        """After an error of MXNet's engine in the block, discard those of other devices; MXNet would raise them later.
-
-        Not with several workers, where waiting for the engine could mean waiting for another worker.
-        """
+        """After an error of MXNet's engine in the block, discard those of other devices."""
         try:
             yield
         except (RuntimeError, ValueError):  # MXNetError, or one of Python's types, which the engine raises as well
-            if self.size == 1:
-                clear_engine_errors()
+            self.discard_errors()
             raise
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:

@@ -12,6 +12,7 @@ import numpy
 
 from ..mxnet_setup.compat import assign, mx, npx
 from ..networks.tracing import leaves
+from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, statistics
 
@@ -132,10 +133,7 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
                 copies = arrays[f'states/{name}/{j}']
                 leaf[()] = copies[k if len(copies) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
-    ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
-    counts = {i: record['counts'][name] for i, name in names.items()}
-    optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in sorted(ids)}
-    optimizer._index_update_count = optimizer._all_index_update_counts[0]
+    set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
     optimizer.num_update = record['num_update']
     for name, number in record['numbers'].items():
         setattr(optimizer, name, number)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package beside benchmarks/, installed or not
 
+from allreduce_model import COSTS
+
 from gluon_mgpu.base.files import write_atomically
 from gluon_mgpu.base.flags import Parser, integer_flag, path, text
 from gluon_mgpu.base.machine import num_cores, processor, versions
@@ -120,7 +122,7 @@ def measure(devices: list, rounds: int) -> dict:
                 traffic = algorithm(data)
                 row = {'network': network, 'devices': k, 'algorithm': name,
                        'seconds': _median_seconds(partial(algorithm, data), rounds),
-                       'model_seconds': algorithm.cost(k).seconds(4 * size, alpha, beta),
+                       'model_seconds': COSTS[name](k).seconds(4 * size, alpha, beta),
                        'busiest_bytes': max(traffic.sent[d] + traffic.received[d] for d in devices[:k])}
                 measured.append(row)
                 print(f'{network:10} {k:7} {name:16} {row["seconds"] * 1e3:11.3f} '
@@ -131,10 +133,10 @@ def measure(devices: list, rounds: int) -> dict:
 
 def _models() -> Iterator[tuple[str, Callable, str]]:
     """Yield the name, the cost and the label of each curve; algorithms with the same cost share one."""
-    for name, algorithm in ALGORITHMS.items():
-        same = [other for other in ALGORITHMS if ALGORITHMS[other].cost == algorithm.cost]
+    for name, cost in COSTS.items():
+        same = [other for other in COSTS if COSTS[other] is cost]
         if name == same[0]:
-            yield name, algorithm.cost, ' and '.join(same)
+            yield name, cost, ' and '.join(same)
 
 
 def _measured(costs: dict, network: str, algorithm: str) -> list:

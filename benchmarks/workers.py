@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'tests/distributed/hosts'))
 
 from allreduce_cost import gradient_sizes
+from allreduce_model import ring
 from two_hosts import LAUNCHER, TwoHosts, obstacle
 
 from gluon_mgpu import concise, scratch
@@ -30,7 +31,6 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.distributed import launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import np, npx
-from gluon_mgpu.parallel.allreduce import ring
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Callback, Run
 
@@ -121,7 +121,7 @@ def link(workers) -> dict:
 
 def model(k: int, num_bytes: int, link: dict, beta: float | None = None) -> float:
     """Return the modelled seconds of one allreduce over k workers: the wait, then a ring."""
-    return link['wait'] + ring.cost(k).seconds(num_bytes, link['alpha'], link['beta'] if beta is None else beta)
+    return link['wait'] + ring(k).seconds(num_bytes, link['alpha'], link['beta'] if beta is None else beta)
 
 
 def step(workers, network: str) -> dict:

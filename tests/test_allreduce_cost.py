@@ -1,4 +1,4 @@
-"""benchmarks/allreduce_cost.py: measurements, compared with numbers by hand and a simulation; command line."""
+"""benchmarks/allreduce_cost.py: model and measurements, compared with numbers by hand and simulations; command line."""
 import json
 import sys
 from contextlib import ExitStack
@@ -9,15 +9,63 @@ import pytest
 from devices_flag import devices_flag
 from fake_clock import Clock
 
+from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'benchmarks'))
 
 import allreduce_cost
 from allreduce_cost import draw_bytes, draw_times, main
+from allreduce_model import COSTS, halving_doubling, ring, star, tree
 
 SIZES = {'LeNet': 6, 'ResNet-18': 11}
 
+
+# --- model ---
+
+def test_times_by_hand():
+    # alpha 5 s, beta 2 s per byte
+    assert star(4).seconds(12, 5, 2) == 6 * (5 + 24)
+    assert ring(4).seconds(12, 5, 2) == 6 * (5 + 6)
+    assert tree(4).seconds(12, 5, 2) == 4 * (5 + 24)
+    assert halving_doubling(4).seconds(12, 5, 2) == 2 * (5 + 12) + 2 * (5 + 6)
+    assert halving_doubling(7).seconds(12, 5, 2) == 2 * (5 + 24) + 2 * (5 + 12) + 2 * (5 + 6)
+
+
+@pytest.mark.parametrize('name', ALGORITHMS)
+def test_the_cost_on_few_devices(name):
+    assert COSTS[name](1) == (0, 0, 0)
+    assert COSTS[name](2).messages == 2  # there and back
+
+
+@pytest.mark.parametrize('k', [*range(1, 40), 1000, 1023, 1024])
+def test_tree_messages_equal_a_simulation(k):
+    def down(device):  # number of messages until all devices below have the sum: the left child is first
+        children = [child for child in (2 * device + 1, 2 * device + 2) if child < k]
+        return max((turn + down(child) for turn, child in enumerate(children, start=1)), default=0)
+
+    assert tree(k).messages == tree(k).size == 2 * down(0)
+
+
+@pytest.mark.parametrize('name', ALGORITHMS)
+@pytest.mark.parametrize('k', range(1, 10))
+def test_the_busiest_device_sends_and_receives_as_counted(name, k, device_list):
+    devices = device_list(k)
+    traffic = ALGORITHMS[name]([np.zeros(2520, ctx=device) for device in devices])  # each k divides 2520
+    counted = max(traffic.sent[device] + traffic.received[device] for device in devices)
+    assert 4 * 2520 * COSTS[name](k).busiest == counted
+
+
+def test_the_quickest_algorithm_depends_on_the_size():
+    def quickest(k, num_bytes):
+        return min(COSTS.values(), key=lambda cost: cost(k).seconds(num_bytes, 1e-5, 1e-10))
+
+    assert quickest(63, 4) is halving_doubling  # latency decides: fewest messages
+    assert quickest(63, 10**9) is ring          # bytes decide
+    assert quickest(64, 4) is quickest(64, 10**9) is halving_doubling
+
+
+# --- measurement ---
 
 def test_gradient_sizes_by_hand():
     # W1 180, b1 20, W2 25,000, b2 50, W3 102,400, b3 128, W4 1,280, b4 10
@@ -97,8 +145,8 @@ def test_the_pictures_have_every_algorithm(tmp_path, figures):
     draw_bytes(costs, tmp_path / 'bytes.png')
     times, sizes = ({text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines())}
                     for legend in (figure.axes[0].get_legend() for figure in figures))
-    assert set(sizes) == {' and '.join(name for name, other in ALGORITHMS.items() if other.cost == algorithm.cost)
-                          for algorithm in ALGORITHMS.values()}
+    assert set(sizes) == {' and '.join(name for name, other in COSTS.items() if other is cost)
+                          for cost in COSTS.values()}
     assert any('star and kvstore' in label for label in sizes)
     assert set(times) == {f'{label}, model' for label in sizes} | {f'{name}, measured' for name in ALGORITHMS}
     colors = {times[f'{name}, measured'].get_color() for name in ALGORITHMS}

@@ -86,7 +86,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         with semantics_of_step(training, batches[0]):
             return _report(training, batches, names)
     finally:
-        training.discard_errors()
+        job.discard_errors()
 
 
 def _report(training: Training, batches: list, names: list) -> Report:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy
 
-from ..base.program import clear_engine_errors
 from ..mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ..parallel.workers import Workers
 from ..training.parameters import seed_all
@@ -45,7 +44,7 @@ class Training:
     def state(self) -> Any:
         """The result of `make`, changed as above."""
         gc.collect()  # frees earlier networks, because Gluon's blocks are in reference cycles
-        self.discard_errors()
+        self.workers.discard_errors()  # of earlier steps
         _seed(0)
         state = self.make(self.devices, self.workers)
         for (_, param), shape in zip(find(state, gluon.Parameter), cycle(self.shapes)):
@@ -69,11 +68,6 @@ class Training:
             trainer._init_optimizer('sgd', {'learning_rate': 0.1})
         if self.local_updates:
             trainer._kvstore_params['update_on_kvstore'] = False
-
-    def discard_errors(self) -> None:
-        """Discard the errors of earlier steps, which MXNet keeps; in a job, this could mean waiting for a worker."""
-        if self.workers.size == 1:
-            clear_engine_errors()
 
     def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""

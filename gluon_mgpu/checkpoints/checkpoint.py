@@ -21,8 +21,9 @@ import safetensors
 import safetensors.numpy
 
 from ..base.files import write_atomically
+from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
-from ..training.parameters import check_initialized, create_deferred, unregistered, wait
+from ..training.parameters import check_initialized, create_deferred, unregistered
 from . import state
 from .state import CheckpointError
 
@@ -59,7 +60,7 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
     **metadata
         Anything else the loop needs, such as ``epoch=3``, JSON-serializable.
     """
-    wait()
+    npx.waitall()
     write(path, snapshot(net, trainer), metadata)
 
 
@@ -112,7 +113,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
             raise CheckpointError(f'{path}: it has no optimizer state; load it without the trainer')
         state.check_optimizer(path, trainer, net, record['optimizer'], arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
-    wait()
+    npx.waitall()
     averaged = state.set_network(net, parameters, workers)
     if averaged:
         log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {len(parameters[averaged[0]])} '

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import assign, mx
+from ..mxnet_setup.compat import assign, mx, npx
+from ..networks.tracing import leaves
+from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, copies, statistics, wait
+from ..training.parameters import by_name, copies, statistics
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
@@ -62,7 +64,7 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
             values = [numpy.mean(values, axis=0, dtype='float64').astype(values[0].dtype)]
         for k, array in enumerate(arrays, workers.rank * len(arrays)):
             assign(array, values[k % len(values)])
-    wait()
+    npx.waitall()
     return averaged
 
 
@@ -131,10 +133,7 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
                 copies = arrays[f'states/{name}/{j}']
                 leaf[()] = copies[k if len(copies) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
-    ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
-    counts = {i: record['counts'][name] for i, name in names.items()}
-    optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in sorted(ids)}
-    optimizer._index_update_count = optimizer._all_index_update_counts[0]
+    set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
     optimizer.num_update = record['num_update']
     for name, number in record['numbers'].items():
         setattr(optimizer, name, number)
@@ -162,9 +161,7 @@ def _new_state(trainer, i: int, k: int):
 
 def _leaves(state) -> list:
     """(mean, (variance, None)) -> [mean, variance]"""
-    if isinstance(state, (tuple, list)):
-        return [leaf for part in state for leaf in _leaves(part)]
-    return [] if state is None else [state]
+    return [leaf for leaf in leaves(state) if leaf is not None]
 
 
 def _shape_and_dtype(array) -> str:

@@ -58,7 +58,6 @@ class HorovodWorkers(Workers):
     GPU, its device is ``gpu(0)``; without GPUs, it is ``cpu(0)``.
     """
 
-    exchanges_in_flight = 1
     _initialized = False  # True once this process has called hvd.init, which can connect workers only once
 
     def __init__(self, signals: Any = None, program: str = 'gluon_mgpu'):

@@ -12,12 +12,12 @@ import numpy
 
 from ..base.files import check_writable, write_atomically
 from ..base.program import reason
-from ..mxnet_setup.compat import mx, np
+from ..mxnet_setup.compat import mx, np, npx
 from ..networks.hybridize import unwrapped
 from ..networks.precision import Cast
 from ..networks.resnet import resnet18
 from ..networks.tracing import is_legacy
-from ..training.parameters import by_name, copies, wait
+from ..training.parameters import by_name, copies
 from .network import Network
 
 LENET = ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
@@ -68,7 +68,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     """Write a network as an ONNX model, see `export.to_onnx`; blocks."""
     check_path(path)
     from .conversion import onnx_model
-    wait()  # reading batch norm's running statistics does not wait for them
+    npx.waitall()  # reading batch norm's running statistics does not wait for them
     network = Network(net, examples, param_names)
     axes = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
     if not axes or len(axes) != len(network.inputs) or axes[0] is None or not all(

@@ -32,6 +32,14 @@ def trainable(net: Any) -> list:
     return [param for param in params if param.grad_req != 'null']
 
 
+def set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
+    """Set how often each parameter was updated, by its index in the Trainer. The optimizer counts on each device."""
+    optimizer = trainer.optimizer
+    ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
+    optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in ids}
+    optimizer._index_update_count = optimizer._all_index_update_counts[0]
+
+
 class StaleGradientError(ValueError, UserWarning):
     """No backward pass has written a gradient since the last step; ``gluon.Trainer`` raises UserWarning."""
 
@@ -80,12 +88,8 @@ class Trainer(gluon.Trainer):
         The file is a pickle, which can run any code; those of `checkpoints` cannot.
         """
         super().load_states(fname)
-        # The optimizer counts updates for each device. It would begin at 0 on devices that the file does not know
-        optimizer = self._optimizer
-        counts = max(optimizer._all_index_update_counts.values(), key=len)
-        ids = {0, *(device.device_id for device in trainer_devices(self))}
-        optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in ids}
-        optimizer._index_update_count = optimizer._all_index_update_counts[0]
+        # Otherwise the counts would begin at 0 on devices that the file does not know
+        set_update_counts(self, max(self._optimizer._all_index_update_counts.values(), key=len))
 
     def _allreduce_grads(self) -> None:
         for param in self._params:

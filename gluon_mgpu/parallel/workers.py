@@ -21,8 +21,6 @@ class Workers:
     ----------
     hosts : sequence of str
         Machine of each worker.
-    exchanges_in_flight : int
-        How many of the newest results of `allgather_async` to leave unread. Reading older ones rarely waits.
     device : mx.Context or None
         The device of this worker; None for a process alone, which may have several.
     launcher : str
@@ -31,7 +29,7 @@ class Workers:
         End of the message about a lost worker.
     """
 
-    rank, size, exchanges_in_flight = 0, 1, 0
+    rank, size = 0, 1
     hosts: Sequence[str] = ('',)
     device: Any = None
     launcher = resume_hint = ''
@@ -44,17 +42,21 @@ class Workers:
         """This worker's shard of each batch: (rank, size)."""
         return self.rank, self.size
 
+    def discard_errors(self) -> None:
+        """Discard the errors that MXNet's engine would raise later; blocks.
+
+        Does nothing with several workers, where waiting for the engine could mean waiting for another worker.
+        """
+        if self.size == 1:
+            clear_engine_errors()
+
     @contextlib.contextmanager
     def engine_errors_cleared(self) -> Iterator[None]:
-        """After an error of MXNet's engine in the block, discard those of other devices; MXNet would raise them later.
-
-        Not with several workers, where waiting for the engine could mean waiting for another worker.
-        """
+        """After an error of MXNet's engine in the block, discard those of other devices."""
         try:
             yield
         except (RuntimeError, ValueError):  # MXNetError, or one of Python's types, which the engine raises as well
-            if self.size == 1:
-                clear_engine_errors()
+            self.discard_errors()
             raise
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:

@@ -13,9 +13,9 @@ from ..base.arguments import at_least_0
 from ..base.program import BAD_INPUT, JobError
 from ..base.progress import Progress
 from ..data.batches import check_batches
+from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
 from .history import EpochResult
-from .parameters import wait
 
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
@@ -46,7 +46,7 @@ class _CurrentEpoch:
         self._workers, self._progress = workers, progress
         self._loss, self._rows, self._num_counted = loss, rows, num_batches  # sum over the rows read, in nats
         self._unread: list[list] = []
-        self._exchanges: deque[tuple[int, Callable]] = deque()  # (number of batches, function that returns the losses)
+        self._exchanges: deque[Callable] = deque()  # functions that return the losses of some batches
         self._batches_per_read = 1
         self._read_at = self._trained_at = time.perf_counter()
 
@@ -88,7 +88,7 @@ class _CurrentEpoch:
     def synchronize(self) -> None:
         """See `Run.synchronize`."""
         if self.training:
-            wait()
+            npx.waitall()
             self.seconds = time.perf_counter() - self._started
             self._read()
 
@@ -101,11 +101,12 @@ class _CurrentEpoch:
                 for l in batches[-1]:
                     l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
                 sums = [number for ls in batches for number in _sum_and_rows(ls)]  # loss, rows, loss, rows, ...
-                gathered = self._workers.allgather_async([self._next_read_size(len(batches)), *sums])
-                self._exchanges.append((len(batches), gathered))
-            while len(self._exchanges) > (0 if num_batches is None else self._workers.exchanges_in_flight):
-                size, gathered = self._exchanges.popleft()
-                self._count(gathered(), size)
+                self._exchanges.append(self._workers.allgather_async([self._next_read_size(len(batches)), *sums]))
+            # Several workers leave the newest exchange unread, because reading the one before rarely waits
+            num_left = 1 if num_batches is not None and self._workers.size > 1 else 0
+            while len(self._exchanges) > num_left:
+                gathered = self._exchanges.popleft()
+                self._count(gathered())
 
     def _next_read_size(self, num_batches: int) -> int:
         """Return after how many batches to read next, in about `SECONDS_BETWEEN_READS`."""
@@ -114,10 +115,11 @@ class _CurrentEpoch:
         self._read_at = now
         return min(MAX_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
 
-    def _count(self, gathered: list, num_batches: int) -> None:
+    def _count(self, gathered: list) -> None:
         """Add up the numbers that each worker has sent for the same batches, and show progress."""
         self._batches_per_read = int(gathered[0][0])  # rank 0 decides, so that all workers read the same batches
-        sums = numpy.array(gathered)[:, 1:1 + 2 * num_batches].reshape(-1, num_batches, 2).sum(axis=0)
+        # Loss and rows of each batch, summed over the workers: (workers, 1 + 2 batches) -> (batches, 2)
+        sums = numpy.array(gathered)[:, 1:].reshape(len(gathered), -1, 2).sum(axis=0)
         for loss, rows in sums.tolist():
             self._num_counted += 1
             if not math.isfinite(loss):
@@ -125,7 +127,7 @@ class _CurrentEpoch:
                                       'smaller learning rate')
             self._loss += loss
             self._rows += int(rows)
-        self._progress.advance(num_batches, loss / max(rows, 1),  # of the last batch, which may have no rows
+        self._progress.advance(len(sums), loss / max(rows, 1),  # of the last batch, which may have no rows
                                images_per_second=self._rows / (time.perf_counter() - self._started))
 
     def begin_evaluation(self) -> None:

@@ -10,7 +10,6 @@ from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, np
 from ..parallel.devices import as_devices
 from ..parallel.split import split_batch
-from ..parallel.workers import Workers
 
 MAX_STARTED = 8  # batches queued on the devices at a time; more would take more memory
 
@@ -58,7 +57,7 @@ def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | 
 
 
 def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable = split_batch,
-                           devices: list | None = None, workers: Workers | None = None) -> float:
+                           devices: list | None = None) -> float:
     """Return the accuracy on a dataset, 0 to 1, computed on several devices in parallel; waits for them.
 
     Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch; here up to `MAX_STARTED` batches
@@ -72,9 +71,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     split_f : callable
         (X, y, devices) -> (X_shards, y_shards).
     devices : list of mx.Context, optional
-        By default those of the network's parameters.
-    workers : Workers, optional
-        Sum the counts over all workers, by default those of `devices`; each passes its own shard of the batches.
+        By default those of the network's parameters. Counts are summed over all workers of `Devices`; each worker
+        passes its own shard of the batches.
     """
     devices = as_devices(_devices_of(net) if devices is None else devices)
     check_omp_threads(devices)
@@ -93,9 +91,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                 del started[:MAX_STARTED // 2]
         yield _read(started)
 
-    workers = workers or devices.workers
-    with workers.engine_errors_cleared():
-        correct, rows = workers.allreduce_counts(counts())
+    with devices.workers.engine_errors_cleared():
+        correct, rows = devices.workers.allreduce_counts(counts())
     if rows == 0:
         raise ValueError('the dataset holds 0 rows: accuracy needs at least one; pass an iterator that yields batches')
     return correct / rows

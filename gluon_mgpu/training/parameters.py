@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import gluon, mx, npx, zeros
+from ..mxnet_setup.compat import gluon, mx, zeros
 from ..networks.hybridize import unwrapped
 
 
@@ -96,11 +96,6 @@ def seed_all(seed: int, epoch: int) -> None:
     number = int(numpy.random.SeedSequence((seed, epoch)).generate_state(1)[0]) % 2**31
     mx.random.seed(number)
     numpy.random.seed(number)
-
-
-def wait() -> None:
-    """Wait until all devices are idle."""
-    npx.waitall()
 
 
 def _registered(net: Any) -> dict[str, Any]:

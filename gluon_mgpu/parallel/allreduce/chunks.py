@@ -2,11 +2,9 @@
 from __future__ import annotations
 
 from ...data.shards import shard_rows
-from .algorithm import Cost, Traffic, algorithm
+from .traffic import Traffic
 
 
-# In each of 2 (k - 1) steps, every device sends one chunk and receives one
-@algorithm(cost=lambda k: Cost(messages=2 * (k - 1), size=2 * (k - 1) / k, busiest=4 * (k - 1) / k))
 def ring(data: list) -> Traffic:
     """Send chunks around a ring, so that all devices send at the same time.
 
@@ -33,14 +31,6 @@ def ring(data: list) -> Traffic:
     return traffic
 
 
-def _halving_doubling_cost(k: int) -> Cost:
-    power = 2**(k.bit_length() - 1)  # of two, the largest up to k
-    messages, size = 2 * (k.bit_length() - 1), 2 * (power - 1) / power  # each way, at the same time
-    whole = 2 if k > power else 0    # arrays, one after another: from a device beyond `power`, and to it
-    return Cost(messages + whole, size + whole, busiest=2 * size + whole)
-
-
-@algorithm(cost=_halving_doubling_cost)
 def halving_doubling(data: list) -> Traffic:
     """Exchange halves of the arrays between pairs of devices, then quarters of them between other pairs, and so on.
 
@@ -54,7 +44,7 @@ def halving_doubling(data: list) -> Traffic:
     Communication Operations in MPICH, 2005.
     """
     traffic, n = Traffic(data), data[0].size
-    power = 2**(len(data).bit_length() - 1)
+    power = 2**(len(data).bit_length() - 1)  # of two, the largest up to k
     flat = _flat(data)
     begins = [*(shard_rows(n, c, power).start for c in range(power)), n]
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -141,7 +140,7 @@ def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[i
             node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
     entries = [entry for node in graph['nodes'] for entry in node['inputs']] + graph['heads']
     used = sorted({(number, output) for number, output, *_ in entries})
-    symbol = graph_from_json(json.dumps({**graph, 'heads': [[*entry, 0] for entry in used]}, ensure_ascii=False))
+    symbol = graph_from_json({**graph, 'heads': [[*entry, 0] for entry in used]})
     missing = [name for name in symbol.list_inputs() if name not in arrays]
     if missing:
         raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')

@@ -75,5 +75,5 @@ def build(operators: list[Operator], outputs: list[str], kind: type) -> Any:
     heads = [place(array) for array in outputs]
     variables = [i for i, node in enumerate(nodes) if node['op'] == 'null']
     attrs = json.loads(mx.sym.var('x').tojson())['attrs']  # the version of MXNet
-    graph = graph_from_json(json.dumps({'nodes': nodes, 'arg_nodes': variables, 'heads': heads, 'attrs': attrs}))
+    graph = graph_from_json({'nodes': nodes, 'arg_nodes': variables, 'heads': heads, 'attrs': attrs})
     return mx.sym.Group(list(graph), kind)

@@ -35,7 +35,7 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
     in the parameters and in the graph.
     """
     graph = _read_graph(symbol_file, float32)
-    symbol = graph_from_json(json.dumps(graph, ensure_ascii=False))
+    symbol = graph_from_json(graph)
     is_numpy = MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     make = np.array if is_numpy else mx.nd.array
     params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
@@ -58,7 +58,7 @@ def _read_graph(path: str, float32: bool) -> dict:
         graph['nodes'] = [without_label(node) for node in graph['nodes']]
         if float32:
             graph['nodes'] = [in_float32(node) for node in graph['nodes']]
-        graph_from_json(json.dumps(graph, ensure_ascii=False)).list_inputs()
+        graph_from_json(graph).list_inputs()
         return graph
     except mx.MXNetError as error:
         raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: use the version '

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
-from .graph_operators import kind_of
+from ..mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
+from .graph_operators import NUMPY, Operator, build, kind_of, operators_of
 from .tracing import graph_of, leaves, refill, trace_deferred, trace_function, variables_for
 
 
@@ -100,28 +100,24 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
     return graph_of(net(*refill(args, iter(symbols)))), names
 
 
-def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
-    """Describe a network. `graphs` is its graph as JSON, `arrays` the arrays of its variables, for two batch sizes."""
-    nodes = graphs[0]['nodes']
-    if any([node['op'] for node in graph['nodes']] != [node['op'] for node in nodes] for graph in graphs):
+def operations(graphs: Sequence[Any], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
+    """Describe a network. `graphs` is its graph, a symbol, `arrays` those of its variables, for two batch sizes."""
+    (operators, outputs), (others, _) = map(operators_of, graphs)
+    if [operator.node['op'] for operator in operators] != [operator.node['op'] for operator in others]:
         raise ValueError('its operators depend on the batch size')
-    first, other = map(_infer, graphs, arrays, batch_sizes)
-    found: list[dict[int, Array]] = [{} for _ in nodes]
-    for (number, output), (shape, dtype, internal) in first.items():
-        name = nodes[number]['name'] if nodes[number]['op'] == 'null' else f'result {number}.{output}'
-        found[number][output] = Array(name, shape, other[number, output][0], dtype, internal)
+    first = _infer(operators, outputs, arrays[0], batch_sizes[0])
+    other = _infer(others, outputs, arrays[1], batch_sizes[1])
+    found = {name: array._replace(other=other[name].shape) for name, array in first.items()}
 
-    def arrays_of(entries: list) -> list[Array]:
-        return [found[number][output] for number, output, *_ in entries]
-
-    def operation(node: dict, outputs: dict[int, Array]) -> Operation:
-        settings = {name: _parse(value) for name, value in node.get('attrs', {}).items()}
+    def operation(operator: Operator) -> Operation:
+        node, inputs, results = operator
+        settings = {name: _parse(text) for name, text in operator.settings.items()}
         return Operation(node['op'], {name: value for name, value in settings.items() if value not in (None, ())},
-                         arrays_of(node['inputs']), outputs)
+                         [found[name] for name in inputs], {i: found[name] for i, name in sorted(results.items())})
 
-    variables = {node['name']: outputs[0] for node, outputs in zip(nodes, found) if node['op'] == 'null' and outputs}
-    return Graph(variables, [operation(node, outputs) for node, outputs in zip(nodes, found) if node['op'] != 'null'],
-                 arrays_of(graphs[0]['heads']))
+    computed = {name for operator in operators for name in operator.outputs.values()}
+    return Graph({name: array for name, array in found.items() if name not in computed},
+                 [operation(operator) for operator in operators], [found[name] for name in outputs])
 
 
 def _parse(setting: str) -> Any:
@@ -133,21 +129,20 @@ def _parse(setting: str) -> Any:
         return setting  # a word
 
 
-def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[int, int], tuple]:
-    """Return shape, dtype and name of each array in a graph that is used, by number of the node and of its output."""
-    for node in graph['nodes']:
-        if node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
-            node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
-    entries = [entry for node in graph['nodes'] for entry in node['inputs']] + graph['heads']
-    used = sorted({(number, output) for number, output, *_ in entries})
-    symbol = graph_from_json({**graph, 'heads': [[*entry, 0] for entry in used]})
+def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any], batch_size: int) -> dict[str, Array]:
+    """Return each array in a graph that is used, by name, for one batch size."""
+    for operator in operators:
+        if operator.node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 has no batch size
+            operator.settings['shape'] = operator.settings['shape'].replace(' 0,', f' {batch_size},')
+    used = [*dict.fromkeys([name for operator in operators for name in operator.inputs] + outputs)]
+    symbol = build(operators, used, NUMPY)
     missing = [name for name in symbol.list_inputs() if name not in arrays]
     if missing:
         raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
     known = {name: arrays[name] for name in symbol.list_arguments()}
     shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]
     dtypes = symbol.infer_type_partial(**{name: array.dtype for name, array in known.items()})[1]
-    names = [numpy.dtype(dtype).name for dtype in dtypes]
+    dtypes = [numpy.dtype(dtype).name for dtype in dtypes]
     if MXNET_MAJOR < 2 and not any(array.dtype == numpy.float64 for array in known.values()):
-        names = [name.replace('float64', 'float32') for name in names]  # computed for float32 + bool, unlike inferred
-    return dict(zip(used, zip(shapes, names, symbol.list_outputs())))
+        dtypes = [name.replace('float64', 'float32') for name in dtypes]  # computed for float32 + bool, unlike inferred
+    return dict(zip(used, map(Array, used, shapes, shapes, dtypes, symbol.list_outputs())))

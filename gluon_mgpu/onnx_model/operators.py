@@ -12,7 +12,8 @@ from .building import Builder, Converters
 ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
            'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'split': 'slicechannel',
            'splitv2': 'slicechannel', 'reverse': 'flip', 'repeats': 'repeat', 'arangelike': 'arange',
-           'argmin': 'argmax', 'bilinearresize2d': 'upsampling', **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
+           'argmin': 'argmax', 'bilinearresize2d': 'upsampling', 'ampcast': 'cast',
+           **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
            **dict.fromkeys(('flatten', 'expanddims', 'squeeze', 'reshapelike'), 'reshape'),
            **dict.fromkeys(('broadcastlike', 'broadcastaxis'), 'broadcastto'),
            **dict.fromkeys(('zeros', 'ones', 'zeroslike', 'oneslike', 'full'), 'fulllike')}

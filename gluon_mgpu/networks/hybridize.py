@@ -56,10 +56,7 @@ def hybridized(network: Callable) -> Callable:
     @functools.wraps(network)
     def fast(*args):
         graph = _graph_for(args, graphs, lambda: _TracedGraph(*trace_function(network, args)))
-        if not graph.is_static:
-            return network(*args)
-        arrays = leaves(args)
-        return graph.arranged(graph.operator(arrays)(*arrays))
+        return graph.run(leaves(args)) if graph.is_static else network(*args)
 
     _FUNCTIONS.add(fast)
     return fast
@@ -111,7 +108,7 @@ class HybridizedBlock:
             # and the graph may have the old dtypes
             self._graphs.clear()
             return self(*args)
-        return graph.arranged(graph.operator(arrays)(*arrays, *params))
+        return graph.run(arrays, params)
 
     def _wait_for_statistics(self, graph: _TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""

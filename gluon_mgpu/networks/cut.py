@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import gluon
-from .graph_operators import Operator, kind_of, operators_of
+from .graph_operators import Operator, operators_of
 from .pieces import Piece
 from .tracing import trace_block
 
@@ -68,14 +68,14 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
 
 
 def _is_batch_norm(operator: Operator) -> bool:
-    return 'batchnorm' in kind_of(operator.node['op']) and operator.settings.get('use_global_stats') not in TRUE
+    return 'batchnorm' in operator.kind and operator.settings.get('use_global_stats') not in TRUE
 
 
 def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm, Operator]:
     """Return a batch norm, and its operator with new variables instead of its parameters and statistics."""
     node, (X, *names), outputs = operator
     settings = {'axis': '1', 'eps': '1e-3', 'momentum': '0.9', 'fix_gamma': 'True', **operator.settings}
-    if kind_of(node['op']) != 'batchnorm' or not all(name in params for name in names):
+    if operator.kind != 'batchnorm' or not all(name in params for name in names):
         raise ValueError(f"{node['name']} ({node['op']}): only gluon.nn.BatchNorm can be synchronized over devices; "
                          'use nn.BatchNorm inside SyncBatchNorm(net), or train without it')
     gamma, beta, running_mean, running_var = names

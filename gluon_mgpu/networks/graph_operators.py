@@ -23,9 +23,9 @@ class Operator(NamedTuple):
         return self.node.get('attrs', {})
 
     @property
-    def is_deconvolution(self) -> bool:
-        """True for a transposed convolution. With oneDNN, it cannot write its gradients into any memory."""
-        return kind_of(self.node['op']) == 'deconvolution'
+    def kind(self) -> str:
+        """The name of the operator as from `kind_of`."""
+        return kind_of(self.node['op'])
 
     @property
     def is_prelu(self) -> bool:

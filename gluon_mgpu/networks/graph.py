@@ -1,16 +1,14 @@
 """The graph of a network in prediction mode: its operators, with the shapes and dtypes of their arrays."""
 from __future__ import annotations
 
-import ast
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
-from .graph_operators import NUMPY, Operator, build, kind_of, operators_of
+from .graph_operators import NUMPY, Operator, build, operators_of
 from .tracing import graph_of, leaves, refill, trace_deferred, trace_function, variables_for
 
 
@@ -36,33 +34,14 @@ class Array(NamedTuple):
         return [size if size == other else batch for size, other in zip(self.shape, self.other)]
 
 
-class Operation(NamedTuple):
-    """An operator in a graph, with its settings (those that are None or ``()`` are left out) and its arrays.
+class Graph(NamedTuple):
+    """A network: its inputs and parameters by name, its operators in the order in which they run, and its outputs.
 
-    `outputs` has the results that are used, by number.
+    The inputs and outputs of the operators are arrays, unlike those of `operators_of`, which are names.
     """
 
-    operator: str
-    settings: dict[str, Any]
-    inputs: list[Array]
-    outputs: dict[int, Array]
-
-    @property
-    def kind(self) -> str:
-        """The name of the operator as from `kind_of`."""
-        return kind_of(self.operator)
-
-    @property
-    def output(self) -> Array:
-        """The first result."""
-        return next(iter(self.outputs.values()))
-
-
-class Graph(NamedTuple):
-    """A network: its inputs and parameters by name, its operators in the order in which they run, and its outputs."""
-
     variables: dict[str, Array]
-    operations: list[Operation]
+    operators: list[Operator]
     outputs: list[Array]
 
 
@@ -100,7 +79,7 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
     return graph_of(net(*refill(args, iter(symbols)))), names
 
 
-def operations(graphs: Sequence[Any], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
+def describe(graphs: Sequence[Any], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
     """Describe a network. `graphs` is its graph, a symbol, `arrays` those of its variables, for two batch sizes."""
     (operators, outputs), (others, _) = map(operators_of, graphs)
     if [operator.node['op'] for operator in operators] != [operator.node['op'] for operator in others]:
@@ -108,32 +87,19 @@ def operations(graphs: Sequence[Any], arrays: Sequence[dict[str, Any]], batch_si
     first = _infer(operators, outputs, arrays[0], batch_sizes[0])
     other = _infer(others, outputs, arrays[1], batch_sizes[1])
     found = {name: array._replace(other=other[name].shape) for name, array in first.items()}
-
-    def operation(operator: Operator) -> Operation:
-        node, inputs, results = operator
-        settings = {name: _parse(text) for name, text in operator.settings.items()}
-        return Operation(node['op'], {name: value for name, value in settings.items() if value not in (None, ())},
-                         [found[name] for name in inputs], {i: found[name] for i, name in sorted(results.items())})
-
     computed = {name for operator in operators for name in operator.outputs.values()}
-    return Graph({name: array for name, array in found.items() if name not in computed},
-                 [operation(operator) for operator in operators], [found[name] for name in outputs])
-
-
-def _parse(setting: str) -> Any:
-    if setting in ('inf', '-inf', 'nan'):
-        return float(setting)
-    try:
-        return ast.literal_eval(re.sub('(?<=[0-9])L', '', setting))  # (2L, 2L) in files of Python 2
-    except (SyntaxError, ValueError):
-        return setting  # a word
+    variables = {name: array for name, array in found.items() if name not in computed}
+    with_arrays = [Operator(node, [found[name] for name in inputs],
+                            {number: found[name] for number, name in sorted(results.items())})
+                   for node, inputs, results in operators]
+    return Graph(variables, with_arrays, [found[name] for name in outputs])
 
 
 def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any], batch_size: int) -> dict[str, Array]:
     """Return each array in a graph that is used, by name, for one batch size."""
-    for operator in operators:
-        if operator.node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 has no batch size
-            operator.settings['shape'] = operator.settings['shape'].replace(' 0,', f' {batch_size},')
+    for node, *_ in operators:
+        if node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
+            node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
     used = [*dict.fromkeys([name for operator in operators for name in operator.inputs] + outputs)]
     symbol = build(operators, used, NUMPY)
     missing = [name for name in symbol.list_inputs() if name not in arrays]

@@ -10,7 +10,7 @@ import numpy
 
 from ..base.program import reason
 from ..mxnet_setup.compat import autograd, gluon, make_array, mx, np
-from ..networks.graph import Graph, operations, refill, semantics_of, trace
+from ..networks.graph import Graph, describe, refill, semantics_of, trace
 from ..networks.hybridize import unwrapped
 from ..networks.tracing import leaves
 from ..training.parameters import by_name, check_initialized
@@ -59,7 +59,7 @@ class Network:
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches))
-                return results, operations(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
+                return results, describe(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
         except ERRORS as error:
             if self.is_graph:
                 name = 'the network'

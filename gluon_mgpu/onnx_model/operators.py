@@ -1,11 +1,12 @@
 """MXNet's operators in terms of ONNX operators of set 18. Needs onnx.
 
-A converter gets the model under construction, the operation, its input arrays, and its settings by MXNet's names. It
+A converter gets the model under construction, the operator, its input arrays, and its settings by MXNet's names. It
 returns the name of the result, or a list of names. Converters are in the modules of their topic.
 """
 from __future__ import annotations
 
-from ..networks.graph import Array, Operation
+from ..networks.graph import Array
+from ..networks.graph_operators import Operator
 from . import arithmetic, arrays, detection, functions, layers
 from .building import Builder, Converters
 
@@ -22,8 +23,8 @@ CONVERTERS: Converters = {
     **arithmetic.CONVERTERS, **functions.CONVERTERS, **layers.CONVERTERS, **arrays.CONVERTERS, **detection.CONVERTERS}
 
 
-def convert(g: Builder, op: Operation, inputs: list[Array]) -> list[str]:
-    """Append an operation; return the names of its results. Raises NotImplementedError with the reason in words."""
+def convert(g: Builder, op: Operator, inputs: list[Array]) -> list[str]:
+    """Append an operator; return the names of its results. Raises NotImplementedError with the reason in words."""
     converter = CONVERTERS.get(ALIASES.get(op.kind, op.kind))
     if not converter:
         raise NotImplementedError('which docs/export.md does not list')

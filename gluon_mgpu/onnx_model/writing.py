@@ -77,7 +77,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
                          'for inputs other than the first')
     batches = [network.inputs, [_random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
     results, graph = network.evaluate(batches, axes[0])
-    if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operations):
+    if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operators):
         raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
     unused = [name for name in network.variables if name not in graph.variables]
     if unused:

@@ -84,8 +84,7 @@ class Network:
             self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
                            for name, param in by_name(self._net).items()}
         else:
-            given = [(name, array) for name, array in zip(variables, args) if name not in self.variables]
-            self.params = {variable: (name, array) for (variable, array), name
-                           in zip(given, self._param_names or [variable for variable, _ in given])}
+            given = {variable: array for variable, array in zip(variables, args) if variable not in self.variables}
+            self.params = dict(zip(given, zip(self._param_names or given, given.values())))
         arrays = {**dict(zip(variables, args)), **{variable: array for variable, (_, array) in self.params.items()}}
         return [array.asnumpy() for array in leaves(results)], symbol, arrays

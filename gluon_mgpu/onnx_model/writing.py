@@ -1,7 +1,6 @@
 """Writing a network as an ONNX model, after comparing its results in onnxruntime with the network's."""
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Sequence

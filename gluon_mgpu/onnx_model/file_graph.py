@@ -14,17 +14,11 @@ SAME_NUMBERS = {'cast', 'copy', 'reshape', 'transpose', 'swapaxis', 'flatten', '
 
 def without_label(node: dict) -> dict:
     """Return an operator, if it is the loss at the end of an older network, as one that needs no label."""
+    if node['op'] in ('SoftmaxOutput', 'Softmax'):  # Softmax: its name in MXNet 0.x
+        return {**node, 'inputs': node['inputs'][:1] * 2}  # any label of this shape has the same predictions
     operator = {'LinearRegressionOutput': '_copy', 'MAERegressionOutput': '_copy', 'SVMOutput': '_copy',
-                'LogisticRegressionOutput': 'sigmoid', 'SoftmaxOutput': 'softmax',
-                'Softmax': 'softmax'}.get(node['op'])  # Softmax: SoftmaxOutput in MXNet 0.x
-    if not operator:
-        return node
-    settings = {**node.get('param', {}), **node.get('attr', {}), **node.get('attrs', {})}  # in files of any version
-    true = {name for name, value in settings.items() if value in ('True', 'true', '1')}
-    if operator == 'softmax' and not true & {'multi_output', 'preserve_shape'}:
-        return {**node, 'inputs': node['inputs'][:1] * 2}  # over all but the first axis, which only SoftmaxOutput can
-    attrs = {'axis': '1' if 'multi_output' in true else '-1'} if operator == 'softmax' else {}
-    return {'op': operator, 'name': node['name'], 'attrs': attrs, 'inputs': node['inputs'][:1]}
+                'LogisticRegressionOutput': 'sigmoid'}.get(node['op'])
+    return {'op': operator, 'name': node['name'], 'inputs': node['inputs'][:1]} if operator else node
 
 
 def in_float32(node: dict) -> dict:

@@ -32,7 +32,8 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
             if array.name in params:
                 place = f"near {params[array.name][0].rpartition('.')[0] or params[array.name][0]}"
         try:
-            results = convert(model, operator, [array._replace(name=names[array.name]) for array in operator.inputs])
+            renamed = [array._replace(name=names[array.name]) for array in operator.inputs]
+            results = convert(model, operator._replace(inputs=renamed))
         except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
             why = f'{error} is not supported' if isinstance(error, KeyError) else reason(error)
             before = [array.internal for array in operator.inputs if array.name not in graph.variables]

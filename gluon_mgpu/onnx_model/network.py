@@ -10,9 +10,9 @@ import numpy
 
 from ..base.program import reason
 from ..mxnet_setup.compat import autograd, gluon, make_array, mx, np
-from ..networks.graph import Graph, describe, refill, semantics_of, trace
+from ..networks.graph import Graph, describe, semantics_of, trace
 from ..networks.hybridize import unwrapped
-from ..networks.tracing import leaves
+from ..networks.tracing import leaves, refill
 from ..training.parameters import by_name, check_initialized
 
 # Of a network that gets symbols or arrays of other shapes

@@ -5,7 +5,6 @@ returns the name of the result, or a list of names. Converters are in the module
 """
 from __future__ import annotations
 
-from ..networks.graph import Array
 from ..networks.graph_operators import Operator
 from . import arithmetic, arrays, detection, functions, layers
 from .building import Builder, Converters
@@ -23,10 +22,10 @@ CONVERTERS: Converters = {
     **arithmetic.CONVERTERS, **functions.CONVERTERS, **layers.CONVERTERS, **arrays.CONVERTERS, **detection.CONVERTERS}
 
 
-def convert(g: Builder, op: Operator, inputs: list[Array]) -> list[str]:
+def convert(g: Builder, op: Operator) -> list[str]:
     """Append an operator; return the names of its results. Raises NotImplementedError with the reason in words."""
     converter = CONVERTERS.get(ALIASES.get(op.kind, op.kind))
     if not converter:
         raise NotImplementedError('which docs/export.md does not list')
-    results = converter(g, op, *inputs, **op.settings)
+    results = converter(g, op, *op.inputs, **op.settings)
     return [g.name(Y) for Y in (results if isinstance(results, list) else [results])]

@@ -118,9 +118,9 @@ def _run(args: argparse.Namespace) -> None:
     if not names:
         raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
     if images:
-        for path, shares in zip(args.images, probabilities(net, numpy.stack(images), devices)):
-            likeliest = numpy.argsort(-shares, kind='stable')[:NUM_CLASSES_SHOWN]
-            print(f'{Path(path).name}: ' + ', '.join(f'{names[i]} {shares[i]:.0%}' for i in likeliest))
+        for file, row in zip(args.images, probabilities(net, numpy.stack(images), devices)):
+            likeliest = numpy.argsort(-row, kind='stable')[:NUM_CLASSES_SHOWN]
+            print(f'{Path(file).name}: ' + ', '.join(f'{names[i]} {row[i]:.0%}' for i in likeliest))
         return
     _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)

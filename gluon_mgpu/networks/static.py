@@ -60,7 +60,7 @@ class _Operator:
             return self._operator(*arrays)
 
 
-class _TracedGraph:
+class TracedGraph:
     """The graph of a network in one mode, and its `MAX_OPERATORS` operators that were used last.
 
     `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its

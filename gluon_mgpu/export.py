@@ -84,9 +84,9 @@ def main(argv: list | None = None) -> int:
 
 
 def _shape(value: str) -> tuple[tuple[int, ...], str]:
-    *sizes, last = value.split(',')
-    dtype = last if last in DTYPES else 'float32'
-    shape = tuple(int(size) if size.isdecimal() else 0 for size in (sizes if last in DTYPES else [*sizes, last]))
+    sizes = value.split(',')
+    dtype = sizes.pop() if sizes[-1] in DTYPES else 'float32'
+    shape = tuple(int(size) if size.isdecimal() else 0 for size in sizes)
     if min(shape, default=0) < 1:
         raise argparse.ArgumentTypeError(f'{value}: must be sizes such as 1,3,224,224 or 1,20,int32')
     return shape, dtype

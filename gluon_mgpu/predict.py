@@ -25,7 +25,7 @@ from .data.image_file import read_image
 from .devices import parse_devices
 from .load_run import trained_network
 from .mxnet_setup.compat import npx
-from .parallel.split import check_shares, split_and_load
+from .parallel.split import split_and_load
 
 ROWS, COLUMNS = 6, 6  # test images in the picture
 NUM_CLASSES_SHOWN = 3
@@ -44,7 +44,6 @@ def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_siz
     `net` is as from `load_run.trained_network`. The images are float32 in [0, 1]. `shares` is as in `Devices`.
     """
     shards = []
-    shares = shares and check_shares(shares, devices)
     for start in range(0, len(images), batch_size):
         X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)
         shards += [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices, shares)]
@@ -119,9 +118,9 @@ def _run(args: argparse.Namespace) -> None:
     if not names:
         raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
     if images:
-        for path, shares in zip(args.images, probabilities(net, numpy.stack(images), devices)):
-            likeliest = numpy.argsort(-shares, kind='stable')[:NUM_CLASSES_SHOWN]
-            print(f'{Path(path).name}: ' + ', '.join(f'{names[i]} {shares[i]:.0%}' for i in likeliest))
+        for file, row in zip(args.images, probabilities(net, numpy.stack(images), devices)):
+            likeliest = numpy.argsort(-row, kind='stable')[:NUM_CLASSES_SHOWN]
+            print(f'{Path(file).name}: ' + ', '.join(f'{names[i]} {row[i]:.0%}' for i in likeliest))
         return
     _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)

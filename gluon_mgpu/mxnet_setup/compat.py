@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import math
 import weakref
 from collections.abc import Callable
@@ -48,7 +49,10 @@ else:
         return forward
 
 
-graph_from_json = mx.sym.load_json if MXNET_MAJOR < 2 else mx.sym.fromjson
+def graph_from_json(content: dict) -> Any:
+    """Return a graph, a symbol, from its content in MXNet's JSON format."""
+    load = mx.sym.load_json if MXNET_MAJOR < 2 else mx.sym.fromjson
+    return load(json.dumps(content, ensure_ascii=False))  # because MXNet cannot read escapes such as \u00fc
 
 
 def children(block: gluon.Block) -> dict:

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..mxnet_setup.compat import gluon
-from .graph_operators import Operator, kind_of, operators_of
+from .graph_operators import Operator, operators_of
 from .pieces import Piece
 from .tracing import trace_block
-
-TRUE = ('True', '1')  # in a graph of MXNet 1.9, of MXNet 2
 
 
 class BatchNorm(NamedTuple):
@@ -68,20 +66,20 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
 
 
 def _is_batch_norm(operator: Operator) -> bool:
-    return 'batchnorm' in kind_of(operator.node['op']) and operator.settings.get('use_global_stats') not in TRUE
+    return 'batchnorm' in operator.kind and not operator.settings.get('use_global_stats')
 
 
 def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm, Operator]:
     """Return a batch norm, and its operator with new variables instead of its parameters and statistics."""
     node, (X, *names), outputs = operator
-    settings = {'axis': '1', 'eps': '1e-3', 'momentum': '0.9', 'fix_gamma': 'True', **operator.settings}
-    if kind_of(node['op']) != 'batchnorm' or not all(name in params for name in names):
+    settings = {'axis': 1, 'eps': 1e-3, 'momentum': 0.9, 'fix_gamma': True, **operator.settings}
+    if operator.kind != 'batchnorm' or not all(name in params for name in names):
         raise ValueError(f"{node['name']} ({node['op']}): only gluon.nn.BatchNorm can be synchronized over devices; "
                          'use nn.BatchNorm inside SyncBatchNorm(net), or train without it')
     gamma, beta, running_mean, running_var = names
     arguments = [f'{kind}_{number}' for kind in ('scale', 'shift', 'mean', 'variance')]
     momentum = float(numpy.float32(settings['momentum']))  # as precise as in MXNet's batch norm
-    node = {**node, 'attrs': {**operator.settings, 'use_global_stats': 'True', 'fix_gamma': 'False'}}
-    return (BatchNorm(X, arguments, gamma, beta, params[running_mean], params[running_var], int(settings['axis']),
-                      float(settings['eps']), momentum, settings['fix_gamma'] in TRUE),
+    node = {**node, 'attrs': {**node.get('attrs', {}), 'use_global_stats': 'True', 'fix_gamma': 'False'}}
+    return (BatchNorm(X, arguments, gamma, beta, params[running_mean], params[running_var], settings['axis'],
+                      settings['eps'], momentum, bool(settings['fix_gamma'])),
             Operator(node, [X, *arguments], outputs))

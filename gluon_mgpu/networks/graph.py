@@ -1,17 +1,14 @@
 """The graph of a network in prediction mode: its operators, with the shapes and dtypes of their arrays."""
 from __future__ import annotations
 
-import ast
 import contextlib
-import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 
-from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
-from .graph_operators import kind_of
+from ..mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
+from .graph_operators import NUMPY, Operator, build, operators_of
 from .tracing import graph_of, leaves, refill, trace_deferred, trace_function, variables_for
 
 
@@ -37,33 +34,14 @@ class Array(NamedTuple):
         return [size if size == other else batch for size, other in zip(self.shape, self.other)]
 
 
-class Operation(NamedTuple):
-    """An operator in a graph, with its settings (those that are None or ``()`` are left out) and its arrays.
+class Graph(NamedTuple):
+    """A network: its inputs and parameters by name, its operators in the order in which they run, and its outputs.
 
-    `outputs` has the results that are used, by number.
+    The inputs and outputs of the operators are arrays, unlike those of `operators_of`, which are names.
     """
 
-    operator: str
-    settings: dict[str, Any]
-    inputs: list[Array]
-    outputs: dict[int, Array]
-
-    @property
-    def kind(self) -> str:
-        """The name of the operator as from `kind_of`."""
-        return kind_of(self.operator)
-
-    @property
-    def output(self) -> Array:
-        """The first result."""
-        return next(iter(self.outputs.values()))
-
-
-class Graph(NamedTuple):
-    """A network: its inputs and parameters by name, its operators in the order in which they run, and its outputs."""
-
     variables: dict[str, Array]
-    operations: list[Operation]
+    operators: list[Operator]
     outputs: list[Array]
 
 
@@ -101,54 +79,36 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
     return graph_of(net(*refill(args, iter(symbols)))), names
 
 
-def operations(graphs: Sequence[dict], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
-    """Describe a network. `graphs` is its graph as JSON, `arrays` the arrays of its variables, for two batch sizes."""
-    nodes = graphs[0]['nodes']
-    if any([node['op'] for node in graph['nodes']] != [node['op'] for node in nodes] for graph in graphs):
+def describe(graphs: Sequence[Any], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
+    """Describe a network. `graphs` is its graph, a symbol, `arrays` those of its variables, for two batch sizes."""
+    (operators, outputs), (others, _) = map(operators_of, graphs)
+    if [operator.node['op'] for operator in operators] != [operator.node['op'] for operator in others]:
         raise ValueError('its operators depend on the batch size')
-    first, other = map(_infer, graphs, arrays, batch_sizes)
-    found: list[dict[int, Array]] = [{} for _ in nodes]
-    for (number, output), (shape, dtype, internal) in first.items():
-        name = nodes[number]['name'] if nodes[number]['op'] == 'null' else f'result {number}.{output}'
-        found[number][output] = Array(name, shape, other[number, output][0], dtype, internal)
-
-    def arrays_of(entries: list) -> list[Array]:
-        return [found[number][output] for number, output, *_ in entries]
-
-    def operation(node: dict, outputs: dict[int, Array]) -> Operation:
-        settings = {name: _parse(value) for name, value in node.get('attrs', {}).items()}
-        return Operation(node['op'], {name: value for name, value in settings.items() if value not in (None, ())},
-                         arrays_of(node['inputs']), outputs)
-
-    variables = {node['name']: outputs[0] for node, outputs in zip(nodes, found) if node['op'] == 'null' and outputs}
-    return Graph(variables, [operation(node, outputs) for node, outputs in zip(nodes, found) if node['op'] != 'null'],
-                 arrays_of(graphs[0]['heads']))
+    first = _infer(operators, outputs, arrays[0], batch_sizes[0])
+    other = _infer(others, outputs, arrays[1], batch_sizes[1])
+    found = {name: array._replace(other=other[name].shape) for name, array in first.items()}
+    computed = {name for operator in operators for name in operator.outputs.values()}
+    variables = {name: array for name, array in found.items() if name not in computed}
+    with_arrays = [Operator(node, [found[name] for name in inputs],
+                            {number: found[name] for number, name in sorted(results.items())})
+                   for node, inputs, results in operators]
+    return Graph(variables, with_arrays, [found[name] for name in outputs])
 
 
-def _parse(setting: str) -> Any:
-    if setting in ('inf', '-inf', 'nan'):
-        return float(setting)
-    try:
-        return ast.literal_eval(re.sub('(?<=[0-9])L', '', setting))  # (2L, 2L) in files of Python 2
-    except (SyntaxError, ValueError):
-        return setting  # a word
-
-
-def _infer(graph: dict, arrays: dict[str, Any], batch_size: int) -> dict[tuple[int, int], tuple]:
-    """Return shape, dtype and name of each array in a graph that is used, by number of the node and of its output."""
-    for node in graph['nodes']:
+def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any], batch_size: int) -> dict[str, Array]:
+    """Return each array in a graph that is used, by name, for one batch size."""
+    for node, *_ in operators:
         if node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
             node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
-    entries = [entry for node in graph['nodes'] for entry in node['inputs']] + graph['heads']
-    used = sorted({(number, output) for number, output, *_ in entries})
-    symbol = graph_from_json(json.dumps({**graph, 'heads': [[*entry, 0] for entry in used]}, ensure_ascii=False))
+    used = [*dict.fromkeys([name for operator in operators for name in operator.inputs] + outputs)]
+    symbol = build(operators, used, NUMPY)
     missing = [name for name in symbol.list_inputs() if name not in arrays]
     if missing:
         raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
     known = {name: arrays[name] for name in symbol.list_arguments()}
     shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]
     dtypes = symbol.infer_type_partial(**{name: array.dtype for name, array in known.items()})[1]
-    names = [numpy.dtype(dtype).name for dtype in dtypes]
+    dtypes = [numpy.dtype(dtype).name for dtype in dtypes]
     if MXNET_MAJOR < 2 and not any(array.dtype == numpy.float64 for array in known.values()):
-        names = [name.replace('float64', 'float32') for name in names]  # computed for float32 + bool, unlike inferred
-    return dict(zip(used, zip(shapes, names, symbol.list_outputs())))
+        dtypes = [name.replace('float64', 'float32') for name in dtypes]  # computed for float32 + bool, unlike inferred
+    return dict(zip(used, map(Array, used, shapes, shapes, dtypes, symbol.list_outputs())))

@@ -1,6 +1,7 @@
 """Operators of a graph of symbols, as a list that can be changed."""
 from __future__ import annotations
 
+import ast
 import json
 import re
 from typing import Any, NamedTuple
@@ -11,21 +12,30 @@ NUMPY = type(mx.sym.var('x').as_np_ndarray())  # the kind of a graph that return
 
 
 class Operator(NamedTuple):
-    """An operator: its node in MXNet's JSON format, the names of its inputs, and of those outputs that are used."""
+    """An operator: its node in MXNet's JSON format, its inputs, and those outputs that are used, by number.
+
+    Inputs and outputs are the names of arrays, or in a `graph.Graph` the arrays.
+    """
 
     node: dict[str, Any]
-    inputs: list[str]
-    outputs: dict[int, str]  # by number
+    inputs: list[Any]
+    outputs: dict[int, Any]
 
     @property
-    def settings(self) -> dict[str, str]:
-        """Settings that are not the default."""
-        return self.node.get('attrs', {})
+    def kind(self) -> str:
+        """The name of the operator as from `kind_of`."""
+        return kind_of(self.node['op'])
 
     @property
-    def is_deconvolution(self) -> bool:
-        """True for a transposed convolution. With oneDNN, it cannot write its gradients into any memory."""
-        return kind_of(self.node['op']) == 'deconvolution'
+    def settings(self) -> dict[str, Any]:
+        """Settings that are not the default, None or ``()``."""
+        values = {name: _parse(text) for name, text in self.node.get('attrs', {}).items()}
+        return {name: value for name, value in values.items() if value not in (None, ())}
+
+    @property
+    def output(self) -> Any:
+        """The first output that is used."""
+        return next(iter(self.outputs.values()))
 
     @property
     def is_prelu(self) -> bool:
@@ -36,6 +46,15 @@ class Operator(NamedTuple):
 def kind_of(operator: str) -> str:
     """Return an operator's name in lower case, without prefix and underscores: batchnorm for ``_npx_batch_norm``."""
     return re.sub('^_(npi_|npx_|np_|contrib_)?', '', operator).replace('_', '').lower()
+
+
+def _parse(setting: str) -> Any:
+    if setting in ('inf', '-inf', 'nan'):
+        return float(setting)
+    try:
+        return ast.literal_eval(re.sub('(?<=[0-9])L', '', setting))  # (2L, 2L) in files of Python 2
+    except (SyntaxError, ValueError):
+        return setting  # a word
 
 
 def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
@@ -75,5 +94,5 @@ def build(operators: list[Operator], outputs: list[str], kind: type) -> Any:
     heads = [place(array) for array in outputs]
     variables = [i for i, node in enumerate(nodes) if node['op'] == 'null']
     attrs = json.loads(mx.sym.var('x').tojson())['attrs']  # the version of MXNet
-    graph = graph_from_json(json.dumps({'nodes': nodes, 'arg_nodes': variables, 'heads': heads, 'attrs': attrs}))
+    graph = graph_from_json({'nodes': nodes, 'arg_nodes': variables, 'heads': heads, 'attrs': attrs})
     return mx.sym.Group(list(graph), kind)

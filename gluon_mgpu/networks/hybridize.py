@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon, npx
-from .static import _TracedGraph
+from .static import TracedGraph
 from .tracing import leaves, structure, trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
@@ -51,15 +51,12 @@ def hybridized(network: Callable) -> Callable:
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    graphs: dict[tuple, _TracedGraph] = {}
+    graphs: dict[tuple, TracedGraph] = {}
 
     @functools.wraps(network)
     def fast(*args):
-        graph = _graph_for(args, graphs, lambda: _TracedGraph(*trace_function(network, args)))
-        if not graph.is_static:
-            return network(*args)
-        arrays = leaves(args)
-        return graph.arranged(graph.operator(arrays)(*arrays))
+        graph = _graph_for(args, graphs, lambda: TracedGraph(*trace_function(network, args)))
+        return graph.run(leaves(args)) if graph.is_static else network(*args)
 
     _FUNCTIONS.add(fast)
     return fast
@@ -84,7 +81,7 @@ class HybridizedBlock:
     def __init__(self, block: gluon.HybridBlock, used_once: bool = False):
         self.block, self._used_once = block, used_once
         self._statistics_may_change = False
-        self._graphs: dict[tuple, _TracedGraph] = {}
+        self._graphs: dict[tuple, TracedGraph] = {}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f'a hybridized network has no {name}: use the network itself, which has the same '
@@ -100,7 +97,7 @@ class HybridizedBlock:
         return all(graph.is_static for (recording, *_), graph in self._graphs.items() if recording)
 
     def __call__(self, *args):
-        graph = _graph_for(args, self._graphs, lambda: _TracedGraph(*trace_block(self.block, args), self._used_once))
+        graph = _graph_for(args, self._graphs, lambda: TracedGraph(*trace_block(self.block, args), self._used_once))
         self._wait_for_statistics(graph)
         if not graph.is_static:
             return self.block(*args)
@@ -111,9 +108,9 @@ class HybridizedBlock:
             # and the graph may have the old dtypes
             self._graphs.clear()
             return self(*args)
-        return graph.arranged(graph.operator(arrays)(*arrays, *params))
+        return graph.run(arrays, params)
 
-    def _wait_for_statistics(self, graph: _TracedGraph) -> None:
+    def _wait_for_statistics(self, graph: TracedGraph) -> None:
         """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""
         if autograd.is_recording():
             self._statistics_may_change = graph.has_statistics
@@ -122,7 +119,7 @@ class HybridizedBlock:
             self._statistics_may_change = False
 
 
-def _graph_for(args: tuple, graphs: dict[tuple, _TracedGraph], trace: Callable[[], _TracedGraph]) -> _TracedGraph:
+def _graph_for(args: tuple, graphs: dict[tuple, TracedGraph], trace: Callable[[], TracedGraph]) -> TracedGraph:
     """Return the graph for arguments in such lists and the present mode of autograd; trace it if it is missing."""
     key = autograd.is_recording(), autograd.is_training(), structure(args)
     graph = graphs.get(key)

@@ -23,7 +23,7 @@ class Piece:
         graph = build(operators, outputs, NUMPY)
         self._inputs = graph.list_inputs()
         self._operator = cached_op(graph, self._inputs, None)
-        self._allocate = any(operator.is_deconvolution for operator in operators)
+        self._allocate = any(operator.kind == 'deconvolution' for operator in operators)
         sources: dict[str, set[str]] = {}  # the inputs from which each array is computed
         for _, inputs, results in operators:
             of_operator = set().union(*(sources.get(name, {name}) for name in inputs))

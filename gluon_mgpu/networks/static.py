@@ -60,7 +60,7 @@ class _Operator:
             return self._operator(*arrays)
 
 
-class _TracedGraph:
+class TracedGraph:
     """The graph of a network in one mode, and its `MAX_OPERATORS` operators that were used last.
 
     `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its
@@ -83,12 +83,10 @@ class _TracedGraph:
             # The function does not refer to self, which would keep the memory of operators that are no longer used
             self._operator = lru_cache(MAX_OPERATORS)(lambda *_: _Operator(lambda: cached_op(isolated, arrays, static)))
 
-    def operator(self, arrays: Sequence) -> Callable:
-        """Return the operator for arguments of the shapes and dtypes of these arrays."""
-        return self._operator(*((array.shape, array.dtype) for array in arrays))
-
-    def arranged(self, results: Any) -> Any:
-        """Return the results of the operator in such lists as the network does."""
+    def run(self, arrays: list, params: Sequence = ()) -> Any:
+        """Run the operator for the shapes and dtypes of `arrays`; return the results in such lists as the network."""
+        operator = self._operator(*((array.shape, array.dtype) for array in arrays))
+        results = operator(*arrays, *params)
         return results if self._lists is None else refill(self._lists, iter(leaves(results)))
 
     def arrays_on(self, device: Context) -> list | None:

@@ -17,6 +17,7 @@ ARITHMETIC = {'add': 'Add', 'plus': 'Add', 'sub': 'Sub', 'subtract': 'Sub', 'min
 COMPARISONS = {'equal': 'Equal', 'notequal': 'NotEqual', 'greater': 'Greater', 'greaterequal': 'GreaterOrEqual',
                'lesser': 'Less', 'less': 'Less', 'lesserequal': 'LessOrEqual', 'lessequal': 'LessOrEqual',
                'logicaland': 'And', 'logicalor': 'Or', 'logicalxor': 'Xor'}
+NAMES = '{}', 'broadcast{}', 'elemwise{}', '{}scalar'  # of one kind of arithmetic or comparison
 
 
 def _operands(g, dtype, A, B, scalar):
@@ -93,9 +94,7 @@ CONVERTERS: Converters = {
     'whererscalar': lambda g, op, condition, A, scalar, **_: _where(g, op, condition, A, scalar),
     'wherescalar2': lambda g, op, condition, x, y, **_: _where(g, op, condition, x, y),
     'logicalnot': lambda g, op, X, **_: g.cast(g.Not(g.cast(X, 'bool')), op.output.dtype),
+    **{name.format(kind): _arithmetic(operator) for kind, operator in ARITHMETIC.items() for name in NAMES},
+    **{f'r{kind}scalar': _arithmetic(operator, swapped=True) for kind, operator in ARITHMETIC.items()},
+    **{name.format(kind): _comparison(operator) for kind, operator in COMPARISONS.items() for name in NAMES},
 }
-for _table, _convert in ((ARITHMETIC, _arithmetic), (COMPARISONS, _comparison)):
-    for _kind, _operator in _table.items():
-        CONVERTERS.update(dict.fromkeys((_kind, f'broadcast{_kind}', f'elemwise{_kind}', f'{_kind}scalar'),
-                                        _convert(_operator)))
-CONVERTERS.update({f'r{_kind}scalar': _arithmetic(_operator, swapped=True) for _kind, _operator in ARITHMETIC.items()})

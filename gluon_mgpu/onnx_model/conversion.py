@@ -27,18 +27,19 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
     first = graph.variables[next(iter(inputs))]
     model = Builder(first._replace(name=names[first.name]), batch_axis, {*names.values(), *outputs})
     place = 'at the input'
-    for operation in graph.operations:
-        for array in operation.inputs:
+    for operator in graph.operators:
+        for array in operator.inputs:
             if array.name in params:
                 place = f"near {params[array.name][0].rpartition('.')[0] or params[array.name][0]}"
         try:
-            results = convert(model, operation, [array._replace(name=names[array.name]) for array in operation.inputs])
+            renamed = [array._replace(name=names[array.name]) for array in operator.inputs]
+            results = convert(model, operator._replace(inputs=renamed))
         except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
             why = f'{error} is not supported' if isinstance(error, KeyError) else reason(error)
-            before = [array.internal for array in operation.inputs if array.name not in graph.variables]
-            raise ValueError(f'no model is written because {operation.operator} {place} cannot be converted, '
+            before = [array.internal for array in operator.inputs if array.name not in graph.variables]
+            raise ValueError(f'no model is written because {operator.node["op"]} {place} cannot be converted, '
                              f'{why}: {_where_to_cut([*dict.fromkeys(before)])}') from error
-        names.update({array.name: results[output] for output, array in operation.outputs.items()})
+        names.update({array.name: results[output] for output, array in operator.outputs.items()})
     for array, name in zip(graph.outputs, outputs):
         model.nodes.append(helper.make_node('Identity', [names[array.name]], [name], name))
 

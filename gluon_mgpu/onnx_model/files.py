@@ -14,6 +14,7 @@ import numpy
 from ..base.program import reason
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
 from ..networks.graph import semantics_of
+from ..networks.graph_operators import operators_of
 from .file_graph import SEED, example, in_float32, output_names, without_label
 
 PARAMETER = re.compile('(weight|bias|gamma|beta|alpha|mean|var|parameters)$')  # the ends of MXNet's names
@@ -34,32 +35,32 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
     `shapes` has the shape and the dtype of an example of each input. If `float32`, float16 and float64 become float32,
     in the parameters and in the graph.
     """
-    graph = _read_graph(symbol_file, float32)
-    symbol = graph_from_json(json.dumps(graph, ensure_ascii=False))
-    is_numpy = MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
+    symbol, is_numpy = _read_symbol(symbol_file, float32)
     make = np.array if is_numpy else mx.nd.array
     params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
     with semantics_of(make([0])), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
         params = _named_as(symbol, params, [shape for shape, _ in shapes])
-        names = _input_names(graph, symbol, params, params_file, len(shapes))
+        names = _input_names(symbol, params, params_file, len(shapes))
         net = _block(symbol, names, params, params_file, float32, is_numpy)
+    operators, results = operators_of(symbol)
     rng = numpy.random.default_rng(SEED)
-    examples = [example(graph, params, name, shape, dtype, rng) for name, (shape, dtype) in zip(names, shapes)]
+    examples = [example(operators, params, name, shape, dtype, rng) for name, (shape, dtype) in zip(names, shapes)]
+    words = '; '.join(words for _, words in examples)
     return FileNetwork(net, {name: make(X, dtype=X.dtype) for name, (X, _) in zip(names, examples)},
-                       output_names(graph), f'example: {"; ".join(words for _, words in examples)}; seed {SEED}')
+                       output_names(operators, results), f'example: {words}; seed {SEED}')
 
 
-def _read_graph(path: str, float32: bool) -> dict:
-    """Read NAME-symbol.json, without losses at its end."""
+def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
+    """Read NAME-symbol.json, without losses at its end; return the graph, and True if it is for arrays of ``mx.np``."""
     try:
         with open(path, 'rb') as file:
             graph = json.loads(file.read())
         graph['nodes'] = [without_label(node) for node in graph['nodes']]
         if float32:
             graph['nodes'] = [in_float32(node) for node in graph['nodes']]
-        graph_from_json(json.dumps(graph, ensure_ascii=False)).list_inputs()
-        return graph
+        symbol = graph_from_json(graph)
+        return symbol, MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     except mx.MXNetError as error:
         raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: use the version '
                          'that wrote it') from error
@@ -123,13 +124,13 @@ def _by_layer(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[
     return {ours[layer][kind]: params[name] for layer, each in theirs.items() for kind, name in each.items()}
 
 
-def _input_names(graph: dict, symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
+def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
     """Return the names of the inputs; raise ValueError unless there are `number` of them."""
     names = [name for name in symbol.list_inputs() if name not in params]
     if names and len(names) == number:
         return names
-    of_gluon = {node['name'] for node in graph['nodes'] if '__lr_mult__' in node.get('attrs', {})}
-    missing = [name for name in names if name in of_gluon or PARAMETER.search(name)]
+    attributes = symbol.attr_dict()
+    missing = [name for name in names if '__lr_mult__' in attributes.get(name, {}) or PARAMETER.search(name)]
     if missing:
         others = f' and {len(missing) - 1} other parameters are' if len(missing) > 1 else ' is'
         raise ValueError(f'{missing[0]}{others} not in {params_file}, which has {next(iter(params), "nothing")}: give '

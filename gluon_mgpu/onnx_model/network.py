@@ -1,7 +1,6 @@
 """A network in prediction mode: its results, its graph and its parameters, whether it is a block or a function."""
 from __future__ import annotations
 
-import json
 import types
 from collections.abc import Sequence
 from itertools import compress
@@ -11,9 +10,9 @@ import numpy
 
 from ..base.program import reason
 from ..mxnet_setup.compat import autograd, gluon, make_array, mx, np
-from ..networks.graph import Graph, operations, refill, semantics_of, trace
+from ..networks.graph import Graph, describe, semantics_of, trace
 from ..networks.hybridize import unwrapped
-from ..networks.tracing import leaves
+from ..networks.tracing import leaves, refill
 from ..training.parameters import by_name, check_initialized
 
 # Of a network that gets symbols or arrays of other shapes
@@ -51,7 +50,7 @@ class Network:
         if param_names and len(param_names) != number:
             raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
 
-    def evaluate(self, batches: list[list], batch_axis: int) -> tuple[list[list[numpy.ndarray]], Graph]:
+    def evaluate(self, batches: list[list], batch_axis: int) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
         """Return the results for two lists of inputs with different batch sizes, and the graph; blocks.
 
         Sets `variables`, the names of the inputs in the graph, and `params`, the name in the network and the array of
@@ -60,7 +59,7 @@ class Network:
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches))
-                return results, operations(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
+                return results, describe(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
         except ERRORS as error:
             if self.is_graph:
                 name = 'the network'
@@ -72,8 +71,8 @@ class Network:
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
             raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(why)}: {advice}') from error
 
-    def _run(self, inputs: list) -> tuple[list[numpy.ndarray], dict, dict]:
-        """Return the results for some inputs, the graph as JSON, and the arrays of its variables by name."""
+    def _run(self, inputs: list) -> tuple[list[numpy.ndarray], Any, dict]:
+        """Return the results for some inputs, the graph (a symbol), and the arrays of its variables by name."""
         new = iter(inputs)
         args = [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
         nested = refill(self._examples, iter(args))
@@ -85,8 +84,7 @@ class Network:
             self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
                            for name, param in by_name(self._net).items()}
         else:
-            given = [(name, array) for name, array in zip(variables, args) if name not in self.variables]
-            self.params = {variable: (name, array) for (variable, array), name
-                           in zip(given, self._param_names or [variable for variable, _ in given])}
+            given = {variable: array for variable, array in zip(variables, args) if variable not in self.variables}
+            self.params = dict(zip(given, zip(self._param_names or given, given.values())))
         arrays = {**dict(zip(variables, args)), **{variable: array for variable, (_, array) in self.params.items()}}
-        return [array.asnumpy() for array in leaves(results)], json.loads(symbol.tojson()), arrays
+        return [array.asnumpy() for array in leaves(results)], symbol, arrays

@@ -1,7 +1,6 @@
 """Writing a network as an ONNX model, after comparing its results in onnxruntime with the network's."""
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
@@ -77,7 +76,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
                          'for inputs other than the first')
     batches = [network.inputs, [_random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
     results, graph = network.evaluate(batches, axes[0])
-    if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operations):
+    if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operators):
         raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
     unused = [name for name in network.variables if name not in graph.variables]
     if unused:
@@ -91,9 +90,9 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
                          'different from each other and from those of the parameters')
     content = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, axes[0]).SerializeToString()
     feeds = [{name: array.asnumpy() for name, array in zip(inputs, batch)} for batch in batches]
-    result = _compare(content, feeds, [dict(zip(outputs, found)) for found in results],
-                      'please report this' if network.is_graph else 'MXNet may not trace some of its code, such as a '
-                      'branch on values or an overridden forward')
+    remark = 'please report this' if network.is_graph else (
+        'MXNet may not trace some of its code, such as a branch on values or an overridden forward')
+    result = _compare(content, feeds, outputs, results, remark)
     write_atomically(path, content)
     log(f'model: {path}, {result}')
 
@@ -116,8 +115,8 @@ def _random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
     return make(new.astype(values.dtype), dtype=values.dtype, ctx=array.ctx)
 
 
-def _compare(content: bytes, inputs: list[dict], expected: list[dict], remark: str) -> str:
-    """Compare the results of a model in onnxruntime with those expected for each of some inputs, all of them by name.
+def _compare(content: bytes, feeds: list[dict], outputs: list[str], expected: Sequence[list], remark: str) -> str:
+    """Compare the outputs of a model in onnxruntime with those expected, for each of some inputs.
 
     Return the largest difference in words; raise ValueError, with `remark`, if it is more than rounding.
     """
@@ -128,23 +127,22 @@ def _compare(content: bytes, inputs: list[dict], expected: list[dict], remark: s
     options.intra_op_num_threads, options.log_severity_level = 1, 4  # 4: errors are raised, not also printed
     try:
         session = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
-        found = [session.run(None, arrays) for arrays in inputs]
+        found = [session.run(None, feed) for feed in feeds]
     except Exception as error:
         raise ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}') from error
-    largest = {name: max(abs(right[name].astype('float64')).max(initial=SMALLEST) for right in expected)
-               for name in expected[0]}
-    differences = []
-    for results, right in zip(found, expected):
-        for (name, Y), Y_found in zip(right.items(), results):
+    differences = {}
+    for i, name in enumerate(outputs):
+        pairs = [(right[i], results[i]) for right, results in zip(expected, found)]
+        for Y, Y_found in pairs:
             if not (numpy.isfinite(Y).all() and numpy.isfinite(Y_found).all()):
                 raise ValueError(f'no model is written because {name} of random inputs are not finite: check the '
                                  'parameters, or pass other examples to to_onnx')
             if (Y.shape, Y.dtype) != (Y_found.shape, Y_found.dtype):
                 raise ValueError(f"no model is written because the model's {name} are {Y_found.dtype} {Y_found.shape}, "
                                  f"the network's {Y.dtype} {Y.shape}: see batch_axis in docs/export.md")
-            difference = abs(Y_found.astype('float64') - Y).max(initial=0)
-            differences.append((difference / largest[name], name))
-    difference, name = max(differences)
+        largest = max(abs(Y.astype('float64')).max(initial=SMALLEST) for Y, _ in pairs)
+        differences[name] = max(abs(Y_found.astype('float64') - Y).max(initial=0) for Y, Y_found in pairs) / largest
+    name, difference = max(differences.items(), key=lambda item: item[1])
     if difference > TOLERANCE:
         raise ValueError(f"no model is written because the model's {name} in onnxruntime differ from the network's "
                          f'by {difference:.1e} of the largest; rounding explains {TOLERANCE:.0e}: {remark}')

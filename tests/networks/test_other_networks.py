@@ -303,6 +303,20 @@ def test_a_gan_pair(device_list, seed):
     compare(found[1], found[0])
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no prefixes')
+def test_names_that_are_not_ascii(devices):
+    """On MXNet 1.9, those of parameters begin with the `prefix` of the user's layers."""
+    net = sequential(nn.Dense(3, in_units=2, prefix='größe_'), nn.BatchNorm(in_channels=3, prefix='統計_'))
+    net.initialize(init.Normal(1), ctx=devices)
+    X = np.array([[1, 2], [3, 5]], ctx=devices[0])
+    fast, synchronized = hybridized(net), SyncBatchNorm(net)
+    with autograd.record():
+        expected = net(X)
+        for Y in (fast(X), *synchronized.forward([X])):
+            assert abs(Y - expected).max() < 1e-5  # float32
+    assert fast.gradients_can_move  # it runs as one operator
+
+
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='other messages')
 @pytest.mark.filterwarnings('ignore:.*unregistered container')
 @pytest.mark.parametrize('call', [lambda net, X: hybridized(net)(X), lambda net, X: SyncBatchNorm(net).forward([X])],

@@ -306,6 +306,15 @@ def test_other_integers(run):
         0, 'example: pixels (2, 7), int64, random integers from 0 to 1; seed 0')
 
 
+def test_casts_of_mixed_precision(run):
+    """The model rounds where the network does."""
+    low = mx.sym.amp_cast(mx.sym.var('data'), dtype='float16')
+    mx.sym.exp(mx.sym.amp_cast(low, dtype='float32')).save('net-symbol.json', remove_amp_cast=False)
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    assert run(*FILES, '--shape', '2,7')[0] == 0
+    assert 'Cast' in [node.op_type for node in onnx.load('net.onnx').graph.node]
+
+
 @pytest.mark.parametrize('escaped', [False, True])
 def test_names_that_are_not_ascii(escaped, run):
     """Files, layers and inputs. Python writes a symbol with escapes, MXNet without."""

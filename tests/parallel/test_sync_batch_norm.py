@@ -361,7 +361,7 @@ def test_a_batch_norm_with_default_options():
     assert cut._is_batch_norm(operator)
     norm, operator = cut._separate(operator, 0, dict.fromkeys(inputs[1:]))
     assert (norm.axis, norm.eps, norm.fix_gamma) == (1, 1e-3, True)
-    assert operator.settings == {'use_global_stats': 'True', 'fix_gamma': 'False'} and not cut._is_batch_norm(operator)
+    assert operator.settings == {'use_global_stats': True, 'fix_gamma': False} and not cut._is_batch_norm(operator)
 
 
 def test_losses_need_not_depend_on_all_shards(device_list):

@@ -196,10 +196,12 @@ def flags_of(chapter: str) -> list[Setting]:
 
 def with_flags(message: str) -> str:
     """Return an error's message with flags instead of the names of arguments of ``train``."""
+    if 'config.json' in message:  # the names are those of its entries
+        return message
     names = {setting.name: setting.flag for setting in (*SHARED, *FLAGS)}
-    # Names with an underscore everywhere but in paths; others, which are words as well, only before a value
-    anywhere, at_the_start = '|'.join(name for name in names if '_' in name), '|'.join(names)
-    pattern = fr'(?<![\w./-])({anywhere})(?![\w/])|^({at_the_start})(?= \S+: )'
+    # Names with an underscore everywhere but in paths; others, which are words as well, only before their value
+    anywhere, before_value = '|'.join(name for name in names if '_' in name), '|'.join(names)
+    pattern = fr'(?<![\w./-])({anywhere})(?![\w/])|(?:^|(?<=: ))({before_value})(?= \S+: | is )'
     return re.sub(pattern, lambda match: names[match[0]], message)
 
 

@@ -156,6 +156,9 @@ def test_settings_that_do_not_fit_together(values, message):
     ('train_size 9: must be an integer from 1 to 5', '--train-size 9: must be an integer from 1 to 5'),
     ('warmup_epochs 5: must be less than num_epochs 2', '--warmup-epochs 5: must be less than --num-epochs 2'),
     ('seed 1.5: must be an integer', '--seed 1.5: must be an integer'),
+    ('a/config.json: num_epochs 0: must be', 'a/config.json: num_epochs 0: must be'),
+    ('worker 1 (a): shares 3: must be', 'worker 1 (a): --shares 3: must be'),
+    ('lr is 0.2 on worker 0 (a) and 0.3 on', '--lr is 0.2 on worker 0 (a) and 0.3 on'),
     ('devices of several workers need a batch_size: the', 'devices of several workers need a --batch-size: the'),
     ('train data and seed 3', 'train data and seed 3'), ('/a/data_dir /out_dir x', '/a/data_dir /out_dir x')])
 def test_messages_of_the_command_line_name_flags(message, expected):

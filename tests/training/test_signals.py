@@ -46,8 +46,8 @@ def test_a_terminal_shows_at_once_that_the_program_will_stop():
                'with StopSignals() as signals:\n'
                '    signal.raise_signal(signal.SIGINT); time.sleep({})')
     main, terminal = os.openpty()
-    with subprocess.Popen([sys.executable, '-c', program.format(60)], stderr=terminal) as process:
-        assert select.select([main], [], [], 30)[0] == [main]  # while it still runs
+    with subprocess.Popen([sys.executable, '-c', program.format(300)], stderr=terminal) as process:
+        assert select.select([main], [], [], 200)[0] == [main]  # while it still runs
         assert os.read(main, 1000) == module.ACKNOWLEDGEMENT.replace(b'\n', b'\r\n')
         process.kill()
     os.close(main)

@@ -201,7 +201,7 @@ def with_flags(message: str) -> str:
     names = {setting.name: setting.flag for setting in (*SHARED, *FLAGS)}
     # Names with an underscore everywhere but in paths; others, which are words as well, only before their value
     anywhere, before_value = '|'.join(name for name in names if '_' in name), '|'.join(names)
-    pattern = fr'(?<![\w./-])({anywhere})(?![\w/])|(?:^|(?<=: ))({before_value})(?= \S+: | is )'
+    pattern = fr'(?<![\w./-])({anywhere})(?![\w/])|(?:^|(?<=: ))({before_value})(?= \S+(?: on .*)?: | is )'
     return re.sub(pattern, lambda match: names[match[0]], message)
 
 

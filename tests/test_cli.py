@@ -175,7 +175,7 @@ def test_an_unsupported_dtype_is_rejected_before_anything_is_created(capsys, tmp
     captured = capsys.readouterr()
     assert captured.out == ''
     line, = captured.err.splitlines()
-    assert line.startswith('concise: dtype float16')
+    assert line.startswith('concise: --dtype float16')
     assert list(tmp_path.iterdir()) == []
 
 

@@ -308,7 +308,8 @@ def test_other_integers(run):
 
 def test_casts_of_mixed_precision(run):
     """The model rounds where the network does."""
-    low = mx.sym.amp_cast(mx.sym.var('data'), dtype='float16')
+    # Transposed, because onnxruntime 1.15 leaves out a cast to float16 and back
+    low = mx.sym.transpose(mx.sym.amp_cast(mx.sym.var('data'), dtype='float16'))
     mx.sym.exp(mx.sym.amp_cast(low, dtype='float32')).save('net-symbol.json', remove_amp_cast=False)
     mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
     assert run(*FILES, '--shape', '2,7')[0] == 0

@@ -43,6 +43,7 @@ def test_copies_of_a_signal_count_once(seconds, status, monkeypatch):
 def test_a_terminal_shows_at_once_that_the_program_will_stop():
     """The queued batches may take seconds, and a second Ctrl-C would end it without a checkpoint."""
     program = ('import signal, time; from gluon_mgpu.training.signals import StopSignals\n'
+               'signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it in the background\n'
                'with StopSignals() as signals:\n'
                '    signal.raise_signal(signal.SIGINT); time.sleep({})')
     main, terminal = os.openpty()

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -10,6 +11,35 @@ from typing import Any
 from ..base.program import reason
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from .graph_operators import Operator, build, kind_of, operators_of
+
+
+class CustomGradientError(NotImplementedError):
+    """The network calls an ``autograd.Function``, whose `backward` a graph for training would not have."""
+
+
+_STATE = threading.local()  # .recording: in this thread, a graph for training is traced
+_call_function = autograd.Function.__call__
+
+
+def _call_unless_traced(self, *args):
+    # Its `forward` would be traced like any code, and have the gradient of its operators
+    if getattr(_STATE, 'recording', False):
+        raise CustomGradientError(f'{type(self).__name__} is an autograd.Function')
+    return _call_function(self, *args)
+
+
+autograd.Function.__call__ = _call_unless_traced
+
+
+@contextlib.contextmanager
+def _tracing() -> Iterator[None]:
+    """Trace in the block, in the present mode, training or not."""
+    before, _STATE.recording = getattr(_STATE, 'recording', False), autograd.is_recording()
+    try:
+        with autograd.pause(train_mode=autograd.is_training()):
+            yield
+    finally:
+        _STATE.recording = before
 
 
 @contextlib.contextmanager
@@ -38,7 +68,9 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     """
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(kind), autograd.pause(train_mode=autograd.is_training()):
+    with explain_errors(kind), _tracing():
+        if args[0] is not None:
+            _check_arguments(args)
         if MXNET_MAJOR < 2:
             result = _trace_mxnet1(block, args, symbols)
             graph = graph_of(result)
@@ -99,7 +131,8 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     symbolic.__kwdefaults__ = function.__kwdefaults__
     symbols = variables_for(args)
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(function.__name__):
+    with explain_errors(function.__name__), _tracing():
+        _check_arguments(args)
         result = symbolic(*symbols)
         graph = _separate_biases(graph_of(result), set())
         _check_shapes(graph, names, leaves(args))
@@ -153,6 +186,12 @@ def variables_for(values: Any, *place: Any) -> Any:
         return variable if is_legacy(values) else variable.as_np_ndarray()
     nested = [variables_for(value, *place, i) for i, value in enumerate(values)]
     return tuple(nested) if isinstance(values, tuple) else nested
+
+
+def _check_arguments(args: Sequence) -> None:
+    for argument in leaves(args):
+        if not isinstance(argument, mx.nd.NDArray):
+            raise TypeError(f'an argument is a {type(argument).__name__}: pass arrays of MXNet, or lists of them')
 
 
 def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:

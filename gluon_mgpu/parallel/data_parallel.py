@@ -27,10 +27,11 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
     Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
     of the mean loss over all rows. Before each update, a larger gradient is scaled down to it, in place.
 
-    Raises ValueError if the network is not initialized on `devices`, in this order.
+    Raises ValueError if the network is not initialized on `devices`, a list, in this order.
 
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
+    devices = as_devices(devices)
     try:
         for param in trainable(net):
             check_same(f'{param.name} is on', param.list_ctx(), devices)
@@ -38,7 +39,7 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
         raise ValueError('the network is on no device: call net.initialize(ctx=devices) first') from None
     optimizer_params = dict(optimizer_params)
     clip_norm = optimizer_params.pop('clip_norm', None)
-    workers = as_devices(devices).workers
+    workers = devices.workers
     fast = SyncBatchNorm(net, workers) if sync_batch_norm else HybridizedBlock(net, used_once=True)
     # `trainable` leaves out batch norm's statistics: at its first step, a Trainer would copy the first device's to all
     trainer = workers.trainer(trainable(net), optimizer, optimizer_params, move_gradients=fast)

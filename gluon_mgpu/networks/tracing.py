@@ -206,8 +206,10 @@ def _separate_biases(graph: Any, trained: set[str]) -> Any:
     Without a gradient of the weight, MXNet's `FullyConnected` leaves that of the bias as it was in memory.
     """
     operators, outputs = operators_of(graph)
-    changed = []
+    changed, trained = [], set(trained)
     for node, inputs, results in operators:
+        if node['op'] == 'amp_cast' and inputs[0] in trained:
+            trained.add(results[0])
         if kind_of(node['op']) == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
             *inputs, bias = inputs
             product = f'{results[0]}_without_bias'

@@ -11,9 +11,10 @@ import pytest
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import static
 from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.networks.graph_operators import operators_of
 from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
 from gluon_mgpu.networks.static import MAX_OPERATORS, isolate
-from gluon_mgpu.networks.tracing import leaves, trace_function
+from gluon_mgpu.networks.tracing import leaves, trace_block, trace_function
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 
@@ -316,6 +317,26 @@ def test_evaluation_after_training_sees_the_statistics_of_the_last_batch(devices
         immediately = fast(X)
         npx.waitall()
         assert (immediately == fast(X)).all()
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+@pytest.mark.parametrize('grad_req, added', [('write', []), ('null', ['_npi_add'])])
+def test_only_a_dense_layer_with_a_frozen_weight_gets_another_operator_for_its_bias(grad_req, added):
+    """A weight that is cast, as by MXNet's amp, is trained as well. The sum would be rounded once more."""
+    class Cast(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.weight = self.params.get('weight', shape=(2, 3), grad_req=grad_req)
+            self.bias = self.params.get('bias', shape=(2,))
+
+        def hybrid_forward(self, F, X, weight, bias):
+            return F.FullyConnected(X, F.amp_cast(weight, dtype='float32'), bias, num_hidden=2)
+
+    with semantics_of(mx.nd.ones(1)):
+        net = Cast()
+        net.initialize()
+        graph = trace_block(net, (mx.nd.ones((1, 3)),))[0]
+    assert [operator.node['op'] for operator in operators_of(graph)[0]] == ['amp_cast', 'FullyConnected', *added]
 
 
 def test_a_batch_norm_that_is_used_twice_runs_as_it_is(devices):

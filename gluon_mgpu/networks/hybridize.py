@@ -18,7 +18,7 @@ from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon, npx
 from .static import TracedGraph
-from .tracing import CustomGradientError, leaves, structure, trace_block, trace_function
+from .tracing import EagerOnlyError, leaves, structure, trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
 _FUNCTIONS: weakref.WeakSet = weakref.WeakSet()  # the results of `hybridized` for functions
@@ -29,9 +29,9 @@ def hybridized(network: Callable) -> Callable:
 
     The network is traced at the first call in training and at the first in evaluation, and again for another number of
     arguments. Later changes (an added layer, another activation) have no effect. Parameters may change at any time,
-    including their dtype. A network with operators that `static` has not tested, or with an ``autograd.Function``,
-    runs as it is. Raises ValueError if `network` is neither a HybridBlock nor a function or, at the first call, if it
-    cannot be traced.
+    including their dtype. A network with operators that `static` has not tested, with an ``autograd.Function``, or
+    that uses ``autograd.pause`` or another mode, runs as it is. Raises ValueError if `network` is neither a HybridBlock
+    nor a function or, at the first call, if it cannot be traced.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class HybridizedBlock:
 
 
 class _AsItIs:
-    """Instead of the graph of a network that has an ``autograd.Function``."""
+    """Instead of the graph of a network that has an ``autograd.Function``, or uses ``autograd.pause``."""
 
     is_static, has_statistics = False, True
 
@@ -140,6 +140,6 @@ def _traced(trace: Callable[[], TracedGraph]) -> Any:
     try:
         return trace()
     except ValueError as error:
-        if isinstance(error.__cause__, CustomGradientError):
+        if isinstance(error.__cause__, EagerOnlyError):
             return _AsItIs()
         raise

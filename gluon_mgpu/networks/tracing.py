@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -13,33 +14,44 @@ from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from .graph_operators import Operator, build, kind_of, operators_of
 
 
-class CustomGradientError(NotImplementedError):
-    """The network calls an ``autograd.Function``, whose `backward` a graph for training would not have."""
+class EagerOnlyError(NotImplementedError):
+    """The network does what a graph would leave out silently."""
 
 
-_STATE = threading.local()  # .recording: in this thread, a graph for training is traced
-_call_function = autograd.Function.__call__
+_TRACED = threading.local()  # .mode: (recording, training) of the graph that is traced in this thread
+_call_function, _enter_scope = autograd.Function.__call__, autograd._RecordingStateScope.__enter__
 
 
 def _call_unless_traced(self, *args):
-    # Its `forward` would be traced like any code, and have the gradient of its operators
-    if getattr(_STATE, 'recording', False):
-        raise CustomGradientError(f'{type(self).__name__} is an autograd.Function')
+    mode = getattr(_TRACED, 'mode', None)
+    if mode and mode[0]:  # the operators of `forward` would have their own gradient
+        raise EagerOnlyError(f'{type(self).__name__} is an autograd.Function')
     return _call_function(self, *args)
 
 
+def _enter_unless_traced(self):
+    mode, by = getattr(_TRACED, 'mode', None), sys._getframe(1).f_globals.get('__name__', '')
+    new = self._enter_is_record, self._enter_train_mode
+    if mode and any(a not in (None, b) for a, b in zip(new, mode)) and not by.startswith('mxnet.'):
+        raise EagerOnlyError('it uses autograd.pause or another mode of autograd')
+    return _enter_scope(self)
+
+
 autograd.Function.__call__ = _call_unless_traced
+autograd._RecordingStateScope.__enter__ = _enter_unless_traced
 
 
 @contextlib.contextmanager
 def _tracing() -> Iterator[None]:
-    """Trace in the block, in the present mode, training or not."""
-    before, _STATE.recording = getattr(_STATE, 'recording', False), autograd.is_recording()
+    """Trace in the block, in the present mode."""
+    before, mode = getattr(_TRACED, 'mode', None), (autograd.is_recording(), autograd.is_training())
     try:
-        with autograd.pause(train_mode=autograd.is_training()):
+        # MXNet 2 calls the network with arrays
+        with autograd.pause(train_mode=mode[1]) if MXNET_MAJOR >= 2 else contextlib.nullcontext():
+            _TRACED.mode = mode
             yield
     finally:
-        _STATE.recording = before
+        _TRACED.mode = before
 
 
 @contextlib.contextmanager

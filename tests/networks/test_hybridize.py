@@ -392,6 +392,44 @@ def test_an_autograd_function_runs_as_it_is(devices):
     assert X.grad.tolist() == [[-2] * 3] * 2
 
 
+def scaled(X):
+    return X * 2 if autograd.is_recording() else X * 3
+
+
+def paused(X):
+    with autograd.pause():
+        constant = X * 2
+    return X * 3 + constant
+
+
+DROPOUT = gluon.nn.Dropout(0.9)
+
+
+def always_training(X):
+    with autograd.train_mode():
+        return DROPOUT(X)
+
+
+@pytest.mark.parametrize('forward', [paused, always_training, pytest.param(scaled, marks=pytest.mark.skipif(
+    MXNET_MAJOR >= 2, reason='MXNet 2 does not record while it traces, also for net.hybridize()'))])
+def test_the_mode_of_autograd(forward, devices):
+    """A graph would have the gradient of what is computed in autograd.pause, and only one mode."""
+    class Net(HybridBlock):
+        def forward(self, X):
+            return forward(X)
+
+    X, results = np.ones((50, 3), ctx=devices[0]), []
+    X.attach_grad()
+    for network in (forward, hybridized(Net()), *([hybridized(forward)] if forward is not always_training else [])):
+        for _ in range(2):
+            mx.random.seed(1)
+            with autograd.record():
+                l = network(X)
+            l.backward()
+            results.append([X.grad.asnumpy().tolist(), network(X).asnumpy().tolist()])
+    assert all(result == results[0] for result in results)
+
+
 def test_layers_on_the_devices_in_another_order(devices):
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(3, in_units=4), gluon.nn.Dense(2, in_units=3))

@@ -808,6 +808,7 @@ def test_clipping_by_another_norm_than_that_of_the_sum(where, optimizer, batches
                                  partial(step_with_clipping, where=where), batches)
     assert not report.ok and BY_OTHER_NORMS[where] in report.diagnosis[0], report
     assert "clip each device's copy by the norm of that copy alone" in report.diagnosis[1]
+    assert '\n\n\n' not in str(report)
 
 
 @pytest.mark.parametrize('options', [{}, slow({'optimizer': 'adam'}), slow({'settings': {'momentum': 0.9}}),

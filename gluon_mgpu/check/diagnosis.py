@@ -31,7 +31,7 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     trainers = [trainer for _, trainer in find(several.state, gluon.Trainer)]
     stale = next(filter(None, map(older, trainers)), None)
     if stale:
-        return _lines(f'WRONG: {stale}', NEW_TRAINER, '')
+        return _lines(f'WRONG: {stale}', NEW_TRAINER)
     with_state, several = several, replace(several, plain_sgd=True)
     found = compare(several, batches, start)
     if not found.wrong:
@@ -41,7 +41,7 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
              f'{"row" if n == 1 else "rows"}')
     if not numpy.isfinite([differences for _, *differences in found.rows]).all():
         return _lines(f'{where}: parameters become NaN or infinite',
-                      'look for a division by 0, such as the mean of no rows', '')
+                      'look for a division by 0, such as the mean of no rows')
     if not compare(replace(several, zero_gradients=True), batches, start).wrong:
         idle = f', from {", ".join(devices[n:])} without rows' if n < len(devices) else ''
         return _lines(f'{where}: the gradient of the batch before is added{idle}',
@@ -66,7 +66,7 @@ def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
     if not any(found.rows[i][2] for i in found.wrong):
         return _lines('NOT CHECKED: the devices equal each other, and with plain SGD instead, they equal one: the '
                       'optimizer enlarges rounding errors, as Adam does where gradients are 0',
-                      'check the step with SGD, or without casts, so that it can compute in float64', '')
+                      'check the step with SGD, or without casts, so that it can compute in float64')
     return _lines('WRONG: the state of the optimizer differs',
                   'update every device after every batch, including devices without rows',
                   'With plain SGD instead, k devices equal one.')
@@ -90,13 +90,13 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str])
                       'Repeated with another seed, one device computes something else as well.')
     scaling = explain_scaling(several, found, shards)
     if scaling:
-        return _lines(f'{where}: {scaling[0]}', scaling[1], '')
+        return _lines(f'{where}: {scaling[0]}', scaling[1])
     return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may be clipped, rows '
             'may influence each other, labels may belong to other rows, or the optimizer is not SGD.']
 
 
 def _lines(fault: str, remedy: str, *evidence: str) -> list[str]:
-    return [f'{fault}.', f'Do: {remedy}.', '', *evidence]
+    return [f'{fault}.', f'Do: {remedy}.', *(['', *evidence] if evidence else [])]
 
 
 def _is_right_with_local_updates(several: Training, found: Comparison, start: list) -> bool:

@@ -135,6 +135,8 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
     optimizer.num_update = record['num_update']
+    for update in range(1, optimizer.num_update + 1) if optimizer.lr_scheduler else ():
+        optimizer.lr_scheduler(update)  # at its end, a schedule keeps the rate of the update before
     for name, number in record['numbers'].items():
         setattr(optimizer, name, number)
 

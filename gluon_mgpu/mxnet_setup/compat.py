@@ -123,6 +123,9 @@ def zeros(shape: tuple, dtype: Any, ctx: Any = None) -> Any:
 
 def fill(gradient: np.ndarray, number: float) -> None:
     """Set all elements of a gradient, which may be sparse or have the shape ()."""
+    if gradient.stype != 'default' and not number:
+        mx.nd.zeros_like(gradient, out=gradient)  # without rows, which the update would change by their momentum
+        return
     gradient[() if gradient.stype == 'default' else slice(None)] = number
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon, npx
 from .static import TracedGraph
-from .tracing import leaves, structure, trace_block, trace_function
+from .tracing import EagerOnlyError, leaves, structure, trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
 _FUNCTIONS: weakref.WeakSet = weakref.WeakSet()  # the results of `hybridized` for functions
@@ -29,8 +29,9 @@ def hybridized(network: Callable) -> Callable:
 
     The network is traced at the first call in training and at the first in evaluation, and again for another number of
     arguments. Later changes (an added layer, another activation) have no effect. Parameters may change at any time,
-    including their dtype. A network with operators that `static` has not tested runs as it is. Raises ValueError if
-    `network` is neither a HybridBlock nor a function or, at the first call, if it cannot be traced.
+    including their dtype. A network with operators that `static` has not tested, with an ``autograd.Function``, or
+    that uses ``autograd.pause`` or another mode, runs as it is. Raises ValueError if `network` is neither a HybridBlock
+    nor a function or, at the first call, if it cannot be traced.
 
     Parameters
     ----------
@@ -119,11 +120,26 @@ class HybridizedBlock:
             self._statistics_may_change = False
 
 
-def _graph_for(args: tuple, graphs: dict[tuple, TracedGraph], trace: Callable[[], TracedGraph]) -> TracedGraph:
+class _AsItIs:
+    """Instead of the graph of a network that has an ``autograd.Function``, or uses ``autograd.pause``."""
+
+    is_static, has_statistics = False, True
+
+
+def _graph_for(args: tuple, graphs: dict[tuple, Any], trace: Callable[[], TracedGraph]) -> Any:
     """Return the graph for arguments in such lists and the present mode of autograd; trace it if it is missing."""
     key = autograd.is_recording(), autograd.is_training(), structure(args)
     graph = graphs.get(key)
     if graph is None:
         with _TRACING:
-            graph = graphs[key] = graphs.get(key) or trace()
+            graph = graphs[key] = graphs.get(key) or _traced(trace)
     return graph
+
+
+def _traced(trace: Callable[[], TracedGraph]) -> Any:
+    try:
+        return trace()
+    except ValueError as error:
+        if isinstance(error.__cause__, EagerOnlyError):
+            return _AsItIs()
+        raise

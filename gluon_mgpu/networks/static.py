@@ -102,9 +102,15 @@ class TracedGraph:
 
 
 def is_tested(graph: Any) -> bool:
-    """Return whether a graph has operators, and only `TESTED` ones."""
+    """Return whether a graph has operators, and only `TESTED` ones, none of which update the same statistics.
+
+    Two layers, or one that is used twice, would update them in either order.
+    """
     operators, _ = operators_of(graph)
-    return bool(operators) and all(op.node['op'] in TESTED and not op.is_prelu for op in operators)
+    statistics = set(graph.list_auxiliary_states()) if autograd.is_training() else ()
+    updated = [name for op in operators for name in op.inputs if name in statistics]
+    return (bool(operators) and all(op.node['op'] in TESTED and not op.is_prelu for op in operators)
+            and len(updated) == len(set(updated)))
 
 
 def cached_op(graph: Any, names: list, params: list | None) -> Callable:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -10,6 +12,46 @@ from typing import Any
 from ..base.program import reason
 from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from .graph_operators import Operator, build, kind_of, operators_of
+
+
+class EagerOnlyError(NotImplementedError):
+    """The network does what a graph would leave out silently."""
+
+
+_TRACED = threading.local()  # .mode: (recording, training) of the graph that is traced in this thread
+_call_function, _enter_scope = autograd.Function.__call__, autograd._RecordingStateScope.__enter__
+
+
+def _call_unless_traced(self, *args):
+    mode = getattr(_TRACED, 'mode', None)
+    if mode and mode[0]:  # the operators of `forward` would have their own gradient
+        raise EagerOnlyError(f'{type(self).__name__} is an autograd.Function')
+    return _call_function(self, *args)
+
+
+def _enter_unless_traced(self):
+    mode, by = getattr(_TRACED, 'mode', None), sys._getframe(1).f_globals.get('__name__', '')
+    new = self._enter_is_record, self._enter_train_mode
+    if mode and any(a not in (None, b) for a, b in zip(new, mode)) and not by.startswith('mxnet.'):
+        raise EagerOnlyError('it uses autograd.pause or another mode of autograd')
+    return _enter_scope(self)
+
+
+autograd.Function.__call__ = _call_unless_traced
+autograd._RecordingStateScope.__enter__ = _enter_unless_traced
+
+
+@contextlib.contextmanager
+def _tracing() -> Iterator[None]:
+    """Trace in the block, in the present mode."""
+    before, mode = getattr(_TRACED, 'mode', None), (autograd.is_recording(), autograd.is_training())
+    try:
+        # MXNet 2 calls the network with arrays
+        with autograd.pause(train_mode=mode[1]) if MXNET_MAJOR >= 2 else contextlib.nullcontext():
+            _TRACED.mode = mode
+            yield
+    finally:
+        _TRACED.mode = before
 
 
 @contextlib.contextmanager
@@ -38,7 +80,9 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     """
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(kind), autograd.pause(train_mode=autograd.is_training()):
+    with explain_errors(kind), _tracing():
+        if args[0] is not None:
+            _check_arguments(args)
         if MXNET_MAJOR < 2:
             result = _trace_mxnet1(block, args, symbols)
             graph = graph_of(result)
@@ -99,7 +143,8 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     symbolic.__kwdefaults__ = function.__kwdefaults__
     symbols = variables_for(args)
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(function.__name__):
+    with explain_errors(function.__name__), _tracing():
+        _check_arguments(args)
         result = symbolic(*symbols)
         graph = _separate_biases(graph_of(result), set())
         _check_shapes(graph, names, leaves(args))
@@ -155,6 +200,12 @@ def variables_for(values: Any, *place: Any) -> Any:
     return tuple(nested) if isinstance(values, tuple) else nested
 
 
+def _check_arguments(args: Sequence) -> None:
+    for argument in leaves(args):
+        if not isinstance(argument, mx.nd.NDArray):
+            raise TypeError(f'an argument is a {type(argument).__name__}: pass arrays of MXNet, or lists of them')
+
+
 def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
     """Raise MXNet's error now, instead of at the first call, if operators do not work for the shapes of the arrays."""
     shapes = {name: array.shape for name, array in zip(names, arrays)}
@@ -167,8 +218,10 @@ def _separate_biases(graph: Any, trained: set[str]) -> Any:
     Without a gradient of the weight, MXNet's `FullyConnected` leaves that of the bias as it was in memory.
     """
     operators, outputs = operators_of(graph)
-    changed = []
+    changed, trained = [], set(trained)
     for node, inputs, results in operators:
+        if node['op'] == 'amp_cast' and inputs[0] in trained:
+            trained.add(results[0])
         if kind_of(node['op']) == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
             *inputs, bias = inputs
             product = f'{results[0]}_without_bias'

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy
+
 from ..base.arguments import positive
 from ..mxnet_setup.compat import gluon
 from ..networks.hybridize import HybridizedBlock
@@ -23,12 +25,13 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
     as one array; with several workers in `Devices`, it is Horovod's, which sums over these.
 
     Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
-    of the mean loss over all rows. In each `step`, a larger gradient is scaled down to it, in place.
+    of the mean loss over all rows. Before each update, a larger gradient is scaled down to it, in place.
 
-    Raises ValueError if the network is not initialized on `devices`, in this order.
+    Raises ValueError if the network is not initialized on `devices`, a list, in this order.
 
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
+    devices = as_devices(devices)
     try:
         for param in trainable(net):
             check_same(f'{param.name} is on', param.list_ctx(), devices)
@@ -36,29 +39,37 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
         raise ValueError('the network is on no device: call net.initialize(ctx=devices) first') from None
     optimizer_params = dict(optimizer_params)
     clip_norm = optimizer_params.pop('clip_norm', None)
-    workers = as_devices(devices).workers
+    workers = devices.workers
     fast = SyncBatchNorm(net, workers) if sync_batch_norm else HybridizedBlock(net, used_once=True)
     # `trainable` leaves out batch norm's statistics: at its first step, a Trainer would copy the first device's to all
     trainer = workers.trainer(trainable(net), optimizer, optimizer_params, move_gradients=fast)
     if clip_norm is not None:
-        _clip_after_allreduce(trainer, positive('clip_norm', clip_norm))
+        _clip_before_update(trainer, positive('clip_norm', clip_norm))
     return fast, trainer
 
 
-def _clip_after_allreduce(trainer: gluon.Trainer, max_norm: float) -> None:
+def _clip_before_update(trainer: gluon.Trainer, max_norm: float) -> None:
     """Let a Trainer, also Horovod's, scale the summed gradients, which are equal on all devices, before it updates.
 
     If each device clipped its own gradients before the sum, the result would depend on the number of devices.
     """
-    allreduce = trainer._allreduce_grads
+    update = trainer._update
 
-    def allreduce_and_clip() -> None:
-        allreduce()
-        for gradients in zip(*(param.list_grad() for param in trainer._params if param.grad_req != 'null')):
+    def clip_and_update(ignore_stale_grad: bool = False) -> None:
+        params = [param for param in trainer._params if param.grad_req != 'null']
+        for weights, gradients in zip(zip(*(param.list_data() for param in params)),
+                                      zip(*(param.list_grad() for param in params))):
+            # A stale gradient, of an earlier batch, is not used in the update
+            fresh = [g for weight, g in zip(weights, gradients) if weight._fresh_grad]
+            if not fresh:
+                continue
+            dtype = numpy.result_type('float32', *(g.dtype for g in fresh))  # in float16, the sum would overflow
             # norm of the mean gradient, whose divisor `step` has just given to the optimizer
-            norm = trainer._optimizer.rescale_grad * sum((g ** 2).sum() for g in gradients) ** 0.5
+            squares = sum((g.astype(dtype, copy=False) ** 2).sum() for g in fresh)
+            norm = trainer._optimizer.rescale_grad * squares ** 0.5
             # g <- g min(1, max_norm / norm)
             scale = (max_norm / norm).clip(0, 1)  # a method that arrays of mx.nd have as well
-            for g in gradients:
-                g *= scale
-    trainer._allreduce_grads = allreduce_and_clip
+            for g in fresh:
+                g *= scale.astype(g.dtype, copy=False)
+        update(ignore_stale_grad)
+    trainer._update = clip_and_update

@@ -8,7 +8,7 @@ from __future__ import annotations
 from operator import is_
 from typing import Any
 
-from ..mxnet_setup.compat import gluon, mx, trainer_devices
+from ..mxnet_setup.compat import fill, gluon, mx, trainer_devices
 from .allreduce import star
 from .devices import check_same
 from .flat import flatten_gradients
@@ -90,6 +90,20 @@ class Trainer(gluon.Trainer):
         super().load_states(fname)
         # Otherwise the counts would begin at 0 on devices that the file does not know
         set_update_counts(self, max(self._optimizer._all_index_update_counts.values(), key=len))
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Do the same as ``gluon.Trainer``, and keep the devices equal if only some have used a parameter.
+
+        With `ignore_stale_grad`, ``gluon.Trainer`` would add gradients of earlier batches, and update only these.
+        """
+        for param in self._params if ignore_stale_grad else ():
+            fresh = param.grad_req != 'null' and [weight._fresh_grad for weight in param.list_data()]
+            if fresh and any(fresh) and not all(fresh):
+                for weight, gradient in zip(param.list_data(), param.list_grad()):
+                    if not weight._fresh_grad and param.grad_req == 'write':
+                        fill(gradient, 0)
+                    weight._fresh_grad = True
+        super().step(batch_size, ignore_stale_grad)
 
     def _allreduce_grads(self) -> None:
         for param in self._params:

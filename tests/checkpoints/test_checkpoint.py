@@ -138,6 +138,21 @@ def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices
     assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
 
 
+@pytest.mark.parametrize('name', ['CosineScheduler', 'PolyScheduler', 'FactorScheduler'])
+def test_a_schedule_that_has_ended(name, devices, tmp_path):
+    """It keeps the rate of the update before, which a new one does not know."""
+    def new():
+        scheduler = getattr(mx.lr_scheduler, name)(2, base_lr=0.1)  # falls for two updates, or after each two
+        return dense(devices, optimizer='sgd', optimizer_params={'learning_rate': 0.1, 'lr_scheduler': scheduler})
+
+    whole, trainer = new()
+    train_dense(whole, trainer, range(3))
+    checkpoint.save(tmp_path / 'a', whole, trainer)
+    resumed, other = new()
+    checkpoint.load(tmp_path / 'a', resumed, other)
+    assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
+
+
 def test_an_optimizer_state_that_mxnet_has_dropped(devices, tmp_path):
     """`set_data` drops the KVStore and the momentum in it; the next step starts with a new one."""
     net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})

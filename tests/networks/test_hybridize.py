@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import static
+from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.networks.graph_operators import operators_of
 from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
 from gluon_mgpu.networks.static import MAX_OPERATORS, isolate
-from gluon_mgpu.networks.tracing import leaves, trace_function
+from gluon_mgpu.networks.tracing import leaves, trace_block, trace_function
+from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 
 
@@ -316,6 +319,117 @@ def test_evaluation_after_training_sees_the_statistics_of_the_last_batch(devices
         assert (immediately == fast(X)).all()
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+@pytest.mark.parametrize('grad_req, added', [('write', []), ('null', ['_npi_add'])])
+def test_only_a_dense_layer_with_a_frozen_weight_gets_another_operator_for_its_bias(grad_req, added):
+    """A weight that is cast, as by MXNet's amp, is trained as well. The sum would be rounded once more."""
+    class Cast(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.weight = self.params.get('weight', shape=(2, 3), grad_req=grad_req)
+            self.bias = self.params.get('bias', shape=(2,))
+
+        def hybrid_forward(self, F, X, weight, bias):
+            return F.FullyConnected(X, F.amp_cast(weight, dtype='float32'), bias, num_hidden=2)
+
+    with semantics_of(mx.nd.ones(1)):
+        net = Cast()
+        net.initialize()
+        graph = trace_block(net, (mx.nd.ones((1, 3)),))[0]
+    assert [operator.node['op'] for operator in operators_of(graph)[0]] == ['amp_cast', 'FullyConnected', *added]
+
+
+def test_a_batch_norm_that_is_used_twice_runs_as_it_is(devices):
+    """With static memory, its two updates of the statistics come in either order."""
+    class Tower(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.norm = gluon.nn.BatchNorm(in_channels=4)
+
+        def forward(self, X, Z):
+            return self.norm(X) - self.norm(Z)
+
+    net = Tower()
+    net.initialize(ctx=devices)
+    fast = hybridized(net)
+    X = np.random.normal(size=(6, 4), ctx=devices[0])
+    with autograd.record():
+        l = fast(X, X + 1)
+    l.backward()
+    fast(X, X)
+    assert [graph.is_static for graph in fast._graphs.values()] == [False, True]  # training and evaluation
+
+
+def test_an_autograd_function_runs_as_it_is(devices):
+    """A graph would have the gradient of its forward pass instead of its own."""
+    class Reversed(autograd.Function):
+        def forward(self, X):
+            return X * 1
+
+        def backward(self, dX):
+            return -2 * dX
+
+    class Net(HybridBlock):
+        def forward(self, X):
+            return Reversed()(X)
+
+    X = np.ones((2, 3), ctx=devices[0])
+    X.attach_grad()
+    for network in (Net(), lambda X: Reversed()(X)):
+        fast = hybridized(network)
+        for _ in range(2):
+            with autograd.record():
+                l = fast(X)
+            l.backward()
+            assert X.grad.tolist() == [[-2] * 3] * 2
+    assert hybridized(Net())(X).tolist() == X.tolist()
+    message = r'^Net cannot be traced \(Reversed is an autograd.Function'
+    with autograd.record(), pytest.raises(ValueError, match=message):
+        SyncBatchNorm(Net()).forward([X])
+    with autograd.record():
+        l = Reversed()(X)
+    l.backward()
+    assert X.grad.tolist() == [[-2] * 3] * 2
+
+
+def scaled(X):
+    return X * 2 if autograd.is_recording() else X * 3
+
+
+def paused(X):
+    with autograd.pause():
+        constant = X * 2
+    return X * 3 + constant
+
+
+DROPOUT = gluon.nn.Dropout(0.9)
+
+
+def always_training(X):
+    with autograd.train_mode():
+        return DROPOUT(X)
+
+
+@pytest.mark.parametrize('forward', [paused, always_training, pytest.param(scaled, marks=pytest.mark.skipif(
+    MXNET_MAJOR >= 2, reason='MXNet 2 does not record while it traces, also for net.hybridize()'))])
+def test_the_mode_of_autograd(forward, devices):
+    """A graph would have the gradient of what is computed in autograd.pause, and only one mode."""
+    class Net(HybridBlock):
+        def forward(self, X):
+            return forward(X)
+
+    X, results = np.ones((50, 3), ctx=devices[0]), []
+    X.attach_grad()
+    for network in (forward, hybridized(Net()), *([hybridized(forward)] if forward is not always_training else [])):
+        for _ in range(2):
+            mx.random.seed(1)
+            with autograd.record():
+                l = network(X)
+            l.backward()
+            results.append([X.grad.asnumpy().tolist(), network(X).asnumpy().tolist()])
+    assert all(result == results[0] for result in results)
+
+
 def test_layers_on_the_devices_in_another_order(devices):
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(3, in_units=4), gluon.nn.Dense(2, in_units=3))
@@ -489,8 +603,14 @@ def test_a_network_that_cannot_be_traced_is_an_error(devices, tmp_path):
 
 @pytest.mark.parametrize('argument', [3, None, 'X'])
 def test_an_argument_that_is_no_array_is_an_error(argument, devices):
-    with pytest.raises(ValueError, match='^<lambda> cannot be traced'):
+    kind = type(argument).__name__
+    message = rf'cannot be traced \(an argument is a {kind}: pass arrays of MXNet, or lists of them\)'
+    with pytest.raises(ValueError, match=f'^<lambda> {message}'):
         hybridized(lambda X, k: X if k is None else X * 2)(np.ones(1, ctx=devices[0]), argument)
+    with semantics_of(mx.nd.ones(1)), pytest.raises(ValueError, match=f'^Dense {message}'):
+        net = gluon.nn.Dense(2)
+        net.initialize(ctx=devices)
+        hybridized(net)(mx.nd.ones((1, 2), ctx=devices[0]), argument)
 
 
 def test_arguments_in_other_lists_are_traced_again(devices):

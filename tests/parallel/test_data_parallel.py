@@ -5,7 +5,7 @@ import numpy
 import pytest
 
 from gluon_mgpu import concise
-from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
@@ -50,6 +50,70 @@ def test_clip_norm(clip_norm, num_devices, options, device_list, rng):
         # Gluon's SGD keeps 1 / rows in float32
         numpy.testing.assert_allclose(replicas[0], W, rtol=1e-6, atol=1e-7)
     assert any(clipped) == (clip_norm == 0.05)
+
+
+def dense_in_float64(devices, settings):
+    """Return a dense layer in float64 and its Trainer."""
+    net = gluon.nn.Dense(3, in_units=4, use_bias=False)
+    net.initialize(init.One(), ctx=devices)
+    net.cast('float64')
+    return data_parallel(net, devices, 'sgd', {'learning_rate': 1, **settings})
+
+
+def test_clip_norm_between_allreduce_and_update(devices):
+    """The gradient's norm is that for the divisor of this update, not of the one before."""
+    net, trainer = dense_in_float64(devices, {'clip_norm': 0.5})
+    for batch_size in (4, 400):
+        before = net.block.weight.data(devices[0]).asnumpy()
+        with autograd.record():
+            ls = [net(np.ones((1, 4), dtype='float64', ctx=device)) for device in devices]
+        autograd.backward(ls)
+        trainer.allreduce_grads()
+        trainer.update(batch_size)
+        norm = 12 ** 0.5 * len(devices) / batch_size
+        change = before - net.block.weight.data(devices[0]).asnumpy()
+        numpy.testing.assert_allclose(numpy.linalg.norm(change), min(norm, 0.5), rtol=1e-6)  # 1 / rows in float32
+
+
+def test_clip_norm_ignores_stale_gradients(devices):
+    """They are not used in the update, but the sum over the devices grows with each step."""
+    class Net(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = gluon.nn.Dense(1, in_units=4), gluon.nn.Dense(1, in_units=4)
+
+        def forward(self, X, *more):
+            return self.first(X) + sum(self.second(Z) for Z in more)
+
+    net = Net()
+    net.initialize(ctx=devices)
+    net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 1, 'clip_norm': 0.5})
+    for num_inputs in (2, 1, 1):
+        before = net.block.first.weight.data(devices[0]).asnumpy()
+        with autograd.record():
+            ls = [net(*[np.ones((1, 4), ctx=device)] * num_inputs) for device in devices]
+        autograd.backward(ls)
+        trainer.step(1, ignore_stale_grad=True)
+        norm = numpy.linalg.norm(before - net.block.first.weight.data(devices[0]).asnumpy())
+        # four weights and a bias of each layer in the loss, with equal gradients
+        numpy.testing.assert_allclose(norm, 0.5 * (4 / (5 * num_inputs)) ** 0.5, rtol=1e-5)  # float32
+
+
+def test_clip_norm_of_several_dtypes(devices):
+    """In float16, the sum of the squares would overflow."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(40, in_units=50, use_bias=False), gluon.nn.Dense(40, in_units=50, use_bias=False))
+    net.initialize(init.Zero(), ctx=devices)
+    net[0].cast('float16')
+    _, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 1, 'clip_norm': 1})
+    for param in net.collect_params().values():
+        for weight, gradient in zip(param.list_data(), param.list_grad()):
+            gradient[:] = 100
+            weight._fresh_grad = True
+    trainer.step(1)
+    for param in net.collect_params().values():  # 4000 equal numbers with the norm 1
+        for weight in param.list_data():
+            numpy.testing.assert_allclose(weight.asnumpy(), -1 / 4000 ** 0.5, rtol=2e-3)  # float16
 
 
 @pytest.mark.parametrize('clip_norm', [0, -1, numpy.nan, 'a'])

@@ -8,7 +8,7 @@ import pytest
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel.allreduce import star
@@ -246,6 +246,33 @@ def test_stale_gradients_are_ignored_after_other_steps(devices):
     assert_same(*nets)
 
 
+@pytest.mark.parametrize('grad_req', ['write', 'add'])
+def test_a_layer_that_only_some_devices_have_used(grad_req, device_list):
+    """With `ignore_stale_grad`, the devices stay equal to each other and to one device."""
+    results = []
+    for devices in (device_list(1), device_list(2)):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Dense(2, in_units=3), gluon.nn.Dense(2, in_units=3))
+        net.initialize(init.Constant(0.5), ctx=devices)
+        for param in trainable(net):
+            param.grad_req = grad_req
+        trainer, rng = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
+        for layers in ([0, 1], [0, 0], [0, 1]):  # of the two halves of a batch
+            with autograd.record():
+                ls = [net[layer](np.array(rng.normal(size=(4, 3)), dtype='float32', ctx=device)) ** 2
+                      for layer, device in zip(layers, devices * (2 // len(devices)))]
+            autograd.backward(ls)
+            trainer.step(8, ignore_stale_grad=True)
+            if grad_req == 'add':
+                for param in trainable(net):
+                    for gradient in param.list_grad():
+                        gradient[:] = 0
+        results.append(values(net))
+    for [one], [first, second] in zip(*results):
+        assert first.tobytes() == second.tobytes()
+        numpy.testing.assert_allclose(first, one, rtol=1e-5)  # float32 sums of 8 rows
+
+
 def test_updates_are_counted_as_gluon_trainer_counts_them(devices, device_list):
     """Also on devices that do not begin at 0, and in turns with its own way to update."""
     devices = device_list(len(devices) + 1)[1:]
@@ -475,6 +502,26 @@ def test_sparse_gradients(num_devices, move, settings, device_list):
                 trainer.step(4)
             results.append([w.asnumpy().tolist() for w in net.weight.list_data()])
     assert results[0] == results[1]
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no sparse gradients')
+def test_sparse_gradients_on_a_device_without_rows(device_list):
+    """Rows of an earlier batch, which would be moved by their momentum, are no longer in its gradient."""
+    results = []
+    for devices in (device_list(1), device_list(2)):
+        with semantics_of(mx.nd.ones(1)):
+            net = gluon.nn.Embedding(3, 2, sparse_grad=True)
+            net.initialize(init.One(), ctx=devices)
+            trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
+            for batch in ([0, 1], [2]):
+                shards = [batch[i::len(devices)] for i in range(min(len(devices), len(batch)))]
+                with autograd.record():
+                    ls = [net(mx.nd.array(shard, ctx=device)) ** 2 for shard, device in zip(shards, devices)]
+                autograd.backward(ls)
+                zero_grad(net, devices[len(shards):])
+                trainer.step(1)
+            results += [w.asnumpy().tolist() for w in net.weight.list_data()]
+    assert results[0] == results[1] == results[2]
 
 
 def test_devices_of_one_number(devices, monkeypatch):

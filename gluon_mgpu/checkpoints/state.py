@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import assign, mx, npx
+from ..mxnet_setup.compat import assign, gluon, mx, npx
 from ..networks.tracing import leaves
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
@@ -75,6 +75,7 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
     the ``numbers`` that this optimizer keeps. The arrays, by ``PARAMETER/NUMBER``, are a list with one NDArray for each
     device that keeps it.
     """
+    _check_trainer(trainer)
     optimizer, updaters = trainer.optimizer, _updaters(trainer)
     if hasattr(optimizer, 'cumgrads'):  # LBSGD: gradients of batches that are not complete yet
         raise ValueError(f'the optimizer {type(optimizer).__name__} keeps more than arrays and numbers: checkpoints '
@@ -97,6 +98,7 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
 
 def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Raise CheckpointError if an optimizer's state does not fit a Trainer; the parameters in `arrays` must fit."""
+    _check_trainer(trainer)
     mine = type(trainer.optimizer).__name__
     if record['name'] != mine:
         raise CheckpointError(f"{path}: the optimizer's state is of {record['name']}, this is {mine}")
@@ -113,6 +115,13 @@ def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str
                 raise CheckpointError(f"{path}: the optimizer's state of {name} is {', '.join(found) or 'empty'} in "
                                       f'the file and {", ".join(expected) or "empty"} here; give {mine} the same '
                                       'settings')
+
+
+def _check_trainer(trainer: Any) -> None:
+    """Raise CheckpointError unless this is a ``gluon.Trainer``, for example for a list of several."""
+    if not isinstance(trainer, gluon.Trainer):
+        raise CheckpointError(f'a {type(trainer).__name__} is no gluon.Trainer: pass one Trainer, with its network; '
+                              'save several in a file each')
 
 
 def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:

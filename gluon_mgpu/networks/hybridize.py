@@ -17,8 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon, npx
+from .eager_only import EagerOnlyError
 from .static import TracedGraph
-from .tracing import EagerOnlyError, leaves, structure, trace_block, trace_function
+from .tracing import leaves, structure, trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
 _FUNCTIONS: weakref.WeakSet = weakref.WeakSet()  # the results of `hybridized` for functions

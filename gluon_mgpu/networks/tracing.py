@@ -2,56 +2,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 from ..base.program import reason
-from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
+from .eager_only import tracing
 from .graph_operators import Operator, build, kind_of, operators_of
-
-
-class EagerOnlyError(NotImplementedError):
-    """The network does what a graph would leave out silently."""
-
-
-_TRACED = threading.local()  # .mode: (recording, training) of the graph that is traced in this thread
-_call_function, _enter_scope = autograd.Function.__call__, autograd._RecordingStateScope.__enter__
-
-
-def _call_unless_traced(self, *args):
-    mode = getattr(_TRACED, 'mode', None)
-    if mode and mode[0]:  # the operators of `forward` would have their own gradient
-        raise EagerOnlyError(f'{type(self).__name__} is an autograd.Function')
-    return _call_function(self, *args)
-
-
-def _enter_unless_traced(self):
-    mode, by = getattr(_TRACED, 'mode', None), sys._getframe(1).f_globals.get('__name__', '')
-    new = self._enter_is_record, self._enter_train_mode
-    if mode and any(a not in (None, b) for a, b in zip(new, mode)) and not by.startswith('mxnet.'):
-        raise EagerOnlyError('it uses autograd.pause or another mode of autograd')
-    return _enter_scope(self)
-
-
-autograd.Function.__call__ = _call_unless_traced
-autograd._RecordingStateScope.__enter__ = _enter_unless_traced
-
-
-@contextlib.contextmanager
-def _tracing() -> Iterator[None]:
-    """Trace in the block, in the present mode."""
-    before, mode = getattr(_TRACED, 'mode', None), (autograd.is_recording(), autograd.is_training())
-    try:
-        # MXNet 2 calls the network with arrays
-        with autograd.pause(train_mode=mode[1]) if MXNET_MAJOR >= 2 else contextlib.nullcontext():
-            _TRACED.mode = mode
-            yield
-    finally:
-        _TRACED.mode = before
 
 
 @contextlib.contextmanager
@@ -80,7 +39,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     """
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(kind), _tracing():
+    with explain_errors(kind), tracing():
         if args[0] is not None:
             _check_arguments(args)
         if MXNET_MAJOR < 2:
@@ -143,7 +102,7 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     symbolic.__kwdefaults__ = function.__kwdefaults__
     symbols = variables_for(args)
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(function.__name__), _tracing():
+    with explain_errors(function.__name__), tracing():
         _check_arguments(args)
         result = symbolic(*symbols)
         graph = _separate_biases(graph_of(result), set())

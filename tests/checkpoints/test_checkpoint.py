@@ -153,6 +153,16 @@ def test_a_schedule_that_has_ended(name, devices, tmp_path):
     assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
 
 
+def test_several_trainers(devices, tmp_path):
+    net, trainer = dense(devices)
+    checkpoint.save(tmp_path / 'a', net, trainer)
+    before = (tmp_path / 'a').read_bytes()
+    for call in (checkpoint.save, checkpoint.load):
+        with pytest.raises(ValueError, match='a list is no gluon.Trainer: pass one Trainer, with its network; save'):
+            call(tmp_path / 'a', net, [trainer, trainer])
+    assert (tmp_path / 'a').read_bytes() == before
+
+
 def test_an_optimizer_state_that_mxnet_has_dropped(devices, tmp_path):
     """`set_data` drops the KVStore and the momentum in it; the next step starts with a new one."""
     net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})

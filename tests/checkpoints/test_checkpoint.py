@@ -154,7 +154,7 @@ def test_a_schedule_that_has_ended(name, devices, tmp_path):
 
 
 def test_several_trainers(devices, tmp_path):
-    net, trainer = dense(devices)
+    net, trainer = dense(devices, optimizer='sgd')
     checkpoint.save(tmp_path / 'a', net, trainer)
     before = (tmp_path / 'a').read_bytes()
     for call in (checkpoint.save, checkpoint.load):

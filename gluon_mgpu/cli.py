@@ -150,7 +150,8 @@ class Job:
         self.log(f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
                  f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
-        self.config |= {'run_id': before.get('run_id'), 'process': this_process()}
+        self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
+                        'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}
         if self.resumed is None:
             return claim_folder(self.settings['out_dir'], self.chapter, self.config, self._stack)
         folder, checkpoint = self.resumed.folder, self.resumed.checkpoint

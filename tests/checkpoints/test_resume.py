@@ -389,6 +389,22 @@ def test_a_moved_run_with_a_kept_export_path(program, tmp_path):
     assert status == 2 and 'cannot be written' in err
 
 
+@pytest.mark.parametrize('original', ['kept', 'gone'])
+def test_a_model_in_the_folder_of_a_run_that_was_copied_or_moved(original, program, tmp_path):
+    """A resumed copy must not replace the model of the original."""
+    model, copy = program.out / 'a.onnx', tmp_path / 'copy'
+    program.start('--num-epochs', 1, '--export', model)
+    before = model.read_bytes()
+    if original == 'kept':
+        shutil.copytree(program.out, copy)
+    else:
+        program.out.rename(copy)
+    status, out, err = program('--resume', copy, '--num-epochs', 2)
+    assert (status, err) == (0, '') and f'model: {copy / "a.onnx"}, ' in out
+    assert (copy / 'a.onnx').read_bytes() != before
+    assert original == 'gone' or model.read_bytes() == before
+
+
 def test_switches_can_be_switched_off(program):
     program.start('--num-epochs', 1, '--quiet', '--require-checkpoint')
     status, out, _ = program('--resume', program.out, '--no-quiet', '--no-require-checkpoint', '--num-epochs', 2)

@@ -1,6 +1,7 @@
 """Tests of how programs end: with an exit status and one line."""
 import os
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -38,6 +39,17 @@ def end_with(error, capsys):
 ])
 def test_an_error_is_reported_in_one_line(error, status, line, capsys):
     assert end_with(error, capsys) == (status, line)
+
+
+def test_ctrl_c_before_and_after_a_program_has_no_traceback():
+    """Not of the imports, nor of MXNet while Python ends."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        during = []
+        assert run_program('program', lambda: during.append(signal.getsignal(signal.SIGINT))) == 0
+        assert during == [signal.default_int_handler] and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_naive_engine_shows_where_mxnet_failed(capsys, monkeypatch):

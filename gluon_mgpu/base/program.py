@@ -122,6 +122,8 @@ def run_program(program: str, work: Callable[[], object]) -> int:
             raise
         if isinstance(error, OSError) and error.filename and error.strerror:
             return _end(program, f'{error.filename}: {error.strerror}', BAD_INPUT)
+        if isinstance(error, FileNotFoundError) and error.strerror:  # of os.getcwd
+            return _end(program, 'the current folder has been deleted: change to a folder that exists', BAD_INPUT)
         return _end(program, str(error), BAD_INPUT)
     finally:
         if until_now is signal.SIG_DFL:  # Ctrl-C ends the process without a traceback while MXNet shuts down as well

@@ -27,6 +27,8 @@ def end_with(error, capsys):
     (ValueError('no\n  good'), 2, 'program: no good'),
     (ValueError("resume with: --resume 'two  spaces'"), 2, "program: resume with: --resume 'two  spaces'"),
     (FileNotFoundError(2, 'No such file', 'x'), 2, 'program: x: No such file'),
+    (FileNotFoundError(2, 'No such file or directory'), 2,
+     'program: the current folder has been deleted: change to a folder that exists'),
     (KeyboardInterrupt(), 130, 'program: interrupted'),
     (MemoryError('Unable to allocate 9 TiB'), 1,
      'program: out of memory (Unable to allocate 9 TiB): use a smaller batch or, in training, --accumulate 2'),

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 
+from gluon_mgpu.base.flags import picture
 from gluon_mgpu.devices import parse_devices
 
 
@@ -20,7 +21,8 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     at_least : int
         Number of devices that the example needs.
     **defaults
-        Name and default of each other flag: an int of at least 1, a float, a str, or False.
+        Name and default of each other flag: an int of at least 1, a float, a str, or False. ``out`` is the path of a
+        picture.
 
     Returns
     -------
@@ -44,6 +46,12 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     if len(args.devices) < at_least:
         parser.error(f'--devices: at least {at_least} are needed, not {args.devices}')
     for name, default in defaults.items():
-        if type(default) is int and getattr(args, name) < 1:
-            parser.error(f'--{name.replace("_", "-")} {getattr(args, name)}: must be at least 1')
+        value = getattr(args, name)
+        if type(default) is int and value < 1:
+            parser.error(f'--{name.replace("_", "-")} {value}: must be at least 1')
+        if name == 'out' and value != default:  # before a long computation
+            try:
+                args.out = str(picture(value))
+            except argparse.ArgumentTypeError as error:
+                parser.error(f'--out {error}')
     return args

@@ -30,6 +30,7 @@ replica learns only its own rows, and the replicas drift apart.
 """
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -136,7 +137,8 @@ def main(argv: list | None = None) -> None:
     device_params, alone = [get_params(params, device) for device in devices], get_params(params, devices[0])
     for i, (text, lines) in enumerate(stages(X, y, device_params, alone, devices, args.lr), 1):
         if i > 1 and not args.no_pause and sys.stdin.isatty():
-            input('(Enter continues) ')
+            with contextlib.suppress(EOFError):  # Ctrl-D
+                input('(Enter continues) ')
         print(f'{i}. {text}', *lines, sep='\n   ')
     if args.without_allreduce:
         runs = {name: train(X, y, params, devices, args.lr, args.steps, function)

@@ -24,8 +24,8 @@ from .plot import AccuracyCurve
 from .settings import ALL, SHARED, defaults, flags_of, with_flags
 from .setup import find_data, find_devices
 from .timeline.record import Timeline, check_profiler
-from .training.callback import Callback, Patience
-from .training.history import summary
+from .training.callback import Callback, Patience, epochs_since_best
+from .training.history import EpochResult, summary
 from .training.run import Run
 from .training.schedules import schedule
 from .training.signals import StopSignals
@@ -150,17 +150,28 @@ class Job:
         self.log(f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
                  f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
-        self.config |= {'run_id': before.get('run_id'), 'process': this_process()}
+        self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
+                        'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}
         if self.resumed is None:
             return claim_folder(self.settings['out_dir'], self.chapter, self.config, self._stack)
         folder, checkpoint = self.resumed.folder, self.resumed.checkpoint
         changed = record_resume(self.resumed, self.config)
         line = (f'resuming from {checkpoint}' if checkpoint else
                 f'{folder} has no checkpoint yet: starting from the beginning')
-        if checkpoint and len(self.resumed.metadata['run']['history']) >= self.settings['num_epochs']:
-            line += ', which has all epochs; to train longer, give a larger --num-epochs'
+        if needed := checkpoint and self._to_train_longer(self.resumed.metadata['run']):
+            line += f', which is the end of the run; to train longer, give {" and ".join(needed)}'
         self.log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
         return folder
+
+    def _to_train_longer(self, state: dict) -> list[str]:
+        """Return the flags that a resumed run needs to train at all; [] if it has not come to its end."""
+        accuracies = [EpochResult(*epoch).test_acc for epoch in state['history']]
+        num_epochs, patience = self.settings['num_epochs'], self.settings['patience']
+        needed = ['a larger --num-epochs'] if len(accuracies) >= num_epochs else []
+        if patience and accuracies and not state['num_batches']:  # within an epoch, `Patience` stops after it
+            since_best = epochs_since_best(accuracies)
+            needed += [f'--patience {since_best + 1} or more'] if since_best >= patience else []
+        return needed
 
     def train(self, train: Callable) -> Any:
         """Call the chapter's `train` with a `Run` that writes to the run's folder; return the trained network."""

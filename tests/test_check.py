@@ -1645,6 +1645,18 @@ def test_a_late_error_of_mxnet_is_no_verdict(batches, monkeypatch, capsys):
                         capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(('name', 'words'), [
+    ('make_arrays', "missing 1 required positional argument: 'devices'"),
+    ('no_batches', "'int' object is not iterable")])
+def test_batches_of_another_kind_are_no_verdict(name, words, monkeypatch, capsys):
+    """No line of the traceback is in the user's code."""
+    monkeypatch.setattr(sys.modules[__name__], 'no_batches', 3, raising=False)
+    assert command_line.main([f'{__name__}:make_arrays', f'{__name__}:step_from_scratch', f'{__name__}:{name}']) == 2
+    *_, error, last = capsys.readouterr().err.splitlines()
+    assert error.startswith('TypeError') and error.endswith(words)
+    assert last == 'check: nothing was checked because of the error above'
+
+
 def test_a_step_with_other_arguments(capsys):
     assert command_line.main([f'{__name__}:make_arrays', f'{__name__}:make_arrays']) == 2
     assert re.fullmatch(r'check: .*:make_arrays takes \(.*\), but the check passes \(state, X, y, devices\): join '

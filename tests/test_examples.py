@@ -319,6 +319,25 @@ def test_one_step__waits_for_enter_between_the_stages(example, monkeypatch, flag
     assert asked == ['(Enter continues) '] * pauses
 
 
+def test_one_step__ctrl_d_continues_as_well(example, monkeypatch, capsys):
+    def end_of_file(prompt):
+        raise EOFError
+
+    monkeypatch.setattr('sys.stdin', types.SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr('builtins.input', end_of_file)
+    example.main([])
+    assert '6. Update' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('out, line', [('a.foo', '--out a.foo: must end in .png, .pdf, .svg, .jpg'),
+                                       ('.', '--out .: must be the name of a file, not of a folder')])
+def test_learning_rates__refuses_a_picture_before_it_trains(example, out, line, capsys):
+    with pytest.raises(SystemExit) as end:
+        example.main(['--out', out, *SMALL])
+    captured = capsys.readouterr()
+    assert (end.value.code, captured.out) == (2, '') and captured.err.endswith(f'{line}\n')
+
+
 @pytest.mark.parametrize(('name', 'measure'), [
     ('wait_for_one', 'median_seconds'), ('diamond', 'median_seconds'), ('small_operators', 'measure')])
 def test_a_heading_comes_before_long_measurements(name, measure, monkeypatch, capsys):

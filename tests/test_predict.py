@@ -101,6 +101,12 @@ def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
 
 
+def test_image_files_are_not_required(capsys):
+    with pytest.raises(SystemExit):
+        predict.main([])
+    assert capsys.readouterr().err == 'predict: the following arguments are required: RUN; --help shows all flags\n'
+
+
 def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
     path = tmp_path / 'net.params'
     path.write_bytes(b'of another program')

@@ -97,8 +97,9 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     after Ctrl-C, and that of a `JobError`. After the output's reader has closed it, as ``head`` does, the status is 1
     and nothing is printed. Other errors are bugs and keep their traceback.
     """
+    until_now = signal.getsignal(signal.SIGINT)
     try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by the package's __init__
+        if until_now is signal.SIG_DFL:  # set by the package's __init__
             signal.signal(signal.SIGINT, signal.default_int_handler)
         _prepare_streams()
         quiet_matplotlib()
@@ -121,7 +122,12 @@ def run_program(program: str, work: Callable[[], object]) -> int:
             raise
         if isinstance(error, OSError) and error.filename and error.strerror:
             return _end(program, f'{error.filename}: {error.strerror}', BAD_INPUT)
+        if isinstance(error, FileNotFoundError) and error.strerror:  # of os.getcwd
+            return _end(program, 'the current folder has been deleted: change to a folder that exists', BAD_INPUT)
         return _end(program, str(error), BAD_INPUT)
+    finally:
+        if until_now is signal.SIG_DFL:  # Ctrl-C ends the process without a traceback while MXNet shuts down as well
+            signal.signal(signal.SIGINT, until_now)
     return 0
 
 

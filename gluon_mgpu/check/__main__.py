@@ -39,10 +39,12 @@ def _run(args: argparse.Namespace) -> None:
     except JobError:
         raise
     except Exception as error:
-        line, is_users = engine_line(error), _is_in_users_code(error)
-        if is_users:
+        line, in_full = engine_line(error), _is_in_users_code(error)
+        if not line and not isinstance(error, (ValueError, OSError)):  # Python's status would be 1: the step is wrong
+            in_full = True
+        if in_full:
             traceback.print_exc()
-        if line or is_users:
+        if line or in_full:
             raise JobError(line or 'nothing was checked because of the error above', BAD_INPUT) from None
         raise
 

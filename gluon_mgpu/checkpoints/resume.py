@@ -1,6 +1,7 @@
 """Resume a run: find it, keep its settings, check that those that were changed may change, and record the changes."""
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -111,6 +112,9 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
     # 'auto' is resolved when the data is loaded; then `record_resume` checks it
     check_same_run(before, {name: value for name, value in given.items() if value != 'auto'})
     settings = {**settings, **given, 'out_dir': str(folder)}
+    model = before.get('export')
+    if model and 'export' not in given and os.path.dirname(model) == before.get('out_dir'):
+        settings['export'] = str(folder / os.path.basename(model))  # the folder was possibly moved or copied
     if resumed.checkpoint:
         check_num_epochs(settings['num_epochs'], resumed.metadata['run'])
     return settings

@@ -23,6 +23,8 @@ class Finding(NamedTuple):
 
 def diagnose(facts: dict[str, Any]) -> list[Finding]:
     """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `run_self_test`."""
+    if not facts['disks']['runs']['folder']:  # even NumPy may fail to import there
+        return [Finding('fault', 'the current folder has been deleted', 'change to a folder that exists')]
     found = [*_installation(facts), *_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts),
              *_data(facts), *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
@@ -119,9 +121,7 @@ def _gpus(facts: dict) -> Iterator[Finding]:
 
 def _disks(facts: dict) -> Iterator[Finding]:
     runs, cache = facts['disks']['runs'], facts['disks'].get('cache')  # None if nothing is downloaded
-    if not runs['folder']:
-        yield Finding('fault', 'the current folder has been deleted', 'change to a folder that exists')
-    elif runs['error']:
+    if runs['error']:
         yield Finding('fault', f'{runs["folder"]} cannot be written: {runs["error"]}',
                       'free some space, remove what is in the way, or name another folder with --out-dir')
     if cache and cache['error']:

@@ -110,6 +110,9 @@ def check_params(device_params: list, devices: list) -> None:
 
     For speed, only the first parameter of each list is checked.
     """
+    if any(hasattr(params, 'ctx') for params in device_params):
+        raise ValueError('the parameters are one list of arrays: pass a list of lists, with the copies for each device '
+                         'from get_params(params, device)')
     if not devices or not all(device_params):
         raise ValueError(f'{len(device_params)} lists of parameters on {list(devices)}: there must be at least one '
                          'device, and parameters on each')

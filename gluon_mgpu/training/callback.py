@@ -62,5 +62,9 @@ class Patience(Callback):
 
     def should_stop(self, run: Any) -> bool:
         """Return True if the first epoch with the highest accuracy is `num_epochs` back."""
-        accuracies = [epoch.test_acc for epoch in run.history]
-        return len(accuracies) - 1 - accuracies.index(max(accuracies)) >= self.num_epochs
+        return epochs_since_best([epoch.test_acc for epoch in run.history]) >= self.num_epochs
+
+
+def epochs_since_best(accuracies: list[float]) -> int:
+    """Return the number of epochs after the first one with the highest accuracy."""
+    return len(accuracies) - 1 - accuracies.index(max(accuracies))

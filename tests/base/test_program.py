@@ -1,6 +1,7 @@
 """Tests of how programs end: with an exit status and one line."""
 import os
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -26,6 +27,8 @@ def end_with(error, capsys):
     (ValueError('no\n  good'), 2, 'program: no good'),
     (ValueError("resume with: --resume 'two  spaces'"), 2, "program: resume with: --resume 'two  spaces'"),
     (FileNotFoundError(2, 'No such file', 'x'), 2, 'program: x: No such file'),
+    (FileNotFoundError(2, 'No such file or directory'), 2,
+     'program: the current folder has been deleted: change to a folder that exists'),
     (KeyboardInterrupt(), 130, 'program: interrupted'),
     (MemoryError('Unable to allocate 9 TiB'), 1,
      'program: out of memory (Unable to allocate 9 TiB): use a smaller batch or, in training, --accumulate 2'),
@@ -38,6 +41,17 @@ def end_with(error, capsys):
 ])
 def test_an_error_is_reported_in_one_line(error, status, line, capsys):
     assert end_with(error, capsys) == (status, line)
+
+
+def test_ctrl_c_before_and_after_a_program_has_no_traceback():
+    """Not of the imports, nor of MXNet while Python ends."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        during = []
+        assert run_program('program', lambda: during.append(signal.getsignal(signal.SIGINT))) == 0
+        assert during == [signal.default_int_handler] and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_naive_engine_shows_where_mxnet_failed(capsys, monkeypatch):

@@ -205,7 +205,7 @@ def test_the_same_command_in_a_loop(program):
     assert status == 0 and 'resuming' not in out and out.count('epoch ') == 3  # including the last line
     last_line = out.splitlines()[-1]
     status, out, err = program.start(*flags)
-    line = f'resuming from {program.out}/checkpoint-00000008.safetensors, which has all epochs; '
+    line = f'resuming from {program.out}/checkpoint-00000008.safetensors, which is the end of the run; '
     assert (status, err) == (0, '') and line in out
     assert 'epoch 1' not in out and out.splitlines()[-1] == last_line
     status, out, _ = program.start('--num-epochs', 3, '--resume', 'auto')
@@ -389,6 +389,22 @@ def test_a_moved_run_with_a_kept_export_path(program, tmp_path):
     assert status == 2 and 'cannot be written' in err
 
 
+@pytest.mark.parametrize('original', ['kept', 'gone'])
+def test_a_model_in_the_folder_of_a_run_that_was_copied_or_moved(original, program, tmp_path):
+    """A resumed copy must not replace the model of the original."""
+    model, copy = program.out / 'a.onnx', tmp_path / 'copy'
+    program.start('--num-epochs', 1, '--export', model)
+    before = model.read_bytes()
+    if original == 'kept':
+        shutil.copytree(program.out, copy)
+    else:
+        program.out.rename(copy)
+    status, out, err = program('--resume', copy, '--num-epochs', 2)
+    assert (status, err) == (0, '') and f'model: {copy / "a.onnx"}, ' in out
+    assert (copy / 'a.onnx').read_bytes() != before
+    assert original == 'gone' or model.read_bytes() == before
+
+
 def test_switches_can_be_switched_off(program):
     program.start('--num-epochs', 1, '--quiet', '--require-checkpoint')
     status, out, _ = program('--resume', program.out, '--no-quiet', '--no-require-checkpoint', '--num-epochs', 2)
@@ -413,11 +429,17 @@ def test_values_can_be_removed(program, tmp_path):
     assert config['resumed'][0]['changed']['patience'] == [9, None] and len(config['devices']) == 2
 
 
-def test_a_run_that_has_all_epochs(program):
-    program.start('--num-epochs', 1)
-    line = 'checkpoint-00000004.safetensors, which has all epochs; to train longer, give a larger --num-epochs'
-    assert line in program('--resume', program.out)[1]
-    assert 'has all epochs' not in program('--resume', program.out, '--num-epochs', 2)[1]
+def test_a_run_that_has_ended_says_what_would_continue_it(program, monkeypatch):
+    monkeypatch.setattr('gluon_mgpu.training.evaluate.evaluate_accuracy_gpus', lambda *args, **options: 0.5)
+    program.start('--num-epochs', 2)
+    line = 'checkpoint-00000008.safetensors, which is the end of the run; to train longer, give'
+    assert f'{line} a larger --num-epochs\n' in program('--resume', program.out)[1]
+    out = program('--resume', program.out, '--patience', 1)[1]
+    assert f'{line} a larger --num-epochs and --patience 2 or more;' in out
+    out = program('--resume', program.out, '--num-epochs', 4)[1]
+    assert f'{line} --patience 2 or more;' in out and 'epoch 3/4' not in out
+    out = program('--resume', program.out, '--patience', 2)[1]
+    assert 'the end of the run' not in out and 'epoch 3/4' in out and 'epoch 4/4' not in out
 
 
 def test_sizes_that_mean_the_same_images(program):

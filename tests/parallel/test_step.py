@@ -141,6 +141,13 @@ def test_parameters_without_gradients(devices):
         scratch.train_batch(*BATCH, device_params, devices, 0.1)
 
 
+def test_parameters_in_one_list(devices):
+    """Those of `init_params`, or of one device."""
+    params = scratch.get_params(scratch.init_params(), devices[0])
+    with pytest.raises(ValueError, match='^the parameters are one list of arrays: pass a list of lists'):
+        scratch.train_batch(*BATCH, params, devices[:1], 0.1)
+
+
 def small_net(devices):
     net = gluon.nn.Dense(2, in_units=3)
     net.initialize(ctx=devices)

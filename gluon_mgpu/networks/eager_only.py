@@ -1,4 +1,4 @@
-"""What a graph would leave out silently: an ``autograd.Function``, and other modes of autograd inside a network.
+"""Errors for what a graph would leave out silently: ``autograd.Function``, and other modes of autograd in a network.
 
 MXNet ignores both while a network is traced. Here they raise `EagerOnlyError` then, and work as before otherwise.
 """

@@ -430,6 +430,22 @@ def test_the_mode_of_autograd(forward, devices):
     assert all(result == results[0] for result in results)
 
 
+def test_mxnet_is_as_before_after_tracing_in_several_threads(devices):
+    before = autograd.Function.__call__, autograd._RecordingStateScope.__enter__
+    X = np.ones((2, 3), ctx=devices[0])
+
+    def trace_and_pause(n):
+        with autograd.record():
+            hybridized(lambda X: X * n + paused(X) if n % 2 else X * n)(X)
+        with autograd.pause():
+            return (X * n).asnumpy().tolist()
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(trace_and_pause, range(40)))
+    assert results == [[[n] * 3] * 2 for n in range(40)]
+    assert (autograd.Function.__call__, autograd._RecordingStateScope.__enter__) == before
+
+
 def test_layers_on_the_devices_in_another_order(devices):
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(3, in_units=4), gluon.nn.Dense(2, in_units=3))

@@ -103,6 +103,10 @@ def _devices(name: str, value: Any) -> Any:
     return value if isinstance(value, Devices) else devices
 
 
+def _text_not_empty(name: str, value: Any) -> Any:
+    return not_empty(name, value) if isinstance(value, str) else value
+
+
 def _run(name: str, value: Any) -> Run:
     if not isinstance(value, Run):
         raise ValueError(f'{name} {value!r}: must be a Run, such as Run(10)')
@@ -118,7 +122,7 @@ SHARED = (
             'context per core)', check=_devices, metavar='LIST', default_text='the first, as many as --num-gpus',
             page='devices.md#naming-devices'),
     Setting('shares', "relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows",
-            metavar='LIST', default_text='equal', page='devices.md#devices-of-unequal-speed'),
+            check=_text_not_empty, metavar='LIST', default_text='equal', page='devices.md#devices-of-unequal-speed'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
     # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
     Setting('lr', 'learning rate', {'scratch': 0.2, 'concise': 0.1},

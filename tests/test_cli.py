@@ -103,6 +103,7 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--devices', 'cpu:0', '--num-gpus', '1'], 'not allowed with'),
     (['--devices', ''], "--devices '': must not be empty; give a value or leave the flag out"),
     (['--data-dir', ''], "--data-dir '': must not be empty"),
+    (['--shares', ''], "--shares '': must not be empty"),
     (['--out-dir', ''], "--out-dir '': must not be empty"),
     (['--no-such-flag'], 'unrecognized arguments'),
 ])

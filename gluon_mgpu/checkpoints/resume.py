@@ -62,7 +62,8 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
     try:
         config = read_config(folder)
     except ValueError as error:
-        raise ValueError(f'--resume {resume}: {error}') from None
+        remedy = 'give another --out-dir' if resume == AUTO else 'name the folder of a run, or a checkpoint in it'
+        raise ValueError(f'--resume {resume}: {error}; {remedy}') from None
     found, metadata = newest_checkpoint(path)
     if found is None and resume != AUTO:
         raise ValueError(f'--resume {resume}: there is no complete checkpoint in it; start a new run with another '

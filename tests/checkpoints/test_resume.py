@@ -389,6 +389,15 @@ def test_a_moved_run_with_a_kept_export_path(program, tmp_path):
     assert status == 2 and 'cannot be written' in err
 
 
+def test_what_is_no_run_is_named_with_a_remedy(program, tmp_path):
+    (tmp_path / 'x.png').write_bytes(b'a picture')
+    problem = 'is not the folder of a run (config.json cannot be read, No such file or directory)'
+    assert program('--resume', 'x.png') == (2, '', (
+        f'scratch: --resume x.png: . {problem}; name the folder of a run, or a checkpoint in it\n'))
+    assert program('--resume', 'auto', '--out-dir', '.') == (2, '', (
+        f'scratch: --resume auto: . {problem}; give another --out-dir\n'))
+
+
 @pytest.mark.parametrize('original', ['kept', 'gone'])
 def test_a_model_in_the_folder_of_a_run_that_was_copied_or_moved(original, program, tmp_path):
     """A resumed copy must not replace the model of the original."""

@@ -185,8 +185,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         What the book fixes or leaves out, such as ``num_epochs=10``, ``seed=0``, ``devices``, ``data`` or ``run``;
         `settings.py` declares all.
     """
-    # Check the arguments, and find the devices and the data: by default GPUs, or CPU contexts if there are none, and
-    # Fashion-MNIST. `run` counts the epochs, measures the time and prints
+    # Check the arguments; find the devices and the data. `run` counts the epochs, measures the time and prints
     setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters

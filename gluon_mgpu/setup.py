@@ -53,8 +53,7 @@ def find_data(settings: dict, workers: Workers, **options: Any) -> tuple:
 class TrainingSetup:
     """The devices, data, run and settings of one training, checked.
 
-    `settings` are the keyword arguments of ``train``. `allreduce` is used unless the settings
-    or their devices name another.
+    `settings` are the keyword arguments of ``train``. `allreduce` is used unless they or their devices name another.
     """
 
     def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,

@@ -115,6 +115,16 @@ def train_dense(net, trainer, steps):
     return [array.asnumpy().tolist() for array in net.weight.list_data()]
 
 
+def check_that_it_continues_exactly(new, path):
+    """`new` returns a layer from `dense` and its Trainer."""
+    whole, trainer = new()
+    train_dense(whole, trainer, range(3))
+    checkpoint.save(path, whole, trainer)
+    resumed, other = new()
+    checkpoint.load(path, resumed, other)
+    assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
+
+
 class DecreasingRate(mx.lr_scheduler.LRScheduler):
     def __call__(self, num_update):
         return self.base_lr / num_update
@@ -130,12 +140,7 @@ def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices
             settings['momentum'] = 0.9
         return dense(devices, optimizer=optimizer, optimizer_params=settings, update_on_kvstore=update_on_kvstore)
 
-    whole, trainer = new()
-    train_dense(whole, trainer, range(3))
-    checkpoint.save(tmp_path / 'a', whole, trainer)
-    resumed, other = new()
-    checkpoint.load(tmp_path / 'a', resumed, other)
-    assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
+    check_that_it_continues_exactly(new, tmp_path / 'a')
 
 
 @pytest.mark.parametrize('name', ['CosineScheduler', 'PolyScheduler', 'FactorScheduler'])
@@ -145,12 +150,7 @@ def test_a_schedule_that_has_ended(name, devices, tmp_path):
         scheduler = getattr(mx.lr_scheduler, name)(2, base_lr=0.1)  # falls for two updates, or after each two
         return dense(devices, optimizer='sgd', optimizer_params={'learning_rate': 0.1, 'lr_scheduler': scheduler})
 
-    whole, trainer = new()
-    train_dense(whole, trainer, range(3))
-    checkpoint.save(tmp_path / 'a', whole, trainer)
-    resumed, other = new()
-    checkpoint.load(tmp_path / 'a', resumed, other)
-    assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
+    check_that_it_continues_exactly(new, tmp_path / 'a')
 
 
 def test_several_trainers(devices, tmp_path):

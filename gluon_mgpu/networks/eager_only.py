@@ -33,8 +33,6 @@ def tracing() -> Iterator[None]:
     """
     thread, library = threading.get_ident(), mx.base._LIB
     modes = {'MXAutogradSetIsRecording': autograd.is_recording(), 'MXAutogradSetIsTraining': autograd.is_training()}
-    setters = {name: getattr(library, name) for name in modes}
-    call = autograd.Function.__call__
 
     def call_or_refuse(self: Any, *args: Any) -> Any:
         if threading.get_ident() == thread:
@@ -51,6 +49,8 @@ def tracing() -> Iterator[None]:
     # MXNet 2 calls the network with arrays, which it would record
     paused = autograd.pause(train_mode=autograd.is_training()) if MXNET_MAJOR >= 2 else contextlib.nullcontext()
     with _LOCK, paused:
+        setters = {name: getattr(library, name) for name in modes}
+        call = autograd.Function.__call__
         autograd.Function.__call__ = call_or_refuse
         for name in modes:
             setattr(library, name, set_or_refuse(name))
@@ -122,6 +122,11 @@ def _same(attributes: Any, copy: Any) -> bool:
     names = {name for name in {**attributes, **copy} if attributes.get(name) is not copy.get(name)} if isinstance(
         copy, dict) else {''}
     return names <= _OF_MXNET
+
+
+def keeps_gradients(block: gluon.Block) -> bool:
+    """Return whether a layer writes gradients where they were in its first backward pass, by MXNet's static shapes."""
+    return any(getattr(layer, '_active', False) and dict(layer._flags).get('static_shape') for layer in _layers(block))
 
 
 def _layers(network: Callable) -> list[gluon.Block]:

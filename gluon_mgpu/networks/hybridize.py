@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon
-from .eager_only import EagerOnlyError, Snapshot
+from .eager_only import EagerOnlyError, Snapshot, keeps_gradients
 from .static import TracedGraph
 from .tracing import leaves, structure, trace_block, trace_function
 
@@ -93,8 +93,8 @@ class HybridizedBlock:
 
     @property
     def gradients_can_move(self) -> bool:
-        """True if all backward passes so far can write gradients into any memory."""
-        return self._graphs.gradients_can_move
+        """True if there were backward passes, and all can write gradients into any memory."""
+        return bool(self._graphs.gradients_can_move) and not keeps_gradients(self.block)
 
     def __call__(self, *args):
         return self._graphs.call(args)
@@ -108,13 +108,14 @@ class _Graphs:
         self.graphs: dict[tuple, TracedGraph | None] = {}  # None: as it is
         self._snapshot = Snapshot(network)                  # with which they were traced
         self._calls = self._changes = 0
-        self.gradients_can_move = True
+        self.gradients_can_move: bool | None = None         # None: not known before the first call
 
     def call(self, args: tuple) -> Any:
         """Call the network, as one operator if possible."""
         graph = self._graph_for(args)
         if autograd.is_recording():
-            self.gradients_can_move &= graph is not None and graph.gradients_can_move
+            can_move = graph is not None and graph.gradients_can_move
+            self.gradients_can_move = can_move and self.gradients_can_move is not False
         return self.network(*args) if graph is None else graph(leaves(args))
 
     def _graph_for(self, args: tuple) -> TracedGraph | None:

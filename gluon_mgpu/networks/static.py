@@ -17,7 +17,7 @@ from .graph_operators import operators_of
 from .tracing import leaves, refill
 
 # Each combination of shapes and dtypes needs an operator with its own memory. In each mode, four are enough for full
-# batches and a smaller last one. After `MAX_CREATED`, other shapes, such as those of sentences, run without static memory
+# batches and a smaller last one. After `MAX_CREATED`, other shapes, such as those of sentences, run without such memory
 MAX_OPERATORS, MAX_CREATED = 4, 12
 
 # The names of MXNet 1.9 and 2

@@ -20,8 +20,8 @@ def data_parallel(net: gluon.Block, devices: list, optimizer: str, optimizer_par
         net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
         net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1})
 
-    The network is the result of `hybridized`; a ``gluon.Block`` that is no HybridBlock runs as it is. The Trainer sums all
-    gradients as one array if possible; with several workers in `Devices`, it is Horovod's, which sums over these.
+    The network is the result of `hybridized`; a ``gluon.Block`` that is no HybridBlock runs as it is. The Trainer sums
+    all gradients as one array if possible; with several workers in `Devices`, it is Horovod's, which sums over these.
 
     Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
     of the mean loss over all rows. Before each update, a larger gradient is scaled down to it, in place.

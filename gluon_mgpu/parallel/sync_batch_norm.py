@@ -40,8 +40,8 @@ class SyncBatchNorm(HybridizedBlock):
 
     def __init__(self, net: Any, workers: Workers | None = None):
         if not isinstance(unwrapped(net), gluon.HybridBlock):
-            raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: make '
-                             'it one, or train without synchronized batch norm')
+            raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: '
+                             'make it one, or train without synchronized batch norm')
         super().__init__(unwrapped(net))
         self._workers = workers or Workers()
         self._parts: list[Piece | Norm] = []

@@ -69,22 +69,24 @@ def _called_by_mxnet() -> bool:
     return frame.f_globals.get('__name__', '').startswith('mxnet.')
 
 
+class SideEffectError(EagerOnlyError):
+    """A call of a network changes more than its graph would."""
+
+
 @contextlib.contextmanager
 def refuse_side_effects(network: Callable) -> Iterator[None]:
-    """Raise `EagerOnlyError` if calling a network in the block has effects that a graph would not repeat."""
+    """Raise `SideEffectError` if calling a network in the block has effects that a graph would not repeat; undo them."""
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in _layers(network)):
         raise EagerOnlyError('it has forward hooks')
-    before, numbers = Snapshot(network), _random_state()
+    before, of_python, of_numpy = Snapshot(network), random.getstate(), numpy.random.get_state()
     yield
     if not before.is_current():
-        raise EagerOnlyError('a call changes its attributes, or variables of its module')
-    if _random_state() != numbers:
-        raise EagerOnlyError('it draws random numbers of Python or NumPy')
-
-
-def _random_state() -> tuple:
-    _, words, *others = numpy.random.get_state()
-    return random.getstate(), words.tobytes(), others
+        before.restore()
+        raise SideEffectError('a call changes its attributes, or variables of its module')
+    if random.getstate() != of_python or repr(numpy.random.get_state()) != repr(of_numpy):
+        random.setstate(of_python)
+        numpy.random.set_state(of_numpy)
+        raise SideEffectError('it draws random numbers of Python or NumPy')
 
 
 class Snapshot:
@@ -111,6 +113,17 @@ class Snapshot:
                     and all(_value(scope, name) is value for scope, name, value in self._variables))
         except ValueError:  # from comparing two arrays
             return False
+
+    def restore(self) -> None:
+        """Set all variables to their values in the snapshot."""
+        for container, copy in self._copies:
+            container.clear()
+            container.update(copy) if isinstance(container, dict) else container.extend(copy)
+        for scope, name, value in self._variables:
+            if name:
+                scope[name] = value
+            elif _value(scope, name) is not value:
+                scope.cell_contents = value
 
 
 def _differ_by_mxnet(now: Any, before: Any) -> bool:

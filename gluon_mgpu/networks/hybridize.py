@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon
-from .eager_only import EagerOnlyError, Snapshot, keeps_gradients
+from .eager_only import EagerOnlyError, SideEffectError, Snapshot, keeps_gradients
 from .static import TracedGraph
 from .tracing import leaves, structure, trace_block, trace_function
 
@@ -108,6 +108,7 @@ class _Graphs:
         self.graphs: dict[tuple, TracedGraph | None] = {}  # None: as it is
         self._snapshot = Snapshot(network)                  # with which they were traced
         self._calls = self._changes = 0
+        self._has_side_effects = False
         self.gradients_can_move: bool | None = None         # None: not known before the first call
 
     def call(self, args: tuple) -> Any:
@@ -119,7 +120,8 @@ class _Graphs:
         return self.network(*args) if graph is None else graph(leaves(args))
 
     def _graph_for(self, args: tuple) -> TracedGraph | None:
-        if isinstance(self.network, gluon.Block) and not isinstance(self.network, gluon.HybridBlock):
+        is_plain = isinstance(self.network, gluon.Block) and not isinstance(self.network, gluon.HybridBlock)
+        if is_plain or self._has_side_effects:
             return None
         self._calls += 1
         if not self._snapshot.is_current():
@@ -143,6 +145,7 @@ class _Graphs:
             graph = TracedGraph(*self._trace(self.network, args))
             return graph if graph.is_tested else None
         except ValueError as error:
+            self._has_side_effects = isinstance(error.__cause__, SideEffectError)
             if isinstance(error.__cause__, EagerOnlyError):
                 return None
             raise

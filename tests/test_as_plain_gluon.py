@@ -3,7 +3,6 @@
 Each program runs twice on the same devices and shards: with plain Gluon, operator by operator, and with ours. It yields
 the values that it reads, which must be equal in float64.
 """
-import copy
 import random
 from collections.abc import Callable, Iterator
 
@@ -12,7 +11,6 @@ import pytest
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks import eager_only
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.static import MAX_CREATED
 from gluon_mgpu.parallel.data_parallel import data_parallel
@@ -193,7 +191,7 @@ def adversarial(way, devices, rng) -> Iterator:
 def saved_after_a_step(way, devices, rng, tmp_path) -> Iterator:
     """Save right after a step, and read the statistics."""
     net, trainer = way.data_parallel(Net(), devices)
-    for i in range(3):
+    for _ in range(3):
         step(net, trainer, rng, devices)
         block_of(net).save_parameters(str(tmp_path / 'net'))
         loaded = Net()
@@ -305,7 +303,8 @@ def random_depth(way, devices, rng) -> Iterator:
     random.seed(0)
     net, trainer = way.data_parallel(Deep(), devices)
     for _ in range(8):
-        X_shards, y_shards = split_and_load(rng.normal(size=(7, 4)), devices), split_and_load(rng.normal(size=(7, 3)), devices)
+        X_shards, y_shards = batch(rng, devices)
+        X_shards = [X.reshape(-1, 72)[:, :4] for X in X_shards]
         with autograd.record():
             ls = losses(net, X_shards, y_shards)
         autograd.backward(ls)

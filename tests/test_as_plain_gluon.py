@@ -588,6 +588,19 @@ def test_anything(number, k, device_list, seed, tmp_path):
     compare(run(anything, Ours(), devices, 1000 * seed + number, path), expected)
 
 
+def test_a_dense_layer_whose_weight_is_frozen_later(devices):
+    """Plain MXNet leaves the gradient of its bias as it was in memory; ours is the true one."""
+    net = Plain().network(nn.Dense(3, in_units=2), devices)
+    fast, X = hybridized(net), np.array(numpy.ones((5, 2)), dtype='float64', ctx=devices[0])
+    for grad_req in ('write', 'null', 'write'):
+        net.weight.grad_req = grad_req
+        net.bias.grad(devices[0])[:] = 7
+        with autograd.record():
+            l = fast(X).sum()
+        l.backward()
+        assert net.bias.grad(devices[0]).tolist() == [5, 5, 5]
+
+
 # --- refusals ---
 
 def test_parameters_of_another_network_cannot_move(devices):

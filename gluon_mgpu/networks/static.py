@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from operator import is_
 from typing import Any
 
 from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, gluon, mx
@@ -85,16 +84,15 @@ class TracedGraph:
         self.is_static = self.is_tested and kinds <= TESTED
         # oneDNN's transposed convolution crashes if its gradient is a part of an array
         self.gradients_can_move = 'Deconvolution' not in kinds
-        # In prediction, the parameters are a part of the static memory, if they are the same arrays in each call
-        self._kept = [] if autograd.is_recording() or autograd.is_training() else [
-            i for i, param in enumerate(self._params) if type(param).data is gluon.Parameter.data]
-        self._kept_on: dict[Context, list] = {}
         self._operators: OrderedDict[tuple, _Operator] = OrderedDict()
         self._num_created = 0
         if self.is_tested:
-            self._create_operators(symbol, [*names, *params], [list(params)[i] for i in self._kept])
+            self._create_operators(symbol, [*names, *params], params)
 
-    def _create_operators(self, symbol: Any, arrays: list[str], kept: list[str]) -> None:
+    def _create_operators(self, symbol: Any, arrays: list[str], params: dict) -> None:
+        # In prediction, the parameters are a part of the static memory, unless they are other arrays in each call
+        kept = [] if autograd.is_recording() or autograd.is_training() else [
+            name for name, param in params.items() if type(param).data is gluon.Parameter.data]
         # Not batch norm's statistics, which the backward pass changes
         isolated = isolate(symbol, {*arrays} - {*kept} - {*symbol.list_auxiliary_states()})
         self._create = lambda: _Operator(lambda: cached_op(isolated, arrays, kept))
@@ -105,14 +103,10 @@ class TracedGraph:
         """Run the operator for the shapes and dtypes of `arrays`; return the results in such lists as the network."""
         device = arrays[0].ctx
         params = [param.data(device) for param in self._params]
-        results = self._operator(arrays, params)(*arrays, *params)
+        results = self._operator(arrays)(*arrays, *params)
         return results if self._lists is True else refill(self._lists, iter(leaves(results)))
 
-    def _operator(self, arrays: list, params: list) -> _Operator:
-        kept = [params[i] for i in self._kept]
-        if not all(map(is_, kept, self._kept_on.setdefault(arrays[0].ctx, kept))):  # cast, or initialized again
-            self._operators.clear()
-            self._kept_on = {arrays[0].ctx: kept}
+    def _operator(self, arrays: list) -> _Operator:
         key = tuple([(array.shape, array.dtype) for array in arrays])
         with _ONE_THREAD:
             operator = self._operators.pop(key, None)
@@ -131,10 +125,10 @@ class TracedGraph:
 def cached_op(graph: Any, names: list, params: list | None) -> Callable:
     """Return an operator that runs a graph (a symbol), with static memory unless `params` is None.
 
-    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph. The
-    arrays for `params` must be the same, with the same gradients, in each call on a device. MXNet writes these
-    gradients where the first backward pass has written them. If that pass adds up several gradients of a parameter,
-    this is temporary memory, and the parameter never gets a gradient again. A copy (`isolate`) prevents this.
+    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
+    Those for `params` are a part of the static memory, and need no gradients: MXNet would write these where the first
+    backward pass has written them. If that pass adds up several gradients of a parameter, this is temporary memory, and
+    the parameter never gets a gradient again.
     """
     inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]

@@ -1,4 +1,4 @@
-"""What `data_parallel`, `hybridized` and `Trainer` return behaves as plain Gluon, in any program.
+"""Programs of all kinds behave with `data_parallel`, `hybridized` and `Trainer` as with plain Gluon.
 
 Each program runs twice on the same devices and shards: with plain Gluon, operator by operator, and with ours. It yields
 the values that it reads, which must be equal in float64.
@@ -11,6 +11,7 @@ import pytest
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.networks import static
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.static import MAX_CREATED
 from gluon_mgpu.parallel.data_parallel import data_parallel
@@ -588,10 +589,13 @@ def test_anything(number, k, device_list, seed, tmp_path):
     compare(run(anything, Ours(), devices, 1000 * seed + number, path), expected)
 
 
-def test_a_dense_layer_whose_weight_is_frozen_later(devices):
+@pytest.mark.parametrize('max_created', [MAX_CREATED, 0])  # with static memory and without
+def test_a_dense_layer_whose_weight_is_frozen_later(max_created, devices, monkeypatch):
     """Plain MXNet leaves the gradient of its bias as it was in memory; ours is the true one."""
-    net = Plain().network(nn.Dense(3, in_units=2), devices)
-    fast, X = hybridized(net), np.array(numpy.ones((5, 2)), dtype='float64', ctx=devices[0])
+    monkeypatch.setattr(static, 'MAX_CREATED', max_created)
+    net = nn.Dense(3, in_units=2)
+    net.initialize(ctx=devices)
+    fast, X = hybridized(net), np.ones((5, 2), ctx=devices[0])  # float32, by oneDNN
     for grad_req in ('write', 'null', 'write'):
         net.weight.grad_req = grad_req
         net.bias.grad(devices[0])[:] = 7

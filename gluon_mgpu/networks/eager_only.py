@@ -75,7 +75,7 @@ class SideEffectError(EagerOnlyError):
 
 @contextlib.contextmanager
 def refuse_side_effects(network: Callable) -> Iterator[None]:
-    """Raise `SideEffectError` if calling a network in the block has effects that a graph would not repeat; undo them."""
+    """Raise `SideEffectError` if calling a network in the block has effects that its graph would not; undo them."""
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in _layers(network)):
         raise EagerOnlyError('it has forward hooks')
     before, of_python, of_numpy = Snapshot(network), random.getstate(), numpy.random.get_state()

@@ -34,10 +34,10 @@ OPERATORS = """
 TESTED = frozenset(OPERATORS.split())
 # Those that were tested in a graph, as by ``net.hybridize()``, but not with static memory
 OTHER_OPERATORS = """
-    abs BlockGrad broadcast_add broadcast_div broadcast_mul broadcast_sub Cast Deconvolution _div_scalar dot elemwise_div
-    elemwise_mul elemwise_sub exp _greater_scalar GroupNorm InstanceNorm log max mean min _minus_scalar _mul_scalar
-    one_hot Pad _plus_scalar _power_scalar _rdiv_scalar relu Reshape _rminus_scalar sigmoid sign SliceChannel slice_like
-    sqrt square sum tanh transpose where zeros_like
+    abs BlockGrad broadcast_add broadcast_div broadcast_mul broadcast_sub Cast Deconvolution _div_scalar dot
+    elemwise_div elemwise_mul elemwise_sub exp _greater_scalar GroupNorm InstanceNorm log max mean min _minus_scalar
+    _mul_scalar one_hot Pad _plus_scalar _power_scalar _rdiv_scalar relu Reshape _rminus_scalar sigmoid sign
+    slice_like SliceChannel sqrt square sum tanh transpose where zeros_like
 """
 TESTED_IN_A_GRAPH = TESTED | frozenset(OTHER_OPERATORS.split())
 

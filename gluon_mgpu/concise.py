@@ -40,7 +40,7 @@ def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: C
         y_hats = step.forward(net, X_shards)
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     step.backward(net, ls)
-    step.prepare_idle_devices(net, X, devices)  # as in scratch; without rows, batch norm sees the first row of X
+    step.prepare_idle_devices(net, X, devices)  # as in scratch; without rows, batch norm's statistics of device 0
     return ls
 
 

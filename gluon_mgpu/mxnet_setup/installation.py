@@ -54,6 +54,9 @@ PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'requests': 'requests', 
             'PIL': 'pillow'}
 # Variables with which MXNet crashes or hangs unless they are at least 1
 COUNTS = re.compile(r'OMP_NUM_THREADS|MXNET_\w+_(COPY|NTHREADS)')
+# Variables with which MXNet ends the process, or fails at its end as well, unless they have one of these values
+VALUES = {'MXNET_ENGINE_TYPE': 'NaiveEngine|ThreadedEngine|ThreadedEnginePerDevice',
+          'MXNET_ENGINE_INFO': '(?i)0|1|true|false|', 'MXNET_MKLDNN_ENABLED': '(?i)0|1|true|false|'}
 
 
 class MXNetImportError(ImportError, ValueError):
@@ -99,6 +102,9 @@ def obstacle() -> str:
         value = os.environ[name]
         if value and not is_count(value):
             return f'{name}={value!r} is not a whole number from 1 to 999999: unset it'
+    for name, pattern in VALUES.items():
+        if not re.fullmatch(pattern, os.environ.get(name, pattern.split('|')[1])):
+            return f'{name}={os.environ[name]!r} is no value that MXNet knows: unset it'
     return ''
 
 

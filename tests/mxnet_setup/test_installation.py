@@ -160,6 +160,12 @@ def test_settings_that_mxnet_can_use(site, value):
     assert site('-c', LOAD, MXNET_CPU_TEMP_COPY=value, DMLC_ROLE='worker').stdout == 'set_np was called\n'
 
 
+@pytest.mark.parametrize('variables', [{'MXNET_ENGINE_TYPE': 'NaiveEngine', 'MXNET_MKLDNN_ENABLED': '0'},
+                                       {'MXNET_ENGINE_TYPE': 'ThreadedEngine', 'MXNET_ENGINE_INFO': 'True'}])
+def test_values_that_mxnet_knows(site, variables):
+    assert site('-c', LOAD, **variables).stdout == 'set_np was called\n'
+
+
 AGAIN = """
 import sys
 try:
@@ -215,6 +221,9 @@ def test_other_errors_beside_a_file_that_hides_a_module(site, tmp_path):
 
 @pytest.mark.parametrize(('module', 'fakes', 'line'), [
     ('mxnet_setup.compat', {'mxnet': None, 'dists': ()}, 'MXNet is not installed: '),
+    ('scratch', {'MXNET_ENGINE_TYPE': 'Foo'}, "MXNET_ENGINE_TYPE='Foo' is no value that MXNet knows: unset it ("),
+    ('export', {'MXNET_ENGINE_TYPE': ''}, "MXNET_ENGINE_TYPE='' is no value that MXNet knows: unset it ("),
+    ('check', {'MXNET_MKLDNN_ENABLED': 'off'}, "MXNET_MKLDNN_ENABLED='off' is no value that MXNet knows: unset it ("),
     ('check', {'OMP_NUM_THREADS': 'abc'}, "OMP_NUM_THREADS='abc' is not a whole number from 1 to 999999: unset it ("),
     ('scratch', {'numpy': None}, 'NumPy cannot be imported (ModuleNotFoundError: '),
     ('plot', {'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed: '),

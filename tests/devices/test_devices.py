@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from gluon_mgpu.base import machine as this_machine
-from gluon_mgpu.base.machine import num_cores
 from gluon_mgpu.devices import (
     check_devices,
     devices_from,
@@ -297,7 +296,7 @@ def test_omp_num_threads_set_by_the_user_is_rejected():
     assert done.stderr.splitlines()[-1].startswith('ValueError: OMP_NUM_THREADS=3 with 3 CPU contexts hangs')
 
 
-@pytest.mark.skipif(compat.MXNET_MAJOR >= 2 or sys.platform != 'linux' or num_cores() < 2,
+@pytest.mark.skipif(compat.MXNET_MAJOR >= 2 or sys.platform != 'linux' or this_machine.num_cores() < 2,
                     reason='needs MXNet 1, libgomp and two cores')
 @pytest.mark.parametrize(('first', 'works'), [
     ('ctypes.CDLL("libgomp.so.1"); import gluon_mgpu', False),
@@ -316,8 +315,8 @@ def test_openmp_loaded_first_by_another_library(first, works):
     if not works:
         assert done.stderr.splitlines()[-1] == (
             f"ValueError: 2 CPU contexts would hang in MXNet's OpenBLAS with {threads} threads of OpenMP, which "
-            'another library has loaded before gluon_mgpu: import gluon_mgpu before it (PyTorch, LightGBM or mxnet), or start '
-            'Python with OMP_NUM_THREADS=1')
+            'another library has loaded before gluon_mgpu: import gluon_mgpu before it (PyTorch, LightGBM or mxnet), or '
+            'start Python with OMP_NUM_THREADS=1')
 
 
 def test_there_are_no_gpus_if_mxnet_fails_to_count_them(monkeypatch):

@@ -463,7 +463,7 @@ def test_bfloat16(image_batches, sums):
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR}, update_on_kvstore=False)
         if not sums:
             trainer._allreduce_grads = lambda: None
-        return HybridizedBlock(net, used_once=True), hybridized(LOSS), trainer  # as in the chapter
+        return HybridizedBlock(net), hybridized(LOSS), trainer  # as in the chapter
     report = check_data_parallel(make, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
     assert report.ok is sums, report
     assert 'in its own dtype' in report.title

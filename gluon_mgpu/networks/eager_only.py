@@ -1,15 +1,23 @@
-"""Errors for what a graph would leave out silently: ``autograd.Function``, and other modes of autograd in a network."""
+"""Detect what the graph of a network would leave out, so that such a network runs as it is."""
 from __future__ import annotations
 
 import contextlib
+import inspect
+import random
 import sys
 import threading
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..mxnet_setup.compat import MXNET_MAJOR, autograd
+import numpy
+
+from ..mxnet_setup.compat import MXNET_MAJOR, autograd, children, gluon, mx
 
 _LOCK = threading.RLock()  # because `tracing` changes classes of MXNet
+# Attributes of blocks that MXNet changes by itself, for example at the first call
+_OF_MXNET = {'_active', '_cached_graph', '_cached_op', '_cached_op_args', '_counter', '_flags', '_in_format', '_init_counter',
+             '_out_format', 'skip_states'}
 
 
 class EagerOnlyError(NotImplementedError):
@@ -21,30 +29,120 @@ def tracing() -> Iterator[None]:
     """Trace in the block, in the present mode of autograd.
 
     MXNet traces the `forward` of an ``autograd.Function`` like other code, with the gradient of its operators, and
-    ignores ``autograd.pause`` and other modes. In the block, both raise `EagerOnlyError` in this thread.
+    ignores ``autograd.pause`` and other modes. In the block, these raise `EagerOnlyError` in this thread.
     """
-    thread, mode = threading.get_ident(), (autograd.is_recording(), autograd.is_training())
+    thread, library = threading.get_ident(), mx.base._LIB
+    modes = {'MXAutogradSetIsRecording': autograd.is_recording(), 'MXAutogradSetIsTraining': autograd.is_training()}
+    setters = {name: getattr(library, name) for name in modes}
+    call = autograd.Function.__call__
 
     def call_or_refuse(self: Any, *args: Any) -> Any:
-        if mode[0] and threading.get_ident() == thread:
+        if threading.get_ident() == thread:
             raise EagerOnlyError(f'{type(self).__name__} is an autograd.Function')
         return call(self, *args)
 
-    def enter_or_refuse(self: Any) -> None:
-        wanted = self._enter_is_record, self._enter_train_mode  # None: as it is
-        changes = any(new not in (None, old) for new, old in zip(wanted, mode))
-        # MXNet itself pauses, for example when parameters get their shapes
-        by_mxnet = sys._getframe(1).f_globals.get('__name__', '').startswith('mxnet.')
-        if changes and not by_mxnet and threading.get_ident() == thread:
-            raise EagerOnlyError('it uses autograd.pause or another mode of autograd')
-        enter(self)
+    def set_or_refuse(name: str) -> Callable:
+        def set_mode(new: Any, old: Any) -> int:
+            if threading.get_ident() == thread and bool(new.value) != modes[name] and not _called_by_mxnet():
+                raise EagerOnlyError('it uses autograd.pause or another mode of autograd')
+            return setters[name](new, old)
+        return set_mode
 
     # MXNet 2 calls the network with arrays, which it would record
-    paused = autograd.pause(train_mode=mode[1]) if MXNET_MAJOR >= 2 else contextlib.nullcontext()
+    paused = autograd.pause(train_mode=autograd.is_training()) if MXNET_MAJOR >= 2 else contextlib.nullcontext()
     with _LOCK, paused:
-        call, enter = autograd.Function.__call__, autograd._RecordingStateScope.__enter__
-        autograd.Function.__call__, autograd._RecordingStateScope.__enter__ = call_or_refuse, enter_or_refuse
+        autograd.Function.__call__ = call_or_refuse
+        for name in modes:
+            setattr(library, name, set_or_refuse(name))
         try:
             yield
         finally:
-            autograd.Function.__call__, autograd._RecordingStateScope.__enter__ = call, enter
+            autograd.Function.__call__ = call
+            for name, setter in setters.items():
+                setattr(library, name, setter)
+
+
+def _called_by_mxnet() -> bool:
+    """Return whether MXNet itself changes the mode, for example while parameters get their shapes."""
+    frame = sys._getframe(2)
+    while frame.f_globals.get('__name__') == 'mxnet.autograd' and frame.f_back:
+        frame = frame.f_back
+    return frame.f_globals.get('__name__', '').startswith('mxnet.')
+
+
+@contextlib.contextmanager
+def refuse_side_effects(network: Callable) -> Iterator[None]:
+    """Raise `EagerOnlyError` if calling a network in the block has effects that a graph would not repeat."""
+    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in _layers(network)):
+        raise EagerOnlyError('it has forward hooks')
+    before, numbers = Snapshot(network), _random_state()
+    yield
+    if not before.is_current():
+        raise EagerOnlyError('a call changes its attributes, or variables of its module')
+    if _random_state() != numbers:
+        raise EagerOnlyError('it draws random numbers of Python or NumPy')
+
+
+def _random_state() -> tuple:
+    _, words, *others = numpy.random.get_state()
+    return random.getstate(), words.tobytes(), others
+
+
+class Snapshot:
+    """The variables that the code of a network may read besides its arguments, as they are now.
+
+    These are the attributes of all layers with the items of their lists and dicts, such as the children and the hooks,
+    and for code outside of MXNet also the global and nonlocal variables that it names. `network` is a Block or a
+    function. A change inside another object, such as an array of NumPy, goes unnoticed.
+    """
+
+    def __init__(self, network: Callable):
+        layers = _layers(network)
+        codes = {inspect.unwrap(code) for layer in layers for kind in type(layer).__mro__ if not kind.__module__.startswith('mxnet.')
+                 for code in vars(kind).values() if isinstance(code, types.FunctionType)}
+        if isinstance(network, types.FunctionType):
+            codes.add(network)
+        attributes = [vars(layer) for layer in layers]
+        items = [value for of_layer in attributes for value in of_layer.values() if isinstance(value, (dict, list))]
+        self._copies = [(container, container.copy()) for container in attributes + items]
+        self._variables = [(*place, _value(*place)) for code in codes for place in _places(code)]
+        self.params = list({id(param): param for layer in layers for param in layer._reg_params.values()}.values())
+
+    def is_current(self) -> bool:
+        """Return whether all variables still have the same values."""
+        try:
+            return (all(container == copy or _same(container, copy) for container, copy in self._copies)
+                    and all(_value(scope, name) is value for scope, name, value in self._variables))
+        except ValueError:  # from comparing two arrays
+            return False
+
+
+def _same(attributes: Any, copy: Any) -> bool:
+    """Return whether two dicts differ only in attributes that MXNet changes by itself."""
+    names = {name for name in {**attributes, **copy} if attributes.get(name) is not copy.get(name)} if isinstance(
+        copy, dict) else {''}
+    return names <= _OF_MXNET
+
+
+def _layers(network: Callable) -> list[gluon.Block]:
+    """Return a block and all blocks in it; none for a function."""
+    layers = [network] if isinstance(network, gluon.Block) else []
+    for layer in layers:
+        layers += children(layer).values()
+    return layers
+
+
+def _places(function: types.FunctionType) -> Iterator[tuple]:
+    """Yield where the global and nonlocal variables of a function are: (dict of globals, name) or (cell, None)."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        yield from ((function.__globals__, name) for name in code.co_names if name in function.__globals__)
+    yield from ((cell, None) for cell in function.__closure__ or ())
+
+
+def _value(scope: Any, name: str | None) -> Any:
+    try:
+        return scope.get(name) if name else scope.cell_contents
+    except ValueError:  # an empty cell
+        return None

@@ -40,7 +40,7 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
     optimizer_params = dict(optimizer_params)
     clip_norm = optimizer_params.pop('clip_norm', None)
     workers = devices.workers
-    fast = SyncBatchNorm(net, workers) if sync_batch_norm else HybridizedBlock(net, used_once=True)
+    fast = SyncBatchNorm(net, workers) if sync_batch_norm else HybridizedBlock(net)
     # `trainable` leaves out batch norm's statistics: at its first step, a Trainer would copy the first device's to all
     trainer = workers.trainer(trainable(net), optimizer, optimizer_params, move_gradients=fast)
     if clip_norm is not None:

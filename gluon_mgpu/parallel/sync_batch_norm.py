@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..mxnet_setup.compat import autograd, mx, np
+from ..mxnet_setup.compat import autograd, gluon, mx, np
 from ..networks.cut import cut
+from ..networks.eager_only import Snapshot
 from ..networks.hybridize import HybridizedBlock, unwrapped
 from ..networks.pieces import Backward, Piece, as_input
-from ..networks.tracing import is_legacy, refill
+from ..networks.tracing import UNKNOWN, is_legacy, refill
 from .norm import Norm
 from .workers import Workers
 
@@ -38,13 +39,17 @@ class SyncBatchNorm(HybridizedBlock):
     """
 
     def __init__(self, net: Any, workers: Workers | None = None):
+        if not isinstance(unwrapped(net), gluon.HybridBlock):
+            raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: make '
+                             'it one, or train without synchronized batch norm')
         super().__init__(unwrapped(net))
         self._workers = workers or Workers()
         self._parts: list[Piece | Norm] = []
         self._inputs: list[str] = []                # names of the network's inputs
         self._results: list[str] = []               # and of its outputs
         self._lists: Any = None                     # and the lists that they are in
-        self._frozen: list[bool] = []               # of each parameter, when the network was cut
+        self._cut_for: tuple = ()                   # number of inputs, frozen parameters
+        self._snapshot = Snapshot(self.block)       # when the network was cut
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
 
@@ -70,7 +75,7 @@ class SyncBatchNorm(HybridizedBlock):
                                            'net.backward(ls)')
         params = {param.var().name: param for param in self.collect_params().values()}
         args_on = [*zip(X_shards, *more_shards)]
-        self._cut(args_on[0] if args_on else (None,) * (1 + len(more_shards)),
+        self._cut(args_on[0] if args_on else (UNKNOWN,) * (1 + len(more_shards)),
                   [param.grad_req == 'null' for param in params.values()])
         trained = {name for name, param in params.items() if param.grad_req != 'null'}
         recorded = {name for args in args_on for name, X in zip(self._inputs, args) if _is_recorded(X)}
@@ -99,11 +104,11 @@ class SyncBatchNorm(HybridizedBlock):
                                  'other lists, on the same devices')
 
     def _cut(self, args: tuple, frozen: list[bool]) -> None:
-        """Cut the network, unless it was cut for as many inputs and the same parameters."""
-        if not self._parts or (len(args), frozen) != (len(self._inputs), self._frozen):
+        """Cut the network, unless it was cut for as many inputs and the same parameters, and has not changed."""
+        if (len(args), frozen) != self._cut_for or not self._snapshot.is_current():
             parts, self._inputs, self._results, self._lists = cut(self.block, args)
             self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
-            self._frozen = frozen
+            self._cut_for, self._snapshot = (len(args), frozen), Snapshot(self.block)
 
     def backward(self, ls: list, head_grads: list | None = None) -> None:
         """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block.

@@ -167,7 +167,7 @@ def check(net, shape, devices, rng, modes=('training', 'prediction'), attach_gra
         for param in params:
             param.grad_req = 'null' if param is frozen else 'write'
         for used_once in (False, True):
-            fast = HybridizedBlock(net, used_once)
+            fast = HybridizedBlock(net)
             for (mode, X), reference in zip(cases, expected):
                 for name, array in results(fast, net, X, mode).items():
                     numpy.testing.assert_allclose(array, reference[name], rtol=1e-3,  # float32
@@ -175,7 +175,7 @@ def check(net, shape, devices, rng, modes=('training', 'prediction'), attach_gra
                                                   err_msg=f'{name}, {mode}, {X.shape}, {frozen}, {used_once}')
                 if mode == 'prediction':
                     numpy.testing.assert_allclose(fast(X).asnumpy(), net(X).asnumpy(), rtol=1e-3, atol=1e-4)
-            assert all(graph.is_static for graph in fast._graphs.values())
+            assert all(graph.is_static for graph in fast._graphs.graphs.values())
 
 
 @pytest.mark.parametrize('after', ['product', *map(slow, sorted(AFTER.keys() - {'product'}))])
@@ -230,7 +230,7 @@ def test_other_operators_run_as_they_are(layers, used_once, devices, rng):
     net.add(*layers())
     net.initialize(init.Normal(0.5), ctx=devices)
     net(np.zeros((1, *IMAGE), ctx=devices[0]))
-    fast = HybridizedBlock(net, used_once)
+    fast = HybridizedBlock(net)
     for n in (3, 2):
         for device in devices[:2]:
             X = np.array(rng.normal(size=(n, *IMAGE)), dtype='float32', ctx=device)

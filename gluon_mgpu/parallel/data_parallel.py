@@ -7,7 +7,7 @@ import numpy
 
 from ..base.arguments import positive
 from ..mxnet_setup.compat import gluon
-from ..networks.hybridize import HybridizedBlock
+from ..networks.hybridize import HybridizedBlock, unwrapped
 from .devices import as_devices, check_same
 from .sync_batch_norm import SyncBatchNorm
 from .trainer import trainable
@@ -31,12 +31,13 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
 
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
-    devices = as_devices(devices)
-    try:
-        for param in trainable(net):
+    devices, net = as_devices(devices), unwrapped(net)  # a cell of a notebook may run twice
+    for param in trainable(net):
+        try:
             check_same(f'{param.name} is on', param.list_ctx(), devices)
-    except RuntimeError:
-        raise ValueError('the network is on no device: call net.initialize(ctx=devices) first') from None
+        except RuntimeError:
+            raise ValueError(f'{param.name} is on no device: call net.initialize(ctx=devices), which initializes only '
+                             'such parameters') from None
     optimizer_params = dict(optimizer_params)
     clip_norm = optimizer_params.pop('clip_norm', None)
     workers = devices.workers

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..data.shards import shard_rows
-from ..mxnet_setup.compat import autograd, fill, gluon, npx, trainer_devices
+from ..mxnet_setup.compat import autograd, fill, gluon, trainer_devices
 from .devices import Devices, check_same
 from .split import check_rows, rows_of
 from .sync_batch_norm import SyncBatchNorm
@@ -68,11 +68,11 @@ def gradients(net: Any, devices: list) -> list:
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
-    """Set the gradients of the devices that got no rows of the batch `X` to zero, in place.
+    """Set the gradients of the devices that got no rows of the batch `X` to zero, in place; does not block.
 
     These are the devices after the first n, if `X` has n rows, whatever the shares. Otherwise the sum would contain
     their gradients of an earlier batch. So that their batch norm statistics do not fall behind, they get those of the
-    first device. (`SyncBatchNorm` has updated those of all.) Does not block, except to wait for these.
+    first device. (`SyncBatchNorm` has updated those of all.)
     """
     num_rows = check_rows(X)
     idle_devices = devices[num_rows:]
@@ -82,11 +82,9 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
         for gradient in gradients(net[num_rows:], idle_devices):
             fill(gradient, 0)
         return
-    statistics = [param for param in net.collect_params().values() if not param._differentiable]
-    if statistics and num_rows and not isinstance(net, SyncBatchNorm):
-        npx.waitall()  # a hybridized network updates them in its backward pass, which the engine misses
-        for param in statistics:
-            for device in idle_devices:
+    if num_rows and not isinstance(net, SyncBatchNorm):
+        for param in net.collect_params().values():
+            for device in idle_devices if not param._differentiable else ():
                 param.data(devices[0]).copyto(param.data(device))
     zero_grad(net, idle_devices)
 

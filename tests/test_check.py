@@ -17,6 +17,7 @@ import numpy
 import oracle
 import pytest
 from bfloat16 import needs_bfloat16
+from movable import moving
 from slow import slow
 
 import gluon_mgpu as d2l
@@ -31,7 +32,7 @@ from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import zero_grad
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import Trainer, trainable
+from gluon_mgpu.parallel.trainer import trainable
 
 K, LR = 3, 0.1
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -369,7 +370,7 @@ RIGHT = {
     'with a Trainer': (make_network, step_with_trainer),
     'weight decay and momentum': (partial(make_network, settings={'momentum': 0.9, 'wd': 0.01}), step_with_trainer),
     'Adam': (partial(make_network, optimizer='adam'), step_with_trainer),
-    'the Trainer with few calls': (partial(make_network, kind=partial(Trainer, move_gradients=True)),
+    'the Trainer with few calls': (partial(make_network, kind=moving),
                                    step_with_trainer),
     'layer normalization': (partial(make_network, layers=lambda: [gluon.nn.LayerNorm(), gluon.nn.Dense(4)]),
                             step_with_trainer),
@@ -419,7 +420,7 @@ def test_lenet(image_batches):
 def make_resnet(devices, dtype='float32'):
     net = resnet18(10, dtype)
     net.initialize(init=init.Xavier(), ctx=devices)
-    return hybridized(net), hybridized(LOSS), Trainer(trainable(net), 'sgd', {'learning_rate': LR}, move_gradients=True)
+    return hybridized(net), hybridized(LOSS), moving(trainable(net), 'sgd', {'learning_rate': LR})
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..mxnet_setup.compat import autograd, gluon
-from .eager_only import EagerOnlyError, Snapshot
+from .eager_only import EagerOnlyError, SideEffectError, Snapshot, keeps_gradients
 from .static import TracedGraph
 from .tracing import leaves, structure, trace_block, trace_function
 
@@ -32,10 +32,10 @@ def hybridized(network: Callable) -> Callable:
 
     The network is traced at the first call in training and at the first in evaluation, and again for arguments in other
     lists, and after its layers, their attributes or frozen parameters, or the variables of its module have changed. It
-    runs as it is if its graph would leave something out, such as an ``autograd.Function``, ``autograd.pause``, a forward
-    hook, or attributes that a call sets; if it has operators that `static` has not tested, or arguments other than arrays
-    and None; and if it changes in nearly every call. Raises ValueError if `network` is neither a HybridBlock nor a
-    function or, at the first call, if it cannot be traced.
+    runs as it is if its graph would leave something out, such as an ``autograd.Function``, ``autograd.pause``, a
+    forward hook, or attributes that a call sets; if it has operators that `static` has not tested, or arguments other
+    than arrays and None; and if it changes in nearly every call. Raises ValueError if `network` is neither a
+    HybridBlock nor a function or, at the first call, if it cannot be traced.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ class HybridizedBlock:
 
     @property
     def gradients_can_move(self) -> bool:
-        """True if all backward passes so far can write gradients into any memory."""
-        return self._graphs.gradients_can_move
+        """True if there were backward passes, and all can write gradients into any memory."""
+        return bool(self._graphs.gradients_can_move) and not keeps_gradients(self.block)
 
     def __call__(self, *args):
         return self._graphs.call(args)
@@ -109,17 +109,20 @@ class _Graphs:
         self.graphs: dict[tuple, TracedGraph | None] = {}  # None: as it is
         self._snapshot = Snapshot(network)                  # with which they were traced
         self._calls = self._changes = 0
-        self.gradients_can_move = True
+        self._has_side_effects = False
+        self.gradients_can_move: bool | None = None         # None: not known before the first call
 
     def call(self, args: tuple) -> Any:
         """Call the network, as one operator if possible."""
         graph = self._graph_for(args)
         if autograd.is_recording():
-            self.gradients_can_move &= graph is not None and graph.gradients_can_move
+            can_move = graph is not None and graph.gradients_can_move
+            self.gradients_can_move = can_move and self.gradients_can_move is not False
         return self.network(*args) if graph is None else graph(leaves(args))
 
     def _graph_for(self, args: tuple) -> TracedGraph | None:
-        if isinstance(self.network, gluon.Block) and not isinstance(self.network, gluon.HybridBlock):
+        is_plain = isinstance(self.network, gluon.Block) and not isinstance(self.network, gluon.HybridBlock)
+        if is_plain or self._has_side_effects:
             return None
         self._calls += 1
         if not self._snapshot.is_current():
@@ -143,6 +146,7 @@ class _Graphs:
             graph = TracedGraph(*self._trace(self.network, args))
             return graph if graph.is_tested else None
         except ValueError as error:
+            self._has_side_effects = isinstance(error.__cause__, SideEffectError)
             if isinstance(error.__cause__, EagerOnlyError):
                 return None
             raise

@@ -17,7 +17,7 @@ from .graph_operators import operators_of
 from .tracing import leaves, refill
 
 # Each combination of shapes and dtypes needs an operator with its own memory. In each mode, four are enough for full
-# batches and a smaller last one. After `MAX_CREATED`, other shapes, such as those of sentences, run without static memory
+# batches and a smaller last one. After `MAX_CREATED`, other shapes, such as those of sentences, run without such memory
 MAX_OPERATORS, MAX_CREATED = 4, 12
 
 # The names of MXNet 1.9 and 2
@@ -33,7 +33,14 @@ OPERATORS = """
     _npi_transpose _npi_true_divide _npi_true_divide_scalar _npi_where _npx_relu _npx_reshape _npx_sigmoid _split_v2
 """
 TESTED = frozenset(OPERATORS.split())
-TESTED_WITHOUT_STATIC_MEMORY = frozenset({'Deconvolution'})
+# Those that were tested in a graph, as by ``net.hybridize()``, but not with static memory
+OTHER_OPERATORS = """
+    abs BlockGrad broadcast_add broadcast_div broadcast_mul broadcast_sub Cast Deconvolution _div_scalar dot elemwise_div
+    elemwise_mul elemwise_sub exp _greater_scalar GroupNorm InstanceNorm log max mean min _minus_scalar _mul_scalar
+    one_hot Pad _plus_scalar _power_scalar _rdiv_scalar relu Reshape _rminus_scalar sigmoid sign SliceChannel slice_like
+    sqrt square sum tanh transpose where zeros_like
+"""
+TESTED_IN_A_GRAPH = TESTED | frozenset(OTHER_OPERATORS.split())
 
 
 _ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several threads start operators at once
@@ -73,7 +80,7 @@ class TracedGraph:
         self._params = list(params.values())
         operators, _ = operators_of(symbol)
         kinds = {operator.node['op'] for operator in operators}
-        self.is_tested = (bool(kinds) and kinds <= TESTED | TESTED_WITHOUT_STATIC_MEMORY
+        self.is_tested = (bool(kinds) and kinds <= TESTED_IN_A_GRAPH
                           and not any(operator.is_prelu for operator in operators)
                           and all(param._grad_stype == 'default' for param in self._params))
         self.is_static = self.is_tested and kinds <= TESTED

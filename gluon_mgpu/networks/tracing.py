@@ -38,8 +38,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
 
     The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
     `args`. The lists have True instead of each array. The parameters are those in the graph, by the names of their
-    variables. If the arguments are `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if the block
-    cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
+    variables. If the arguments are `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if the
+    block cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
     """
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     names = [symbol.name for symbol in leaves(symbols)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..mxnet_setup.compat import autograd, gluon, mx, np
 from ..networks.cut import cut
-from ..networks.eager_only import Snapshot
+from ..networks.eager_only import Snapshot, keeps_gradients
 from ..networks.hybridize import HybridizedBlock, unwrapped
 from ..networks.pieces import Backward, Piece, as_input
 from ..networks.tracing import UNKNOWN, is_legacy, leaves, refill, structure
@@ -40,8 +40,8 @@ class SyncBatchNorm(HybridizedBlock):
 
     def __init__(self, net: Any, workers: Workers | None = None):
         if not isinstance(unwrapped(net), gluon.HybridBlock):
-            raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: make '
-                             'it one, or train without synchronized batch norm')
+            raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: '
+                             'make it one, or train without synchronized batch norm')
         super().__init__(unwrapped(net))
         self._workers = workers or Workers()
         self._parts: list[Piece | Norm] = []
@@ -53,7 +53,10 @@ class SyncBatchNorm(HybridizedBlock):
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
 
-    gradients_can_move = True  # `backward` copies them
+    @property
+    def gradients_can_move(self) -> bool:
+        """True, because `backward` copies them, unless the user's own `hybridize` keeps their places."""
+        return not keeps_gradients(self.block)
 
     def __call__(self, *args):
         if autograd.is_training():

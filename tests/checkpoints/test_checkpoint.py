@@ -9,6 +9,7 @@ import numpy
 import pytest
 import safetensors
 import safetensors.numpy
+from movable import moving
 from slow import slow
 
 from gluon_mgpu.checkpoints import checkpoint
@@ -17,7 +18,7 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.trainer import Trainer, trainable
+from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.parameters import by_name, copies
 
 OPTIMIZERS = {'sgd': ('sgd', {'learning_rate': 0.1}),
@@ -86,7 +87,7 @@ def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, devic
     """As when returning to the best epoch. The package's Trainer keeps the sum of all gradients in its KVStore."""
     name, settings = OPTIMIZERS[optimizer]
     loop = Loop(device_list(k))
-    loop.trainer = Trainer(trainable(loop.net), name, settings, move_gradients=True)
+    loop.trainer = moving(trainable(loop.net), name, settings)
     loop.train(2)
     checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
     ends = []

@@ -358,7 +358,8 @@ def test_a_batch_norm_that_is_used_twice(order, devices):
             with autograd.record():
                 l = call(X, Z)
             l.backward()
-        found.append([net.norm.running_mean.data(devices[0]).asnumpy(), net.norm.running_var.data(devices[0]).asnumpy()])
+        found.append([statistic.data(devices[0]).asnumpy() for statistic in (net.norm.running_mean,
+                                                                             net.norm.running_var)])
     numpy.testing.assert_allclose(found[0], found[1], rtol=1e-5)  # float32
 
 

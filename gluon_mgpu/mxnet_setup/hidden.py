@@ -20,12 +20,9 @@ def how_to_unhide(error: BaseException) -> str:
         trace = trace.tb_next
     folder = os.path.abspath(sys.path[0])
     others = [entry for entry in sys.path if os.path.abspath(entry) != folder]
-    hiding = []
-    for path in sorted(map(str, filter(None, used))):
-        name, extension = os.path.splitext(os.path.basename(path))
-        if os.path.dirname(path) == folder and extension == '.py' and (
-                name in ('mxnet', 'numpy') or PathFinder.find_spec(name, others)):
-            hiding.append(path)
+    names = {path: os.path.basename(path)[:-3] for path in sorted(map(str, filter(None, used)))
+             if os.path.dirname(path) == folder and path.endswith('.py')}
+    hiding = [path for path, name in names.items() if name in ('mxnet', 'numpy') or PathFinder.find_spec(name, others)]
     return f'rename {" and ".join(hiding)}, which Python imports instead of the module of that name' if hiding else ''
 
 

@@ -62,9 +62,9 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
     """Split the rows of a batch, X and y, over devices, by the shares of `Devices` if they have any.
 
-    `X` and `y` may be nested lists and tuples of arrays, as for `split_and_load`.
+    `X` and `y` are as for `split_and_load`. Raises ValueError if they have different numbers of rows.
 
-    Source: D2L 13.5.5, ``split_batch``. Raises ValueError if `X` and `y` have different numbers of rows.
+    Source: D2L 13.5.5, ``split_batch``.
     """
     check_rows(X, y)
     shares = getattr(devices, 'shares', None)
@@ -72,21 +72,17 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
 
 
 def check_rows(*batch: Any) -> int:
-    """Return the number of rows of a batch, `X` or `X` and `y`, arrays in nested lists and tuples.
-
-    Raises ValueError if these have something else than arrays with rows, or different numbers of rows.
-    """
-    sizes = []
+    """Return the number of rows of all arrays of a batch, X or X and y; raise ValueError if it is not the same."""
+    sizes: list[int] = []
     for data in batch:
         arrays = leaves(data)
         if not arrays or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) and array.shape for array in arrays):
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
                              'lists and tuples of such arrays')
-        sizes.append([*dict.fromkeys(map(len, arrays))])
-    if len({size for of_data in sizes for size in of_data}) > 1:
-        found = ' and '.join(f'{name} has {" or ".join(map(str, size))} rows' for name, size in zip('Xy', sizes))
-        raise ValueError(f'{found}: all arrays of a batch must have the same number')
-    return sizes[0][0]
+        sizes += map(len, arrays)
+    if len({*sizes}) > 1:
+        raise ValueError(f'arrays of {", ".join(map(str, sizes))} rows: those of a batch must have the same number')
+    return sizes[0]
 
 
 def rows_of(data: Any, rows: slice) -> Any:

@@ -175,11 +175,11 @@ def test_the_chapters_share_split_batch():
 
 def test_different_numbers_of_rows(devices):
     line = error_line(split_batch, np.zeros((4, 2)), np.zeros(3), devices)
-    assert line == 'X has 4 rows and y has 3 rows: all arrays of a batch must have the same number'
+    assert line == 'arrays of 4, 3 rows: those of a batch must have the same number'
     line = error_line(split_batch, (np.zeros((4, 2)), np.zeros(5)), np.zeros(4), devices)
-    assert line == 'X has 4 or 5 rows and y has 4 rows: all arrays of a batch must have the same number'
+    assert line == 'arrays of 4, 5, 4 rows: those of a batch must have the same number'
     line = error_line(split_and_load, [np.zeros(4), [np.zeros(3)]], devices)
-    assert line == 'X has 4 or 3 rows: all arrays of a batch must have the same number'
+    assert line == 'arrays of 4, 3 rows: those of a batch must have the same number'
 
 
 @pytest.mark.parametrize('rows', [1, 2, 7])

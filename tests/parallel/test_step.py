@@ -73,7 +73,7 @@ def test_no_parts(device_list):
 
 def test_shards_instead_of_a_batch(device_list):
     X = np.ones((2, 2))
-    with pytest.raises(ValueError, match='X has 2 rows and y has 4 rows: all arrays of a batch must have the same'):
+    with pytest.raises(ValueError, match='arrays of 2, 2, 4 rows: those of a batch must have the same'):
         backward((X, X), np.zeros(4), weights_on(device_list(2)), Devices(device_list(2), parts=2))
 
 

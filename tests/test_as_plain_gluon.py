@@ -517,3 +517,104 @@ def test_a_program(program, k, device_list, seed, tmp_path):
     args = [tmp_path] if program is saved_after_a_step else []
     expected = run(program, Plain(), devices, seed, *args)
     compare(run(program, Ours(), devices, seed, *args), expected)
+
+
+# --- all of this in a random order ---
+
+KINDS = ['freeze', 'unfreeze', 'penalty', 'twice', 'predict', 'between', 'input gradient', 'save', 'hook', 'alpha',
+         'second', 'shape', 'few rows', 'reset']
+
+
+def anything(way, devices, rng, path) -> Iterator:
+    """Two networks with one Trainer, and in each step some of what programs do, at random."""
+    first, second = (way.network(block, devices) for block in (Net(), nn.Dense(3, in_units=3)))
+    trainer = way.trainer([first, second])
+    handles: list = []
+    for _ in range(12):
+        kinds = set(rng.choice(KINDS, 4).tolist())
+        params = trainable(first) + trainable(second)
+        for param in rng.choice(params, 3).tolist():
+            if 'freeze' in kinds or 'unfreeze' in kinds:
+                param.grad_req = 'null' if 'freeze' in kinds and len(param.shape) > 1 else 'write'
+        seen: list = []
+        if 'hook' in kinds:
+            handles.append(block_of(first).norm.register_forward_hook(
+                lambda block, inputs, output, seen=seen: seen.append(output)))
+        if 'alpha' in kinds:
+            block_of(first).alpha = float(rng.uniform(0.5, 1.5))
+        if 'reset' in kinds:
+            block_of(second).weight.set_data(np.array(rng.normal(size=(3, 3)), dtype='float64'))
+        rows = len(devices) if 'few rows' in kinds else 7
+        X_shards, y_shards = batch(rng, devices, rows, 5 if 'shape' in kinds else 6)
+        if 'input gradient' in kinds:
+            for X in X_shards:
+                X.attach_grad()
+        found: list = []
+        with autograd.record():
+            outputs = [first(X) for X in X_shards]
+            if 'between' in kinds:
+                with autograd.predict_mode():
+                    found += [first(X) for X in X_shards]
+            ls = [((second(output) - y) ** 2).sum() for output, y in zip(outputs, y_shards)]
+            if 'second' in kinds:
+                ls = [l + second(output * 2).sum() for l, output in zip(ls, outputs)]
+            if 'twice' in kinds:
+                ls = [l + (first(-X) ** 2).sum() for l, X in zip(ls, X_shards)]
+            if 'penalty' in kinds:
+                ls = [l + sum((param.data(l.ctx) ** 2).sum() for param in params) for l in ls]
+        autograd.backward(ls)
+        if 'predict' in kinds:
+            found += [second(first(X)) for X in X_shards]
+        trainer.step(rows)
+        if 'save' in kinds:
+            block_of(first).save_parameters(path)
+            loaded = Net()
+            loaded.load_parameters(path, ctx=devices[0], cast_dtype=True, dtype_source='saved')
+            found += values(loaded)
+        found += seen + [X.grad for X in X_shards if 'input gradient' in kinds] + statistics(first)
+        if len(handles) > 1:
+            handles.pop(0).detach()
+        yield [numpy.asarray(getattr(array, 'asnumpy', lambda array=array: array)()) for array in found]
+        yield values(first) + values(second)
+    for handle in handles:
+        handle.detach()
+
+
+@pytest.mark.parametrize('number', [*range(3), *map(slow, range(3, 60))])
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_anything(number, k, device_list, seed, tmp_path):
+    devices, path = device_list(k), str(tmp_path / 'net')
+    expected = run(anything, Plain(), devices, 1000 * seed + number, path)
+    compare(run(anything, Ours(), devices, 1000 * seed + number, path), expected)
+
+
+# --- refusals ---
+
+def test_parameters_of_another_network_cannot_move(devices):
+    one, other = (Ours().network(nn.Dense(2, in_units=2), devices) for _ in range(2))
+    with pytest.raises(ValueError, match=r'is not in the network of move_gradients: pass a list of all networks'):
+        Trainer(trainable(one) + trainable(other), 'sgd', move_gradients=one)
+    with pytest.raises(ValueError, match='^move_gradients True: must be the result of hybridized'):
+        Trainer(trainable(one), 'sgd', move_gradients=True)
+
+
+@pytest.mark.parametrize('make', [
+    SyncBatchNorm, lambda net: data_parallel(net, net.norm.gamma.list_ctx(), 'sgd', {}, sync_batch_norm=True)])
+def test_a_plain_block_cannot_be_cut(make, devices):
+    class Plain(gluon.Block):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm(in_channels=2)
+
+    net = Plain()
+    net.initialize(ctx=devices)
+    with pytest.raises(ValueError, match='^Plain is no gluon.HybridBlock, so it cannot be cut at its batch norms'):
+        make(net)
+
+
+def test_a_network_with_hooks_cannot_be_cut(devices):
+    net = SyncBatchNorm(Plain().network(Net(), devices))
+    X_shards, _ = batch(numpy.random.default_rng(0), devices)
+    net.block.out.register_forward_hook(print)
+    with autograd.record(), pytest.raises(ValueError, match=r'^Net cannot be traced \(it has forward hooks\)'):
+        net.forward(X_shards)

@@ -261,7 +261,7 @@ def test_each_tested_operator_has_an_example():
     for shape, shapes, function in OTHERS.values():
         found |= operators_in(shape, shapes, lambda np, npx, *arrays, function=function: as_legacy(function, *arrays))
     assert found <= TESTED_IN_A_GRAPH
-    assert TESTED_IN_A_GRAPH - TESTED <= found
+    assert found >= TESTED_IN_A_GRAPH - TESTED
 
 
 @pytest.mark.parametrize('layers', [

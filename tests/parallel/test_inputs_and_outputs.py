@@ -3,7 +3,7 @@ import numpy
 import pytest
 from test_sync_batch_norm import Threads, without_rows
 
-from gluon_mgpu import concise
+from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
@@ -286,3 +286,19 @@ def test_two_inputs_on_workers_without_rows(device_list):
     found = Threads.run(3, lambda workers: gradients(nets[workers.rank], [[0], [], [1, 2]][workers.rank], workers))
     whole = gradients(make(network, shapes, [device_list(4)[3]], np.array), [0, 1, 2])
     compare([sum(grads) for grads in zip(found[0], found[2])], whole)
+
+
+@of_mxnet_1
+def test_chapters_after_reset_np(devices):
+    """The network of `scratch` is written with mx.np; `concise` takes one of mx.nd."""
+    X, y = numpy.random.default_rng(0).random((8, 1, 28, 28)).astype('float32'), numpy.arange(8) % 3
+    histories, batches = [], [(X[:4], y[:4]), (X[4:], y[4:])]
+    for semantics in (mx.nd, np):
+        with semantics_of(semantics.ones(1)):
+            net = legacy_layers()
+            for chapter, settings in ((scratch, {}), (concise, {'net': net})):
+                run = Run(2, quiet=True)
+                chapter.train(2, 4, 0.1, devices=devices[:2], data=(batches, batches), run=run, seed=1, **settings)
+                histories += [[result.loss for result in run.history]]
+    numpy.testing.assert_allclose(histories[2], histories[0], rtol=1e-5)  # float32
+    assert numpy.isfinite(histories).all() and histories[1][0] != histories[1][1]  # it starts with other random numbers

@@ -199,6 +199,12 @@ def test_nested_lists_and_tuples_of_arrays(rows, shares, device_list):
     assert [(type(X), type(X[1]), type(X[1][1])) for X in X_shards] == [(tuple, list, tuple)] * len(X_shards)
 
 
+def test_none_stays_in_each_shard(devices):
+    """As the missing input of a network, such as the lengths of BERT's sequences."""
+    shards, _ = split_batch((np.arange(4), None, [None]), np.arange(4), devices[:2])
+    assert [(X.tolist(), *others) for X, *others in shards] == [([0, 1], None, [None]), ([2, 3], None, [None])]
+
+
 def test_several_inputs_as_in_the_book(devices):
     """D2L 16.5, ``split_batch_multi_inputs``."""
     X, y = [numpy.arange(14.0).reshape(7, 2), numpy.arange(7)], numpy.arange(7)

@@ -50,6 +50,7 @@ def hybridized(network: Callable) -> Callable:
         Takes the same arguments, by position, all on one device, and is differentiable. It does not block. For a block,
         it also has `collect_params`.
     """
+    network = unwrapped(network)  # a cell of a notebook may run twice
     if isinstance(network, gluon.HybridBlock):
         return HybridizedBlock(network)
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols

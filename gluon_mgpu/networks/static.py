@@ -80,7 +80,8 @@ class TracedGraph:
         operators, _ = operators_of(symbol)
         kinds = {operator.node['op'] for operator in operators}
         self.is_tested = (bool(kinds) and kinds <= TESTED_IN_A_GRAPH
-                          and not any(operator.is_prelu for operator in operators))
+                          and not any(operator.is_prelu for operator in operators)
+                          and all(param._grad_stype == 'default' for param in self._params))
         self.is_static = self.is_tested and kinds <= TESTED
         # oneDNN's transposed convolution crashes if its gradient is a part of an array
         self.gradients_can_move = 'Deconvolution' not in kinds

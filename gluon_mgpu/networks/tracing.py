@@ -104,6 +104,8 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
                                   function.__defaults__, function.__closure__)
     symbolic.__kwdefaults__ = function.__kwdefaults__
     symbols = variables_for(args)
+    if not all(map(is_legacy, leaves(args))):  # parameters of mx.np, possibly with shards of mx.nd
+        symbols = refill(symbols, (symbol.as_np_ndarray() for symbol in leaves(symbols)))
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(function.__name__), tracing():
         with refuse_side_effects(function):

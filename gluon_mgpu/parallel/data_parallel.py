@@ -31,11 +31,12 @@ def data_parallel(net: gluon.Block, devices: list, optimizer: str, optimizer_par
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
     devices, net = as_devices(devices), unwrapped(net)  # a cell of a notebook may run twice
-    try:
-        for param in trainable(net):
+    for param in trainable(net):
+        try:
             check_same(f'{param.name} is on', param.list_ctx(), devices)
-    except RuntimeError:
-        raise ValueError('the network is on no device: call net.initialize(ctx=devices) first') from None
+        except RuntimeError:
+            raise ValueError(f'{param.name} is on no device: call net.initialize(ctx=devices), which initializes only '
+                             'such parameters') from None
     optimizer_params = dict(optimizer_params)
     clip_norm = optimizer_params.pop('clip_norm', None)
     workers = devices.workers

@@ -72,6 +72,8 @@ class Trainer(gluon.Trainer):
         if kvstore not in ('device', 'local') and (several or kvstore is not None):
             raise ValueError(f"kvstore {kvstore!r}: must be 'device' or 'local', which sum over the devices of one "
                              'process; use gluon.Trainer for others')
+        if self._contains_sparse_weight:
+            raise ValueError('a parameter has row-sparse weights: use gluon.Trainer, which updates them, or dense ones')
         numbers = {device.device_id for device in trainer_devices(self)}  # which the optimizer counts updates by
         if len(numbers) < len(self._updaters) and (name not in ('SGD', 'NAG') or self._optimizer.lr_scheduler):
             raise ValueError(f'{trainer_devices(self)} have the same number, so {name} would take another step on '

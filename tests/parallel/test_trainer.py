@@ -419,6 +419,16 @@ def test_all_optimizers(optimizer, num_devices, device_list):
         numpy.testing.assert_allclose(several[0], one[0], rtol=1e-4, atol=1e-5)  # float32; some divide by small sums
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no row-sparse parameters')
+@pytest.mark.parametrize('k', [1, 2])
+def test_row_sparse_weights(k, device_list):
+    with semantics_of(mx.nd.ones(1)):
+        param = gluon.Parameter('w', shape=(5, 3), stype='row_sparse', grad_stype='row_sparse')
+        param.initialize(ctx=device_list(k))
+        with pytest.raises(ValueError, match='^a parameter has row-sparse weights: use gluon.Trainer, which updates'):
+            Trainer([param], 'sgd', {'learning_rate': 0.1})
+
+
 def test_kvstore(device_list):
     """The devices of this process, and nothing else."""
     one, two = (trainable(network(device_list(k))) for k in (1, 2))

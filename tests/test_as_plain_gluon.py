@@ -361,18 +361,20 @@ def set_modes(way, devices, rng) -> Iterator:
         def __init__(self, stop):
             super().__init__()
             self.inner, self.out, self.stop = nn.Dense(4, in_units=4), nn.Dense(3, in_units=4), stop
+            self.drop = nn.Dropout(0.5 if stop == 'set_training' else 0)
 
         def forward(self, X):
             if self.stop == 'pause':
                 with autograd.pause(train_mode=autograd.is_training()):
                     features = self.inner(X)
             else:
-                before = autograd.set_recording(False)
-                features = self.inner(X)
-                autograd.set_recording(before)
+                set_mode = getattr(autograd, self.stop)
+                before = set_mode(False)
+                features = self.drop(self.inner(X))
+                set_mode(before)
             return self.out(features)
 
-    for stop in ('pause', 'set_recording'):
+    for stop in ('pause', 'set_recording', 'set_training'):
         net, trainer = way.data_parallel(Stopping(stop), devices)
         for _ in range(2):
             X_shards, y_shards = batch(rng, devices)

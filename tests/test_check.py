@@ -1,4 +1,5 @@
 """check_data_parallel: names each planted mistake, and finds none in steps that are right."""
+import collections
 import multiprocessing
 import os
 import re
@@ -74,6 +75,19 @@ def copy_with_gradient(param, device, grad_req='write'):
 def network(X, params):
     W1, b1, W2, b2 = params
     return np.dot(np.tanh(np.dot(X, W1) + b1), W2) + b2
+
+
+def update(ls, device_params, rows, lr=LR):
+    """Take the rest of the step: backward, the sum over the devices, SGD."""
+    for l in ls:
+        l.backward()
+    for params in device_params[len(ls):]:
+        for param in params:
+            param.grad[:] = 0
+    for arrays in zip(*device_params):
+        scratch.allreduce([array.grad for array in arrays])
+    for params in device_params:
+        scratch.sgd(params, lr, rows)
 
 
 def step_from_scratch(device_params, X, y, devices, mistake='', batch_size=None):
@@ -388,7 +402,8 @@ def test_no_mistake_in_steps_that_are_right(case, batches):
     report = check_data_parallel(*RIGHT[case], batches)
     assert report.ok, report
     assert 'float64' in report.title and not report.diagnosis
-    assert len(report.parameters) == (6 if case in ('layer normalization', 'SyncBatchNorm') else 4)
+    numbers = {'layer normalization': 6, 'SyncBatchNorm': 6, 'momentum from scratch': 8}
+    assert len(report.parameters) == numbers.get(case, 4)
     assert {(between, verdict) for _, _, between, verdict in report.parameters} == {(0, 'equal')}  # to the last bit
 
 
@@ -565,6 +580,11 @@ def copied_before_each_step(state, X, y, devices):
     step_from_scratch(state, X, y, devices)
 
 
+ALONE = 'Without the batches before, from the same parameters, this does not happen.'
+COPIES_DIFFER = ('WRONG in 4 of {} parameters after {}: copies without gradients, such as a moving average, a target '
+                 'network or momentum, differ from those of one device on {}.')
+
+
 def test_devices_that_start_with_their_own_parameters(batches):
     report = check_data_parallel(own_parameters, step_from_scratch, batches)
     assert not report.ok and report.diagnosis[0].startswith('WRONG: the devices start with different parameters')
@@ -584,19 +604,35 @@ def test_a_trainer_whose_devices_start_with_their_own_parameters(batches):
     assert 'start with different parameters' in report.diagnosis[0]
 
 
+@pytest.mark.parametrize('kept_in', ['NumPy', 'MXNet'])
 @pytest.mark.parametrize('momentum_on', ['the first device', 'devices with rows'])
-def test_momentum_that_is_not_on_all_devices(momentum_on, batches):
+def test_momentum_that_is_not_on_all_devices(momentum_on, kept_in, batches):
+    """In arrays of MXNet, the velocities are compared as well."""
+    first = momentum_on == 'the first device'
+
+    def make(devices):
+        state = make_momentum(devices)
+        if kept_in == 'NumPy':
+            state.velocities = [[velocity.asnumpy().astype('float64') for velocity in velocities]
+                                for velocities in state.velocities]
+        return state
+
     def train_batch(state, X, y, devices):
         before = [[param.copy() for param in params] for params in state.device_params]
         step_from_scratch(state.device_params, X, y, devices)
-        n = 1 if momentum_on == 'the first device' else len(X)
-        for params, old, velocities in [*zip(state.device_params, before, state.velocities)][:n]:
+        for params, old, velocities in [*zip(state.device_params, before, state.velocities)][:1 if first else len(X)]:
             for param, start, velocity in zip(params, old, velocities):
-                velocity[:] = 0.9 * velocity + param - start
-                param[:] = start + velocity
-    report = check_data_parallel(make_momentum, train_batch, batches)
-    batch = 'batch 2, of 10 rows' if momentum_on == 'the first device' else 'batch 4, of 2 rows'
-    assert f'{batch}: what the step keeps from the batches before, such as momentum, differs' in report.diagnosis[0]
+                change = param - start
+                velocity[:] = 0.9 * velocity + (change if kept_in == 'MXNet' else change.asnumpy())
+                param[:] = start + np.array(velocity, dtype=param.dtype)
+    report = check_data_parallel(make, train_batch, batches)
+    if kept_in == 'MXNet':
+        batch, devices = ('batch 1, of 12 rows', 'cpu(1), cpu(2)') if first else ('batch 4, of 2 rows', 'cpu(2)')
+        assert report.diagnosis[0] == COPIES_DIFFER.format(8, batch, devices).replace('in 4', f'in {4 if first else 8}')
+    else:
+        batch = 'batch 2, of 10 rows' if first else 'batch 4, of 2 rows'
+        assert f'{batch}: what the step keeps from the batches before, such as momentum or' in report.diagnosis[0]
+        assert report.diagnosis[-1] == ALONE
 
 
 @pytest.mark.parametrize('fault', ['weight decay', 'loss', 'first device'])
@@ -878,6 +914,58 @@ def test_each_device_divides_by_its_own_count(count, batches):
         assert 'each device divides by its own count, such as that of its valid labels' in report.diagnosis[0]
 
 
+def step_with_masks(state, X, y, devices, count, also=lambda y_hat: 0, divisor=lambda devices: 1):
+    """Average over the labels that are not 0, of all rows or each shard, and add another term of each shard."""
+    net, trainer = state
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        y_hats = [net(X_shard) for X_shard in X_shards]
+        masks = [y_shard > 0 for y_shard in y_shards]
+        counts = {'all': [float((y > 0).sum())] * len(masks), 'its own': [mask.sum() + 1e-8 for mask in masks],
+                  'the last one': [float(masks[-1].sum())] * len(masks)}[count]
+        ls = [(LOSS(y_hat, y_shard) * mask).sum() / n + also(y_hat)
+              for y_hat, y_shard, mask, n in zip(y_hats, y_shards, masks, counts)]
+    for l in ls:
+        l.backward()
+    zero_grad(net, devices[len(X_shards):])
+    trainer.step(divisor(devices))
+
+
+@pytest.mark.parametrize(('options', 'fault'), [
+    ({'count': 'all'}, None),
+    ({'count': 'the last one'},
+     r'the update is \d.* times that of one device, and this number changes with the rows: its divisor, such as a '
+     'number of valid labels, is not that of the whole batch'),
+    ({'count': 'its own', 'also': lambda y_hat: (y_hat ** 2).mean()},
+     'the update is the sum of what each device does with its rows alone, and the whole batch on one device does '
+     'something else: terms of the loss are divided by counts of each device, or rows influence each other'),
+    ({'count': 'its own', 'also': lambda y_hat: (y_hat ** 2).mean(), 'divisor': len}, 'the update is the mean of what'),
+    ({'count': 'its own', 'also': lambda y_hat: (y_hat ** 2).mean() / y_hat.shape[0], 'divisor': lambda devices: (
+        1 + len(devices))}, 'the update is the weighted sum of what each device does')])
+def test_the_count_of_masked_labels(options, fault, batches):
+    """As in machine translation, and with a second loss as in BERT's pre-training."""
+    report = check_data_parallel(make_network, partial(step_with_masks, **options), batches)
+    assert report.ok is (fault is None), report
+    if fault:
+        assert re.search(f'after batch 1, of 12 rows: {fault}', report.diagnosis[0])
+        assert re.match('Do: divide .* count (of|in) the whole batch', report.diagnosis[1])
+
+
+def test_a_gradient_that_is_lost_after_another_batch(batches):
+    """As with arrays of gradients that a call before has replaced. The step has no momentum."""
+    def train_batch(state, X, y, devices):
+        state.before, lost = len(X), state.before == 10 and len(devices) > 1
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(network(X_shard, params), y_shard) * (0 if lost and i == 0 else 1)
+                  for i, (X_shard, y_shard, params) in enumerate(zip(X_shards, y_shards, state.params))]
+        update(ls, state.params, len(X))
+    report = check_data_parallel(lambda devices: types.SimpleNamespace(params=make_arrays(devices), before=0),
+                                 train_batch, batches)
+    assert report.diagnosis[0].endswith('batch 3, of 12 rows: the gradient of cpu(0) counts 0 times.')
+    assert report.diagnosis[3] == ALONE and 'momentum' not in str(report)
+
+
 def test_a_shard_whose_labels_do_not_count(batches):
     """The cause stays unknown, because the shard alone has no finite update."""
     def train_batch(state, X, y, devices):
@@ -973,6 +1061,168 @@ def test_a_trainer_of_enough_devices_is_right(options, batches):
     """After a step in `make`, a Trainer keeps float32, so the check does not compute in float64."""
     report = check_data_parallel(partial(make_with_older_trainer, **options), step_with_trainer, batches)
     assert report.ok, report
+
+
+# Copies without gradients, names, what one device does not change either
+
+def make_averages(devices):
+    params = make_arrays(devices)
+    return {'params': params, 'averages': [[param.copy() for param in copies] for copies in params]}
+
+
+def step_with_averages(state, X, y, devices, on=None):
+    step_from_scratch(state['params'], X, y, devices)
+    for params, averages in [*zip(state['params'], state['averages'])][:on]:
+        for param, average in zip(params, averages):
+            average[:] = 0.9 * average + 0.1 * param
+
+
+def make_target_network(devices):
+    """Return two networks, a Trainer of the first, and one array per device with sums that differ."""
+    (net, trainer), (target, _) = (make_network(devices) for _ in range(2))
+    target.collect_params().setattr('grad_req', 'null')
+    mask = np.full((5, 6), -np.inf, dtype='float32')  # of the shape of a parameter
+    return net, trainer, target, [(np.zeros(1, ctx=device), mask.copyto(device)) for device in devices]
+
+
+def step_with_target_network(state, X, y, devices, on=None):
+    net, trainer, target, sums = state
+    for device in devices:
+        target(np.zeros((1, X.shape[1]), ctx=device, dtype=X.dtype))
+    step_with_trainer((net, trainer), X, y, devices)
+    for param, copy in zip(trainable(net), target.collect_params().values()):
+        for data, array in [*zip(param.list_data(), copy.list_data())][:on]:
+            data.copyto(array)
+    for i, (array, _) in enumerate(sums):
+        array += i
+
+
+@pytest.mark.parametrize(('make', 'step', 'number'), [
+    (make_averages, step_with_averages, 8), (make_target_network, step_with_target_network, 9)])
+@pytest.mark.parametrize('on', [None, 1])
+def test_copies_without_gradients(make, step, number, on, batches):
+    """A moving average, a target network: on all devices, or updated on the first device only."""
+    report = check_data_parallel(make, partial(step, on=on), batches)
+    assert report.ok is (on is None) and len(report.parameters) == number, report
+    if on:
+        assert report.diagnosis[0] == COPIES_DIFFER.format(number, 'batch 1, of 12 rows', 'cpu(1), cpu(2)')
+        assert [verdict for *_, verdict in report.parameters[4:8]] == ['DIFFERS'] * 4
+    assert [verdict for *_, verdict in report.parameters[:4]] == ['equal'] * 4
+
+
+def test_a_mistake_beside_copies(batches):
+    """The diagnosis is that of the parameters, although the copies differ as well."""
+    def step(state, X, y, devices):
+        step_from_scratch(state['params'], X, y, devices, 'misses the last device')
+        for params, squares in zip(state['params'], state['averages']):
+            for param, square in zip(params, squares):
+                square[:] = param.grad ** 2  # no sum over the rows
+    report = check_data_parallel(make_averages, step, batches)
+    assert 'WRONG in 4 of 8 parameters' not in report.diagnosis[0]
+    assert report.diagnosis[0].endswith('the gradient of cpu(2) counts 0 times.'), report
+
+
+@pytest.mark.parametrize(('pack', 'names'), [
+    (lambda D, G: {'D': D, 'G': G}, ['D.0.weight', 'D.0.bias', 'G.0.weight', 'G.0.bias']),
+    (lambda D, G: types.SimpleNamespace(nets={'D': D}, G=G),
+     ['nets.D.0.weight', 'nets.D.0.bias', 'G.0.weight', 'G.0.bias']),
+    (lambda D, G: (D, G), ['0.weight (1)', '0.bias (1)', '0.weight (2)', '0.bias (2)'])])
+def test_names_of_two_networks(pack, names, batches):
+    def make(devices):
+        nets = [gluon.nn.HybridSequential() for _ in range(2)]
+        for net in nets:
+            net.add(gluon.nn.Dense(4))
+            net.initialize(ctx=devices)
+        state = [(net, gluon.Trainer(net.collect_params(), 'sgd')) for net in nets]
+        return pack(*state), state
+
+    def train_batch(state, X, y, devices):
+        for net_and_trainer in state[1]:
+            step_with_trainer(net_and_trainer, X, y, devices)
+    assert [row[0] for row in check_data_parallel(make, train_batch, batches).parameters] == names
+
+
+def test_parameters_that_no_device_changes(batches):
+    """Those that were frozen when the Trainer was made, as an example of what one device does as well."""
+    def make(devices):
+        net, _ = make_network(devices)
+        net[0].collect_params().setattr('grad_req', 'null')
+        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': LR})
+        net[0].collect_params().setattr('grad_req', 'write')
+        return net, trainer
+    report = check_data_parallel(make, step_with_trainer, batches)
+    note = 'no device changes 0.weight, 0.bias. Is it in the Trainer, and does the loss depend on it?'
+    assert report.ok and note in report.notes, report
+
+
+# Several inputs
+
+def books_split_batch_multi_inputs(X, y, devices):
+    """Split as D2L does in natural language inference."""
+    X = list(zip(*[gluon.utils.split_and_load(feature, devices, even_split=False) for feature in X]))
+    return X, gluon.utils.split_and_load(y, devices, even_split=False)
+
+
+class TwoInputs(gluon.Block):
+    """Embedded words, and numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.dense = gluon.nn.Embedding(10, 3), gluon.nn.Dense(4)
+
+    def forward(self, words, numbers):
+        return self.dense(np.concatenate([self.embedding(words).sum(axis=1), numbers], axis=1))
+
+
+def make_two_inputs(devices):
+    net = TwoInputs()
+    net.initialize(init.Normal(0.5), ctx=devices)
+    return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR})
+
+
+def step_of_two_inputs(state, X, y, devices, mean=False):
+    (net, trainer), ((words, numbers), (labels, weights)) = state, (X, y)
+    assert type(words) is np.ndarray and len(words) == len(weights) == len(labels)
+    shards, _ = books_split_batch_multi_inputs([words, numbers, labels, weights], labels, devices)
+    shards = [shard for shard in shards if len(shard[0])]
+    with autograd.record():
+        ls = [LOSS(net(*inputs), label) * weight for *inputs, label, weight in shards]
+        if mean:
+            ls = [l.mean() for l in ls]
+    for l in ls:
+        l.backward()
+    zero_grad(net, devices[len(ls):])
+    trainer.step(1 if mean else len(words))
+
+
+def batches_of_two_inputs(kind):
+    """Return tuples of tuples, also as a Gluon DataLoader and a program with names do."""
+    rng = numpy.random.default_rng(0)
+    words, numbers = rng.integers(0, 10, (48, 5)).astype('int32'), rng.normal(size=(48, 2)).astype('float32')
+    labels, weights = rng.integers(0, 4, 48), rng.uniform(size=48).astype('float16')
+    if kind == 'lists':
+        return [[[np.array(array, dtype=array.dtype) for array in part]
+                 for part in ((words, numbers), (labels, weights))]]
+    inputs = collections.namedtuple('Inputs', 'words numbers')
+    return [(inputs(words[rows], numbers[rows]) if kind == 'named' else (words[rows], numbers[rows]),
+             (labels[rows], weights[rows])) for rows in (slice(20), slice(20, 48))]
+
+
+@pytest.mark.parametrize('kind', ['tuples', 'lists', 'named'])
+def test_several_inputs(kind):
+    """Without one array for all; the types stay, and numbers with a fraction become float64."""
+    seen = []
+
+    def step(state, X, y, devices, **options):
+        seen[:] = [type(X).__name__, type(y).__name__], [str(array.dtype) for array in (*X, *y)]
+        assert kind != 'named' or X.words is X[0]
+        step_of_two_inputs(state, X, y, devices, **options)
+    report = check_data_parallel(make_two_inputs, step, batches_of_two_inputs(kind))
+    assert report.ok and 'in float64, over batches of 12, 10, 12, 2, 7 rows' in report.title, report
+    assert seen == [{'tuples': ['tuple'] * 2, 'lists': ['list'] * 2, 'named': ['Inputs', 'tuple']}[kind],
+                    ['int32', 'float64', 'int64', 'float64']]
+    report = check_data_parallel(make_two_inputs, partial(step, mean=True), batches_of_two_inputs(kind))
+    assert 'the update is 3 times that of one device, as if 12 rows were divided by 4' in report.diagnosis[0]
 
 
 # Steps that cannot do everything
@@ -1436,7 +1686,8 @@ def test_rows_that_influence_each_other(draw, batches):
         for params in state:
             scratch.sgd(params, LR, len(X))
     report = check_data_parallel(make_arrays, train_batch, batches)
-    assert 'The cause is unknown' in report.diagnosis[0] and 'rows may influence each other' in report.diagnosis[0]
+    assert 'the update is the mean of what each device does with its rows alone, and' in report.diagnosis[0]
+    assert report.diagnosis[0].endswith('or rows influence each other.')
 
 
 def test_a_single_number_as_parameter(batches):
@@ -1555,10 +1806,13 @@ def test_the_same_report_again(batches):
     ({'devices': [mx.cpu(0)]}, 'the number of devices 1: must be an integer of at least 2'),
     ({'batches': []}, 'batches have 0 rows: 3 devices need at least 12'),
     ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]}, r'batches must be a list of \(X, y\)'),
-    *[({'batches': [batch]}, r'batches must be a list of \(X, y\), two arrays with the same number of rows each')
-      for batch in (((numpy.ones((16, 6)), numpy.ones((16, 2))), numpy.ones(16)), (numpy.ones((16, 6)), numpy.ones(15)),
-                    (numpy.ones((16, 6)), numpy.float32(3)),
+    *[({'batches': [batch]}, r'of \(X, y\), arrays or tuples of arrays, all with the same number of rows each$')
+      for batch in ((numpy.ones((16, 6)), numpy.ones(15)), (numpy.ones((16, 6)), numpy.float32(3)), ((), ()),
+                    ((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)), ([1] * 16, numpy.ones(16)),
                     mx.io.DataBatch([mx.nd.ones((16, 6))], [mx.nd.ones(16)]))],
+    *[({'batches': [(numpy.ones((16, 6)), numpy.ones(16)), batch]},
+       'the check joins batches, and their rows differ in shape: pad them')
+      for batch in ((numpy.ones((16, 7)), numpy.ones(16)), ((numpy.ones((16, 6)), numpy.ones(16)), numpy.ones(16)))],
     ({'batches': [(numpy.ones((16, 6)), numpy.ones(16, 'complex64'))]}, '^dtype complex64: MXNet has no such arrays'),
     ({'make': lambda devices: [SHARED.initialize(ctx=devices, force_reinit=True), SHARED]},
      'make returns the same network at each call: create a new one in it'),
@@ -1659,8 +1913,8 @@ def test_batches_of_another_kind_are_no_verdict(name, words, monkeypatch, capsys
 
 def test_a_step_with_other_arguments(capsys):
     assert command_line.main([f'{__name__}:make_arrays', f'{__name__}:make_arrays']) == 2
-    assert re.fullmatch(r'check: .*:make_arrays takes \(.*\), but the check passes \(state, X, y, devices\): join '
-                        'several inputs in the columns of X\n', capsys.readouterr().err)
+    assert re.fullmatch(r'check: .*:make_arrays takes \(.*\), but the check passes \(state, X, y, devices\): several '
+                        'inputs are a tuple X\n', capsys.readouterr().err)
 
 
 @pytest.mark.parametrize('name', ['test_check', 'test_check:nothing', 'no_such_module:make', './test_check:make',

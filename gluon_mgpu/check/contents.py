@@ -23,19 +23,56 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
     seen.add(id(value))
     if isinstance(value, kind):
         yield name, value
-    if isinstance(value, gluon.Block):
-        own = {key: part for key, part in vars(value).items() if key not in BLOCK_ATTRIBUTES}
-        inside = [(f'{name}.{key}'.strip('.'), part)
-                  for key, part in {**by_name(value), **children(value), **own}.items()]
-    elif isinstance(value, gluon.Parameter):
+    if isinstance(value, gluon.Parameter):
         inside = [(name, array) for array in value._data or ()]
     elif isinstance(value, gluon.Trainer):
         inside = [(param.name, param) for param in value._params]
+    elif isinstance(value, (list, tuple)):
+        inside = [(name, item) for item in value]
     else:
-        items = value if isinstance(value, (list, tuple, dict)) else getattr(value, '__dict__', {})
-        inside = [('', item) for item in (items.values() if isinstance(items, dict) else items)]
+        parts = value if isinstance(value, dict) else getattr(value, '__dict__', {})
+        if isinstance(value, gluon.Block):
+            own = {key: part for key, part in parts.items() if key not in BLOCK_ATTRIBUTES}
+            parts = {**by_name(value), **children(value), **own}
+        inside = [(f'{name}.{key}'.strip('.'), part) for key, part in parts.items()]
     for name, part in inside:
         yield from find(part, kind, name, seen)
+
+
+def parameters(state: Any, devices: list) -> list:
+    """Return [(name, array), ...] for each device that has parameters: those with gradients, then copies without.
+
+    Copies, such as a target network, are Gluon's parameters except running statistics, and arrays with the shape of a
+    parameter, if there are as many on each device.
+    """
+    on: dict = {}
+    copies: dict = {}  # {(name, shape): {device: [(name, array), ...]}}
+    shapes: set = set()
+    statistics: set = set()
+    for name, value in find(state, (gluon.Parameter, mx.nd.NDArray)):
+        if isinstance(value, gluon.Parameter):
+            shapes.update(array.shape for array in value._data or ())
+            statistics.update(id(array) for array in value._data or () if not value._differentiable)
+        elif value.grad is not None:
+            on.setdefault(value.ctx, []).append((name, value))
+            shapes.add(value.shape)
+        elif id(value) not in statistics and numpy.dtype(value.dtype).name != 'bool':  # which has no difference
+            copies.setdefault((name, value.shape), {}).setdefault(value.ctx, []).append((name, value))
+    if not on:
+        raise ValueError(f'make returned {type(state).__name__} without parameters: return the network, the Trainer or '
+                         'the arrays with gradients, also in lists, dicts or objects')
+    num_params = len(next(iter(on.values())))
+    for device, named in on.items():
+        if device not in devices:
+            raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {devices}')
+        if len(named) != num_params:
+            raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first device: '
+                             'every device needs its own copy of all')
+    for (_, shape), found in copies.items():
+        if shape in shapes and len({len(found.get(device, ())) for device in on}) == 1:
+            for device, named in on.items():
+                named += found[device]
+    return [*on.values()]
 
 
 def cast(value: Any, dtype: str | None) -> None:

@@ -14,7 +14,7 @@ import numpy
 from ..mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ..parallel.workers import Workers
 from ..training.parameters import seed_all
-from .contents import NEW_TRAINER, cast, find, older
+from .contents import NEW_TRAINER, cast, find, older, parameters
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
 
@@ -25,6 +25,7 @@ class Training:
 
     make: Callable
     train_batch: Callable
+    places: Any  # of the arrays of a batch in (X, y)
     devices: list
     workers: Workers
     dtype: str | None = None        # None: as `make` returns the parameters
@@ -69,14 +70,16 @@ class Training:
         if self.local_updates:
             trainer._kvstore_params['update_on_kvstore'] = False
 
-    def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
+    def step(self, batch: Sequence) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
         state = self.state
         if self.zero_gradients:
             for _, array in chain(*self.params()):
-                fill(array.grad, 0)
+                if array.grad is not None:
+                    fill(array.grad, 0)
         _seed(self.seed)
-        self.train_batch(state, self._array(X), self._array(y), self.devices)
+        X, y = each(self.places, lambda place: self._array(batch[place]))
+        self.train_batch(state, X, y, self.devices)
         npx.waitall()  # raises errors that the parameters do not show
         return self.values()
 
@@ -102,26 +105,18 @@ class Training:
 
     def params(self) -> list:
         """Return [(name, array), ...] of the parameters on each device that has some."""
-        on: dict = {}
-        for name, array in find(self.state, mx.nd.NDArray):
-            if array.grad is not None:
-                named = on.setdefault(array.ctx, [])
-                named.append((name or f'parameter {len(named)}', array))
-        if not on:
-            raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
-                             'Trainer or the arrays with gradients, also in lists, dicts or objects')
-        num_params = len(next(iter(on.values())))
-        for device, named in on.items():
-            if device not in self.devices:
-                raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {self.devices}')
-            if len(named) != num_params:
-                raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first '
-                                 'device: every device needs its own copy of all')
-        return [*on.values()]
+        return parameters(self.state, self.devices)
 
     def gluon_params(self) -> list:
         """Return Gluon's parameters."""
         return [param for _, param in find(self.state, gluon.Parameter)]
+
+
+def each(value: Any, convert: Callable) -> Any:
+    """Return a value, possibly nested tuples or lists, with all that is in them converted."""
+    if not isinstance(value, (list, tuple)):
+        return convert(value)
+    return getattr(type(value), '_make', type(value))([each(part, convert) for part in value])  # also namedtuples
 
 
 def _seed(seed: int) -> None:

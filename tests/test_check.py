@@ -1110,6 +1110,34 @@ def test_copies_without_gradients(make, step, number, on, batches):
     assert [verdict for *_, verdict in report.parameters[:4]] == ['equal'] * 4
 
 
+@pytest.mark.parametrize('keep', [lambda copies: copies[:1], lambda copies: [
+    [array for i, array in enumerate(arrays) if i % len(copies) == device] for device, arrays in enumerate(copies)]])
+def test_arrays_of_some_devices_are_not_compared(keep, batches):
+    """All on the first device, or each device keeps some."""
+    def make(devices):
+        state = make_averages(devices)
+        return {**state, 'averages': keep(state['averages']), 'target': [param.copy() for param in state['params'][-1]]}
+
+    def step(state, X, y, devices):
+        step_from_scratch(state['params'], X, y, devices)
+        for averages in state['averages']:
+            for average in averages:
+                average += len(devices)
+    report = check_data_parallel(make, step, batches)
+    assert report.ok and [row[0] for row in report.parameters] == [f'params ({i})' for i in range(1, 5)], report
+
+
+def test_copies_that_the_step_makes(batches):
+    """Those are not compared; a list that gets longer is up to its first length."""
+    def step(state, X, y, devices):
+        step_with_averages(state, X, y, devices)
+        for params, averages in zip(state['params'], state['averages']):
+            state.setdefault('before', []).append([param.copy() for param in params])
+            averages.append(params[0].copy())
+    report = check_data_parallel(make_averages, step, batches)
+    assert report.ok and len(report.parameters) == 8, report
+
+
 def test_a_mistake_beside_copies(batches):
     """The diagnosis is that of the parameters, although the copies differ as well."""
     def step(state, X, y, devices):

@@ -39,14 +39,14 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
         yield from find(part, kind, name, seen)
 
 
-def parameters(state: Any, devices: list) -> list:
-    """Return [(name, array), ...] for each device that has parameters: those with gradients, then copies without.
+def parameters(state: Any, devices: list) -> tuple[dict, dict]:
+    """Return {device: [(name, array), ...]} of parameters with gradients, and the same of copies by name and shape.
 
-    Copies, such as a target network, are Gluon's parameters except running statistics, and arrays with the shape of a
-    parameter, if there are as many on each device.
+    Copies, such as a target network, have no gradients. They are Gluon's parameters except running statistics, and
+    arrays with the shape of a parameter.
     """
     on: dict = {}
-    copies: dict = {}  # {(name, shape): {device: [(name, array), ...]}}
+    copies: dict = {}
     shapes: set = set()
     statistics: set = set()
     for name, value in find(state, (gluon.Parameter, mx.nd.NDArray)):
@@ -68,11 +68,7 @@ def parameters(state: Any, devices: list) -> list:
         if len(named) != num_params:
             raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first device: '
                              'every device needs its own copy of all')
-    for (_, shape), found in copies.items():
-        if shape in shapes and len({len(found.get(device, ())) for device in on}) == 1:
-            for device, named in on.items():
-                named += found[device]
-    return [*on.values()]
+    return on, {key: found for key, found in copies.items() if key[1] in shapes}
 
 
 def cast(value: Any, dtype: str | None) -> None:

@@ -73,17 +73,24 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
     recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
     trial = replace(several, dtype=None if recurrent or used else 'float64')
-    again = trial.on_one_device()
+    again, same = trial.on_one_device(), False
     try:
         same = any(map(is_, one.gluon_params(), again.gluon_params()))
         if not same:
+            copies = _copies(again, trial)
             again.step(batch)  # first, because errors of several devices are not all raised at once
             trial.step(batch)
     except Exception:  # the step cannot compute in float64, or not at all
-        return several, layers
+        trial = several
+        copies = _copies(trial.on_one_device(), trial)
     if same:
         raise ValueError('make returns the same network at each call: create a new one in it')
-    return replace(trial), layers  # without the state, to free its memory
+    return replace(trial, copies=copies), layers  # without the state, to free its memory
+
+
+def _copies(one: Training, several: Training) -> tuple:
+    both = one.copies_on_all_devices()
+    return tuple(found for found in several.copies_on_all_devices() if found in both)
 
 
 def check_crash(several: Training, batch: Sequence) -> None:

@@ -30,6 +30,7 @@ class Training:
     workers: Workers
     dtype: str | None = None        # None: as `make` returns the parameters
     shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
+    copies: tuple = ()              # ((name, shape), number) of arrays without gradients to compare
     plain_sgd: bool = False         # instead of a Trainer's optimizer
     local_updates: bool = False     # by a Trainer on each device, instead of in its key-value store
     fixed_statistics: bool = False  # of batch norm
@@ -104,8 +105,16 @@ class Training:
                 assign(array, value)
 
     def params(self) -> list:
-        """Return [(name, array), ...] of the parameters on each device that has some."""
-        return parameters(self.state, self.devices)
+        """Return [(name, array), ...] of the parameters on each device that has some: first those with gradients."""
+        on, copies = parameters(self.state, self.devices)
+        return [[*named, *(item for key, n in self.copies for item in copies[key][device][:n])]
+                for device, named in on.items()]
+
+    def copies_on_all_devices(self) -> list:
+        """Return what `copies` may be."""
+        on, copies = parameters(self.state, self.devices)
+        numbers = {key: {len(found.get(device, ())) for device in on} for key, found in copies.items()}
+        return [(key, *found) for key, found in numbers.items() if len(found) == 1]
 
     def gluon_params(self) -> list:
         """Return Gluon's parameters."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from operator import is_
 
 from ..mxnet_setup.compat import gluon, mx, npx
-from .contents import find
+from .contents import find, parameters
 from .user_step import BatchNorm, Dropout, Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
@@ -88,9 +88,12 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     return replace(trial, copies=copies), layers  # without the state, to free its memory
 
 
-def _copies(one: Training, several: Training) -> tuple:
-    both = one.copies_on_all_devices()
-    return tuple(found for found in several.copies_on_all_devices() if found in both)
+def _copies(*trainings: Training) -> tuple:
+    """Return name, shape and number of the arrays without gradients of which all devices have the same number."""
+    found = []
+    for on, copies in (parameters(training.state, training.devices) for training in trainings):
+        found += [[(key, len(copies[key].get(device, ()))) for key in copies] for device in on]
+    return tuple(copy for copy in found[0] if all(copy in others for others in found))
 
 
 def check_crash(several: Training, batch: Sequence) -> None:

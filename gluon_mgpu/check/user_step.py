@@ -110,12 +110,6 @@ class Training:
         return [[*named, *(item for key, n in self.copies for item in copies[key][device][:n])]
                 for device, named in on.items()]
 
-    def copies_on_all_devices(self) -> list:
-        """Return what `copies` may be."""
-        on, copies = parameters(self.state, self.devices)
-        numbers = {key: {len(found.get(device, ())) for device in on} for key, found in copies.items()}
-        return [(key, *found) for key, found in numbers.items() if len(found) == 1]
-
     def gluon_params(self) -> list:
         """Return Gluon's parameters."""
         return [param for _, param in find(self.state, gluon.Parameter)]

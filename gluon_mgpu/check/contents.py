@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import types
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,36 +40,19 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
         yield from find(part, kind, name, seen)
 
 
-def parameters(state: Any, devices: list) -> tuple[dict, dict]:
-    """Return {device: [(name, array), ...]} of parameters with gradients, and the same of copies by name and shape.
+def copies(state: Any) -> list[Counter]:
+    """Count arrays without gradients, such as a moving average, by name and shape, on each device with parameters.
 
-    Copies, such as a target network, have no gradients. They are Gluon's parameters except running statistics, and
-    arrays with the shape of a parameter.
+    They have the shape of a parameter with a gradient, and are no running statistics.
     """
-    on: dict = {}
-    copies: dict = {}
-    shapes: set = set()
-    statistics: set = set()
-    for name, value in find(state, (gluon.Parameter, mx.nd.NDArray)):
-        if isinstance(value, gluon.Parameter):
-            shapes.update(array.shape for array in value._data or ())
-            statistics.update(id(array) for array in value._data or () if not value._differentiable)
-        elif value.grad is not None:
-            on.setdefault(value.ctx, []).append((name, value))
-            shapes.add(value.shape)
-        elif id(value) not in statistics and numpy.dtype(value.dtype).name != 'bool':  # which has no difference
-            copies.setdefault((name, value.shape), {}).setdefault(value.ctx, []).append((name, value))
-    if not on:
-        raise ValueError(f'make returned {type(state).__name__} without parameters: return the network, the Trainer or '
-                         'the arrays with gradients, also in lists, dicts or objects')
-    num_params = len(next(iter(on.values())))
-    for device, named in on.items():
-        if device not in devices:
-            raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {devices}')
-        if len(named) != num_params:
-            raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first device: '
-                             'every device needs its own copy of all')
-    return on, {key: found for key, found in copies.items() if key[1] in shapes}
+    statistics = {id(array) for _, param in find(state, gluon.Parameter) if not param._differentiable
+                  for array in param._data or ()}
+    arrays = [(name, array) for name, array in find(state, mx.nd.NDArray)
+              if id(array) not in statistics and numpy.dtype(array.dtype).name != 'bool']  # which has no difference
+    shapes = {(array.ctx, array.shape) for _, array in arrays if array.grad is not None}
+    return [Counter((name, array.shape) for name, array in arrays
+                    if array.ctx == device and array.grad is None and (device, array.shape) in shapes)
+            for device in {device for device, _ in shapes}]
 
 
 def cast(value: Any, dtype: str | None) -> None:

@@ -124,10 +124,8 @@ def _report(training: Training, batches: list, names: list) -> Report:
 
 
 def _cut(batches: Iterable, k: int) -> tuple[list, Any]:
-    """Return batches of these rows: even, uneven, even, with fewer rows than `k` devices, and a short last one.
-
-    Each is a list of arrays. Also returns their places: (X, y), with a position in that list for each array.
-    """
+    """Return batches, lists of arrays, and (X, y) with the position of each array instead of the array."""
+    # Even, uneven, even, fewer rows than devices, and a short last one
     sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
     read: list = []
     rows = 0
@@ -146,8 +144,7 @@ def _cut(batches: Iterable, k: int) -> tuple[list, Any]:
             break
     if rows < sizes[0]:
         raise ValueError(f'batches have {rows} rows: {k} devices need at least {sizes[0]}')
-    joined = [numpy.concatenate(parts) for parts in zip(*read)]
-    repeated = [numpy.resize(array, (sum(sizes), *array.shape[1:])) for array in joined]
+    repeated = [numpy.resize(numpy.concatenate(parts), (sum(sizes), *parts[0].shape[1:])) for parts in zip(*read)]
     positions = itertools.count()
     places = each(batch, lambda _: next(positions))
     return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))], places

@@ -15,7 +15,7 @@ from dataclasses import replace
 from operator import is_
 
 from ..mxnet_setup.compat import gluon, mx, npx
-from .contents import find, parameters
+from .contents import copies, find
 from .user_step import BatchNorm, Dropout, Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
@@ -77,23 +77,16 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     try:
         same = any(map(is_, one.gluon_params(), again.gluon_params()))
         if not same:
-            copies = _copies(again, trial)
+            numbers = copies(again.state) + copies(trial.state)
             again.step(batch)  # first, because errors of several devices are not all raised at once
             trial.step(batch)
     except Exception:  # the step cannot compute in float64, or not at all
         trial = several
-        copies = _copies(trial.on_one_device(), trial)
+        numbers = copies(trial.on_one_device().state) + copies(trial.state)
     if same:
         raise ValueError('make returns the same network at each call: create a new one in it')
-    return replace(trial, copies=copies), layers  # without the state, to free its memory
-
-
-def _copies(*trainings: Training) -> tuple:
-    """Return name, shape and number of the arrays without gradients of which all devices have the same number."""
-    found = []
-    for on, copies in (parameters(training.state, training.devices) for training in trainings):
-        found += [[(key, len(copies[key].get(device, ()))) for key in copies] for device in on]
-    return tuple(copy for copy in found[0] if all(copy in others for others in found))
+    on_all = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}
+    return replace(trial, copies=on_all), layers  # without the state, to free its memory
 
 
 def check_crash(several: Training, batch: Sequence) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ import numpy
 from ..mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ..parallel.workers import Workers
 from ..training.parameters import seed_all
-from .contents import NEW_TRAINER, cast, find, older, parameters
+from .contents import NEW_TRAINER, cast, find, older
 
 Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
 
@@ -30,7 +31,7 @@ class Training:
     workers: Workers
     dtype: str | None = None        # None: as `make` returns the parameters
     shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
-    copies: tuple = ()              # ((name, shape), number) of arrays without gradients to compare
+    copies: dict = field(default_factory=dict)  # {(name, shape): number} of arrays without gradients to compare
     plain_sgd: bool = False         # instead of a Trainer's optimizer
     local_updates: bool = False     # by a Trainer on each device, instead of in its key-value store
     fixed_statistics: bool = False  # of batch norm
@@ -105,10 +106,27 @@ class Training:
                 assign(array, value)
 
     def params(self) -> list:
-        """Return [(name, array), ...] of the parameters on each device that has some: first those with gradients."""
-        on, copies = parameters(self.state, self.devices)
-        return [[*named, *(item for key, n in self.copies for item in copies[key][device][:n])]
-                for device, named in on.items()]
+        """Return [(name, array), ...] of the parameters on each device that has some, first those with gradients."""
+        found: dict = {}
+        seen: Counter = Counter()
+        for name, array in find(self.state, mx.nd.NDArray):
+            key = name, array.shape
+            seen[key, array.ctx] += array.grad is None
+            if array.grad is not None or seen[key, array.ctx] <= self.copies.get(key, 0):
+                found.setdefault(array.ctx, []).append((name, array))
+        on = {device: sorted(named, key=lambda pair: pair[1].grad is None) for device, named in found.items()
+              if any(array.grad is not None for _, array in named)}
+        if not on:
+            raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
+                             'Trainer or the arrays with gradients, also in lists, dicts or objects')
+        num_params = len(next(iter(on.values())))
+        for device, named in on.items():
+            if device not in self.devices:
+                raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {self.devices}')
+            if len(named) != num_params:
+                raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first '
+                                 'device: every device needs its own copy of all')
+        return [*on.values()]
 
     def gluon_params(self) -> list:
         """Return Gluon's parameters."""

@@ -1,4 +1,4 @@
-"""Which differences count, what is compared, and batches that a step cannot take."""
+"""Differences that count, arrays that are compared, and batches that a step cannot take."""
 import re
 from functools import partial
 

@@ -32,12 +32,12 @@ def norm_of(gradients):
     return sum((gradient.as_in_ctx(mx.cpu(0)) ** 2).sum() for gradient in gradients) ** 0.5
 
 
-def step_with_clipping(state, X, y, devices, where, max_norm=0.5):
+def step_with_clipping(state, X, y, devices, where, max_norm=0.5, loss=LOSS):
     """Clip by the norm of: each gradient, or all of them, before the sum; all copies, or each copy, after the sum."""
     net, trainer = state
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():
-        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     for l in ls:
         l.backward()
     zero_grad(net, devices[len(X_shards):])
@@ -84,6 +84,17 @@ def test_clipping_after_the_sum_is_right(options, max_norm, batches):
     report = check_data_parallel(partial(make_for_clipping, **options),
                                  partial(step_with_clipping, where='each copy', max_norm=max_norm), batches)
     assert report.ok, report
+
+
+def test_clipping_that_one_device_does_not_need(batches):
+    """The gradients of two devices almost cancel each other. One device only divides by its rows."""
+    def loss(y_hat, y):
+        return LOSS(y_hat, y % 4) * (1 - 2 * (y > 3).astype(y_hat.dtype))
+    X, y = (numpy.concatenate(arrays) for arrays in zip(*batches))
+    X[4:8], y[4:8] = X[:4] + 0.3 * X[12:16], y[:4] + 4
+    report = check_data_parallel(make_for_clipping, partial(
+        step_with_clipping, where='all gradients', max_norm=7.5, loss=loss), [(X, y)])
+    assert 'times that of one device, and this number changes with the rows: the norm by which' in report.diagnosis[0]
 
 
 def test_labels_of_other_rows_are_not_named_clipping(batches):

@@ -239,9 +239,8 @@ def call_and_gradient(call, net, X, **record):
     return out.asnumpy(), net[0].weight.grad(X.ctx).asnumpy()
 
 
-@pytest.mark.parametrize('used_once', [False, True])
 @pytest.mark.parametrize('hybridize_itself', [False, True])
-def test_a_block_gives_the_same_results_for_any_rows_recorded_or_not(devices, hybridize_itself, used_once):
+def test_a_block_gives_the_same_results_for_any_rows_recorded_or_not(devices, hybridize_itself):
     net = hybrid_net(devices)
     if hybridize_itself:
         net.hybridize()
@@ -479,8 +478,7 @@ def test_dropout_is_random_in_training_and_off_in_evaluation(devices):
         assert (first != second).any() and (second != third).any()
 
 
-@pytest.mark.parametrize('used_once', [False, True])
-def test_a_block_initialized_again_or_cast_is_traced_again(devices, used_once):
+def test_a_block_initialized_again_or_cast_is_traced_again(devices):
     net, rows = hybrid_net(devices), numpy.random.normal(size=(5, 4))
     fast, gradients = HybridizedBlock(net), []
     for dtype in ('float32', 'float32', 'float64'):
@@ -498,8 +496,7 @@ def test_a_block_initialized_again_or_cast_is_traced_again(devices, used_once):
     assert (gradients[0] != gradients[1]).any()
 
 
-@pytest.mark.parametrize('used_once', [False, True])
-def test_gradients_are_written_to_the_current_arrays_of_a_parameter(devices, used_once):
+def test_gradients_are_written_to_the_current_arrays_of_a_parameter(devices):
     net, X = hybrid_net(devices), np.random.normal(size=(5, 4), ctx=devices[0])
     fast = HybridizedBlock(net)
     once = call_and_gradient(fast, net, X)[1]

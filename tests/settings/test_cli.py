@@ -19,7 +19,7 @@ from gluon_mgpu.data.folders import DownloadError
 from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.settings.settings import cli
+from gluon_mgpu.settings import cli
 from gluon_mgpu.training.callback import Callback
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
@@ -386,7 +386,7 @@ def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
 
 def test_the_number_of_devices(tmp_path, capsys, monkeypatch):
     from gluon_mgpu.devices import parse_devices
-    from gluon_mgpu.settings.settings import setup
+    from gluon_mgpu.settings import setup
     monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: 0)
     monkeypatch.setattr(setup, 'why_no_gpus', lambda: 'there is none')
     asked = []

@@ -10,7 +10,8 @@ import pytest
 
 from gluon_mgpu.base.nested import leaves
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized, static
+from gluon_mgpu.networks.hybridize import static
+from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
 from gluon_mgpu.networks.hybridize.graph_operators import operators_of
 from gluon_mgpu.networks.hybridize.static import MAX_OPERATORS, isolate
 from gluon_mgpu.networks.hybridize.tracing import trace_block, trace_function

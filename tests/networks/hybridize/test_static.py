@@ -7,7 +7,8 @@ import pytest
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize.block import HybridizedBlock, static
+from gluon_mgpu.networks.hybridize import static
+from gluon_mgpu.networks.hybridize.block import HybridizedBlock
 from gluon_mgpu.networks.hybridize.static import TESTED, TESTED_IN_A_GRAPH
 from gluon_mgpu.networks.hybridize.tracing import trace_block
 

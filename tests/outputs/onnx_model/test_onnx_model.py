@@ -8,8 +8,6 @@ import numpy
 import onnx
 import pytest
 from exported import Lambda, random, run_model
-from gluon_mgpu.outputs.onnx_model.operators import CONVERTERS
-from gluon_mgpu.outputs.onnx_model.writing import _random_like, check_path
 from oracle import lenet_params, to_mx
 
 from gluon_mgpu.base.files import write_atomically
@@ -17,6 +15,8 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, n
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.outputs.onnx_model.operators import CONVERTERS
+from gluon_mgpu.outputs.onnx_model.writing import _random_like, check_path
 from gluon_mgpu.programs.export import to_onnx
 from gluon_mgpu.training.parameters import by_name
 

@@ -18,7 +18,8 @@ from gluon_mgpu.networks.hybridize.graph_operators import Operator
 from gluon_mgpu.networks.resnet import Residual, resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm, cut, pieces
+from gluon_mgpu.parallel.sync_batch_norm import cut, pieces
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name, statistics

@@ -24,6 +24,7 @@ from ..mxnet_setup.installation import how_to_get_horovod
 from ..networks.tracing import leaves, refill
 from ..parallel.workers import Workers
 from . import launchers
+from .trainer import HorovodTrainer
 from .watch import BEAT, Watchdog, silence
 
 # Horovod identifies operations by their names and caches metadata for each name, so a few names are used in turn. Two
@@ -133,10 +134,7 @@ class HorovodWorkers(Workers):
             if len(param.list_ctx()) > 1:
                 raise ValueError(f'{param.name} is on {param.list_ctx()}, but Horovod sums the gradients of one device '
                                  'for each worker: initialize the network on [workers.device]')
-        # DistributedTrainer also divides by the number of workers. `rescale_grad` cancels it, so that the sum is only
-        # divided by the batch size
-        return self._hvd.DistributedTrainer({param.name: param for param in params}, optimizer,
-                                            {**optimizer_params, 'rescale_grad': self.size})
+        return HorovodTrainer(self, next(self._numbers['Trainer']), params, optimizer, optimizer_params)
 
     def broadcast_parameters(self, net: Any, *args: Any) -> None:
         """See `Workers.broadcast_parameters`."""
@@ -196,7 +194,8 @@ class HorovodWorkers(Workers):
                                f'{uuid}): start at most one worker per GPU', BAD_INPUT, on_all_ranks=True,
                                reported=self.rank != 0)
 
-    def _allreduce(self, array: Any, kind: str) -> Any:
-        """Sum an array over all workers, in place, and return it; does not block."""
-        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{next(self._numbers[kind]) % NUM_NAMES}')
+    def _allreduce(self, array: Any, kind: str, number: int | None = None) -> Any:
+        """Sum an array over all workers, in place, and return it; does not block. Smaller numbers are summed first."""
+        name = next(self._numbers[kind]) % NUM_NAMES if number is None else number
+        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{name}', priority=-(number or 0))
         return array

@@ -5,11 +5,16 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
+import numpy
+
 from ..base.program import BAD_INPUT, JobError, Stopped, clear_engine_errors
+
+SAME_PROGRAM = 'start all workers with the same program, flags, versions and data'
 
 
 class Workers:
@@ -130,15 +135,14 @@ class Workers:
                 raise JobError(line, BAD_INPUT, on_all_ranks=True)
         return list(results)
 
-    def check_equal(self, facts: dict[str, Any]) -> None:
-        """Raise `JobError` on all workers if a value differs between them; blocks."""
+    def check_equal(self, facts: dict[str, Any], remedy: str = SAME_PROGRAM) -> None:
+        """Raise `JobError`, with a remedy, on all workers if a value differs between them; blocks."""
         first, *others = self.allgather(facts)
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
                 if first.get(name) != other.get(name):
                     raise JobError(f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on '
-                                   f'{self._name(rank)}: start all workers with the same program, flags, versions '
-                                   'and data', BAD_INPUT, on_all_ranks=True)
+                                   f'{self._name(rank)}: {remedy}', BAD_INPUT, on_all_ranks=True)
 
     def pending_signal(self) -> int:
         """Return the signal that all workers know of, or 0; does not block.
@@ -160,3 +164,11 @@ def _attempt(function: Callable[[], Any]) -> tuple[Any, str | None]:
         return function(), None
     except (ValueError, OSError) as error:
         return None, str(error)
+
+
+def checksum(arrays: Iterable) -> int:
+    """Return a checksum of the values of MXNet arrays; blocks."""
+    value = 0
+    for array in arrays:
+        value = zlib.crc32(numpy.ascontiguousarray(array.asnumpy()), value)
+    return value

@@ -1,0 +1,86 @@
+"""Programs of workers, for comparison with one process: python programs.py NAME FOLDER.
+
+Each gets `Workers` and returns arrays by name. In one process, it trains on the joined batches.
+"""
+import sys
+
+import numpy
+
+from gluon_mgpu.data.shards import shard_rows
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np
+from gluon_mgpu.parallel.trainer import trainable
+
+nn = gluon.nn
+ROWS = 10  # of a batch, over all workers
+
+
+def data(num_batches=5, columns=6):
+    """Return batches of numbers in float64."""
+    rng = numpy.random.default_rng(7)
+    return [(rng.normal(size=(ROWS, columns)), rng.normal(size=(ROWS, 1))) for _ in range(num_batches)]
+
+
+def of_worker(workers, *arrays):
+    """Return this worker's rows of arrays."""
+    rows = shard_rows(len(arrays[0]), *workers.shard)
+    return [np.array(array[rows], dtype='float64') for array in arrays]
+
+
+def dense(workers, num_layers=3, units=6, frozen=()):
+    """Return a network of equal layers with values that differ between workers, some layers without training."""
+    net = nn.HybridSequential()
+    net.add(*(nn.Dense(units, in_units=units, activation='tanh') for _ in range(num_layers)), nn.Dense(1, in_units=units))
+    net.initialize()
+    net.cast('float64')
+    rng = numpy.random.default_rng(workers.rank)
+    for param in net.collect_params().values():
+        param.set_data(np.array(rng.normal(scale=0.5, size=param.shape), dtype='float64'))
+    for i in frozen:
+        net[i].collect_params().setattr('grad_req', 'null')
+    return net
+
+
+def values(net):
+    """Return all parameters of a network."""
+    return {str(i): param.data().asnumpy() for i, param in enumerate(net.collect_params().values())}
+
+
+def train(workers, net, trainer):
+    """Train a network on this worker's rows of some batches."""
+    loss = gluon.loss.L2Loss()
+    workers.broadcast_parameters(net)
+    for X, y in data():
+        X, y = of_worker(workers, X, y)
+        with autograd.record():
+            l = loss(net(X), y)
+        l.backward()
+        trainer.step(ROWS)
+    return values(net)
+
+
+def other_names(workers, optimizer='adam', **settings):
+    """Worker 1 numbers its layers from 1. Its tenth layer is named dense10, and that of worker 0 dense9."""
+    if workers.rank:
+        nn.Dense(1)
+    net = dense(workers, 12)
+    return train(workers, net, workers.trainer(trainable(net), optimizer, {'learning_rate': 0.01, **settings}))
+
+
+def nadam(workers):
+    """Its result depends on the order of the parameters."""
+    return other_names(workers, 'nadam')
+
+
+def momentum(workers):
+    """With a gradient that is limited, and weight decay."""
+    return other_names(workers, 'sgd', momentum=0.9, wd=0.01, clip_gradient=0.05)
+
+
+PROGRAMS = {function.__name__: function for function in (other_names, nadam, momentum)}
+
+if __name__ == '__main__':
+    from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+    name, folder = sys.argv[1:]
+    with HorovodWorkers() as workers:
+        found = PROGRAMS[name](workers)
+    numpy.savez(f'{folder}/{workers.rank}.npz', **found)

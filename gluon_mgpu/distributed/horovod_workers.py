@@ -136,20 +136,18 @@ class HorovodWorkers(Workers):
                                  'for each worker: initialize the network on [workers.device]')
         return HorovodTrainer(self, next(self._numbers['Trainer']), params, optimizer, optimizer_params)
 
-    def broadcast_parameters(self, net: Any, *args: Any) -> None:
+    def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         """See `Workers.broadcast_parameters`."""
         if hasattr(net, 'collect_params'):
             params = net.collect_params().values()
             if any(param._deferred_init for param in params):
                 self._infer_shapes(net, args)
-            all_params = [p.data() for p in params]
-            # Without batch norm's running statistics: each worker has its own, possibly from a checkpoint
-            trainable = [p.data() for p in params if p.grad_req != 'null']
+            arrays = [param.data() for param in params if statistics or param._differentiable]
         else:
-            all_params = trainable = net[0]
-        self.check_equal({f'parameter {i}': f'{array.shape} {array.dtype}' for i, array in enumerate(all_params)})
+            arrays = net[0]
+        self.check_equal({f'parameter {i}': f'{array.shape} {array.dtype}' for i, array in enumerate(arrays)})
         # Through the host, because Horovod cannot read weights that oneDNN has put into its own memory layout
-        for array, value in zip(trainable, self.on_rank_0(lambda: [param.asnumpy() for param in trainable])):
+        for array, value in zip(arrays, self.on_rank_0(lambda: [array.asnumpy() for array in arrays])):
             assign(array, value)
 
     def _infer_shapes(self, net: Any, args: tuple) -> None:

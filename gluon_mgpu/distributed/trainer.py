@@ -20,8 +20,7 @@ class HorovodTrainer(Trainer):
     def __init__(self, workers: Any, number: int, params: list, optimizer: str, optimizer_params: dict):
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         if workers.size > 1 and isinstance(self._optimizer, mx.optimizer.SGLD):
-            raise ValueError('SGLD draws other random numbers on each worker, so their parameters would drift apart: use '
-                             'another optimizer')
+            raise ValueError('SGLD draws other random numbers on each worker: use another optimizer')
         self._workers, self._kind, self._compared = workers, f'Trainer {number}', workers.size == 1
 
     def _allreduce_grads(self) -> None:

@@ -83,13 +83,13 @@ class Workers:
         from .trainer import Trainer
         return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 
-    def broadcast_parameters(self, net: Any, *args: Any) -> None:
+    def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         """Copy the parameters of rank 0 to all workers, in place; blocks.
 
         `net` is a gluon.Block, or lists of np.ndarray, one per device. If parameters of a Block wait for their shapes,
-        it is called with one row of `args`, arrays or lists of arrays (n, ...), possibly without rows. Parameters
-        without gradients, such as batch norm's running statistics, stay as they are. Raises `JobError` if shapes or
-        dtypes differ, and ValueError if the call fails.
+        it is called with one row of `args`, arrays or lists of arrays (n, ...), possibly without rows. With
+        ``statistics=False``, batch norm's running statistics stay as they are, for example those of a checkpoint, where
+        each worker has its own. Raises `JobError` if shapes or dtypes differ, and ValueError if the call fails.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:

@@ -139,7 +139,7 @@ class Run:
         epoch.begin(train_iter, self.num_epochs)  # 3. the clock starts
         for batch in islice(train_iter, epoch.num_batches, None):
             if self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
-                self.workers.broadcast_parameters(self.net, batch[0])
+                self.workers.broadcast_parameters(self.net, batch[0], statistics=not self.num_steps)
                 self._broadcast_pending = False
             self.lr = next(self._lrs)
             yield batch

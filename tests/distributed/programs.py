@@ -29,7 +29,9 @@ def of_worker(workers, *arrays):
 def dense(workers, num_layers=3, units=6, frozen=()):
     """Return a network of equal layers with values that differ between workers, some layers without training."""
     net = nn.HybridSequential()
-    net.add(*(nn.Dense(units, in_units=units, activation='tanh') for _ in range(num_layers)), nn.Dense(1, in_units=units))
+    for _ in range(num_layers):
+        net.add(nn.Dense(units, in_units=units, activation='tanh'))
+    net.add(nn.Dense(1, in_units=units))
     net.initialize()
     net.cast('float64')
     rng = numpy.random.default_rng(workers.rank)
@@ -76,7 +78,27 @@ def momentum(workers):
     return other_names(workers, 'sgd', momentum=0.9, wd=0.01, clip_gradient=0.05)
 
 
-PROGRAMS = {function.__name__: function for function in (other_names, nadam, momentum)}
+def frozen_layer(workers):
+    """Only worker 0 has the values of the pretrained layer. It is trained after two batches."""
+    net = dense(workers, frozen=[1])
+    trainer = workers.trainer(list(net.collect_params().values()), 'sgd', {'learning_rate': 0.1})
+    train(workers, net, trainer)
+    net.collect_params().setattr('grad_req', 'write')
+    return train(workers, net, trainer)
+
+
+def frozen_batch_norm(workers):
+    """The statistics of a pretrained network, which only worker 0 has loaded."""
+    net = dense(workers)
+    net.add(nn.BatchNorm(in_channels=1, use_global_stats=True, prefix='norm_'))
+    net[-1].initialize()
+    net[-1].cast('float64')
+    for name, value in (('mean', 0.3), ('var', 2)):
+        net[-1].params[f'norm_running_{name}'].set_data(np.full(1, value + workers.rank, dtype='float64'))
+    return train(workers, net, workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1}))
+
+
+PROGRAMS = {function.__name__: function for function in (other_names, nadam, momentum, frozen_layer, frozen_batch_norm)}
 
 if __name__ == '__main__':
     from gluon_mgpu.distributed.horovod_workers import HorovodWorkers

@@ -74,7 +74,7 @@ class TrainingSetup:
             if self.optimizer != 'adam':
                 self.optimizer_params['momentum'] = values['momentum']
         self.data: tuple = (find_data(values, self.run.workers) if values['data'] is None else
-                            check_data(values['data'], batch_size, self.net))
+                            check_data(values['data'], batch_size, self.net, self.run.workers.allgather))
         self.run.check_data(*self.data)
         if values['label_smoothing']:
             self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from ..base.program import BAD_INPUT, JobError, Stopped, clear_engine_errors
+from ..base.program import InputError, Stopped, clear_engine_errors
 
 SAME_PROGRAM = 'start all workers with the same program, flags, versions and data'
 
@@ -132,7 +132,7 @@ class Workers:
         for rank, line in enumerate(lines):
             if line is not None:
                 line = line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}'
-                raise JobError(line, BAD_INPUT, on_all_ranks=True)
+                raise InputError(line)
         return list(results)
 
     def check_equal(self, facts: dict[str, Any], remedy: str = SAME_PROGRAM) -> None:
@@ -141,8 +141,8 @@ class Workers:
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
                 if first.get(name) != other.get(name):
-                    raise JobError(f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on '
-                                   f'{self._name(rank)}: {remedy}', BAD_INPUT, on_all_ranks=True)
+                    raise InputError(f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on '
+                                     f'{self._name(rank)}: {remedy}')
 
     def pending_signal(self) -> int:
         """Return the signal that all workers know of, or 0; does not block.

@@ -10,7 +10,7 @@ from operator import length_hint
 import numpy
 
 from ..base.arguments import at_least_0
-from ..base.program import BAD_INPUT, JobError
+from ..base.program import InputError
 from ..base.progress import Progress
 from ..data.batches import check_batches
 from ..mxnet_setup.compat import npx
@@ -22,11 +22,8 @@ SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
 LONG_EVALUATION = 10  # seconds; the time of a longer one is printed
 
 
-class DivergenceError(JobError, ValueError):
+class DivergenceError(InputError):
     """The loss or a parameter is NaN or infinite. All workers raise it after the same batch."""
-
-    def __init__(self, line: str):
-        super().__init__(line, BAD_INPUT, on_all_ranks=True)
 
 
 class _CurrentEpoch:

@@ -6,9 +6,11 @@ import sys
 
 import numpy
 
+from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np
 from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
 ROWS = 10  # of a batch, over all workers
@@ -98,11 +100,36 @@ def frozen_batch_norm(workers):
     return train(workers, net, workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1}))
 
 
-PROGRAMS = {function.__name__: function for function in (other_names, nadam, momentum, frozen_layer, frozen_batch_norm)}
+def data_loader(workers, batch_size=ROWS):
+    """The chapter on a DataLoader of this worker's rows: shards of 5 rows, and of 2 and 1 rows of a last batch of 3."""
+    rng = numpy.random.default_rng(3)
+    images, labels = rng.normal(size=(3 * ROWS + 3, 4)).astype('float32'), rng.integers(0, 3, 3 * ROWS + 3)
+    starts = range(0, len(images), ROWS)
+    mine = [numpy.arange(len(images))[start:start + ROWS] for start in starts]
+    mine = numpy.concatenate([rows[shard_rows(len(rows), *workers.shard)] for rows in mine])
+    size = len(range(ROWS)[shard_rows(ROWS, *workers.shard)])
+    loader = gluon.data.DataLoader(gluon.data.ArrayDataset(images[mine], labels[mine].astype('int32')), size)
+    loader.shard = workers.shard
+    net, run = nn.Dense(3, in_units=4), Run(2, quiet=True, workers=workers)
+    concise.train(1, batch_size, 0.5, data=(loader, loader), net=net, run=run, devices=[workers.device or mx.cpu(0)])
+    return values(net)
+
+
+def too_large(workers):
+    data_loader(workers, 2 * ROWS)
+
+
+def too_small(workers):
+    data_loader(workers, ROWS // 2)
+
+
+EQUAL = {function.__name__: function for function in (other_names, nadam, momentum, frozen_layer, frozen_batch_norm,
+                                                      data_loader)}
+REFUSED = {function.__name__: function for function in (too_large, too_small)}
 
 if __name__ == '__main__':
     from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
     name, folder = sys.argv[1:]
     with HorovodWorkers() as workers:
-        found = PROGRAMS[name](workers)
+        found = {**EQUAL, **REFUSED}[name](workers)
     numpy.savez(f'{folder}/{workers.rank}.npz', **found)

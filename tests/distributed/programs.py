@@ -115,6 +115,29 @@ def data_loader(workers, batch_size=ROWS):
     return values(net)
 
 
+def gan(workers):
+    """Two networks and their Trainers, as in D2L 17.1. The batches of noise have another number of rows."""
+    nets = dense(workers, 2), dense(workers, 1)
+    D, G = [workers.trainer(trainable(net), 'adam', {'learning_rate': 0.02}) for net in nets]
+    for net in nets:
+        workers.broadcast_parameters(net)
+    disc, gen = nets
+    loss = gluon.loss.SigmoidBCELoss()
+    for X, noise in data(columns=1):
+        X, Z = of_worker(workers, X, numpy.tile(noise[:7], 6))
+        X = np.tile(X, (1, 6))
+        with autograd.record():
+            fake = np.tile(gen(Z), (1, 6))
+            l = loss(disc(X), np.ones(len(X))).sum() + loss(disc(fake.detach()), np.zeros(len(Z))).sum()
+        l.backward()
+        D.step(ROWS)
+        with autograd.record():
+            l = loss(disc(np.tile(gen(Z), (1, 6))), np.ones(len(Z)))
+        l.backward()
+        G.step(7)
+    return {f'{i}{name}': array for i, net in enumerate(nets) for name, array in values(net).items()}
+
+
 def too_large(workers):
     data_loader(workers, 2 * ROWS)
 
@@ -124,7 +147,7 @@ def too_small(workers):
 
 
 EQUAL = {function.__name__: function for function in (other_names, nadam, momentum, frozen_layer, frozen_batch_norm,
-                                                      data_loader)}
+                                                      data_loader, gan)}
 REFUSED = {function.__name__: function for function in (too_large, too_small)}
 
 if __name__ == '__main__':

@@ -101,8 +101,8 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
     rows = None if None in rows_of_all else sum(rows_of_all)
     if rows is not None and (rows > batch_size or (rows < batch_size and not all(are_only))):
         together = ' over all workers' if len(rows_of_all) > 1 else ''
-        raise InputError(f'batch_size {batch_size}, but the training data has batches of {rows} rows{together}: use the '
-                         'same number, because every update is divided by batch_size')
+        raise InputError(f'batch_size {batch_size}, but the training data has batches of {rows} rows{together}: use '
+                         'the same number, because every update is divided by batch_size')
     return train_iter, test_iter
 
 

@@ -28,6 +28,7 @@ class HorovodTrainer(Trainer):
         if not self._compared:
             self._compare()
         trained = [(i, param.list_grad()[0]) for i, param in enumerate(self._params) if param.grad_req != 'null']
+        self._workers._record(f'an exchange of {len(trained)} gradients')
         for i, gradient in trained if self._workers.size > 1 else ():
             self._workers._allreduce(gradient, self._kind, i)
 

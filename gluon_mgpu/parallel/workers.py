@@ -32,12 +32,14 @@ class Workers:
         Program that started the workers, such as ``'srun'``, or ''.
     resume_hint : str
         End of the message about a lost worker.
+    place : str
+        Where this worker is, such as ``'batch 6 of epoch 1'``, for messages.
     """
 
     rank, size = 0, 1
     hosts: Sequence[str] = ('',)
     device: Any = None
-    launcher = resume_hint = ''
+    launcher = resume_hint = place = ''
 
     def __init__(self, signals: Any = None):
         self._signals = signals
@@ -97,7 +99,7 @@ class Workers:
         correct, rows = 0.0, 0
         for more, size in takewhile(lambda _: not self._received_signal(), counts):
             correct, rows = correct + more, rows + size
-        counted = self.allgather((correct, rows))
+        counted = self.allgather((correct, rows), 'an evaluation')
         if self.pending_signal():
             raise Stopped(self.pending_signal())
         return sum(correct for correct, _ in counted), sum(rows for _, rows in counted)
@@ -109,8 +111,9 @@ class Workers:
         """
         return lambda: [numbers]
 
-    def allgather(self, value: Any) -> list:
-        """Return the value of each worker, ordered by rank; blocks."""
+    def allgather(self, value: Any, what: str = '') -> list:
+        """Return the value of each worker, ordered by rank; blocks. All workers say the same in `what`, for messages.
+        """
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:

@@ -142,11 +142,13 @@ class Run:
                 self.workers.broadcast_parameters(self.net, batch[0], statistics=not self.num_steps)
                 self._broadcast_pending = False
             self.lr = next(self._lrs)
+            self.workers.place = f'batch {epoch.num_batches + 1} of epoch {epoch.number}'
             yield batch
             epoch.num_batches += 1
             self.num_steps += 1
             self._call('batch_end')
             self._stop_after_signal()
+        self.workers.place = f'the end of epoch {epoch.number}'
         if not epoch.num_batches:
             raise ValueError(f'train_iter has no batches in epoch {epoch.number}: pass batches that can be read again '
                              'in each epoch, not a generator')

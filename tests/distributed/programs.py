@@ -2,14 +2,20 @@
 
 Each gets `Workers` and returns arrays by name. In one process, it trains on the joined batches.
 """
+import contextlib
 import sys
+import time
 
 import numpy
 
 from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
+from gluon_mgpu.distributed import watch
+from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np
+from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
@@ -138,6 +144,112 @@ def gan(workers):
     return {f'{i}{name}': array for i, net in enumerate(nets) for name, array in values(net).items()}
 
 
+class Batches:
+    """Batches of this worker's rows, of which only some have a length."""
+
+    def __init__(self, workers, num_batches, has_length=False):
+        self.shard, self.batches = workers.shard, [of_worker(workers, *pair) for pair in data(num_batches)]
+        self.length = num_batches if has_length else NotImplemented
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __length_hint__(self):
+        return self.length
+
+
+def train_with_run(workers, batches, num_epochs=2, evaluates=lambda workers: True):
+    """Train with a `Run`, and evaluate, possibly only on some workers."""
+    net = dense(workers)
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    devices, loss = Devices([mx.cpu(0)], ROWS, workers=workers), gluon.loss.L2Loss()
+    run = Run(num_epochs, quiet=True, workers=workers)
+    for _ in run.epochs(net, trainer):
+        for X, y in run.batches(batches):
+            run.record_losses(concise.train_batch(X, y, net, loss, trainer, devices))
+        run.end_epoch(evaluate_accuracy_gpus(net, batches, devices=devices) if evaluates(workers) else 0)
+    return values(net)
+
+
+def slow_worker(workers):
+    """Worker 1 makes others wait for longer than it takes to name it; the job continues."""
+    watch.STALL = 1
+
+    net = dense(workers)
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    train(workers, net, trainer)
+    time.sleep(3 * workers.rank)
+    return train(workers, net, trainer)
+
+
+def without_block(workers):
+    """Worker 1 writes its results later, when worker 0 has ended its program."""
+    found = dense(workers)
+    workers.broadcast_parameters(found)
+    time.sleep(2 * workers.rank)
+    return values(found)
+
+
+def one_batch_more(workers):
+    """In a loop without `Run`, which does not read the losses."""
+    net = dense(workers)
+    trainer, loss = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1}), gluon.loss.L2Loss()
+    workers.broadcast_parameters(net)
+    for X, y in data(5 + workers.rank):
+        X, y = of_worker(workers, X, y)
+        with autograd.record():
+            l = loss(net(X), y)
+        l.backward()
+        trainer.step(ROWS)
+    print('trained', float(l.sum()))
+
+
+def one_batch_less_from_scratch(workers):
+    """Worker 1 ends its program, while worker 0 sums bare arrays."""
+    allreduce = workers.extend_allreduce(lambda data: None)
+    for _ in range(6 - workers.rank):
+        array = np.ones(4)
+        allreduce([array])
+    array.wait_to_read()
+
+
+def one_returns(workers):
+    if workers.rank == 0:
+        return
+    train_with_run(workers, Batches(workers, 3))
+
+
+def one_exits(workers):
+    if workers.rank == 1:
+        sys.exit(0)
+    train_with_run(workers, Batches(workers, 3))
+
+
+def unknown_lengths(workers):
+    train_with_run(workers, Batches(workers, 5 + workers.rank))
+
+
+def known_lengths(workers):
+    train_with_run(workers, Batches(workers, 5 + workers.rank, has_length=True))
+
+
+def only_rank_0_evaluates(workers):
+    train_with_run(workers, Batches(workers, 3), evaluates=lambda workers: workers.rank == 0)
+
+
+def one_freezes_a_layer(workers):
+    net = dense(workers)
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    train(workers, net, trainer)
+    if workers.rank:
+        net[1].collect_params().setattr('grad_req', 'null')
+    train(workers, net, trainer)
+
+
+def one_ends_without_block(workers):
+    one_returns(workers)
+
+
 def too_large(workers):
     data_loader(workers, 2 * ROWS)
 
@@ -146,13 +258,20 @@ def too_small(workers):
     data_loader(workers, ROWS // 2)
 
 
-EQUAL = {function.__name__: function for function in (other_names, nadam, momentum, frozen_layer, frozen_batch_norm,
-                                                      data_loader, gan)}
-REFUSED = {function.__name__: function for function in (too_large, too_small)}
+def named(*functions):
+    """Return functions by name."""
+    return {function.__name__: function for function in functions}
+
+
+EQUAL = named(other_names, nadam, momentum, frozen_layer, frozen_batch_norm, data_loader, gan, slow_worker,
+              without_block)
+REFUSED = named(too_large, too_small, known_lengths)
+ENDED = named(one_batch_more, one_batch_less_from_scratch, one_returns, one_exits, unknown_lengths,
+              only_rank_0_evaluates, one_freezes_a_layer, one_ends_without_block)
 
 if __name__ == '__main__':
-    from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
     name, folder = sys.argv[1:]
-    with HorovodWorkers() as workers:
-        found = {**EQUAL, **REFUSED}[name](workers)
-    numpy.savez(f'{folder}/{workers.rank}.npz', **found)
+    with HorovodWorkers() if 'without_block' not in name else contextlib.nullcontext(HorovodWorkers()) as workers:
+        found = {**EQUAL, **REFUSED, **ENDED}[name](workers)
+        if found:
+            numpy.savez(f'{folder}/{workers.rank}.npz', **found)

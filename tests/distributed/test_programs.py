@@ -1,5 +1,7 @@
 """Programs unlike the chapters, on several workers: they compute what one process does, or are refused in one line."""
+import re
 import sys
+import time
 
 import numpy
 import pytest
@@ -31,7 +33,33 @@ def output(job, tmp_path, name, num_workers=2, status=1):
 
 @pytest.mark.parametrize('name, words', [
     ('too_large', 'batch_size 20, but the training data has batches of 10 rows over all workers: use the same number'),
-    ('too_small', 'batch_size 5, but the training data has batches of 10 rows over all workers: use the same number')])
+    ('too_small', 'batch_size 5, but the training data has batches of 10 rows over all workers: use the same number'),
+    ('known_lengths', 'train_iter has [5, 6] batches on the workers: all need as many')])
 def test_all_workers_refuse(job, tmp_path, name, words):
     text = output(job, tmp_path, name)
     assert words in text and 'the job ends' not in text, text
+
+
+@pytest.mark.parametrize('name, first, second', [
+    ('one_batch_more', 'the end of its program', 'an exchange of 8 gradients (number 6)'),
+    ('one_batch_less_from_scratch', 'an exchange of gradients (number 6)', 'the end of its program'),
+    ('one_returns', 'the end of its program', 'an exchange of values (number 1)'),
+    ('one_exits', 'an exchange of values (number 1)', 'the end of its program'),
+    ('one_ends_without_block', 'the end of its program', 'an exchange of values (number 1)'),
+    ('one_freezes_a_layer', 'an exchange of 8 gradients (number 6)', 'an exchange of 6 gradients (number 1)'),
+    ('unknown_lengths', 'an exchange of numbers (the end of epoch 1)', 'an exchange of .* (batch 6 of epoch 1)'),
+    ('only_rank_0_evaluates', 'an evaluation (the end of epoch 1)', 'an exchange of values (the end of epoch 1)')])
+def test_a_worker_leaves_the_others(job, tmp_path, name, first, second):
+    """The job ends in seconds, and the message says where the workers were."""
+    began = time.monotonic()
+    text = output(job, tmp_path, name)
+    assert time.monotonic() - began < 15
+    places = re.search(r'worker 0 of 2 \(.*?\) is at (.*), and worker 1 of 2 \(.*?\) at (.*): all workers must', text)
+    assert places and places[1] == first and re.fullmatch(re.escape(second).replace(r'\.\*', '.*'), places[2]), text
+    assert 'Traceback' not in text, text
+
+
+def test_a_slow_worker_is_named(job, tmp_path):
+    text = output(job, tmp_path, 'slow_worker', status=0)
+    assert re.search(r'worker 1 of 2 \(.*\) was at an exchange of 8 gradients \(number 5\) 1 s ago, and the others wait '
+                     r'for it at an exchange of values \(number \d+\); the job continues', text), text

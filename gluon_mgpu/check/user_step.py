@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 
+from ..base.program import reason
 from ..mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ..parallel.workers import Workers
 from ..training.parameters import seed_all
@@ -34,11 +35,12 @@ class Training:
     fixed_statistics: bool = False  # of batch norm
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
+    job: Workers | None = None      # all workers, if `workers` is this one alone
     hung: list = field(default_factory=list)  # steps in forked processes, of all trainings of the check
 
     def on_one_device(self) -> Training:
         """Return the same training on the first device only."""
-        return replace(self, devices=self.devices[:1], workers=Workers())
+        return replace(self, devices=self.devices[:1], workers=Workers(), job=self.job or self.workers)
 
     @cached_property
     def state(self) -> Any:
@@ -71,14 +73,30 @@ class Training:
 
     def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
-        state = self.state
-        if self.zero_gradients:
-            for _, array in chain(*self.params()):
-                fill(array.grad, 0)
-        _seed(self.seed)
-        self.train_batch(state, self._array(X), self._array(y), self.devices)
-        npx.waitall()  # raises errors that the parameters do not show
+        error = None
+        try:
+            state = self.state
+            if self.zero_gradients:
+                for _, array in chain(*self.params()):
+                    fill(array.grad, 0)
+            _seed(self.seed)
+            self.train_batch(state, self._array(X), self._array(y), self.devices)
+            npx.waitall()  # raises errors that the parameters do not show
+        except Exception as caught:
+            error = caught
+        self._agree(error)
         return self.values()
+
+    def _agree(self, error: Exception | None) -> None:
+        """Raise an error on all workers, even if only one has it: otherwise it would not take part in the next step."""
+        job = self.job or self.workers
+        job.place = f'after {type(error).__name__}: {reason(error)}' if error else ''  # if another waits in an exchange
+        errors = job.allgather(job.place, 'the end of a step')
+        job.place = ''
+        if error:
+            raise error
+        if line := next(filter(None, errors), ''):
+            raise ValueError(f'the step fails on another worker {line}')
 
     def _array(self, data: numpy.ndarray) -> Any:
         dtype: Any = data.dtype

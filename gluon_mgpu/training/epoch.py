@@ -59,11 +59,10 @@ class _CurrentEpoch:
                              'resume with the same batch size and data')
         if self._workers.size > 1 and getattr(train_iter, 'shard', None) != self._workers.shard:
             raise ValueError(f"rank {self._workers.rank}: train_iter does not yield this worker's shard; load the data "
-                             'with shard=workers.shard')
+                             'with shard=workers.shard, or, if it does, set train_iter.shard = workers.shard')
         lengths = self._workers.allgather(length)
         if 0 not in lengths and len(set(lengths)) > 1:
-            raise InputError(f'train_iter has {lengths} batches on the workers: all need as many, some without '
-                             'rows')
+            raise InputError(f'train_iter has {lengths} batches on the workers: all need as many, even without rows')
         if hasattr(train_iter, 'epoch'):
             train_iter.epoch = self.number - 1
         self._text = f'epoch {self.number}/{num_epochs}'

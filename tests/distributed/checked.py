@@ -41,3 +41,18 @@ def train_synchronized(state, X, y, devices):
     together = Devices(devices, len(X), workers=state.workers)
     concise.train_batch(*rows_of_worker(X, y, state.workers), state.net, gluon.loss.SoftmaxCrossEntropyLoss(),
                         state.trainer, together)
+
+
+def train_synchronized_or_fail(state, X, y, devices):
+    """Fail on worker 1 only: in a batch of 7 rows before the exchange, otherwise after it."""
+    if state.workers.rank and len(y) == 7:
+        raise KeyError('before the exchange')
+    train_synchronized(state, X, y, devices)
+    if state.workers.rank and len(y) == 8:
+        raise KeyError('after the exchange')
+
+
+def train_or_fail(state, X, y, devices):
+    if state.workers.rank and len(y) == 7:
+        raise KeyError('before the exchange')
+    train_batch(state, X, y, devices)

@@ -61,5 +61,5 @@ def test_a_worker_leaves_the_others(job, tmp_path, name, first, second):
 
 def test_a_slow_worker_is_named(job, tmp_path):
     text = output(job, tmp_path, 'slow_worker', status=0)
-    assert re.search(r'worker 1 of 2 \(.*\) was at an exchange of 8 gradients \(number 5\) 1 s ago, and the others wait '
-                     r'for it at an exchange of values \(number \d+\); the job continues', text), text
+    assert re.search(r'worker 1 of 2 \(.*\) was at an exchange of 8 gradients \(number 5\) 1 s ago, and the others '
+                     r'wait for it at an exchange of values \(number \d+\); the job continues', text), text

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import mx
+from ..mxnet_setup.compat import fill, mx
 from ..parallel.trainer import Trainer
 from ..parallel.workers import checksum
 
@@ -22,6 +22,27 @@ class HorovodTrainer(Trainer):
         if workers.size > 1 and isinstance(self._optimizer, mx.optimizer.SGLD):
             raise ValueError('SGLD draws other random numbers on each worker: use another optimizer')
         self._workers, self._kind, self._compared = workers, f'Trainer {number}', workers.size == 1
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Do the same as `Trainer`, and keep the workers equal if only some have used a parameter."""
+        if ignore_stale_grad:
+            self._update_on_all()
+        super().step(batch_size, ignore_stale_grad)
+
+    def allreduce_grads(self) -> None:
+        """Do the same as ``gluon.Trainer``, for an `update` that possibly ignores stale gradients."""
+        self._update_on_all()
+        super().allreduce_grads()
+
+    def _update_on_all(self) -> None:
+        """Let all workers update the parameters that any worker has used; those that have not add the gradient 0."""
+        trained = [(param, param.list_data()[0]) for param in self._params if param.grad_req != 'null']
+        fresh_on_all = self._workers.allgather([weight._fresh_grad for _, weight in trained])
+        for (param, weight), fresh in zip(trained, zip(*fresh_on_all)):
+            if any(fresh) and not weight._fresh_grad:
+                if param.grad_req == 'write':
+                    fill(param.list_grad()[0], 0)
+                weight._fresh_grad = True
 
     def _allreduce_grads(self) -> None:
         super()._allreduce_grads()  # checks the device

@@ -13,6 +13,7 @@ from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.distributed import watch
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np
+from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
@@ -171,6 +172,37 @@ def train_with_run(workers, batches, num_epochs=2, evaluates=lambda workers: Tru
     return values(net)
 
 
+def unused_layers(workers, step=lambda trainer: trainer.step(ROWS, ignore_stale_grad=True), **settings):
+    """Each worker uses a layer only if one of its rows needs it: in some batches all, one or none of them."""
+    net = dense(workers)
+    devices = Devices([mx.cpu(0)], ROWS, workers=workers)
+    _, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.2, 'momentum': 0.9, 'wd': 0.1, **settings})
+    workers.broadcast_parameters(net)
+    for number, (X, y) in enumerate(data(8)):
+        needs = numpy.zeros((ROWS, 1))
+        needs[[slice(0), slice(9, 10), slice(2, 3), slice(3, 8)][number % 4]] = 1
+        X, y, needs = of_worker(workers, X, y, needs)
+        with autograd.record():
+            h = net[0](X)
+            if needs.sum() > 0:
+                h = h + needs * net[1](X)
+            l = gluon.loss.L2Loss()(net[3](net[2](h)), y)
+        l.backward()
+        step(trainer)
+    return values(net)
+
+
+def unused_layers_and_clipping(workers):
+    return unused_layers(workers, clip_norm=0.05)
+
+
+def unused_layers_in_two_calls(workers):
+    def step(trainer):
+        trainer.allreduce_grads()
+        trainer.update(ROWS, ignore_stale_grad=True)
+    return unused_layers(workers, step, clip_norm=0.05)
+
+
 def slow_worker(workers):
     """Worker 1 makes others wait for longer than it takes to name it; the job continues."""
     watch.STALL = 1
@@ -264,7 +296,7 @@ def named(*functions):
 
 
 EQUAL = named(other_names, nadam, momentum, frozen_layer, frozen_batch_norm, data_loader, gan, slow_worker,
-              without_block)
+              without_block, unused_layers, unused_layers_and_clipping, unused_layers_in_two_calls)
 REFUSED = named(too_large, too_small, known_lengths)
 ENDED = named(one_batch_more, one_batch_less_from_scratch, one_returns, one_exits, unknown_lengths,
               only_rank_0_evaluates, one_freezes_a_layer, one_ends_without_block)

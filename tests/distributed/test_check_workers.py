@@ -25,8 +25,8 @@ def test_check(job, make, name, status, words):
 
 @pytest.mark.parametrize('make, name, words', [
     ('make_synchronized', 'train_synchronized_or_fail', "KeyError: 'after the exchange'"),
-    ('make', 'train_or_fail', r"worker 0 of 2 \(.*\) is at an exchange of gradients \(.*\), and worker 1 of 2 \(.*\) at the "
-     r"end of a step \(after KeyError: 'before the exchange'\): all workers")])
+    ('make', 'train_or_fail', r"worker 0 of 2 \(.*\) is at an exchange of gradients \(.*\), and worker 1 of 2 \(.*\) "
+     r"at the end of a step \(after KeyError: 'before the exchange'\): all workers")])
 def test_the_step_fails_on_one_worker(job, make, name, words):
     path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
     with job(2, sys.executable, '-m', 'gluon_mgpu.check', f'checked:{make}', f'checked:{name}', '--horovod',

@@ -61,6 +61,8 @@ class TrainingSetup:
         values = check_settings(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
         self.seed: int = values['seed']
         self.run = Run(values['num_epochs']) if values['run'] is None else values['run']
+        self.run.workers.check_equal({name: value for name, value in values.items() if name != 'devices' and isinstance(
+            value, (str, int, float))})
         devices = find_devices(values, self.run.workers)
         if not isinstance(devices, Devices):
             devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],

@@ -17,11 +17,11 @@ from ..base.arguments import integer
 from ..base.files import SameFolder
 from ..base.program import Stopped
 from ..base.progress import Progress
-from ..parallel.workers import Workers
+from ..parallel.workers import Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
 from .history import EpochResult, summary, write_history
-from .parameters import copies, first_non_finite, seed_all
+from .parameters import copies, first_non_finite, layers, seed_all, trained_arrays
 from .schedules import rates
 
 GROWTH = 10  # of the loss, from the first to the last epoch, at which a run warns
@@ -97,6 +97,8 @@ class Run:
         if not hasattr(net, 'collect_params'):
             copies(net)  # raises an error for what is no list of arrays
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
+        self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr,
+                                  **layers(net)})
         try:
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
             self._write_history()  # 2. without epochs that this state does not have
@@ -157,6 +159,9 @@ class Run:
         self._call('epoch_trained')               # 5. outside the time of training
         if name := next(filter(None, self.workers.allgather(first_non_finite(self.net))), ''):
             raise DivergenceError(f'{name} is no longer finite after epoch {epoch.number}: use a smaller learning rate')
+        if self.workers.size > 1:
+            self.workers.check_equal({'the learning rate': self.lr, 'the checksum of the parameters': checksum(
+                trained_arrays(self.net))}, 'sum the gradients over all workers, and update with the same settings')
         self._stop_after_signal()                 # 6. `allgather` has exchanged the signals
         epoch.begin_evaluation()
 

@@ -16,6 +16,7 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
@@ -159,13 +160,13 @@ class Batches:
         return self.length
 
 
-def train_with_run(workers, batches, num_epochs=2, evaluates=lambda workers: True):
+def train_with_run(workers, batches, num_epochs=2, evaluates=lambda workers: True, job=None, net=None, **options):
     """Train with a `Run`, and evaluate, possibly only on some workers."""
-    net = dense(workers)
-    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    net = net or dense(workers)
+    trainer = (job or workers).trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
     devices, loss = Devices([mx.cpu(0)], ROWS, workers=workers), gluon.loss.L2Loss()
     run = Run(num_epochs, quiet=True, workers=workers)
-    for _ in run.epochs(net, trainer):
+    for _ in run.epochs(net, trainer, **options):
         for X, y in run.batches(batches):
             run.record_losses(concise.train_batch(X, y, net, loss, trainer, devices))
         run.end_epoch(evaluate_accuracy_gpus(net, batches, devices=devices) if evaluates(workers) else 0)
@@ -282,6 +283,89 @@ def one_ends_without_block(workers):
     one_returns(workers)
 
 
+def other_lr(workers):
+    other_names(workers, 'sgd', learning_rate=0.1 * (workers.rank + 1))
+
+
+def other_momentum(workers):
+    other_names(workers, 'sgd', momentum=0.5 * workers.rank)
+
+
+def other_optimizer(workers):
+    other_names(workers, ['sgd', 'nag'][workers.rank])
+
+
+def other_divisor(workers):
+    net = dense(workers)
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    workers.broadcast_parameters(net)
+    with autograd.record():
+        l = net(np.ones((workers.rank + 1, 6), dtype='float64'))
+    l.backward()
+    trainer.step(len(l))
+
+
+def not_broadcast(workers):
+    workers.broadcast_parameters = lambda net: None
+    other_names(workers)
+
+
+def another_trainer_first(workers):
+    if workers.rank:
+        workers.trainer(trainable(dense(workers)), 'sgd', {})
+    other_names(workers)
+
+
+def other_seed(workers):
+    train_with_run(workers, Batches(workers, 3), seed=workers.rank)
+
+
+def other_schedule(workers):
+    train_with_run(workers, Batches(workers, 3), lr=lambda number: 0.1 * (workers.rank + number))
+
+
+def other_number_of_epochs(workers):
+    train_with_run(workers, Batches(workers, 3), 2 + workers.rank)
+
+
+def other_activation(workers):
+    net = dense(workers)
+    net.add(nn.Activation(['relu', 'tanh'][workers.rank]))
+    train_with_run(workers, Batches(workers, 3), net=net)
+
+
+def no_sum(workers):
+    train_with_run(workers, Batches(workers, 3), job=Workers())
+
+
+def other_setting(workers):
+    run = Run(1, workers=workers)
+    concise.train(1, ROWS, 0.5, momentum=0.5 * workers.rank, data=([], []), net=nn.Dense(3), run=run)
+
+
+def raises_on(workers, rank):
+    """Raise an error while the other worker waits for the gradients of the third step."""
+    net = dense(workers)
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for number in range(8):
+        if number == 5 and workers.rank == rank:
+            raise KeyError('requested by the test')
+        with autograd.record():
+            l = net(np.ones((5, 6), dtype='float64'))
+        l.backward()
+        if number == 0:
+            workers.broadcast_parameters(net)
+        trainer.step(ROWS)
+
+
+def raises_on_0(workers):
+    raises_on(workers, 0)
+
+
+def raises_on_1(workers):
+    raises_on(workers, 1)
+
+
 def too_large(workers):
     data_loader(workers, 2 * ROWS)
 
@@ -297,9 +381,11 @@ def named(*functions):
 
 EQUAL = named(other_names, nadam, momentum, frozen_layer, frozen_batch_norm, data_loader, gan, slow_worker,
               without_block, unused_layers, unused_layers_and_clipping, unused_layers_in_two_calls)
-REFUSED = named(too_large, too_small, known_lengths)
+REFUSED = named(too_large, too_small, known_lengths, other_lr, other_momentum, other_optimizer, other_divisor,
+                not_broadcast, another_trainer_first, other_seed, other_schedule, other_number_of_epochs,
+                other_activation, no_sum, other_setting)
 ENDED = named(one_batch_more, one_batch_less_from_scratch, one_returns, one_exits, unknown_lengths,
-              only_rank_0_evaluates, one_freezes_a_layer, one_ends_without_block)
+              only_rank_0_evaluates, one_freezes_a_layer, one_ends_without_block, raises_on_0, raises_on_1)
 
 if __name__ == '__main__':
     name, folder = sys.argv[1:]

@@ -34,7 +34,19 @@ def output(job, tmp_path, name, num_workers=2, status=1):
 @pytest.mark.parametrize('name, words', [
     ('too_large', 'batch_size 20, but the training data has batches of 10 rows over all workers: use the same number'),
     ('too_small', 'batch_size 5, but the training data has batches of 10 rows over all workers: use the same number'),
-    ('known_lengths', 'train_iter has [5, 6] batches on the workers: all need as many')])
+    ('known_lengths', 'train_iter has [5, 6] batches on the workers: all need as many'),
+    ('other_lr', 'lr of the optimizer is 0.1 on worker 0 (localhost) and 0.2 on worker 1 (localhost): start all'),
+    ('other_momentum', 'momentum of the optimizer is 0.0 on worker 0 (localhost) and 0.5 on worker 1'),
+    ('other_optimizer', 'its optimizer is SGD on worker 0 (localhost) and NAG on worker 1'),
+    ('other_divisor', 'rescale_grad of the optimizer is 1.0 on worker 0 (localhost) and 0.5 on worker 1'),
+    ('not_broadcast', '(localhost): call workers.broadcast_parameters(net) before the first step'),
+    ('another_trainer_first', 'the Trainer is Trainer 0 on worker 0 (localhost) and Trainer 1 on worker 1'),
+    ('other_seed', 'seed is 0 on worker 0 (localhost) and 1 on worker 1'),
+    ('other_schedule', 'the learning rate is 0.3'),
+    ('other_number_of_epochs', 'num_epochs is 2 on worker 0 (localhost) and 3 on worker 1'),
+    ('other_activation', "is Activation ['relu'] on worker 0 (localhost) and Activation ['tanh'] on worker 1"),
+    ('no_sum', '(localhost): sum the gradients over all workers, and update with the same settings'),
+    ('other_setting', 'momentum is 0.0 on worker 0 (localhost) and 0.5 on worker 1')])
 def test_all_workers_refuse(job, tmp_path, name, words):
     text = output(job, tmp_path, name)
     assert words in text and 'the job ends' not in text, text
@@ -63,3 +75,10 @@ def test_a_slow_worker_is_named(job, tmp_path):
     text = output(job, tmp_path, 'slow_worker', status=0)
     assert re.search(r'worker 1 of 2 \(.*\) was at an exchange of 8 gradients \(number 5\) 1 s ago, and the others '
                      r'wait for it at an exchange of values \(number \d+\); the job continues', text), text
+
+
+@pytest.mark.parametrize('rank', [0, 1])
+def test_only_the_users_own_error_is_printed(job, tmp_path, rank):
+    """Not that of MXNet at exit, about the sums that worker could not make."""
+    text = output(job, tmp_path, f'raises_on_{rank}')
+    assert text.count('Traceback') == 1 and f"[{rank}] KeyError: 'requested by the test'" in text, text

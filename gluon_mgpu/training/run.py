@@ -23,6 +23,7 @@ from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
 from .history import EpochResult, summary, write_history
 from .parameters import copies, first_non_finite, layers, seed_all, trained_arrays
 from .schedules import rates
+from .signals import lost_interrupts
 
 GROWTH = 10  # of the loss, from the first to the last epoch, at which a run warns
 
@@ -68,6 +69,7 @@ class Run:
         self.lr: Any = None
         self._lrs = rates(None)  # learning rates of the coming batches
         self._seed: int | None = None
+        self._lost_interrupts: list = []
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
@@ -99,7 +101,7 @@ class Run:
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
         self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr,
                                   **layers(net)})
-        try:
+        with contextlib.closing(self), lost_interrupts() as self._lost_interrupts:
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
             self._write_history()  # 2. without epochs that this state does not have
             for _ in range(self.num_steps):  # 3. one by one, because MXNet's schedulers keep state
@@ -114,8 +116,6 @@ class Run:
             first, last = self.history[0].loss, self.history[-1].loss
             if last > GROWTH * max(first, 1):  # a small loss may fluctuate
                 self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
-        finally:
-            self.close()
 
     def check_data(self, *data: Iterable) -> None:
         """Raise ValueError if this run has ended, or if it has several epochs and `data` can be read only once."""
@@ -253,6 +253,8 @@ class Run:
         self.complete = any(self.workers.allgather(stop)) or len(self.history) == self.num_epochs
 
     def _stop_after_signal(self) -> None:
-        """Raise `Stopped` if all workers know of a signal; does not block."""
+        """Raise `Stopped` if all workers know of a signal, KeyboardInterrupt if one was lost; does not block."""
+        if self._lost_interrupts:
+            raise KeyboardInterrupt
         if signum := self.workers.pending_signal():
             raise Stopped(signum)

@@ -104,7 +104,7 @@ class HorovodWorkers(Workers):
         self._has_left = True
         if error is None or getattr(error, 'on_all_ranks', False) or (
                 isinstance(error, SystemExit) and not error.code):
-            self._record('the end of its program', str(error) if isinstance(error, JobError) else '')
+            self.record('the end of its program', str(error) if isinstance(error, JobError) else '')
             npx.waitall()  # wait for the queued allreduces, which end because all workers have queued the same ones
             self._allgather(None, 'end')  # wait for the slowest worker
             self._watchdog.leave()
@@ -185,7 +185,7 @@ class HorovodWorkers(Workers):
 
     def allgather(self, value: Any, what: str = 'an exchange of values') -> list:
         """See `Workers.allgather`."""
-        self._record(what)
+        self.record(what)
         return self._allgather(value, what)
 
     def _allgather(self, value: Any, name: str) -> list:
@@ -211,12 +211,12 @@ class HorovodWorkers(Workers):
     def _allreduce(self, array: Any, kind: str, number: int | None = None) -> Any:
         """Sum an array over all workers, in place, and return it; does not block. Smaller numbers are summed first."""
         if number is None:
-            self._record(f'an exchange of {kind}')
+            self.record(f'an exchange of {kind}')
             number = next(self._numbers[kind]) % NUM_NAMES
         self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{number}', priority=-number)
         return array
 
-    def _record(self, exchange: str, place: str | None = None) -> None:
+    def record(self, exchange: str, place: str | None = None) -> None:
         """Note an exchange, to end the job if another worker takes part in another one instead."""
         if self._watchdog:
             number = next(self._numbers[exchange]) + 1

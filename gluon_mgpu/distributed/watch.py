@@ -74,7 +74,7 @@ class Watchdog:
         self._leaving = False
         self._recorded: deque[bytes] = deque()  # exchanges of this worker, as lines, until they are sent or compared
         self._pending = dict.fromkeys(range(len(self.names)) if rank == 0 else [rank], b'')  # lines by rank
-        self._compared, self._compared_at = b'its first exchange\t', time.monotonic()
+        self._compared_at = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name='watch', daemon=True)
         self._thread.start()
 
@@ -112,13 +112,13 @@ class Watchdog:
         while self._heard and not self._leaving:
             for key, _ in self._selector.select(BEAT / 2):
                 self._receive(key.fileobj)
-            self._compare()
             now = time.monotonic()
             if now - last_beat >= BEAT:
                 if now - last_beat > self.silence:  # this process was stopped and continues
                     self._heard = dict.fromkeys(self._heard, now)
                 last_beat = now
                 self._send(ALIVE)
+                self._compare()
             for other, heard in self._heard.items():
                 if now - heard > self.silence:
                     self._end(f'{self._name(self._others[other])} has not answered for {self.silence:g} s: it is '
@@ -164,15 +164,13 @@ class Watchdog:
                     self._end(f'{self._name(0)} is at {_shown(heads[0])}, and {self._name(rank)} at '
                               f'{_shown(heads[rank])}: all workers must take the same steps, with as many batches and '
                               'evaluations')
-            self._compared = heads[0]
         late = [rank for rank, lines in pending.items() if not lines]
         if len(late) in (0, len(pending)):
-            self._compared_at = max(self._compared_at, time.monotonic())
+            self._compared_at = time.monotonic()
         elif time.monotonic() - self._compared_at > STALL:
             self._compared_at = math.inf  # once
             waiting = next(filter(None, pending.values())).partition(b'\n')[0]
-            self.report(f'{self._name(late[0])} was at {_shown(self._compared)} {STALL} s ago, and the others wait for '
-                        f'it at {_shown(waiting)}', False)
+            self.report(f'{self._name(late[0])} has not come in {STALL} s to {_shown(waiting)}: others wait', False)
 
     def _name(self, other: int) -> str:
         return f'worker {other} of {len(self.names)} ({self.names[other]})'

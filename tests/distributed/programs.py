@@ -252,6 +252,11 @@ def one_returns(workers):
     train_with_run(workers, Batches(workers, 3))
 
 
+def third_returns(workers):
+    if workers.rank != 2:
+        train_with_run(workers, Batches(workers, 3))
+
+
 def one_exits(workers):
     if workers.rank == 1:
         sys.exit(0)
@@ -384,7 +389,7 @@ EQUAL = named(other_names, nadam, momentum, frozen_layer, frozen_batch_norm, dat
 REFUSED = named(too_large, too_small, known_lengths, other_lr, other_momentum, other_optimizer, other_divisor,
                 not_broadcast, another_trainer_first, other_seed, other_schedule, other_number_of_epochs,
                 other_activation, no_sum, other_setting)
-ENDED = named(one_batch_more, one_batch_less_from_scratch, one_returns, one_exits, unknown_lengths,
+ENDED = named(third_returns, one_batch_more, one_batch_less_from_scratch, one_returns, one_exits, unknown_lengths,
               only_rank_0_evaluates, one_freezes_a_layer, one_ends_without_block, raises_on_0, raises_on_1)
 
 if __name__ == '__main__':

@@ -11,10 +11,11 @@ from test_equality import HERE, results_of_workers
 from gluon_mgpu.parallel.workers import Workers
 
 
-@pytest.mark.parametrize('name', EQUAL)
-def test_workers_equal_one_process(job, tmp_path, name):
+@pytest.mark.parametrize('name, num_workers', [*((name, 2) for name in EQUAL), ('unused_layers_and_clipping', 3),
+                                               ('data_loader', 3)])
+def test_workers_equal_one_process(job, tmp_path, name, num_workers):
     expected = [array for _, array in sorted(EQUAL[name](Workers()).items(), key=lambda item: (len(item[0]), item))]
-    found = results_of_workers(job, 2, 'programs.py', name, folder=tmp_path / 'job')
+    found = results_of_workers(job, num_workers, 'programs.py', name, folder=tmp_path / 'job')
     for arrays in found:
         for array, right in zip(arrays, expected):
             tolerance = 1e-6 if array.dtype == 'float32' else 1e-12  # sums in another order
@@ -73,8 +74,8 @@ def test_a_worker_leaves_the_others(job, tmp_path, name, first, second):
 
 def test_a_slow_worker_is_named(job, tmp_path):
     text = output(job, tmp_path, 'slow_worker', status=0)
-    assert re.search(r'worker 1 of 2 \(.*\) was at an exchange of 8 gradients \(number 5\) 1 s ago, and the others '
-                     r'wait for it at an exchange of values \(number \d+\); the job continues', text), text
+    assert re.search(r'worker 1 of 2 \(.*\) has not come in 1 s to an exchange of values \(number \d+\): others wait; '
+                     'the job continues', text), text
 
 
 @pytest.mark.parametrize('rank', [0, 1])
@@ -82,3 +83,9 @@ def test_only_the_users_own_error_is_printed(job, tmp_path, rank):
     """Not that of MXNet at exit, about the sums that worker could not make."""
     text = output(job, tmp_path, f'raises_on_{rank}')
     assert text.count('Traceback') == 1 and f"[{rank}] KeyError: 'requested by the test'" in text, text
+
+
+def test_the_third_worker_leaves(job, tmp_path):
+    text = output(job, tmp_path, 'third_returns', num_workers=3)
+    assert re.search(r'worker 0 of 3 \(.*?\) is at an exchange of values \(number 1\), and worker 2 of 3 \(.*?\) at '
+                     'the end of its program', text), text

@@ -84,6 +84,7 @@ class HorovodWorkers(Workers):
         # hvd.local_rank() is 0 except under horovodrun, see `launchers.rendezvous`
         self.device = mx.gpu(gpu_of_worker(info.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         super().__init__(signals)
+        self._thread = threading.get_ident()
         self._signum = 0  # the signal that all workers know of, 0 if none
         self._numbers: dict[str, count] = defaultdict(count)  # of the operations of each kind
         self._sums: deque = deque()  # results of `allreduce`, the newest NUM_NAMES
@@ -217,7 +218,10 @@ class HorovodWorkers(Workers):
         return array
 
     def record(self, exchange: str, place: str | None = None) -> None:
-        """Note an exchange, to end the job if another worker takes part in another one instead."""
-        if self._watchdog:
+        """Note an exchange, to end the job if another worker takes part in another one instead.
+
+        Not those of other threads, such as in the backward pass of an ``autograd.Function``, which come in any order.
+        """
+        if self._watchdog and threading.get_ident() == self._thread:
             number = next(self._numbers[exchange]) + 1
             self._watchdog.record(exchange, (self.place or f'number {number}') if place is None else place)

@@ -88,7 +88,7 @@ class Run:
         trainer : gluon.Trainer, optional
             For the callbacks.
         seed : int, optional
-            Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
+            The same on all workers. Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
             as an uninterrupted one. Resumed within an epoch, it begins those of this epoch anew. A DataLoader that
             shuffles needs a seed to repeat the order.
         lr : float or callable, optional

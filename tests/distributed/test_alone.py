@@ -1,5 +1,7 @@
 """Tests of a worker without other workers: place in the job, shards of batches, flags."""
+import collections
 import contextlib
+import itertools
 import os
 import resource
 import selectors
@@ -290,6 +292,16 @@ def test_workers_that_take_part_in_different_exchanges(monkeypatch):
         wait_for(lines)
     assert lines == [('worker 0 of 2 (a) is at an evaluation (\u00e9 n), and worker 1 of 2 (b) at the end of its '
                       'program: all workers must take the same steps, with as many batches and evaluations', True)]
+
+
+def test_exchanges_of_other_threads_come_in_any_order():
+    workers, noted = object.__new__(HorovodWorkers), []
+    workers._watchdog, workers._thread = SimpleNamespace(record=lambda *args: noted.append(args)), threading.get_ident()
+    workers._numbers = collections.defaultdict(itertools.count)
+    thread = threading.Thread(target=workers.record, args=['a sum'])
+    for call in (lambda: workers.record('a sum'), thread.start, thread.join, lambda: workers.record('a sum')):
+        call()
+    assert noted == [('a sum', 'number 1'), ('a sum', 'number 2')]
 
 
 def test_a_slow_worker_is_named_and_not_ended(monkeypatch):

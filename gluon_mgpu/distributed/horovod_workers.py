@@ -211,10 +211,11 @@ class HorovodWorkers(Workers):
 
     def _allreduce(self, array: Any, kind: str, number: int | None = None) -> Any:
         """Sum an array over all workers, in place, and return it; does not block. Smaller numbers are summed first."""
+        priority = -(number or 0)
         if number is None:
             self.record(f'an exchange of {kind}')
             number = next(self._numbers[kind]) % NUM_NAMES
-        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{number}', priority=-number)
+        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{number}', priority=priority)
         return array
 
     def record(self, exchange: str, place: str | None = None) -> None:

@@ -88,9 +88,9 @@ class Run:
         trainer : gluon.Trainer, optional
             For the callbacks.
         seed : int, optional
-            The same on all workers. Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
+            Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
             as an uninterrupted one. Resumed within an epoch, it begins those of this epoch anew. A DataLoader that
-            shuffles needs a seed to repeat the order.
+            shuffles needs a seed to repeat the order. All workers have the same.
         lr : float or callable, optional
             The learning rate, or a function that maps the number of the update (1 for the first) to it. `Run.lr` has
             the rate of each batch, the history that of the last batch of each epoch.

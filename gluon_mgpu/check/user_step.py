@@ -73,7 +73,7 @@ class Training:
 
     def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
-        error = None
+        error, job = None, self.job or self.workers
         try:
             state = self.state
             if self.zero_gradients:
@@ -84,19 +84,14 @@ class Training:
             npx.waitall()  # raises errors that the parameters do not show
         except Exception as caught:
             error = caught
-        self._agree(error)
-        return self.values()
-
-    def _agree(self, error: Exception | None) -> None:
-        """Raise an error on all workers, even if only one has it: otherwise it would not take part in the next step."""
-        job = self.job or self.workers
-        job.place = f'after {type(error).__name__}: {reason(error)}' if error else ''  # if another waits in an exchange
-        errors = job.allgather(job.place, 'the end of a step')
+        # Agree, because a worker with an error would not take part in the next step. If others still wait in an
+        # exchange of this step, the job ends and prints `place`
+        job.place = f'after {type(error).__name__}: {reason(error)}' if error else ''
+        of_others = ', '.join(filter(None, job.allgather(job.place, 'the end of a step')))
         job.place = ''
-        if error:
-            raise error
-        if line := next(filter(None, errors), ''):
-            raise ValueError(f'the step fails on another worker {line}')
+        if error or of_others:
+            raise error or ValueError(f'the step fails on another worker {of_others}')
+        return self.values()
 
     def _array(self, data: numpy.ndarray) -> Any:
         dtype: Any = data.dtype

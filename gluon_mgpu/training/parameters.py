@@ -87,15 +87,12 @@ def trained_arrays(net: Any) -> list:
 
 def layers(net: Any) -> dict[str, str]:
     """Describe the layers of a Gluon network by what its parameters do not show, such as the kind of an activation."""
-    found: list[str] = []
-
-    def describe(layer: Any) -> None:
-        options = {name: vars(layer).get(name) for name in ('_act_type', '_rate', '_alpha', '_kwargs')}
-        found.append(f'{type(layer).__name__} {[value for value in options.values() if value is not None]}')
-
+    found: list = []
     if hasattr(net, 'collect_params'):
-        unwrapped(net).apply(describe)
-    return {f'layer {i}': text for i, text in enumerate(found)}
+        unwrapped(net).apply(found.append)
+    options = '_act_type', '_rate', '_alpha', '_kwargs'
+    return {f'layer {i}': f'{type(layer).__name__} {[vars(layer)[name] for name in options if name in vars(layer)]}'
+            for i, layer in enumerate(found)}
 
 
 def first_non_finite(net: Any) -> str:

@@ -1,6 +1,6 @@
-"""Programs of workers, for comparison with one process: python programs.py NAME FOLDER.
+"""Programs of workers, for comparison with one process: python programs.py NAME FOLDER, or 'EQUAL' or 'REFUSED'.
 
-Each gets `Workers` and returns arrays by name. In one process, it trains on the joined batches.
+Each gets `Workers`, and many return arrays by name. In one process, they train on the joined batches.
 """
 import contextlib
 import sys
@@ -9,6 +9,7 @@ import time
 import numpy
 
 from gluon_mgpu import concise
+from gluon_mgpu.base.program import InputError
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.distributed import watch
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
@@ -132,7 +133,7 @@ def gan(workers):
     disc, gen = nets
     loss = gluon.loss.SigmoidBCELoss()
     for X, noise in data(columns=1):
-        X, Z = of_worker(workers, X, numpy.tile(noise[:7], 6))
+        (X,), (Z,) = of_worker(workers, X), of_worker(workers, numpy.tile(noise[:7], 6))
         X = np.tile(X, (1, 6))
         with autograd.record():
             fake = np.tile(gen(Z), (1, 6))
@@ -312,7 +313,10 @@ def other_divisor(workers):
 
 def not_broadcast(workers):
     workers.broadcast_parameters = lambda net: None
-    other_names(workers)
+    try:
+        other_names(workers)
+    finally:
+        del workers.broadcast_parameters
 
 
 def another_trainer_first(workers):
@@ -384,17 +388,34 @@ def named(*functions):
     return {function.__name__: function for function in functions}
 
 
-EQUAL = named(other_names, nadam, momentum, frozen_layer, frozen_batch_norm, data_loader, gan, slow_worker,
-              without_block, unused_layers, unused_layers_and_clipping, unused_layers_in_two_calls)
+EQUAL = named(other_names, nadam, momentum, frozen_layer, frozen_batch_norm, data_loader, gan, unused_layers,
+              unused_layers_and_clipping, unused_layers_in_two_calls)
 REFUSED = named(too_large, too_small, known_lengths, other_lr, other_momentum, other_optimizer, other_divisor,
-                not_broadcast, another_trainer_first, other_seed, other_schedule, other_number_of_epochs,
-                other_activation, no_sum, other_setting)
-ENDED = named(third_returns, one_batch_more, one_batch_less_from_scratch, one_returns, one_exits, unknown_lengths,
-              only_rank_0_evaluates, one_freezes_a_layer, one_ends_without_block, raises_on_0, raises_on_1)
+                not_broadcast, other_seed, other_schedule, other_number_of_epochs, other_activation, no_sum,
+                other_setting, another_trainer_first)
+ENDED = named(slow_worker, without_block, third_returns, one_batch_more, one_batch_less_from_scratch, one_returns,
+              one_exits, unknown_lengths, only_rank_0_evaluates, one_freezes_a_layer, one_ends_without_block,
+              raises_on_0, raises_on_1)
+
+
+def all_equal(workers):
+    """Return the results of all programs in `EQUAL`."""
+    return {f'{name}/{key}': array for name, program in EQUAL.items() for key, array in program(workers).items()}
+
+
+def all_refused(workers):
+    """Print the errors of all programs in `REFUSED`. All workers raise them, so the job can continue."""
+    for name, program in REFUSED.items():
+        try:
+            program(workers)
+        except InputError as error:
+            print(f'{name}: {error}')
+
 
 if __name__ == '__main__':
     name, folder = sys.argv[1:]
+    program = {'EQUAL': all_equal, 'REFUSED': all_refused, **ENDED}[name]
     with HorovodWorkers() if 'without_block' not in name else contextlib.nullcontext(HorovodWorkers()) as workers:
-        found = {**EQUAL, **REFUSED, **ENDED}[name](workers)
+        found = program(workers)
         if found:
             numpy.savez(f'{folder}/{workers.rank}.npz', **found)

@@ -88,8 +88,8 @@ def trained_arrays(net: Any) -> list:
 def layers(net: Any) -> dict[str, str]:
     """Describe the layers of a Gluon network by what its parameters do not show, such as the kind of an activation."""
     found: list = []
-    if hasattr(net, 'collect_params'):
-        unwrapped(net).apply(found.append)
+    if isinstance(block := unwrapped(net), gluon.Block):
+        block.apply(found.append)
     options = '_act_type', '_rate', '_alpha', '_kwargs'
     return {f'layer {i}': f'{type(layer).__name__} {[vars(layer)[name] for name in options if name in vars(layer)]}'
             for i, layer in enumerate(found)}

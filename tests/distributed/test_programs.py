@@ -78,7 +78,7 @@ def test_a_worker_leaves_the_others(job, tmp_path, name, first, second):
     """The job ends in seconds, and the message says where the workers were."""
     began = time.monotonic()
     text = output(job, tmp_path, name)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30  # with the start, on a busy machine
     places = re.search(r'worker 0 of 2 \(.*?\) is at (.*), and worker 1 of 2 \(.*?\) at (.*): all workers must', text)
     assert places and places[1] == first and re.fullmatch(re.escape(second).replace(r'\.\*', '.*'), places[2]), text
     assert 'Traceback' not in text, text

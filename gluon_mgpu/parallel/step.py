@@ -65,7 +65,8 @@ def gradients(net: Any, devices: list) -> list:
     """Return the gradients on all devices that a backward pass overwrites (``grad_req='write'``); does not block."""
     if not hasattr(net, 'collect_params'):
         return [param.grad for params in net for param in params]
-    return [param.grad(device) for device in devices for param in trainable(net) if param.grad_req == 'write']
+    params = [param for param in trainable(net) if param.grad_req == 'write' and not param._deferred_init]
+    return [param.grad(device) for device in devices for param in params]
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:

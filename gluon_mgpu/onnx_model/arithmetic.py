@@ -59,7 +59,10 @@ def _comparison(operator: str) -> Callable:
 def _where(g, op, condition, *values, **_):
     dtype = op.output.dtype
     A, B = (numpy.array(X, dtype) if isinstance(X, (int, float)) else g.cast(X, dtype) for X in values)
-    return g.Where(g.cast(condition, 'bool'), A, B)
+    mask = g.cast(condition, 'bool')
+    if op.node['op'] == 'where' and condition.rank == 1:  # mx.nd selects rows
+        mask = g.Reshape(mask, [-1] + [1] * (op.output.rank - 1))
+    return g.Where(mask, A, B)
 
 
 def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, **_):

@@ -27,5 +27,6 @@ def convert(g: Builder, op: Operator) -> list[str]:
     converter = CONVERTERS.get(ALIASES.get(op.kind, op.kind))
     if not converter:
         raise NotImplementedError('which docs/export.md does not list')
+    g.float_dtype = 'float64' if op.output.dtype == 'float64' else 'float32'
     results = converter(g, op, *op.inputs, **op.settings)
     return [g.name(Y) for Y in (results if isinstance(results, list) else [results])]

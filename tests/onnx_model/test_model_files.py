@@ -370,6 +370,23 @@ def saved(network, **params):
     mx.nd.save('net-0000.params', {name: mx.nd.array(array) for name, array in params.items()})
 
 
+@pytest.mark.parametrize('change', [str, str.lower, str.upper])
+def test_settings_in_lower_case(change, run):
+    """MXNet.jl and the Scala front end write false."""
+    data = mx.sym.var('data')
+    pooled = mx.sym.Pooling(data, kernel=(2,), pool_type='avg', pad=(1,), count_include_pad=False, global_pool=False)
+    saved(mx.sym.sum(pooled, axis=1, keepdims=False, exclude=True), unused=[1])
+    graph = json.loads(Path('net-symbol.json').read_text())
+    for node in graph['nodes']:
+        node['attrs'] = {name: change(value) if value in ('True', 'False') else value
+                         for name, value in node.get('attrs', {}).items()}
+    Path('net-symbol.json').write_text(json.dumps(graph))
+    assert run(*FILES, '--shape', '2,3,8')[0] == 0
+    X = numpy.random.default_rng(0).random((2, 3, 8), 'float32')
+    means = [X[:, :, 0], *((X[:, :, i] + X[:, :, i + 1]) / 2 for i in range(7)), X[:, :, 7]]
+    assert abs(results('net.onnx', X)[0] - numpy.sum(means, axis=(0, 1))).max() < 1e-4
+
+
 def test_dropout_that_is_always_on(run):
     saved(mx.sym.Dropout(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='fc'), p=0.5, mode='always'),
           fc_weight=numpy.ones((3, 5)), fc_bias=numpy.ones(3))

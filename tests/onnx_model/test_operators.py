@@ -51,7 +51,7 @@ def check_older(code, *arrays, **settings):
 
 def check_symbols(code, *arrays):
     """Compare an expression of arrays of ``mx.np``."""
-    check(Lambda(lambda F, *inputs: eval(code, dict(zip('XY', inputs)))), arrays)
+    check(Lambda(lambda F, *inputs: eval(code, {'F': F, **dict(zip('XY', inputs))})), arrays)
 
 
 def check_both(code, *arrays, **settings):
@@ -206,6 +206,43 @@ def test_sign(array):
 @pytest.mark.parametrize('operator', ['MakeLoss', 'make_loss', 'BlockGrad', 'stop_gradient', 'identity'])
 def test_operators_that_return_their_input(operator):
     check_older(f'F.{operator}(X * 2)', random(2, 3))
+
+
+@mxnet_1
+@pytest.mark.parametrize('pad', [0, 1])
+@pytest.mark.parametrize('kind', ["'max'", "'avg'", "'avg', count_include_pad=False"])
+@pytest.mark.parametrize('kernel, stride', [(2, 2), (3, 2), (3, 3), (2, 3)])
+@pytest.mark.parametrize('size', [6, 7, 8])
+def test_pooling_whose_last_window_reaches_over_the_border(size, kernel, stride, kind, pad):
+    """Old runtimes divide averages by the whole kernel. In windows of padding only, MXNet has the lowest number."""
+    last = -(-(size + 2 * pad - kernel) // stride) * stride - pad  # its first row
+    settings = (f'kernel=({kernel}, 2), stride=({stride}, 1), pad=({pad}, 0), pool_type={kind}, '
+                'pooling_convention="full"')
+    code = f'F.clip(F.Pooling(X, {settings}), -9, 9)'
+    if last >= size + ('count' not in kind) * pad and 'avg' in kind:
+        with pytest.raises(ValueError, match='^no model is written because Pooling .* an average of padding only'):
+            check_older(code, random(2, 3, size, 4))
+    else:
+        check_older(code, random(2, 3, size, 4))
+
+
+@mxnet_1
+@pytest.mark.parametrize('shape', [(4, 3, 2), (4, 4), (4,)])
+def test_where_with_a_condition_for_each_row(shape):
+    """Also if there are as many rows as columns."""
+    check_older('F.where(X > 0, Y, -2 * Y)', whole(4), random(*shape))
+    check_older('F.where(X > 0, F.tanh(X), X)', random(*shape))
+
+
+@pytest.mark.parametrize('code', [
+    "X.astype('float64') % 1009", "(X.astype('float64') - Y.astype('float64')).astype('float32')",
+    "F.np.sqrt(X.astype('float64') * 0.5 + 1.5)", "F.np.mean(X.astype('float64'), axis=1)",
+    "F.np.where(X.astype('float64') > 2**30, 0.5, X.astype('float64'))",
+    "F.npx.softmax(X.astype('float64') * 1e-9)", "(X < Y) * 2.0 + F.np.sin(X.astype('float32') / 2.0**31)"])
+def test_float64_inside_a_network(code):
+    """Hashed ids above 2^24 and differences of time stamps need it; for bool * 2.0, MXNet infers it without need."""
+    X = whole(4, 3, low=2**25, high=2**31 - 1, dtype='int32')
+    check_symbols(code, *[X, X[::-1] + 1][:1 + ('Y' in code)])
 
 
 @mxnet_1

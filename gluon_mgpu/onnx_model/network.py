@@ -71,10 +71,23 @@ class Network:
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
             raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(why)}: {advice}') from error
 
+    def results(self, inputs: list) -> list[numpy.ndarray] | None:
+        """Return the results for some inputs, None if MXNet cannot compute them; blocks."""
+        try:
+            with semantics_of(inputs[0]), autograd.pause():
+                results = self._net(*refill(self._examples, iter(self._args(inputs))))
+                return [array.asnumpy() for array in leaves(results)]
+        except ERRORS:
+            return None
+
+    def _args(self, inputs: list) -> list:
+        """Return the inputs and the arrays that are parameters in the order of the arguments."""
+        new = iter(inputs)
+        return [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
+
     def _run(self, inputs: list) -> tuple[list[numpy.ndarray], Any, dict]:
         """Return the results for some inputs, the graph (a symbol), and the arrays of its variables by name."""
-        new = iter(inputs)
-        args = [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
+        args = self._args(inputs)
         nested = refill(self._examples, iter(args))
         results = self._net(*nested)  # before tracing, because on MXNet 2 it infers shapes
         symbol, variables = trace(self._net, nested)

@@ -21,14 +21,15 @@ OPSET, IR_VERSION = 18, 8
 
 
 def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str, numpy.ndarray]], outputs: list[str],
-               batch_axis: int) -> tuple[ModelProto, Callable[[Exception], ValueError]]:
+               batch: tuple[str, int]) -> tuple[ModelProto, Callable[[Exception], ValueError]]:
     """Convert a network; return the model, and a function that explains an error of onnxruntime about it.
 
     `inputs` maps the names of inputs in the graph to those in the model, `params` those of parameters to names in the
-    model and values. `outputs` are names in the model.
+    model and values. `outputs` are names in the model. `batch` is an input in the graph and the axis of its
+    batch.
     """
     names = {**inputs, **{variable: name for variable, (name, _) in params.items()}}
-    first = graph.variables[next(iter(inputs))]
+    first, batch_axis = graph.variables[batch[0]], batch[1]
     model = Builder(first._replace(name=names[first.name]), batch_axis, {*names.values(), *outputs})
     place = 'at the input'
     origins: dict[str, tuple[Operator, str]] = {}  # of the model's nodes, and where they are

@@ -50,8 +50,8 @@ class Network:
         if param_names and len(param_names) != number:
             raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
 
-    def evaluate(self, batches: list[list], batch_axis: int) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
-        """Return the results for two lists of inputs with different batch sizes, and the graph; blocks.
+    def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
+        """Return the results for two lists of inputs with these batch sizes, and the graph; blocks.
 
         Sets `variables`, the names of the inputs in the graph, and `params`, the name in the network and the array of
         each parameter, by its name in the graph.
@@ -59,7 +59,7 @@ class Network:
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches))
-                return results, describe(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
+                return results, describe(graphs, arrays, batch_sizes)
         except ERRORS as error:
             if self.is_graph:
                 name = 'the network'
@@ -89,8 +89,12 @@ class Network:
         """Return the results for some inputs, the graph (a symbol), and the arrays of its variables by name."""
         args = self._args(inputs)
         nested = refill(self._examples, iter(args))
-        results = self._net(*nested)  # before tracing, because on MXNet 2 it infers shapes
-        symbol, variables = trace(self._net, nested)
+        if self.is_graph:  # shapes that do not fit may end MXNet's process when they are used
+            symbol, variables = trace(self._net, nested)
+            shapes = {param.var().name: param.shape for param in self._net.collect_params().values() if param.shape}
+            symbol.infer_shape(**shapes, **{name: array.shape for name, array in zip(variables, args)})
+        results = self._net(*nested)  # before tracing other blocks, because on MXNet 2 it infers shapes
+        symbol, variables = (symbol, variables) if self.is_graph else trace(self._net, nested)
         self.variables = [*compress(variables, self._is_input)]
         if self._is_block:
             # The names of by_name would lack what those of a SymbolBlock have in common

@@ -69,13 +69,14 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     from .conversion import onnx_model
     npx.waitall()  # reading batch norm's running statistics does not wait for them
     network = Network(net, examples, param_names)
-    axes = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
-    if not axes or len(axes) != len(network.inputs) or axes[0] is None or not all(
+    axes: list[Any] = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
+    first = next((place for place, axis in enumerate(axes) if axis is not None), -1)  # input with a batch
+    if first < 0 or len(axes) != len(network.inputs) or not all(
             axis is None or 0 <= axis < array.ndim for axis, array in zip(axes, network.inputs)):
         raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(network.inputs)} inputs, or None '
-                         'for inputs other than the first')
+                         'for some of them')
     batches = [network.inputs, [random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
-    results, graph = network.evaluate(batches, axes[0])
+    results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])
     if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operators):
         raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
     unused = [name for name in network.variables if name not in graph.variables]
@@ -87,8 +88,9 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     names = [*inputs, *outputs, *(name for name, _ in params.values())]
     if len(inputs) != len(axes) or len(outputs) != number or len(set(names)) != len(names):
         raise ValueError(f'input_names {inputs}, output_names {outputs}: must be {len(axes)} and {number} names, '
-                         'different from each other and from those of the parameters')
-    model, explain = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, axes[0])
+                         'different from each other and from those of the parameters; in a command, set --output-names')
+    batch = network.variables[first], axes[first]
+    model, explain = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, batch)
     content = model.SerializeToString()
     result = 'not checked because onnxruntime is not installed: pip install onnxruntime'
     if importlib.util.find_spec('onnxruntime'):

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import textwrap
 from pathlib import Path
 
 import numpy
@@ -258,6 +259,43 @@ def test_inputs_without_batch(run):
     assert results('net.onnx', *(numpy.ones((n, 3), 'float32') for n in (5, 1)))[0].shape == (5, 3)
 
 
+def test_a_first_input_without_batch(run):
+    """The sizes of the model follow the batch of the second input, also where they are computed."""
+    saved(mx.sym.broadcast_add(mx.sym.reshape(mx.sym.var('table'), shape=(1, 1, 3)), mx.sym.broadcast_axis(
+        mx.sym.reshape(mx.sym.var('X'), shape=(0, -4, 1, -1)), axis=1, size=2)), unused=[1])
+    table, X = numpy.arange(3, dtype='float32').reshape(1, 3), numpy.ones((4, 3), 'float32')
+    status, line = run(*FILES, '--shape', '1,3', '--shape', '2,3', '--batch-axis', 'none,0')
+    assert status == 0, line
+    found = onnx.load('net.onnx').graph
+    assert [[axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+            for value in (*found.input, *found.output)] == [[1, 3], ['batch', 3], ['batch', 2, 3]]
+    assert (results('net.onnx', table, X)[0] == table + numpy.ones((4, 2, 3))).all()
+
+
+@pytest.mark.parametrize('network', [
+    lambda X: [mx.sym.exp(X, name='exp')] * 2, lambda X: [mx.sym.exp(X, name='data')],
+    lambda X: [mx.sym.FullyConnected(X, num_hidden=3, no_bias=True, name='fc'), mx.sym.exp(X, name='fc_weight')]])
+def test_names_that_are_given_twice(network, run):
+    saved(mx.sym.Group(network(mx.sym.var('data'))), fc_weight=numpy.ones((3, 5)))
+    status, line = run(*FILES, '--shape', '2,5')
+    assert status == 2 and line.endswith('different from each other and from those of the parameters; in a command, '
+                                         'set --output-names')
+    names = ['a', 'b'][:len(network(mx.sym.var('data')))]
+    assert run(*FILES, '--shape', '2,5', '--output-names', ','.join(names))[0] == 0
+    assert [value.name for value in onnx.load('net.onnx').graph.output] == names
+
+
+def test_shapes_are_inferred_before_the_network_runs(run, monkeypatch):
+    """With shapes in the wrong order, some of MXNet's operators end the process."""
+    def forward(*_):
+        raise SystemError
+
+    saved(mx.sym.dot(mx.sym.var('A'), mx.sym.var('B')), unused=[1])
+    monkeypatch.setattr(gluon.SymbolBlock, 'forward', forward)
+    status, line = run(*FILES, '--shape', '3,4', '--shape', '2,3', '--batch-axis', '0,none')
+    assert status == 2 and line.startswith('the network cannot be traced with ') and line.endswith(FITTING)
+
+
 def test_the_outputs_have_the_names_of_the_layers(run):
     data = mx.sym.var('data')
     pair = mx.sym.SliceChannel(data, num_outputs=2, name='halves')
@@ -410,3 +448,21 @@ def test_a_wrong_converter(run, monkeypatch):
     status, line = run(*FILES, '--shape', '2,5')
     assert status == 2 and line.endswith('rounding explains 1e-05: export a part of the network to find the operator, '
                                          'as in docs/export.md')
+
+
+def test_a_custom_operator(run):
+    """Without the module that registers it, MXNet cannot read the graph. The recipe of the page cuts it."""
+    saved(mx.sym.exp(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='relu5')),
+          relu5_weight=numpy.ones((3, 5)), relu5_bias=numpy.ones(3))
+    graph = json.loads(Path('net-symbol.json').read_text())
+    graph['nodes'][-1].update(op='Custom', name='mine', attrs={'op_type': 'unknown'})
+    Path('net-symbol.json').write_text(json.dumps(graph))
+    status, line = run(*FILES, '--shape', '2,5')
+    assert status == 2 and line.startswith(f'net-symbol.json: MXNet {mx.__version__} cannot read this graph, ')
+    assert line.endswith('for the custom operator mine, import the module that registers it and pass '
+                         'SymbolBlock.imports(...) to to_onnx, or cut the file after relu5, as in docs/export.md')
+    page = (Path(__file__).parents[2] / 'docs/export.md').read_text()
+    recipe, = (block for block in re.findall(r'(?:^(?:    .*)?\n)+', page, re.MULTILINE) if 'arg_nodes' in block)
+    exec(textwrap.dedent(recipe))
+    assert run('cut-symbol.json', 'net-0000.params', '--shape', '2,5')[0] == 0
+    assert (results('cut.onnx', numpy.ones((4, 5), 'float32'))[0] == 6).all()

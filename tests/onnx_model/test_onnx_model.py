@@ -321,7 +321,7 @@ def test_names_and_sizes():
                             ({'output_names': ['a', 'a']}, 'must be 2 and 2 names, different from each other and from'),
                             ({'input_names': [next(iter(by_name(net))), 'b']}, 'and from those of the parameters'),
                             ({'batch_axis': [1]}, r'^batch_axis \[1\]: must be an axis of each of 2 inputs, or None'),
-                            ({'batch_axis': [None, 1]}, r'^batch_axis .*: must be an axis of each of 2 inputs'),
+                            ({'batch_axis': [None, None]}, r'^batch_axis .*: must be an axis of each of 2 inputs'),
                             ({'batch_axis': 3}, '^batch_axis 3: must be an axis'),
                             ({'batch_axis': -1}, '^batch_axis -1: must be an axis')):
         with pytest.raises(ValueError, match=words):

@@ -107,6 +107,8 @@ def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any]
         raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
     known = {name: arrays[name] for name in symbol.list_arguments()}
     shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]
+    # MXNet infers other shapes for the inputs of np.concatenate(axis=None) than they have
+    shapes = [known[name].shape if name in known else shape for name, shape in zip(used, shapes)]
     dtypes = symbol.infer_type_partial(**{name: array.dtype for name, array in known.items()})[1]
     dtypes = [numpy.dtype(dtype).name for dtype in dtypes]
     if MXNET_MAJOR < 2:

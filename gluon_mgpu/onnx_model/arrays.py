@@ -1,6 +1,7 @@
 """Converters of operators that make, move, select or repeat the elements of arrays."""
 from __future__ import annotations
 
+import functools
 from itertools import zip_longest
 
 import numpy
@@ -17,7 +18,7 @@ def _arange(g, op, *_, start=0, stop=None, step=1, repeat=1, **__):
 
 def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False, **_):
     size, parts = X.shape[axis], num_outputs or sections
-    starts = [i * size // parts for i in range(parts)] or [*indices]
+    starts = [i * (size // parts) + min(i, size % parts) for i in range(parts)] or [*indices]
     results = g.Split(X, numpy.diff([*starts, size]), results=len(starts), axis=axis)
     return [g.Squeeze(Y, [axis]) for Y in results] if squeeze_axis else results
 
@@ -57,15 +58,57 @@ def _tile(g, op, X, reps, **_):
     return g.Tile(g.Unsqueeze(X, [*range(added)]) if added > 0 else X, [1] * -added + reps)
 
 
-def _repeat(g, op, X, repeats, axis, **_):
-    new, times = axis % X.rank + 1, as_list(repeats)[0]
-    copies = g.Tile(g.Unsqueeze(X, [new]), [times if i == new else 1 for i in range(X.rank + 1)])
+def _repeat(g, op, X, repeats, axis=None, **_):
+    rank = X.rank if axis is not None else 1
+    new, times = (axis or 0) % rank + 1, as_list(repeats)[0]
+    flat = X if axis is not None else g.Reshape(X, [-1])
+    copies = g.Tile(g.Unsqueeze(flat, [new]), [times if i == new else 1 for i in range(rank + 1)])
     return g.reshape(copies, op.output)
 
 
 def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values=0, **_):
-    widths = numpy.reshape(pad_width, (-1, 2)).T.ravel()
+    widths = numpy.reshape(pad_width, (-1, 2))
+    require(mode in ('constant', 'edge', 'reflect', 'symmetric'), f'mode {mode}')
+    if mode == 'symmetric':
+        axes = [axis for axis, width in enumerate(widths) if width.any()]
+        require_fixed(X, axes=axes)
+        return functools.reduce(lambda Y, axis: g.Gather(
+            Y, numpy.pad(numpy.arange(X.shape[axis]), widths[axis], mode), axis=axis), axes, X)
+    widths = widths.T.ravel()
     return g.Pad(X, widths, numpy.array(constant_value or constant_values, X.dtype), mode=mode)
+
+
+def _concat(g, op, *X, dim=1, axis=None, **_):
+    arrays = [g.cast(each, op.output.dtype) for each in X]
+    if op.kind != 'concatenate':
+        return g.Concat(*arrays, axis=dim)
+    # np.concatenate has an axis, unless it is of flat arrays
+    return g.Concat(*arrays, axis=axis) if axis is not None else g.Concat(
+        *(g.Reshape(each, [-1]) for each in arrays), axis=0)
+
+
+def _moveaxis(g, op, X, source, destination, **_):
+    sources, places = ([axis % X.rank for axis in as_list(axes)] for axes in (source, destination))
+    order = [axis for axis in range(X.rank) if axis not in sources]
+    for place, axis in sorted(zip(places, sources)):
+        order.insert(place, axis)
+    return g.Transpose(X, perm=order)
+
+
+def _roll(g, op, X, shift, axis=None, **_):
+    Y, axes = (X, as_list(axis)) if axis is not None else (g.Reshape(X, [-1]), [0])
+    require_fixed(X, axes=axes if axis is not None else range(X.rank))
+    for by, each in zip(as_list(shift), axes):
+        size = X.shape[each] if axis is not None else numpy.prod(X.shape)
+        start = -by % size
+        Y = g.Concat(g.Slice(Y, [start], [END], [each]), g.Slice(Y, [0], [start], [each]), axis=each)
+    return Y if axis is not None else g.reshape(Y, op.output)
+
+
+def _tril(g, op, X, k=0, **_):
+    require_fixed(op.output, axes=[-2, -1])
+    rows, columns = op.output.shape[-2:]
+    return g.Where(numpy.tri(rows, columns, k, bool), X, numpy.array(0, X.dtype))
 
 
 CONVERTERS: Converters = {
@@ -92,10 +135,15 @@ CONVERTERS: Converters = {
     'tile': _tile,
     'repeat': _repeat,
     'pad': _pad,
-    'concat': lambda g, op, *X, dim=1, axis=0, **_: g.Concat(
-        *(g.cast(each, op.output.dtype) for each in X), axis=axis if op.kind == 'concatenate' else dim),
+    'concat': _concat,
     'stack': lambda g, op, *X, axis=0, **_: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
     'depthtospace': lambda g, op, X, block_size, **_: g.DepthToSpace(X, blocksize=block_size),
     'spacetodepth': lambda g, op, X, block_size, **_: g.SpaceToDepth(X, blocksize=block_size),
     'arange': _arange,
+    'moveaxis': _moveaxis,
+    'roll': _roll,
+    'tril': _tril,
+    'eye': lambda g, op, N, k=0, **_: g.Identity(numpy.eye(N, op.output.shape[1], k).astype(op.output.dtype)),
+    'gathernd': lambda g, op, X, places, **_: g.GatherND(
+        X, g.Transpose(g.cast(places, 'int64'), perm=[*range(1, places.rank), 0])),
 }

@@ -6,6 +6,7 @@ import math
 
 import numpy
 
+from .arithmetic import in_floats
 from .building import Converters, as_list, require, require_fixed
 
 REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min': 'ReduceMin', 'prod': 'ReduceProd',
@@ -25,7 +26,7 @@ def _sequencemask(g, op, X, length=None, axis=0, value=0, **_):
     if length is None:
         return X
     missing = [i for i in range(X.rank) if i != 1 - axis]  # the rows are on axis 1 or 0
-    return g.Where(g.before(X, length, axis, missing), X, float(value))
+    return g.Where(g.before(X, length, axis, missing), X, numpy.array(value, X.dtype))
 
 
 def _softmaxoutput(g, op, X, *_, multi_output=False, preserve_shape=False, **__):
@@ -39,12 +40,33 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
     every = range(X.rank)
     axes = every if axis is None else [each % X.rank for each in as_list(axis)]
     axes = [each for each in every if (each in axes) != exclude]
-    X = g.cast(X, op.output.dtype)
+    dtype = op.output.dtype if op.output.dtype != 'bool' else 'int32'
+    Y = g.cast(X, dtype)
     if not axes:
         return g.Identity(X)
-    Y = g.add(REDUCTIONS[op.kind], X, axes, keepdims=int(keepdims))
+    Y = g.add(REDUCTIONS[op.kind], Y, axes, keepdims=int(keepdims))
+    Y = Y if dtype == op.output.dtype else g.cast(Y, 'bool')
     is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
     return g.Reshape(Y, [1]) if is_number else Y
+
+
+def _var(g, op, X, axis=None, ddof=0, keepdims=False, **_):
+    axes = [*range(X.rank)] if axis is None else as_list(axis)
+    require(not ddof or all(X.shape[each] == X.other[each] for each in axes), 'ddof for sizes that depend on the batch')
+    count, distances = math.prod(X.shape[each] for each in axes), g.Sub(X, g.ReduceMean(X, axes))
+    Y = g.Mul(g.ReduceMean(g.Mul(distances, distances), axes, keepdims=int(keepdims)), count / (count - ddof))
+    return g.Sqrt(Y) if op.kind == 'std' else Y
+
+
+def _cumsum(g, op, X, axis=None, **_):
+    Y = g.cast(X, op.output.dtype)
+    return g.CumSum(Y if axis is not None else g.Reshape(Y, [-1]), numpy.array(axis or 0))
+
+
+def _einsum(g, op, *X, subscripts, **_):
+    """Return Einsum with small letters, because old runtimes have no others, in the same order."""
+    letters = sorted({*filter(str.isalpha, subscripts)})
+    return g.Einsum(*X, equation=subscripts.translate({ord(letter): 97 + i for i, letter in enumerate(letters)}))
 
 
 def _argmax(g, op, X, axis=None, keepdims=False, **_):
@@ -74,6 +96,11 @@ def _matmul(g, op, A, B, transpose_a=False, transpose_b=False, **_):
     require(op.kind != 'dot' or B.rank <= 2, 'more than two dimensions')
     return g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A,
                     g.swap(B, B.rank, -2, -1) if transpose_b else B)
+
+
+def _gemm2(g, op, A, B, alpha=1, axis=-2, **settings):
+    require(axis == -2, f'axis {axis}')
+    return g.Mul(_matmul(g, op, A, B, **settings), float(alpha))
 
 
 def _heads(g, X, heads, parts):
@@ -107,7 +134,10 @@ CONVERTERS: Converters = {
         g, op, X, k=0, is_ascend=is_ascend, ret_typ='value', **settings),
     'argsort': lambda g, op, X, is_ascend=True, **settings: _topk(g, op, X, k=0, is_ascend=is_ascend, **settings),
     'matmul': _matmul,
-    'einsum': lambda g, op, *X, subscripts, **_: g.Einsum(*X, equation=subscripts),
+    'linalggemm2': _gemm2,
+    'einsum': _einsum,
+    'var': in_floats(_var),
+    'cumsum': _cumsum,
     'interleavedmatmulselfattqk': _attention_scores,
     'interleavedmatmulencdecqk': _attention_scores,
     'interleavedmatmulselfattvalatt': functools.partial(_attention_values, parts=3),

@@ -13,7 +13,7 @@ GATES = {'lstm': [0, 3, 1, 2], 'gru': [1, 0, 2]}  # MXNet's gates in ONNX's orde
 def _convolution(g, op, *arrays, kernel, stride=None, pad=(), dilate=None, adj=None, num_group=1, layout='NC',
                  target_shape=None, **_):
     require(layout.startswith('NC') and not target_shape, f'layout {layout} or target_shape')
-    return g.add('Conv' if op.kind == 'convolution' else 'ConvTranspose', *arrays, kernel_shape=kernel,
+    return g.add('ConvTranspose' if op.kind == 'deconvolution' else 'Conv', *arrays, kernel_shape=kernel,
                  strides=stride, pads=pad * 2 or None, dilations=dilate, group=num_group, output_padding=adj)
 
 
@@ -97,7 +97,7 @@ def _upsampling(g, op, X, *others, sample_type='nearest', align_corners=True, **
     if op.kind == 'upsampling':
         settings = {'nearest_mode': 'floor', 'coordinate_transformation_mode': 'asymmetric'}
     else:
-        corners = 'align_corners' if align_corners else 'half_pixel'
+        corners = 'align_corners' if align_corners else 'pytorch_half_pixel'
         settings = {'mode': 'linear', 'coordinate_transformation_mode': corners}
     return g.Resize(X, '', '', g.shape(op.output), **settings)
 

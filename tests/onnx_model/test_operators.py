@@ -446,3 +446,67 @@ def test_where_to_cut(operator, capsys):
     assert export.main(['cut-symbol.json', 'net-0000.params', '--shape', '2,4']) == 0
     for found, layer in zip(run_model('cut.onnx', X), (one, two)):
         assert abs(found - layer(X).asnumpy()).max() <= 1e-6
+
+
+@mxnet_1
+@pytest.mark.parametrize('dtype', ['int32', 'int64'])
+@pytest.mark.parametrize('code', [
+    'F.exp(X)', 'F.sqrt(F.abs(X))', 'F.log(F.abs(X) + 1)', 'F.log1p(F.abs(X))', 'F.square(X)', 'F.rsqrt(F.abs(X) + 1)',
+    'F.reciprocal(F.abs(X) + 1)', 'F.smooth_l1(X)', 'F.floor(X)', 'X ** 2', 'F.relu(X)', 'F.add_n(X, X)',
+    'F.add_n(X, X, X)', 'F.SequenceMask(X, F.cast(F.slice_axis(F.abs(X), axis=1, begin=0, end=1).reshape((-1,)), '
+    'dtype="float32") % 4, use_sequence_length=True, axis=1, value=-1)'])
+def test_functions_of_integers(code, dtype):
+    """MXNet computes them in float32 and cuts off the fraction; ONNX has no such functions."""
+    check_older(code, whole(4, 3, dtype=dtype))
+
+
+@pytest.mark.parametrize('code', [
+    '(X > 0) + (Y > 0)', '(X > 0) * (Y > 0)', 'F.np.max(X > 0, axis=1)', 'F.np.min(X > -1, axis=1)',
+    'F.np.sum(X > 0, axis=1)', 'F.np.where(X > 0, X > 1, Y > 1)'])
+def test_boolean_arrays(code):
+    X = whole(4, 3)
+    check_symbols(code, *[X, X[::-1]][:1 + ('Y' in code)])
+
+
+@pytest.mark.parametrize('code', [
+    'F.np.repeat(X, 2).reshape(-1, 24)', 'F.np.concatenate([X, X + 1], axis=None)', 'F.np.concatenate([X, X + 1])',
+    "F.np.pad(X, ((0, 0), (1, 2), (4, 3)), mode='symmetric')", "F.np.pad(X, ((0, 0), (1, 2), (3, 3)), mode='reflect')",
+    "F.np.einsum('Bij,BkJ->BijkJ', X, X)", "F.np.einsum('bBi,bCi', X, X)", 'F.np.array_split(X, 2, axis=1)',
+    'F.np.array_split(X, 3, axis=2)', 'F.np.hsplit(X, 3)', 'F.np.moveaxis(X, 0, -1)',
+    'F.np.moveaxis(X, (2, 0), (0, 1))', 'F.np.var(X, axis=1)', 'F.np.std(X, axis=(1, 2), ddof=1, keepdims=True)',
+    'F.np.std(X[:, 0], axis=-1)', 'F.np.expm1(X)', 'F.np.log2(F.np.abs(X) + 1)', 'F.np.log10(F.np.abs(X) + 1)',
+    'F.np.cumsum(X)', 'F.np.cumsum(X, axis=1)', 'F.np.roll(X, (1, -2), axis=(1, 2))', 'F.np.roll(X, -7, axis=-1)',
+    'F.np.tril(X)', 'F.np.tril(X, 1)', 'F.np.tril(X, -1)', 'X * F.np.eye(3, 4, 1)', 'X * F.np.eye(4)[0]',
+    "F.npx.gather_nd(X, F.np.ones((2, 3), dtype='int32'))", 'F.np.around(2 * X)', 'F.np.around(X, 1)', 'F.np.rint(2 * X)',
+    'F.np.fix(2 * X)', 'F.np.trunc(2 * X)'])
+def test_more_operators(code):
+    """Halves are rounded in different ways."""
+    X = random(2, 3, 4)
+    X[0, 0] = np.array([-0.75, -0.25, 0.25, 0.75])
+    check_symbols(code, X)
+
+
+@mxnet_1
+@pytest.mark.parametrize('code', [
+    'F.round(2 * X)', "F.LeakyReLU(X, act_type='rrelu')[0]",
+    "F.LeakyReLU(X, act_type='rrelu', lower_bound=0.3, upper_bound=0.5)[0]",
+    'F.linalg.gemm2(X, X, transpose_b=True, alpha=0.5)', 'F.repeat(X, repeats=2).reshape((-1, 24))',
+    'F.contrib.BilinearResize2D(F.expand_dims(X, 1), height=1, width=1)',
+    'F.contrib.BilinearResize2D(F.expand_dims(X, 1), height=5, width=1, align_corners=False)',
+    'F.Convolution_v1(F.expand_dims(X, 1), F.ones((2, 1, 3, 3)), F.ones(2), kernel=(3, 3), num_filter=2, pad=(1, 1))'])
+def test_more_operators_of_mx_nd(code):
+    X = random(2, 3, 4)
+    X[0, 0] = np.array([-0.75, -0.25, 0.25, 0.75])
+    check_older(code, X)
+
+
+@mxnet_1
+@pytest.mark.parametrize('fix_gamma', [True, False])
+def test_batch_norm_of_mxnet_0(fix_gamma):
+    with semantics_of(mx.nd.ones(1)):
+        symbol = mx.sym.BatchNorm_v1(mx.sym.var('data'), fix_gamma=fix_gamma, name='bn')
+        block, rng = gluon.SymbolBlock(symbol, mx.sym.var('data')), numpy.random.default_rng(0)
+        for param in block.collect_params().values():
+            param.shape = (3,)
+            param._load_init(mx.nd.array(rng.uniform(0.5, 1.5, 3)), mx.cpu())
+        check(block, [random(2, 3, 4, 4).as_nd_ndarray()])

@@ -33,9 +33,9 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
             batch_axis: int | Sequence[int | None] = 0, log: Callable[[str], None] = print) -> None:
     """Write a network as an ONNX model for batches of any size; blocks. Needs onnx.
 
-    Before the file is written, onnxruntime, if installed, computes the examples and random inputs with another batch
-    size. If a result differs from the network's by more than 1e-5 of the largest number in that output, or if an
-    operator cannot be converted, nothing is written, and ValueError says why.
+    Before the file is written, onnxruntime, if installed, computes the examples, random inputs with another batch size,
+    and values such as 0. If a result differs from the network's by more than 1e-5 of the largest number in that output,
+    or if an operator cannot be converted, nothing is written, and ValueError says why.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@ import functools
 import importlib.util
 import os
 import re
+from pathlib import Path
 
 import numpy
 import onnx
@@ -22,6 +23,7 @@ from gluon_mgpu.onnx_model.writing import check_path
 from gluon_mgpu.training.parameters import by_name
 
 nn, rnn = gluon.nn, gluon.rnn
+REPO = Path(__file__).parents[2]
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='needs MXNet 1.9')
 
 
@@ -43,6 +45,15 @@ def missing(*names):
     """Return a `find_spec` for a machine without these modules."""
     find_spec = importlib.util.find_spec
     return lambda name, *args: None if name in names else find_spec(name, *args)
+
+
+def test_the_table_of_the_docs_is_up_to_date():
+    spec = importlib.util.spec_from_file_location('operators_table', REPO / 'tools/operators_table.py')
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    page = tool.PAGE.read_text()
+    assert page == tool.with_table(page), 'an operator has changed: python tools/operators_table.py'
+    assert '| detection | boxnms, multiboxprior, roialign |' in page
 
 
 def test_contents_of_the_file():
@@ -227,7 +238,7 @@ def test_mistakes_outside_the_range_of_the_example(code, kind, wrong, values, mo
     ('F.np.maximum(F.np.sqrt(X), 0.1) + F.np.exp(X) / F.np.exp(X)', 'zeros, ones, negative, large'),
 ])
 def test_the_line_says_what_was_compared(code, values):
-    """Where a result of MXNet is no number, that number is not compared; invalid lengths would end the process."""
+    """Results of MXNet that are no numbers are not compared; invalid lengths would end the process."""
     lines = []
     net = Lambda(lambda F, X: eval(code, {'F': F, 'X': X}))
     to_onnx(net, 'a.onnx', np.abs(random(2, 3)), log=lines.append)

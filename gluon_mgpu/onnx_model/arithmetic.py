@@ -114,9 +114,10 @@ FUNCTIONS: Converters = {
     'round': lambda g, op, X, **_: g.Mul(g.Sign(X), g.Floor(g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
     **dict.fromkeys(('fix', 'trunc'), lambda g, op, X, **_: g.Mul(g.Sign(X), g.Floor(g.Abs(X)))),
 }
-EXACT = {kind for kind, operator in SAME.items() if operator in ('Relu', 'Abs', 'Sign', 'Neg', 'Identity')}
+EXACT = {kind for kind, operator in SAME.items() if operator in ('Abs', 'Sign', 'Neg', 'Identity')}
 CONVERTERS: Converters = {
     **{kind: function if kind in EXACT else in_floats(function) for kind, function in FUNCTIONS.items()},
+    'relu': lambda g, op, X, **_: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
     'addn': lambda g, op, *X, **_: functools.reduce(g.Add, X),
     'divsqrtdim': lambda g, op, X, **_: g.Div(X, X.shape[-1] ** 0.5),
     'clip': lambda g, op, X, a_min, a_max, **_: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),

@@ -79,12 +79,10 @@ def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values
 
 
 def _concat(g, op, *X, dim=1, axis=None, **_):
-    arrays = [g.cast(each, op.output.dtype) for each in X]
-    if op.kind != 'concatenate':
-        return g.Concat(*arrays, axis=dim)
-    # np.concatenate has an axis, unless it is of flat arrays
-    return g.Concat(*arrays, axis=axis) if axis is not None else g.Concat(
-        *(g.Reshape(each, [-1]) for each in arrays), axis=0)
+    arrays, axis = [g.cast(each, op.output.dtype) for each in X], axis if op.kind == 'concatenate' else dim
+    if axis is None:  # of np.concatenate
+        arrays, axis = [g.Reshape(each, [-1]) for each in arrays], 0
+    return g.Concat(*arrays, axis=axis)
 
 
 def _moveaxis(g, op, X, source, destination, **_):
@@ -96,13 +94,12 @@ def _moveaxis(g, op, X, source, destination, **_):
 
 
 def _roll(g, op, X, shift, axis=None, **_):
-    Y, axes = (X, as_list(axis)) if axis is not None else (g.Reshape(X, [-1]), [0])
-    require_fixed(X, axes=axes if axis is not None else range(X.rank))
-    for by, each in zip(as_list(shift), axes):
-        size = X.shape[each] if axis is not None else numpy.prod(X.shape)
-        start = -by % size
-        Y = g.Concat(g.Slice(Y, [start], [END], [each]), g.Slice(Y, [0], [start], [each]), axis=each)
-    return Y if axis is not None else g.reshape(Y, op.output)
+    require(axis is not None, 'no axis')
+    require_fixed(X, axes=as_list(axis))
+    for by, each in zip(as_list(shift), as_list(axis)):
+        start = -by % op.output.shape[each]
+        X = g.Concat(g.Slice(X, [start], [END], [each]), g.Slice(X, [0], [start], [each]), axis=each)
+    return X
 
 
 def _tril(g, op, X, k=0, **_):

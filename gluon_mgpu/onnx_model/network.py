@@ -93,8 +93,8 @@ class Network:
             symbol, variables = trace(self._net, nested)
             shapes = {param.var().name: param.shape for param in self._net.collect_params().values() if param.shape}
             symbol.infer_shape(**shapes, **{name: array.shape for name, array in zip(variables, args)})
-        results = self._net(*nested)  # before tracing other blocks, because on MXNet 2 it infers shapes
-        symbol, variables = (symbol, variables) if self.is_graph else trace(self._net, nested)
+        results = self._net(*nested)  # before tracing, because on MXNet 2 it infers shapes
+        symbol, variables = trace(self._net, nested)
         self.variables = [*compress(variables, self._is_input)]
         if self._is_block:
             # The names of by_name would lack what those of a SymbolBlock have in common

@@ -453,6 +453,7 @@ def test_where_to_cut(operator, capsys):
 @pytest.mark.parametrize('code', [
     'F.exp(X)', 'F.sqrt(F.abs(X))', 'F.log(F.abs(X) + 1)', 'F.log1p(F.abs(X))', 'F.square(X)', 'F.rsqrt(F.abs(X) + 1)',
     'F.reciprocal(F.abs(X) + 1)', 'F.smooth_l1(X)', 'F.floor(X)', 'X ** 2', 'F.relu(X)', 'F.add_n(X, X)',
+    'F.abs(X)', 'F.sign(X)', 'F.negative(X)', 'F.clip(X, -1, 2)', 'F.max(X, axis=1)', 'F.sum(X, axis=1)',
     'F.add_n(X, X, X)', 'F.SequenceMask(X, F.cast(F.slice_axis(F.abs(X), axis=1, begin=0, end=1).reshape((-1,)), '
     'dtype="float32") % 4, use_sequence_length=True, axis=1, value=-1)'])
 def test_functions_of_integers(code, dtype):

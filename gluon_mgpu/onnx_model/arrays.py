@@ -59,10 +59,11 @@ def _tile(g, op, X, reps, **_):
 
 
 def _repeat(g, op, X, repeats, axis=None, **_):
-    rank = X.rank if axis is not None else 1
-    new, times = (axis or 0) % rank + 1, as_list(repeats)[0]
-    flat = X if axis is not None else g.Reshape(X, [-1])
-    copies = g.Tile(g.Unsqueeze(flat, [new]), [times if i == new else 1 for i in range(rank + 1)])
+    times = as_list(repeats)[0]
+    if axis is None:
+        return g.reshape(g.Tile(g.Reshape(X, [-1, 1]), [1, times]), op.output)
+    new = axis % X.rank + 1
+    copies = g.Tile(g.Unsqueeze(X, [new]), [times if i == new else 1 for i in range(X.rank + 1)])
     return g.reshape(copies, op.output)
 
 
@@ -85,14 +86,6 @@ def _concat(g, op, *X, dim=1, axis=None, **_):
     return g.Concat(*arrays, axis=axis)
 
 
-def _moveaxis(g, op, X, source, destination, **_):
-    sources, places = ([axis % X.rank for axis in as_list(axes)] for axes in (source, destination))
-    order = [axis for axis in range(X.rank) if axis not in sources]
-    for place, axis in sorted(zip(places, sources)):
-        order.insert(place, axis)
-    return g.Transpose(X, perm=order)
-
-
 def _roll(g, op, X, shift, axis=None, **_):
     require(axis is not None, 'no axis')
     require_fixed(X, axes=as_list(axis))
@@ -100,12 +93,6 @@ def _roll(g, op, X, shift, axis=None, **_):
         start = -by % op.output.shape[each]
         X = g.Concat(g.Slice(X, [start], [END], [each]), g.Slice(X, [0], [start], [each]), axis=each)
     return X
-
-
-def _tril(g, op, X, k=0, **_):
-    require_fixed(op.output, axes=[-2, -1])
-    rows, columns = op.output.shape[-2:]
-    return g.Where(numpy.tri(rows, columns, k, bool), X, numpy.array(0, X.dtype))
 
 
 CONVERTERS: Converters = {
@@ -137,9 +124,11 @@ CONVERTERS: Converters = {
     'depthtospace': lambda g, op, X, block_size, **_: g.DepthToSpace(X, blocksize=block_size),
     'spacetodepth': lambda g, op, X, block_size, **_: g.SpaceToDepth(X, blocksize=block_size),
     'arange': _arange,
-    'moveaxis': _moveaxis,
+    'moveaxis': lambda g, op, X, source, destination, **_: g.Transpose(  # of an array whose sizes are 0, 1, 2 ...
+        X, perm=numpy.moveaxis(numpy.empty(range(X.rank)), source, destination).shape),
     'roll': _roll,
-    'tril': _tril,
+    'tril': lambda g, op, X, k=0, **_: g.Where(
+        numpy.tri(X.shape[-2], X.shape[-1], k, bool), X, numpy.array(0, X.dtype)),
     'eye': lambda g, op, N, k=0, **_: g.Identity(numpy.eye(N, op.output.shape[1], k).astype(op.output.dtype)),
     'gathernd': lambda g, op, X, places, **_: g.GatherND(
         X, g.Transpose(g.cast(places, 'int64'), perm=[*range(1, places.rank), 0])),

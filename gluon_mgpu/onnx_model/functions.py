@@ -52,15 +52,9 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
 
 def _var(g, op, X, axis=None, ddof=0, keepdims=False, **_):
     axes = [*range(X.rank)] if axis is None else as_list(axis)
-    require(not ddof or all(X.shape[each] == X.other[each] for each in axes), 'ddof for sizes that depend on the batch')
     count, distances = math.prod(X.shape[each] for each in axes), g.Sub(X, g.ReduceMean(X, axes))
     Y = g.Mul(g.ReduceMean(g.Mul(distances, distances), axes, keepdims=int(keepdims)), count / (count - ddof))
     return g.Sqrt(Y) if op.kind == 'std' else Y
-
-
-def _cumsum(g, op, X, axis=None, **_):
-    Y = g.cast(X, op.output.dtype)
-    return g.CumSum(Y if axis is not None else g.Reshape(Y, [-1]), numpy.array(axis or 0))
 
 
 def _einsum(g, op, *X, subscripts, **_):
@@ -98,11 +92,6 @@ def _matmul(g, op, A, B, transpose_a=False, transpose_b=False, **_):
                     g.swap(B, B.rank, -2, -1) if transpose_b else B)
 
 
-def _gemm2(g, op, A, B, alpha=1, axis=-2, **settings):
-    require(axis == -2, f'axis {axis}')
-    return g.Mul(_matmul(g, op, A, B, **settings), float(alpha))
-
-
 def _heads(g, X, heads, parts):
     """Split (length, rows, heads * parts * size) into its parts, each (rows, heads, length, size)."""
     split = g.Split(g.Reshape(X, [0, 0, heads, parts, -1]), results=parts, axis=3, num_outputs=parts)
@@ -134,10 +123,11 @@ CONVERTERS: Converters = {
         g, op, X, k=0, is_ascend=is_ascend, ret_typ='value', **settings),
     'argsort': lambda g, op, X, is_ascend=True, **settings: _topk(g, op, X, k=0, is_ascend=is_ascend, **settings),
     'matmul': _matmul,
-    'linalggemm2': _gemm2,
+    'linalggemm2': lambda g, op, *X, alpha=1, **settings: g.Mul(_matmul(g, op, *X, **settings), float(alpha)),
     'einsum': _einsum,
     'var': in_floats(_var),
-    'cumsum': _cumsum,
+    'cumsum': lambda g, op, X, axis=None, **_: g.CumSum(
+        g.cast(g.Reshape(X, [-1]) if axis is None else X, op.output.dtype), numpy.array(axis or 0)),
     'interleavedmatmulselfattqk': _attention_scores,
     'interleavedmatmulencdecqk': _attention_scores,
     'interleavedmatmulselfattvalatt': functools.partial(_attention_values, parts=3),

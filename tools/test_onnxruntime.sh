@@ -20,8 +20,8 @@ models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
 SAVE_MODELS=$models "$venv/bin/python" -m pytest tests/onnx_model --all "$@"
 status=0
-for version in "==$oldest.*" '==1.23.*' ">$oldest"; do
-  folder=.venv-onnxruntime/${version#[=>]*}
+for version in "==$oldest" '==1.23.*' ">$oldest"; do
+  folder=.venv-onnxruntime/$version
   if [ ! -e "$folder/installed" ] || [ "${version:0:1}" = '>' ]; then
     "$python" -m venv "$folder"
     # onnxruntime before 1.19 needs NumPy 1, which its metadata does not say

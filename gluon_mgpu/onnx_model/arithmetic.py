@@ -10,7 +10,7 @@ import numpy
 from .building import Converters, require
 
 SAME = {**{name.lower(): name for name in ('Relu', 'Sigmoid', 'Tanh', 'Softsign', 'Exp', 'Log', 'Sqrt', 'Abs', 'Erf',
-                                           'Floor', 'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
+                                           'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
         'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg',
         **dict.fromkeys(('copy', 'dropout', 'blockgrad', 'stopgradient', 'makeloss'), 'Identity')}
 ARITHMETIC = {'add': 'Add', 'plus': 'Add', 'sub': 'Sub', 'subtract': 'Sub', 'minus': 'Sub', 'mul': 'Mul',
@@ -39,12 +39,19 @@ def _arithmetic(operator: str, swapped: bool = False) -> Callable:
 def in_floats(converter: Callable) -> Callable:
     """Return a converter that computes in floating point, as MXNet does for integers, which ONNX does not accept."""
     def converted(g, op, *X, **settings):
+        if op.kind in ('floor', 'ceil', 'around', 'rint', 'round', 'fix', 'trunc') and 'int' in op.output.dtype:
+            return g.Identity(*X)
         dtype = op.output.dtype if op.output.dtype.startswith('float') else 'float32'
         arrays = [array._replace(name=g.name(g.cast(array, dtype)), dtype=dtype) for array in X]
         outputs = {number: array._replace(dtype=dtype) for number, array in op.outputs.items()}
         Y = converter(g, op._replace(outputs=outputs), *arrays, **settings)
         return Y if dtype == op.output.dtype else g.cast(Y, op.output.dtype)
     return converted
+
+
+def _floor(g, X):
+    """Return the floor; Floor of onnxruntime 1.15 is wrong for numbers beyond 2^31, Ceil is not."""
+    return g.Neg(g.Ceil(g.Neg(X)))
 
 
 def _mod(g, dtype, A, B):
@@ -111,8 +118,9 @@ FUNCTIONS: Converters = {
     'smoothl1': _smoothl1,
     'around': lambda g, op, X, decimals=0, **_: g.Div(g.Round(g.Mul(X, 10.0 ** decimals)), 10.0 ** decimals),
     'rint': lambda g, op, X, **_: g.Ceil(g.Sub(X, 0.5)),  # a half becomes the lower number
-    'round': lambda g, op, X, **_: g.Mul(g.Sign(X), g.Floor(g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
-    **dict.fromkeys(('fix', 'trunc'), lambda g, op, X, **_: g.Mul(g.Sign(X), g.Floor(g.Abs(X)))),
+    'round': lambda g, op, X, **_: g.Mul(g.Sign(X), _floor(g, g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
+    **dict.fromkeys(('fix', 'trunc'), lambda g, op, X, **_: g.Mul(g.Sign(X), _floor(g, g.Abs(X)))),
+    'floor': lambda g, op, X, **_: _floor(g, X),
 }
 EXACT = {kind for kind, operator in SAME.items() if operator in ('Abs', 'Sign', 'Neg', 'Identity')}
 CONVERTERS: Converters = {

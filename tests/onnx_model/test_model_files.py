@@ -463,6 +463,6 @@ def test_a_custom_operator(run):
                          'SymbolBlock.imports(...) to to_onnx, or cut the file after relu5, as in docs/export.md')
     page = (Path(__file__).parents[2] / 'docs/export.md').read_text()
     recipe, = (block for block in re.findall(r'(?:^(?:    .*)?\n)+', page, re.MULTILINE) if 'arg_nodes' in block)
-    exec(textwrap.dedent(recipe))
+    exec(textwrap.dedent(recipe), {})
     assert run('cut-symbol.json', 'net-0000.params', '--shape', '2,5')[0] == 0
     assert (results('cut.onnx', numpy.ones((4, 5), 'float32'))[0] == 6).all()

@@ -207,7 +207,8 @@ def test_a_wrong_output_beside_one_of_zeros(monkeypatch, tmp_path):
     ('F.np.where(X > 0, X, 2 * X)', 'where', lambda g, op, mask, A, B, **_: A, 'negative'),
     ("X * (Y == 0).astype('float32')", 'equalscalar', lambda g, op, X, **_: g.Less(X, numpy.array(1, 'int32')),
      'ones, negative'),
-    ("Y.astype('float64') % 1009", 'cast', lambda g, op, X, **_: g.cast(g.cast(X, 'float32'), op.output.dtype),
+    ("Y.astype('float64') % 1009", 'cast', lambda g, op, X, **_: g.cast(
+        g.Neg(g.Neg(g.cast(X, 'float32'))), op.output.dtype),  # onnxruntime 1.15 leaves out a cast to float32 alone
      'large'),
     ('F.npx.sequence_mask(X, Y, use_sequence_length=True, axis=1)', 'sequencemask',
      lambda g, op, X, length, **_: g.Where(g.before(X, g.Max(length, numpy.array(1, 'int32')), 1, [1]), X, 0.0),

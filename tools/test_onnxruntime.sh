@@ -20,9 +20,10 @@ models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
 SAVE_MODELS=$models "$venv/bin/python" -m pytest tests/onnx_model --all "$@"
 status=0
-for version in "==$oldest" '==1.23.*' ">$oldest"; do
-  folder=.venv-onnxruntime/$version
-  if [ ! -e "$folder/installed" ] || [ "${version:0:1}" = '>' ]; then
+for each in "oldest ==$oldest" 'middle ==1.23.*' "newest >$oldest"; do
+  read -r name version <<<"$each"
+  folder=.venv-onnxruntime/$name
+  if [ ! -e "$folder/installed" ] || [ "$name" = newest ]; then
     "$python" -m venv "$folder"
     # onnxruntime before 1.19 needs NumPy 1, which its metadata does not say
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade "onnxruntime$version" 'numpy<2'

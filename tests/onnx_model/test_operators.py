@@ -479,7 +479,8 @@ def test_boolean_arrays(code):
     'F.np.cumsum(X)', 'F.np.cumsum(X, axis=1)', 'F.np.roll(X, (1, -2), axis=(1, 2))', 'F.np.roll(X, -7, axis=-1)',
     'F.np.tril(X)', 'F.np.tril(X, 1)', 'F.np.tril(X, -1)', 'X * F.np.eye(3, 4, 1)', 'X * F.np.eye(4)[0]',
     "F.npx.gather_nd(X, F.np.ones((2, 3), dtype='int32'))", 'F.np.around(2 * X)', 'F.np.around(X, 1)',
-    'F.np.rint(2 * X)', 'F.np.fix(2 * X)', 'F.np.trunc(2 * X)', 'F.np.floor(X * 1e10)', 'F.np.trunc(X * 1e10)', 'F.np.ceil(X * 1e10)'])
+    'F.np.rint(2 * X)', 'F.np.fix(2 * X)', 'F.np.trunc(2 * X)', 'F.np.floor(X * 1e10)',
+    'F.np.trunc(X * 1e10)', 'F.np.ceil(X * 1e10)'])
 def test_more_operators(code):
     """Halves are rounded in different ways."""
     X = random(2, 3, 4)

@@ -5,16 +5,17 @@ name that needs it is first used.
 """
 from __future__ import annotations
 
-import signal
 import sys
 
 # Python 3.9 has no orig_argv, but argv begins with -m while it looks for the module
 if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5]):
+    from gluon_mgpu.mxnet_setup.hidden import end_program
+    sys.excepthook = end_program  # before other imports, which may fail
+    import signal
+
     # Ctrl-C ends a program of this package without a traceback while it is imported; see `base.program.run_program`
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from gluon_mgpu.mxnet_setup.installation import end_program
-    sys.excepthook = end_program
 
 import importlib
 

@@ -3,9 +3,9 @@
     python -m gluon_mgpu.concise --train-size 8192 --num-epochs 3 --batch-size 64   # two devices, some minutes
     python -m gluon_mgpu.concise --devices gpu:0,gpu:1 --batch-size 512 --lr 0.2
 
-The algorithm is that of `gluon_mgpu.scratch`. Gluon copies the parameters to the devices, and a `gluon.Trainer` sums
-the gradients and updates the parameters. ResNet-18 also has batch norm, which each device computes over its own rows,
-unless it is synchronized.
+The algorithm is that of `gluon_mgpu.scratch`. Gluon copies the parameters to the devices, and a Trainer, here a faster
+one than `gluon.Trainer`, sums the gradients and updates the parameters. ResNet-18 also has batch norm, which each
+device computes over its own rows, unless it is synchronized.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: C
         y_hats = step.forward(net, X_shards)
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     step.backward(net, ls)
-    step.prepare_idle_devices(net, X, devices)  # as in scratch; without rows, batch norm sees the first row of X
+    step.prepare_idle_devices(net, X, devices)  # as in scratch; without rows, batch norm's statistics of device 0
     return ls
 
 

@@ -10,6 +10,7 @@ from .data.batches import check_data
 from .data.label_smoothing import SmoothedLabels
 from .devices import check_devices, devices_from, parse_devices
 from .devices.gpus import num_mxnet_gpus, why_no_gpus
+from .networks.hybridize import unwrapped
 from .networks.resnet import check_network
 from .parallel.allreduce import star
 from .parallel.devices import Devices
@@ -66,7 +67,7 @@ class TrainingSetup:
             devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],
                               allreduce=values.get('allreduce'))
         self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
-        self.net: Any = values.get('net')
+        self.net: Any = unwrapped(values.get('net'))
         if chapter == 'concise':
             self.dtype, self.sync_batch_norm = values['dtype'], values['sync_batch_norm']
             self.optimizer: str = values['optimizer']

@@ -175,8 +175,9 @@ def engine_line(error: Exception) -> str:
     what = _shortened(re.sub(r'^\w*Error: ', '', lines[-1]))  # the lines before are the traceback
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
         return f'out of memory ({what}): use a smaller batch or, in training, --accumulate 2'
-    return f'MXNet failed ({what}): ' + ('the traceback above shows where' if _is_naive() else
-                                         'set MXNET_ENGINE_TYPE=NaiveEngine to see where')
+    variable = re.search(r'Invalid Parameter format for (MXNET_\w+)', what)
+    return f'MXNet failed ({what}): ' + (f'unset {variable[1]}' if variable else 'the traceback above shows where' if
+                                         _is_naive() else 'set MXNET_ENGINE_TYPE=NaiveEngine to see where')
 
 
 def _is_naive() -> bool:

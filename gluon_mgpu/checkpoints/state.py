@@ -5,6 +5,7 @@ On loading, the Trainer's optimizer creates its own state, and takes the values 
 """
 from __future__ import annotations
 
+import copy
 from itertools import count, takewhile
 from typing import Any
 
@@ -99,13 +100,14 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
 def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Raise CheckpointError if an optimizer's state does not fit a Trainer; the parameters in `arrays` must fit."""
     _check_trainer(trainer)
+    _check_schedule(path, trainer.optimizer)
     mine = type(trainer.optimizer).__name__
     if record['name'] != mine:
         raise CheckpointError(f"{path}: the optimizer's state is of {record['name']}, this is {mine}")
     for i, name in _updated(trainer, net):
-        if name not in record['counts']:
+        if name not in record['counts'] and trainer._params[i].grad_req != 'null':
             raise CheckpointError(f'{path}: its Trainer did not update {name}, but this one does')
-        if record['counts'][name]:
+        if record['counts'].get(name):
             keys = takewhile(arrays.__contains__, (f'states/{name}/{j}' for j in count()))
             found = [_shape_and_dtype(arrays[key][0]) for key in keys]
             weight = arrays[f'parameters/{name}'][0]
@@ -133,7 +135,7 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
         trainer._init_kvstore()
     trainer._init_params()
     # The state of a parameter without updates is created at its first update
-    names = {i: name for i, name in _updated(trainer, net) if record['counts'][name]}
+    names = {i: name for i, name in _updated(trainer, net) if record['counts'].get(name)}
     for k, updater in enumerate(_updaters(trainer)):
         updater.states, updater.states_synced = {}, {}
         for i, name in names.items():
@@ -144,10 +146,30 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
     optimizer.num_update = record['num_update']
-    for update in range(1, optimizer.num_update + 1) if optimizer.lr_scheduler else ():
-        optimizer.lr_scheduler(update)  # at its end, a schedule keeps the rate of the update before
+    _repeat_schedule(optimizer.lr_scheduler, optimizer)
     for name, number in record['numbers'].items():
         setattr(optimizer, name, number)
+
+
+def _repeat_schedule(schedule: Any, optimizer: Any) -> None:
+    """Bring a schedule to the state after ``num_update`` updates. Those of MXNet change their own attributes."""
+    if isinstance(schedule, mx.lr_scheduler.LRScheduler):
+        schedule.base_lr = schedule.warmup_final_lr if optimizer.lr is None else optimizer.lr
+        vars(schedule).update({name: 0 for name in ('count', 'cur_step_ind') if hasattr(schedule, name)})
+    for update in range(1, optimizer.num_update + 1) if schedule else ():
+        schedule(update)  # at its end, a schedule keeps the rate of the update before
+
+
+def _check_schedule(path: Any, optimizer: Any) -> None:
+    """Raise CheckpointError for a used schedule that changes itself in another way than those of MXNet."""
+    schedule = copy.deepcopy(optimizer.lr_scheduler)
+    if schedule is None or not optimizer.num_update or type(schedule).__module__.startswith('mxnet.'):
+        return
+    before = dict(getattr(schedule, '__dict__', {}))
+    schedule(optimizer.num_update + 1)
+    if before != getattr(schedule, '__dict__', {}):
+        raise CheckpointError(f'{path}: the schedule {type(schedule).__name__} changes itself and was used for '
+                              f'{optimizer.num_update} updates: load into a new Trainer, with a new schedule')
 
 
 def _updaters(trainer) -> list:
@@ -156,13 +178,13 @@ def _updaters(trainer) -> list:
 
 
 def _updated(trainer, net) -> list[tuple[int, str]]:
-    """Return the index in the Trainer and the name in the network of each parameter that the Trainer updates."""
+    """Return the index in the Trainer and the name in the network of each parameter, also of those frozen now."""
     names = {id(param): name for name, param in by_name(net).items()}
     for param in trainer._params:
         if id(param) not in names:
             raise ValueError(f'the Trainer updates {param.name}, which is not in the network: pass the network '
                              'that the Trainer is for')
-    return [(i, names[id(param)]) for i, param in enumerate(trainer._params) if param.grad_req != 'null']
+    return [(i, names[id(param)]) for i, param in enumerate(trainer._params)]
 
 
 def _new_state(trainer, i: int, k: int):

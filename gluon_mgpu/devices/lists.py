@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
 from ..base.machine import num_cores
-from ..mxnet_setup.runtime import omp_threads
+from ..mxnet_setup.runtime import omp_threads, settings
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
 
 if TYPE_CHECKING:
@@ -111,12 +111,16 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
 def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
     """Return the devices as a list if they can compute at the same time; fast enough to call for each batch.
 
-    Raises ValueError for several CPU contexts with OMP_NUM_THREADS above 1 on MXNet 1.x, where matrix products hang.
+    Raises ValueError for several CPU contexts with several threads of OpenMP on MXNet 1.x, where matrix products hang.
     """
     if omp_threads() > 1:
         from ..mxnet_setup.compat import MXNET_MAJOR
         num_cpus = len({d.device_id for d in devices if d.device_type == 'cpu'})
         if MXNET_MAJOR < 2 and num_cpus > 1:
-            raise ValueError(f"OMP_NUM_THREADS={omp_threads()} with {num_cpus} CPU contexts hangs in MXNet's "
-                             'OpenBLAS: unset it or set it to 1, and import gluon_mgpu before mxnet')
+            if (settings()['OMP_NUM_THREADS'] or '').strip().lstrip('+0') == str(omp_threads()):
+                raise ValueError(f"OMP_NUM_THREADS={omp_threads()} with {num_cpus} CPU contexts hangs in MXNet's "
+                                 'OpenBLAS: unset it or set it to 1')
+            raise ValueError(f"{num_cpus} CPU contexts would hang in MXNet's OpenBLAS with {omp_threads()} threads of "
+                             'OpenMP, which another library has loaded before gluon_mgpu: import gluon_mgpu before it '
+                             '(PyTorch, LightGBM or mxnet), or start Python with OMP_NUM_THREADS=1')
     return list(devices)

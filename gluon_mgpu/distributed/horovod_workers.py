@@ -127,7 +127,7 @@ class HorovodWorkers(Workers):
         self._sums.append(array)
         return self._allreduce(array, 'sum')
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = False) -> Any:
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = None) -> Any:
         """See `Workers.trainer`."""
         for param in params:
             if len(param.list_ctx()) > 1:

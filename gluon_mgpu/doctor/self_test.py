@@ -14,7 +14,8 @@ from typing import Any
 
 from ..devices.nvidia_driver import ask_driver
 from ..mxnet_setup import instructions
-from ..mxnet_setup.installation import described, how_to_unhide
+from ..mxnet_setup.hidden import how_to_unhide
+from ..mxnet_setup.installation import described
 from ..mxnet_setup.runtime import prepare
 
 ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python

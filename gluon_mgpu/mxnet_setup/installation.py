@@ -11,14 +11,12 @@ import re
 import shlex
 import sys
 import sysconfig
-import traceback
 from collections.abc import Sequence
 from importlib import metadata
-from importlib.machinery import PathFinder
 from pathlib import Path
-from types import TracebackType
 
 from ..base.program import reason
+from .hidden import how_to_unhide
 
 # Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
 NVIDIA_LIBRARIES = (
@@ -56,6 +54,9 @@ PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'requests': 'requests', 
             'PIL': 'pillow'}
 # Variables with which MXNet crashes or hangs unless they are at least 1
 COUNTS = re.compile(r'OMP_NUM_THREADS|MXNET_\w+_(COPY|NTHREADS)')
+# Variables with which MXNet ends the process, or fails at its end as well, unless they have one of these values
+VALUES = {'MXNET_ENGINE_TYPE': 'NaiveEngine|ThreadedEngine|ThreadedEnginePerDevice',
+          'MXNET_ENGINE_INFO': '(?i)0|1|true|false|', 'MXNET_MKLDNN_ENABLED': '(?i)0|1|true|false|'}
 
 
 class MXNetImportError(ImportError, ValueError):
@@ -101,6 +102,9 @@ def obstacle() -> str:
         value = os.environ[name]
         if value and not is_count(value):
             return f'{name}={value!r} is not a whole number from 1 to 999999: unset it'
+    for name, pattern in VALUES.items():
+        if not re.fullmatch(pattern, os.environ.get(name, pattern.split('|')[1])):
+            return f'{name}={os.environ[name]!r} is no value that MXNet knows: unset it'
     return ''
 
 
@@ -145,31 +149,15 @@ def explain(error: Exception, imported_before: bool = False, settings: Sequence[
             f'of this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
 
 
-def how_to_unhide(error: BaseException) -> str:
-    """Return the remedy if files in the program's folder hide modules of the same name and caused `error`, or ''."""
-    used = {getattr(module, '__file__', '') for name, module in [*sys.modules.items()] if name != '__main__'}
-    used.update(frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
-                if frame.f_globals.get('__name__') != '__main__')
-    used.add(getattr(error, 'filename', ''))  # of a SyntaxError
-    folder = Path(sys.path[0]).absolute()
-    others = [entry for entry in sys.path if Path(entry).absolute() != folder]
-    hiding = [str(path) for path in sorted(folder.glob('*.py')) if str(path) in used and (
-        path.stem in ('mxnet', 'numpy') or PathFinder.find_spec(path.stem, others))]
-    return f'rename {" and ".join(hiding)}, which Python imports instead of the module of that name' if hiding else ''
-
-
-def end_program(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Report an import error in one line and exit with status 2; print others with traceback. For `sys.excepthook`."""
-    line = str(error) if isinstance(error, MXNetImportError) else ''
-    if not line and isinstance(error, ImportError):
-        name = (error.name or '').partition('.')[0]
-        remedy = how_to_unhide(error) or (f'pip install {PACKAGES[name]}' if name in PACKAGES else '')
-        if remedy or name == 'numpy':
-            line = obstacle() or (remedy and f'{described(error)}: {remedy}')
-    if not line:
-        return sys.__excepthook__(kind, error, trace)
-    print(f'{line} (python -m gluon_mgpu.doctor shows the details)', file=sys.stderr)
-    raise SystemExit(2)
+def import_error_line(error: ImportError) -> str:
+    """Return an error of importing MXNet, NumPy or one of `PACKAGES` in one line with the remedy, '' for others."""
+    if isinstance(error, MXNetImportError):
+        return str(error)
+    name = (error.name or '').partition('.')[0]
+    remedy = f'pip install {PACKAGES[name]}' if name in PACKAGES else ''
+    if remedy or name == 'numpy':
+        return obstacle() or (remedy and f'{described(error)}: {remedy}')
+    return ''
 
 
 def missing_on_arm64() -> str:

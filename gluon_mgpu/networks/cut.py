@@ -40,6 +40,10 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
     the names of the network's inputs and outputs, and the lists of its result, as from `trace_block`.
     """
     graph, inputs, lists, params = trace_block(block, args)
+    for param in params.values():
+        if param._grad_stype != 'default' and param.grad_req != 'null':
+            raise ValueError(f'{param.name} has {param._grad_stype} gradients, which cannot be passed through '
+                             'synchronized batch norm: create its layer with sparse_grad=False')
     all_operators, results = operators_of(graph)
     operators: list[Operator] = []  # of the present piece
     parts: list[list[Operator] | BatchNorm] = [operators]

@@ -16,23 +16,26 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..mxnet_setup.compat import autograd, gluon, npx
-from .eager_only import EagerOnlyError
+from ..mxnet_setup.compat import autograd, gluon
+from .eager_only import EagerOnlyError, SideEffectError, Snapshot, keeps_gradients
 from .static import TracedGraph
 from .tracing import leaves, structure, trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
 _FUNCTIONS: weakref.WeakSet = weakref.WeakSet()  # the results of `hybridized` for functions
+# A network that has changed this often is traced only if it is called this many times as often
+MAX_CHANGES, CALLS_PER_CHANGE = 8, 10
 
 
 def hybridized(network: Callable) -> Callable:
     """Return a callable that runs `network` as one operator; `network` itself does not change.
 
-    The network is traced at the first call in training and at the first in evaluation, and again for another number of
-    arguments. Later changes (an added layer, another activation) have no effect. Parameters may change at any time,
-    including their dtype. A network with operators that `static` has not tested, with an ``autograd.Function``, or
-    that uses ``autograd.pause`` or another mode, runs as it is. Raises ValueError if `network` is neither a HybridBlock
-    nor a function or, at the first call, if it cannot be traced.
+    The network is traced at the first call in training and at the first in evaluation, and again for arguments in other
+    lists, and after its layers, their attributes or frozen parameters, or the variables of its module have changed. It
+    runs as it is if its graph would leave something out, such as an ``autograd.Function``, ``autograd.pause``, a
+    forward hook, or attributes that a call sets; if it has operators that `static` has not tested, or arguments other
+    than arrays and None; and if it changes in nearly every call. Raises ValueError if `network` is neither a
+    HybridBlock nor a function or, at the first call, if it cannot be traced.
 
     Parameters
     ----------
@@ -44,21 +47,20 @@ def hybridized(network: Callable) -> Callable:
     Returns
     -------
     callable
-        Takes the same arguments, by position, all on one device, and is differentiable. It does not block, except at
-        the first call after training, to wait for batch norm's running statistics. (MXNet does not wait for these by
-        itself: call ``npx.waitall()`` before reading them.) For a block, it also has `collect_params`.
+        Takes the same arguments, by position, all on one device, and is differentiable. It does not block. For a block,
+        it also has `collect_params`.
     """
+    network = unwrapped(network)  # a cell of a notebook may run twice
     if isinstance(network, gluon.HybridBlock):
         return HybridizedBlock(network)
     if not isinstance(network, types.FunctionType):  # other callables have no code to run with symbols
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
-    graphs: dict[tuple, TracedGraph] = {}
+    graphs = _Graphs(network, trace_function)
 
     @functools.wraps(network)
     def fast(*args):
-        graph = _graph_for(args, graphs, lambda: TracedGraph(*trace_function(network, args)))
-        return graph.run(leaves(args)) if graph.is_static else network(*args)
+        return graphs.call(args)
 
     _FUNCTIONS.add(fast)
     return fast
@@ -75,15 +77,12 @@ def unwrapped(net: Any) -> Any:
 class HybridizedBlock:
     """Hybridized block. At each call, it passes the parameters on the device of the arguments to the operator.
 
-    `used_once` promises that the parameters on a device occur once in each backward pass: one call, and nothing else
-    such as a penalty on the weights or ``autograd.grad``. Their gradients are then written without a copy, which is
-    faster. If the promise is broken, they can be lost, without an error; see `data_parallel`.
+    A ``gluon.Block`` that is no HybridBlock decides anew in each call what it computes, so it runs as it is.
     """
 
-    def __init__(self, block: gluon.HybridBlock, used_once: bool = False):
-        self.block, self._used_once = block, used_once
-        self._statistics_may_change = False
-        self._graphs: dict[tuple, TracedGraph] = {}
+    def __init__(self, block: gluon.Block):
+        self.block = block
+        self._graphs = _Graphs(block, trace_block)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f'a hybridized network has no {name}: use the network itself, which has the same '
@@ -95,52 +94,59 @@ class HybridizedBlock:
 
     @property
     def gradients_can_move(self) -> bool:
-        """True if the backward pass of the graphs that were traced so far can write gradients into any memory."""
-        return all(graph.is_static for (recording, *_), graph in self._graphs.items() if recording)
+        """True if there were backward passes, and all can write gradients into any memory."""
+        return bool(self._graphs.gradients_can_move) and not keeps_gradients(self.block)
 
     def __call__(self, *args):
-        graph = _graph_for(args, self._graphs, lambda: TracedGraph(*trace_block(self.block, args), self._used_once))
-        self._wait_for_statistics(graph)
-        if not graph.is_static:
-            return self.block(*args)
-        arrays = leaves(args)
-        params = graph.arrays_on(arrays[0].ctx)
-        if params is None:
-            # The parameters were cast or initialized again. The operators would write gradients into the old arrays,
-            # and the graph may have the old dtypes
-            self._graphs.clear()
-            return self(*args)
-        return graph.run(arrays, params)
+        return self._graphs.call(args)
 
-    def _wait_for_statistics(self, graph: TracedGraph) -> None:
-        """Wait for batch norm's statistics after training. The backward pass changes them, which the engine misses."""
+
+class _Graphs:
+    """The graphs of a network, by what each is valid for."""
+
+    def __init__(self, network: Callable, trace: Callable):
+        self.network, self._trace = network, trace
+        self.graphs: dict[tuple, TracedGraph | None] = {}  # None: as it is
+        self._snapshot = Snapshot(network)                  # with which they were traced
+        self._calls = self._changes = 0
+        self._has_side_effects = False
+        self.gradients_can_move: bool | None = None         # None: not known before the first call
+
+    def call(self, args: tuple) -> Any:
+        """Call the network, as one operator if possible."""
+        graph = self._graph_for(args)
         if autograd.is_recording():
-            self._statistics_may_change = graph.has_statistics
-        elif self._statistics_may_change:
-            npx.waitall()
-            self._statistics_may_change = False
+            can_move = graph is not None and graph.gradients_can_move
+            self.gradients_can_move = can_move and self.gradients_can_move is not False
+        return self.network(*args) if graph is None else graph(leaves(args))
 
+    def _graph_for(self, args: tuple) -> TracedGraph | None:
+        is_plain = isinstance(self.network, gluon.Block) and not isinstance(self.network, gluon.HybridBlock)
+        if is_plain or self._has_side_effects:
+            return None
+        self._calls += 1
+        if not self._snapshot.is_current():
+            with _TRACING:
+                self.graphs, self._snapshot = {}, Snapshot(self.network)
+                self._changes += 1
+        lists = structure(args)
+        if lists is None or (self._changes >= MAX_CHANGES and self._calls < CALLS_PER_CHANGE * self._changes):
+            return None
+        params = [(param.grad_req == 'null', param.dtype) for param in self._snapshot.params]
+        key, graphs = (autograd.is_recording(), autograd.is_training(), lists, *params), self.graphs
+        if key not in graphs:
+            with _TRACING:
+                if key not in graphs:
+                    graphs[key] = self._traced(args)
+                    self._snapshot = Snapshot(self.network)  # in which MXNet may have changed its own attributes
+        return graphs[key]
 
-class _AsItIs:
-    """Instead of the graph of a network that has an ``autograd.Function``, or uses ``autograd.pause``."""
-
-    is_static, has_statistics = False, True
-
-
-def _graph_for(args: tuple, graphs: dict[tuple, Any], trace: Callable[[], TracedGraph]) -> Any:
-    """Return the graph for arguments in such lists and the present mode of autograd; trace it if it is missing."""
-    key = autograd.is_recording(), autograd.is_training(), structure(args)
-    graph = graphs.get(key)
-    if graph is None:
-        with _TRACING:
-            graph = graphs[key] = graphs.get(key) or _traced(trace)
-    return graph
-
-
-def _traced(trace: Callable[[], TracedGraph]) -> Any:
-    try:
-        return trace()
-    except ValueError as error:
-        if isinstance(error.__cause__, EagerOnlyError):
-            return _AsItIs()
-        raise
+    def _traced(self, args: tuple) -> TracedGraph | None:
+        try:
+            graph = TracedGraph(*self._trace(self.network, args))
+            return graph if graph.is_tested else None
+        except ValueError as error:
+            self._has_side_effects = isinstance(error.__cause__, SideEffectError)
+            if isinstance(error.__cause__, EagerOnlyError):
+                return None
+            raise

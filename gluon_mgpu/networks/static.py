@@ -7,18 +7,17 @@ only graphs of `TESTED` operators run in this way. tests/networks/test_static.py
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from operator import is_
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, mx
+from ..mxnet_setup.compat import MXNET_MAJOR, Context, autograd, gluon, mx
 from .graph_operators import operators_of
 from .tracing import leaves, refill
 
 # Each combination of shapes and dtypes needs an operator with its own memory. In each mode, four are enough for full
-# batches and a smaller last one. With `shares` and parts there can be more; then some are created again in each step
-MAX_OPERATORS = 4
+# batches and a smaller last one. After `MAX_CREATED`, other shapes, such as those of sentences, run without such memory
+MAX_OPERATORS, MAX_CREATED = 4, 12
 
 # The names of MXNet 1.9 and 2
 OPERATORS = """
@@ -33,6 +32,14 @@ OPERATORS = """
     _npi_transpose _npi_true_divide _npi_true_divide_scalar _npi_where _npx_relu _npx_reshape _npx_sigmoid _split_v2
 """
 TESTED = frozenset(OPERATORS.split())
+# Those that were tested in a graph, as by ``net.hybridize()``, but not with static memory
+OTHER_OPERATORS = """
+    abs BlockGrad broadcast_add broadcast_div broadcast_mul broadcast_sub Cast Deconvolution _div_scalar dot
+    elemwise_div elemwise_mul elemwise_sub exp _greater_scalar GroupNorm InstanceNorm log max mean min _minus_scalar
+    _mul_scalar one_hot Pad _plus_scalar _power_scalar _rdiv_scalar relu Reshape _rminus_scalar sigmoid sign
+    slice_like SliceChannel sqrt square sum tanh transpose where zeros_like
+"""
+TESTED_IN_A_GRAPH = TESTED | frozenset(OTHER_OPERATORS.split())
 
 
 _ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several threads start operators at once
@@ -61,65 +68,68 @@ class _Operator:
 
 
 class TracedGraph:
-    """The graph of a network in one mode, and its `MAX_OPERATORS` operators that were used last.
+    """The graph of a network in one mode, with an operator for each of the shapes that were used last.
 
     `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its
-    parameters by name.
+    parameters by name. If the shapes change in most calls, it runs without static memory.
     """
 
-    def __init__(self, symbol: Any, names: list[str], lists: Any, params: dict | None = None, used_once: bool = False):
+    def __init__(self, symbol: Any, names: list[str], lists: Any, params: dict | None = None):
         params, self._lists = params or {}, lists
         self._params = list(params.values())
-        self._arrays_on: dict[Context, list] = {}  # values and gradients of the parameters, which the operators use
-        statistics = symbol.list_auxiliary_states()
-        self.has_statistics = bool(statistics)
-        # A function's statistics cannot be copied. `arrays_on` needs the same devices in the same order
-        self.is_static = (is_tested(symbol) and params.keys() >= set(statistics)
-                          and len({tuple(param.list_ctx()) for param in self._params}) <= 1)
-        arrays = [*names, *params]
-        static = [name for name in params if name in statistics or used_once or not autograd.is_recording()]
-        if self.is_static:
-            isolated = isolate(symbol, [name for name in arrays if name not in static])
-            # The function does not refer to self, which would keep the memory of operators that are no longer used
-            self._operator = lru_cache(MAX_OPERATORS)(lambda *_: _Operator(lambda: cached_op(isolated, arrays, static)))
+        operators, _ = operators_of(symbol)
+        kinds = {operator.node['op'] for operator in operators}
+        self.is_tested = (bool(kinds) and kinds <= TESTED_IN_A_GRAPH
+                          and not any(operator.is_prelu for operator in operators)
+                          and all(param._grad_stype == 'default' for param in self._params))
+        self.is_static = self.is_tested and kinds <= TESTED
+        # oneDNN's transposed convolution crashes if its gradient is a part of an array
+        self.gradients_can_move = 'Deconvolution' not in kinds
+        self._operators: OrderedDict[tuple, _Operator] = OrderedDict()
+        self._num_created = 0
+        if self.is_tested:
+            self._create_operators(symbol, [*names, *params], params)
 
-    def run(self, arrays: list, params: Sequence = ()) -> Any:
+    def _create_operators(self, symbol: Any, arrays: list[str], params: dict) -> None:
+        # In prediction, the parameters are a part of the static memory, unless they are other arrays in each call
+        kept = [] if autograd.is_recording() or autograd.is_training() else [
+            name for name, param in params.items() if type(param).data is gluon.Parameter.data]
+        # Not batch norm's statistics, which the backward pass changes
+        isolated = isolate(symbol, {*arrays} - {*kept} - {*symbol.list_auxiliary_states()})
+        self._create = lambda: _Operator(lambda: cached_op(isolated, arrays, kept))
+        self._create_dynamic = lambda: _Operator(lambda: cached_op(symbol, arrays, None))
+        self._dynamic: _Operator | None = None
+
+    def __call__(self, arrays: list) -> Any:
         """Run the operator for the shapes and dtypes of `arrays`; return the results in such lists as the network."""
-        operator = self._operator(*((array.shape, array.dtype) for array in arrays))
-        results = operator(*arrays, *params)
-        return results if self._lists is None else refill(self._lists, iter(leaves(results)))
+        device = arrays[0].ctx
+        params = [param.data(device) for param in self._params]
+        results = self._operator(arrays)(*arrays, *params)
+        return results if self._lists is True else refill(self._lists, iter(leaves(results)))
 
-    def arrays_on(self, device: Context) -> list | None:
-        """Return the arrays of the parameters on a device; None if they or their gradients are others than at first."""
-        if not self._params:
-            return []
-        self._params[0].data(device)  # raises an error if they are not on this device
-        number = self._params[0].list_ctx().index(device)
-        values = [param._data[number] for param in self._params]  # Parameter.data would take longer
-        arrays = values + [param._grad[number] for param in self._params if param._grad is not None]
-        start = self._arrays_on.setdefault(device, arrays)
-        return values if len(arrays) == len(start) and all(map(is_, arrays, start)) else None
-
-
-def is_tested(graph: Any) -> bool:
-    """Return whether a graph has operators, and only `TESTED` ones, none of which update the same statistics.
-
-    Two layers, or one that is used twice, would update them in either order.
-    """
-    operators, _ = operators_of(graph)
-    statistics = set(graph.list_auxiliary_states()) if autograd.is_training() else ()
-    updated = [name for op in operators for name in op.inputs if name in statistics]
-    return (bool(operators) and all(op.node['op'] in TESTED and not op.is_prelu for op in operators)
-            and len(updated) == len(set(updated)))
+    def _operator(self, arrays: list) -> _Operator:
+        key = tuple([(array.shape, array.dtype) for array in arrays])
+        with _ONE_THREAD:
+            operator = self._operators.pop(key, None)
+            if operator is None:
+                if not self.is_static or self._num_created >= MAX_CREATED:
+                    self._dynamic = self._dynamic or self._create_dynamic()
+                    return self._dynamic
+                operator = self._create()
+                self._num_created += 1
+            self._operators[key] = operator  # the last one
+            if len(self._operators) > MAX_OPERATORS:
+                self._operators.popitem(last=False)
+            return operator
 
 
 def cached_op(graph: Any, names: list, params: list | None) -> Callable:
     """Return an operator that runs a graph (a symbol), with static memory unless `params` is None.
 
-    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph. The
-    arrays for `params` must be the same, with the same gradients, in each call on a device. MXNet writes these
-    gradients where the first backward pass has written them. If that pass adds up several gradients of a parameter,
-    this is temporary memory, and the parameter never gets a gradient again. A copy (`isolate`) prevents this.
+    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
+    Those for `params` are a part of the static memory, and need no gradients: MXNet would write these where the first
+    backward pass has written them. If that pass adds up several gradients of a parameter, this is temporary memory, and
+    the parameter never gets a gradient again.
     """
     inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]
@@ -133,7 +143,7 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
     return lambda *arrays: operator(*(arrays[i] for i in order), default_ctx=arrays[0].ctx)
 
 
-def isolate(graph: Any, names: list[str]) -> Any:
+def isolate(graph: Any, names: Iterable[str]) -> Any:
     """Return the same graph with copies of some inputs (`names`) and of its outputs, which differ at each call.
 
     If an operator used them directly, the engine would prepare it again at each call, with another scratch area.

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
+import numpy
+
 from ..base.program import reason
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
-from .eager_only import tracing
+from .eager_only import refuse_side_effects, tracing
 from .graph_operators import Operator, build, kind_of, operators_of
+
+UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
 
 
 @contextlib.contextmanager
@@ -33,15 +37,13 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     """Return the graph of an initialized block, its variables for `args`, the lists of its result, and its parameters.
 
     The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
-    `args`. The lists have None instead of each array. The parameters are those in the graph, by the names of their
-    variables. If the first argument is None, the shapes of all parameters must be known. Raises ValueError if the block
-    cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
+    `args`. The lists have True instead of each array. The parameters are those in the graph, by the names of their
+    variables. If the arguments are `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if the
+    block cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
     """
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(kind), tracing():
-        if args[0] is not None:
-            _check_arguments(args)
         if MXNET_MAJOR < 2:
             result = _trace_mxnet1(block, args, symbols)
             graph = graph_of(result)
@@ -53,10 +55,10 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
         if unknown:
             raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer '
                              'an attribute, or add it to a HybridSequential')
-        if args[0] is not None:
+        if not any(arg is UNKNOWN for arg in args):
             _check_shapes(graph, names, leaves(args))
     trained = {name for name, param in params.items() if param.grad_req != 'null'}
-    return _separate_biases(graph, trained), names, refill(result, repeat(None)), params
+    return _separate_biases(graph, trained), names, refill(result, repeat(True)), params
 
 
 def _trace_mxnet1(block, args, symbols):
@@ -65,7 +67,8 @@ def _trace_mxnet1(block, args, symbols):
     # MXNet cannot call it with symbols of mx.np, and its parameters may have the names of other layers' parameters
     if any(isinstance(layer, gluon.SymbolBlock) for layer in layers):
         raise NotImplementedError('it is or has a SymbolBlock')
-    result = block(*symbols)
+    with refuse_side_effects(block):
+        result = block(*symbols)
     deferred = [param for param in block.collect_params().values() if param._deferred_init]
     if deferred:  # Gluon does the same at the first call
         try:
@@ -86,7 +89,7 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
     from mxnet import _deferred_compute as deferred
     arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
     deferred.set_variable(arrays, variables)
-    with deferred.context():
+    with deferred.context(), refuse_side_effects(block):
         result = block(*refill(args, iter(arrays)))
     graph = deferred.get_symbol(leaves(result), sym_cls=type(variables[0]))
     deferred.clear(leaves(result))
@@ -101,18 +104,22 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
                                   function.__defaults__, function.__closure__)
     symbolic.__kwdefaults__ = function.__kwdefaults__
     symbols = variables_for(args)
+    if not all(map(is_legacy, leaves(args))):  # parameters of mx.np, possibly with shards of mx.nd
+        symbols = refill(symbols, (symbol.as_np_ndarray() for symbol in leaves(symbols)))
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(function.__name__), tracing():
-        _check_arguments(args)
-        result = symbolic(*symbols)
+        with refuse_side_effects(function):
+            result = symbolic(*symbols)
         graph = _separate_biases(graph_of(result), set())
         _check_shapes(graph, names, leaves(args))
-    return graph, names, refill(result, repeat(None))
+    return graph, names, refill(result, repeat(True))
 
 
 def leaves(values: Any) -> list:
-    """Return what is in nested lists and tuples, in order."""
-    return [leaf for value in values for leaf in leaves(value)] if isinstance(values, (list, tuple)) else [values]
+    """Return what is in nested lists and tuples, in order, without None."""
+    if isinstance(values, (list, tuple)):
+        return [leaf for value in values for leaf in leaves(value)]
+    return [] if values is None else [values]
 
 
 def is_legacy(array: Any) -> bool:
@@ -121,16 +128,24 @@ def is_legacy(array: Any) -> bool:
 
 
 def refill(values: Any, new: Iterator) -> Any:
-    """Return the same nested lists and tuples with the items of `new`."""
+    """Return the same nested lists and tuples, and None in them, with the items of `new` instead of all else."""
     if not isinstance(values, (list, tuple)):
-        return next(new)
+        return None if values is None else next(new)
     filled = [refill(value, new) for value in values]
     return tuple(filled) if isinstance(values, tuple) else filled
 
 
-def structure(values: Any) -> tuple | None:
-    """Return nested lists and tuples as tuples, with None for everything else in them."""
-    return tuple(map(structure, values)) if isinstance(values, (list, tuple)) else None
+def structure(values: Any) -> tuple | bool | None:
+    """Return nested lists and tuples of arrays as tuples, with True for each array and False for None.
+
+    Returns None if they hold anything else. Raises ValueError for an array of NumPy.
+    """
+    if isinstance(values, (list, tuple)):
+        found = tuple(map(structure, values))
+        return None if None in found else found
+    if isinstance(values, numpy.ndarray):
+        raise ValueError('an argument is an array of NumPy: pass arrays of MXNet, or lists of them')
+    return False if values is None else True if isinstance(values, mx.nd.NDArray) else None
 
 
 class _SymbolicNpx:
@@ -152,17 +167,13 @@ def graph_of(result: Any) -> Any:
 
 def variables_for(values: Any, *place: Any) -> Any:
     """Return a variable for each array in nested lists and tuples, named by its place in them, such as ``'1_0'``."""
+    if values is None:
+        return None
     if not isinstance(values, (list, tuple)):
         variable = mx.sym.var('_'.join(map(str, place)))
         return variable if is_legacy(values) else variable.as_np_ndarray()
     nested = [variables_for(value, *place, i) for i, value in enumerate(values)]
     return tuple(nested) if isinstance(values, tuple) else nested
-
-
-def _check_arguments(args: Sequence) -> None:
-    for argument in leaves(args):
-        if not isinstance(argument, mx.nd.NDArray):
-            raise TypeError(f'an argument is a {type(argument).__name__}: pass arrays of MXNet, or lists of them')
 
 
 def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:

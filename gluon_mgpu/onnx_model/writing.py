@@ -67,7 +67,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     """Write a network as an ONNX model, see `export.to_onnx`; blocks."""
     check_path(path)
     from .conversion import onnx_model
-    npx.waitall()  # reading batch norm's running statistics does not wait for them
+    npx.waitall()  # under MXNet's hybridize(static_shape=True), reading running statistics does not wait for them
     network = Network(net, examples, param_names)
     axes: list[Any] = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
     first = next((place for place, axis in enumerate(axes) if axis is not None), -1)  # input with a batch

@@ -7,22 +7,21 @@ import numpy
 
 from ..base.arguments import positive
 from ..mxnet_setup.compat import gluon
-from ..networks.hybridize import HybridizedBlock
+from ..networks.hybridize import HybridizedBlock, unwrapped
 from .devices import as_devices, check_same
 from .sync_batch_norm import SyncBatchNorm
 from .trainer import trainable
 
 
-def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimizer_params: dict,
+def data_parallel(net: gluon.Block, devices: list, optimizer: str, optimizer_params: dict,
                   sync_batch_norm: bool = False) -> tuple[Callable, gluon.Trainer]:
     """Return what trains `net` on `devices`: the network as one operator on each, and its Trainer; does not block.
 
         net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
         net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1})
 
-    Call the returned network once per device and loss, and use its parameters nowhere else, for example in a penalty on
-    the weights. Then gradients are written without a copy. (Otherwise use `hybridized`.) The Trainer sums all gradients
-    as one array; with several workers in `Devices`, it is Horovod's, which sums over these.
+    The network is the result of `hybridized`; a ``gluon.Block`` that is no HybridBlock runs as it is. The Trainer sums
+    all gradients as one array if possible; with several workers in `Devices`, it is Horovod's, which sums over these.
 
     Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
     of the mean loss over all rows. Before each update, a larger gradient is scaled down to it, in place.
@@ -31,16 +30,17 @@ def data_parallel(net: gluon.HybridBlock, devices: list, optimizer: str, optimiz
 
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
-    devices = as_devices(devices)
-    try:
-        for param in trainable(net):
+    devices, net = as_devices(devices), unwrapped(net)  # a cell of a notebook may run twice
+    for param in trainable(net):
+        try:
             check_same(f'{param.name} is on', param.list_ctx(), devices)
-    except RuntimeError:
-        raise ValueError('the network is on no device: call net.initialize(ctx=devices) first') from None
+        except RuntimeError:
+            raise ValueError(f'{param.name} is on no device: call net.initialize(ctx=devices), which initializes only '
+                             'such parameters') from None
     optimizer_params = dict(optimizer_params)
     clip_norm = optimizer_params.pop('clip_norm', None)
     workers = devices.workers
-    fast = SyncBatchNorm(net, workers) if sync_batch_norm else HybridizedBlock(net, used_once=True)
+    fast = SyncBatchNorm(net, workers) if sync_batch_norm else HybridizedBlock(net)
     # `trainable` leaves out batch norm's statistics: at its first step, a Trainer would copy the first device's to all
     trainer = workers.trainer(trainable(net), optimizer, optimizer_params, move_gradients=fast)
     if clip_norm is not None:
@@ -64,11 +64,11 @@ def _clip_before_update(trainer: gluon.Trainer, max_norm: float) -> None:
             if not fresh:
                 continue
             dtype = numpy.result_type('float32', *(g.dtype for g in fresh))  # in float16, the sum would overflow
-            # norm of the mean gradient, whose divisor `step` has just given to the optimizer
-            squares = sum((g.astype(dtype, copy=False) ** 2).sum() for g in fresh)
-            norm = trainer._optimizer.rescale_grad * squares ** 0.5
-            # g <- g min(1, max_norm / norm)
-            scale = (max_norm / norm).clip(0, 1)  # a method that arrays of mx.nd have as well
+            # norm = unit * relative. The squares of large numbers would overflow, so `unit` is about the largest number
+            unit = sum(abs(g).max().astype(dtype) / len(fresh) for g in fresh) + 1e-30
+            relative = sum(((g.astype(dtype, copy=False) / unit) ** 2).sum() for g in fresh) ** 0.5
+            # g <- g min(1, max_norm / norm) for the mean gradient, whose divisor `step` has just given to the optimizer
+            scale = (max_norm / trainer._optimizer.rescale_grad / unit / relative).clip(0, 1)
             for g in fresh:
                 g *= scale.astype(g.dtype, copy=False)
         update(ignore_stale_grad)

@@ -66,10 +66,10 @@ class Devices(list):
             return self.batch_size
         if self.workers.size > 1:
             raise ValueError('devices of several workers need a batch_size: the number of rows of all workers together')
-        check_rows(X)
-        if len(X) == 0:
+        rows = check_rows(X)
+        if rows == 0:
             raise ValueError('a batch of 0 rows: pass at least one row, or devices with a batch_size')
-        return len(X)
+        return rows
 
 
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:

@@ -12,10 +12,11 @@ from ..base.arguments import positive
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
+from ..networks.tracing import leaves, refill
 
 
 def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:
-    """Split the rows of an array over devices, as evenly as possible or by `shares`; does not block.
+    """Split the rows of arrays over devices, as evenly as possible or by `shares`; does not block.
 
     Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function raises an error if the
     number of rows is not a multiple of the number of devices, or creates empty shards, on which layers fail. It also
@@ -25,51 +26,68 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
 
     Parameters
     ----------
-    data : np.ndarray or numpy.ndarray, (n, ...)
+    data : np.ndarray or numpy.ndarray, (n, ...), or nested lists and tuples of such arrays
     devices : sequence of k mx.Context
     shares : sequence of k numbers above 0, optional
         The speeds of the devices: with ``[3, 1]``, the first gets three rows for each row of the second.
 
     Returns
     -------
-    list of min(k, n) np.ndarray
+    list of min(k, n) np.ndarray, or of such lists and tuples as `data`
         Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard, whatever
         the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
+        After ``npx.reset_np()``, the shards are arrays of ``mx.nd``.
     """
-    check_rows(data)
+    n = check_rows(data)
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         check_list(devices)  # raises an error
-    n, k = len(data), min(len(data), len(devices))
+    k = min(n, len(devices))
     if not devices:
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')
     if k > 1:
         check_omp_threads(devices)
-    data = _from_numpy(data) if isinstance(data, numpy.ndarray) else data.as_np_ndarray()
+    arrays = [_from_numpy(array) if isinstance(array, numpy.ndarray) else array.as_np_ndarray()
+              for array in leaves(data)]
     rows = _rows(n, k, None if shares is None else check_shares(shares, devices)[:k])
     try:
-        return [data[rows[i]].as_in_ctx(device) for i, device in enumerate(devices[:k])]
+        shards = [[array[rows[i]].as_in_ctx(device) for array in arrays] for i, device in enumerate(devices[:k])]
     except (mx.MXNetError, TypeError):
         check_devices(devices)  # says which one is missing or no device
         raise
+    if not mx.util.is_np_array():
+        shards = [[array.as_nd_ndarray() for array in shard] for shard in shards]
+    return [refill(data, iter(shard)) for shard in shards]
 
 
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
     """Split the rows of a batch, X and y, over devices, by the shares of `Devices` if they have any.
 
-    Source: D2L 13.5.5, ``split_batch``. Raises ValueError if `X` and `y` have different numbers of rows.
+    `X` and `y` are as for `split_and_load`. Raises ValueError if they have different numbers of rows.
+
+    Source: D2L 13.5.5, ``split_batch``.
     """
     check_rows(X, y)
     shares = getattr(devices, 'shares', None)
     return split_and_load(X, devices, shares), split_and_load(y, devices, shares)
 
 
-def check_rows(X: Any, y: Any = None) -> None:
-    """Raise ValueError if `X` or `y` is no array with rows, or if they have different numbers of rows."""
-    for data in (X,) if y is None else (X, y):
-        if not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or not data.shape:  # or a single number
-            raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy')
-    if y is not None and len(X) != len(y):
-        raise ValueError(f'X has {len(X)} rows and y has {len(y)}: both must have the same number')
+def check_rows(*batch: Any) -> int:
+    """Return the number of rows of all arrays of a batch, X or X and y; raise ValueError if it is not the same."""
+    sizes: list[int] = []
+    for data in batch:
+        arrays = leaves(data)
+        if not arrays or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) and array.shape for array in arrays):
+            raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
+                             'lists and tuples of such arrays')
+        sizes += map(len, arrays)
+    if len({*sizes}) > 1:
+        raise ValueError(f'arrays of {", ".join(map(str, sizes))} rows: those of a batch must have the same number')
+    return sizes[0]
+
+
+def rows_of(data: Any, rows: slice) -> Any:
+    """Return these rows of arrays in nested lists and tuples."""
+    return refill(data, (array[rows] for array in leaves(data)))
 
 
 def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> tuple[float, ...]:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..data.shards import shard_rows
-from ..mxnet_setup.compat import autograd, fill, gluon, np, trainer_devices
-from ..networks.tracing import leaves
+from ..mxnet_setup.compat import autograd, fill, gluon, trainer_devices
 from .devices import Devices, check_same
-from .split import check_rows, split_and_load
+from .split import check_rows, rows_of
 from .sync_batch_norm import SyncBatchNorm
 from .trainer import trainable
 
@@ -22,22 +21,23 @@ def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *ar
     Parts need less memory. Afterwards, the gradients on each device are the sums over all parts. Returns the losses of
     all parts; does not block.
 
-    `backward` computes the gradients on all devices and returns the losses. It must overwrite the gradients
-    (``grad_req='write'``), use every parameter, and end with `prepare_idle_devices`. The rows are cut as evenly as
-    possible, and into fewer parts if some device would get no rows. With several workers, there are always as many
-    parts, some possibly without rows, because all workers take part in the exchanges of each.
+    `backward` computes the gradients on all devices, as `concise.backward`, and returns the losses. The rows are cut as
+    evenly as possible, and into fewer parts if some device would get no rows. With several workers, there are always as
+    many parts, some possibly without rows, because all workers take part in the exchanges of each. `X` and `y` are
+    arrays, or nested lists and tuples of arrays.
     """
-    check_rows(X, y)
-    num_parts = devices.parts
+    num_rows, num_parts = check_rows(X, y), devices.parts
     if devices.workers.size == 1:
-        num_parts = min(num_parts, len(y) // len(devices))
+        num_parts = min(num_parts, num_rows // len(devices))
     if num_parts <= 1:
         return backward(X, y, net, devices, *args)
     ls: list = []
-    for at in [shard_rows(len(y), part, num_parts) for part in range(num_parts)]:
+    for at in [shard_rows(num_rows, part, num_parts) for part in range(num_parts)]:
         # g <- (gradient of this part) + (sum over the parts before)
         sums = [g.copy() for g in gradients(net, devices)] if ls else []
-        ls += backward(X[at], y[at], net, devices, *args)
+        for g in gradients(net, devices):
+            fill(g, 0)  # a part need not use every parameter
+        ls += backward(rows_of(X, at), rows_of(y, at), net, devices, *args)
         if sums:
             for g, so_far in zip(gradients(net, devices), sums):
                 g += so_far
@@ -71,22 +71,22 @@ def gradients(net: Any, devices: list) -> list:
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     """Set the gradients of the devices that got no rows of the batch `X` to zero, in place; does not block.
 
-    These are the devices after the first ``len(X)``, whatever the shares. Otherwise the sum would contain their
-    gradients of an earlier batch. Their batch norm statistics are updated with the first row of `X`, so that they do
-    not fall behind. (`SyncBatchNorm` has updated those of all.)
+    These are the devices after the first n, if `X` has n rows, whatever the shares. Otherwise the sum would contain
+    their gradients of an earlier batch. So that their batch norm statistics do not fall behind, they get those of the
+    first device. (`SyncBatchNorm` has updated those of all.)
     """
-    idle_devices = devices[len(X):]
+    num_rows = check_rows(X)
+    idle_devices = devices[num_rows:]
     if not idle_devices:
         return
     if not hasattr(net, 'collect_params'):
-        for gradient in gradients(net[len(X):], idle_devices):
+        for gradient in gradients(net[num_rows:], idle_devices):
             fill(gradient, 0)
         return
-    for device in idle_devices if len(X) and not isinstance(net, SyncBatchNorm) else ():
-        with autograd.record():
-            y_hat = net(*split_and_load(X[:1], [device]))
-        y_hats = leaves(y_hat)
-        autograd.backward(y_hats, [np.zeros_like(y_hat) for y_hat in y_hats])  # updates the statistics on MXNet 2
+    if num_rows and not isinstance(net, SyncBatchNorm):
+        for param in net.collect_params().values():
+            for device in idle_devices if not param._differentiable else ():
+                param.data(devices[0]).copyto(param.data(device))
     zero_grad(net, idle_devices)
 
 
@@ -100,6 +100,8 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     for gradient in gradients(net, devices):
         fill(gradient, 0)
     for param in trainable(net):
+        if param.grad_req == 'null':
+            continue
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
         for device in devices:
             param.data(device)._fresh_grad = all(data._fresh_grad for data in others)

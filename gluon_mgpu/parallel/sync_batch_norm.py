@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..mxnet_setup.compat import autograd, mx, np
+from ..mxnet_setup.compat import autograd, gluon, mx, np
 from ..networks.cut import cut
+from ..networks.eager_only import Snapshot, keeps_gradients
 from ..networks.hybridize import HybridizedBlock, unwrapped
 from ..networks.pieces import Backward, Piece, as_input
-from ..networks.tracing import is_legacy, refill
+from ..networks.tracing import UNKNOWN, is_legacy, leaves, refill, structure
 from .norm import Norm
 from .workers import Workers
 
@@ -38,17 +39,24 @@ class SyncBatchNorm(HybridizedBlock):
     """
 
     def __init__(self, net: Any, workers: Workers | None = None):
+        if not isinstance(unwrapped(net), gluon.HybridBlock):
+            raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: '
+                             'make it one, or train without synchronized batch norm')
         super().__init__(unwrapped(net))
         self._workers = workers or Workers()
         self._parts: list[Piece | Norm] = []
         self._inputs: list[str] = []                # names of the network's inputs
         self._results: list[str] = []               # and of its outputs
         self._lists: Any = None                     # and the lists that they are in
-        self._frozen: list[bool] = []               # of each parameter, when the network was cut
+        self._cut_for: tuple = ()                   # number of inputs, frozen parameters, lists of the inputs
+        self._snapshot = Snapshot(self.block)       # when the network was cut
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
 
-    gradients_can_move = True  # `backward` copies them
+    @property
+    def gradients_can_move(self) -> bool:
+        """True, because `backward` copies them, unless the user's own `hybridize` keeps their places."""
+        return not keeps_gradients(self.block)
 
     def __call__(self, *args):
         if autograd.is_training():
@@ -58,20 +66,22 @@ class SyncBatchNorm(HybridizedBlock):
     def forward(self, X_shards: list, *more_shards: list) -> list:
         """Return the output for each shard of a batch, while autograd records; does not block after the first call.
 
-        `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network;
-        `more_shards` are those of its other inputs. With several workers, the lists may be empty. Raises ValueError
-        outside training mode, without shards, for two on one device, if ``autograd.backward`` was called instead of
-        `backward` for the previous batch, or if the network cannot be traced or has another batch norm than
-        ``gluon.nn.BatchNorm``.
+        `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network, or
+        a list or tuple of such arrays; `more_shards` are those of its other inputs, or None instead of an input. With
+        several workers, the lists may be empty. Raises ValueError outside training mode, without shards, for two on
+        one device, if ``autograd.backward`` was called instead of `backward` for the previous batch, or if the network
+        cannot be traced or has another batch norm than ``gluon.nn.BatchNorm``.
         """
-        self._check_shards(X_shards, *more_shards)
+        inputs = [shards if isinstance(shards, (list, tuple)) else [shards] * len(X_shards)
+                  for shards in (X_shards, *more_shards)]
+        self._check_shards(inputs)
         self._outdated, self._pending = self._pending.y_hats() if self._pending else [], None
         _check_not_reached(self._outdated, 'autograd.backward(ls) ends at the outputs of SyncBatchNorm: call '
                                            'net.backward(ls)')
         params = {param.var().name: param for param in self.collect_params().values()}
-        args_on = [*zip(X_shards, *more_shards)]
-        self._cut(args_on[0] if args_on else (None,) * (1 + len(more_shards)),
-                  [param.grad_req == 'null' for param in params.values()])
+        unknown = (UNKNOWN, *(None if shards is None else UNKNOWN for shards in more_shards))
+        self._cut(next(zip(*inputs), unknown), [param.grad_req == 'null' for param in params.values()])
+        args_on = [leaves(args) for args in zip(*inputs)]
         trained = {name for name, param in params.items() if param.grad_req != 'null'}
         recorded = {name for args in args_on for name, X in zip(self._inputs, args) if _is_recorded(X)}
         if recorded:
@@ -88,22 +98,25 @@ class SyncBatchNorm(HybridizedBlock):
             self._pending = _ForwardPass(inputs_on, backwards, y_hats_on)
         return [refill(self._lists, map(y_hats.get, self._results)) for y_hats in y_hats_on]
 
-    def _check_shards(self, X_shards: list, *more_shards: list) -> None:
-        if not autograd.is_training() or (not X_shards and self._workers.size == 1):
+    def _check_shards(self, inputs: list) -> None:
+        if not autograd.is_training() or (not inputs[0] and self._workers.size == 1):
             raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
                              'without training, call net(X)')
-        devices_of = [[getattr(X, 'ctx', None) for X in shards] for shards in (X_shards, *more_shards)]
-        for devices in devices_of:
-            if devices != devices_of[0] or len(set(devices)) < len(devices) or None in devices:
-                raise ValueError(f'X_shards are on {devices}: pass one array per device, and those of other inputs in '
-                                 'other lists, on the same devices')
+        devices_of = [{getattr(X, 'ctx', None) for X in leaves(args)} for args in zip(*inputs)]
+        lists = {structure(args) for args in zip(*inputs)}
+        if ({len(shards) for shards in inputs} != {len(devices_of)} or len(set().union(*devices_of)) < len(devices_of)
+                or not all(len(devices) == 1 for devices in devices_of) or len(lists) > 1 or None in lists):
+            raise ValueError(f'X_shards are on {[sorted(map(str, devices)) for devices in devices_of]}: pass one array '
+                             'per device, and those of other inputs in other lists, on the same devices')
 
     def _cut(self, args: tuple, frozen: list[bool]) -> None:
-        """Cut the network, unless it was cut for as many inputs and the same parameters."""
-        if not self._parts or (len(args), frozen) != (len(self._inputs), self._frozen):
+        """Cut the network, unless it was cut for such arguments and the same parameters, and has not changed."""
+        lists = structure(args)  # None: UNKNOWN
+        if ((len(args), frozen) != self._cut_for[:2] or lists not in (None, self._cut_for[2])
+                or not self._snapshot.is_current()):
             parts, self._inputs, self._results, self._lists = cut(self.block, args)
             self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
-            self._frozen = frozen
+            self._cut_for, self._snapshot = (len(args), frozen, lists), Snapshot(self.block)
 
     def backward(self, ls: list, head_grads: list | None = None) -> None:
         """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block.

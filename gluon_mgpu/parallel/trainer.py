@@ -21,15 +21,14 @@ REFUSED = {'LARS', 'LBSGD', 'Nadam', 'SGLD'}
 
 
 def trainable(net: Any) -> list:
-    """Return the parameters of a Gluon network that have gradients, as a Trainer should get them.
+    """Return the parameters of a Gluon network without batch norm's running statistics, as a Trainer should get them.
 
-    The book passes all parameters. At its first step, a Trainer then copies batch norm's running statistics from the
-    first device to the others. If the network is hybridized, it does not wait until they are updated, and occasionally
-    restores the values from before the first batch.
+    Frozen ones (``grad_req='null'``) are among them, because they may be trained later. The book passes all parameters.
+    At its first step, a Trainer then copies the statistics from the first device to the others.
     """
     # MXNet 2 lists a parameter that several layers share once for each layer
     params = {id(param): param for param in net.collect_params().values()}.values()
-    return [param for param in params if param.grad_req != 'null']
+    return [param for param in params if param._differentiable]
 
 
 def set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
@@ -57,14 +56,14 @@ class Trainer(gluon.Trainer):
     ----------
     params, optimizer, optimizer_params, kvstore
         As for ``gluon.Trainer``.
-    move_gradients : bool or the result of `hybridized` or `SyncBatchNorm`
-        Sum all gradients as one array, into which they are moved; for a network, if it can write them there. This is
-        wrong for ``hybridize(static_shape=True)``, which writes gradients where they were in its first backward pass,
-        and crashes for transposed convolutions.
+    move_gradients : result of `hybridized` or `SyncBatchNorm`, or a list of such networks, optional
+        The networks that have the parameters. All gradients are summed as one array, into which they are moved, if the
+        networks can write them there: not those with transposed convolutions, which crash, or with layers under
+        ``hybridize(static_shape=True)``, which write gradients where they were in the first backward pass.
     """
 
     def __init__(self, params: list, optimizer: str, optimizer_params: dict | None = None,
-                 kvstore: str | None = 'device', *, move_gradients: Any = False):
+                 kvstore: str | None = 'device', *, move_gradients: Any = None):
         super().__init__(params, optimizer, optimizer_params, kvstore, update_on_kvstore=False)
         name, several = type(self._optimizer).__name__, len(self._updaters) > 1
         if several and not REFUSED.isdisjoint(kind.__name__ for kind in type(self._optimizer).__mro__):
@@ -73,11 +72,13 @@ class Trainer(gluon.Trainer):
         if kvstore not in ('device', 'local') and (several or kvstore is not None):
             raise ValueError(f"kvstore {kvstore!r}: must be 'device' or 'local', which sum over the devices of one "
                              'process; use gluon.Trainer for others')
+        if self._contains_sparse_weight:
+            raise ValueError('a parameter has row-sparse weights: use gluon.Trainer, which updates them, or dense ones')
         numbers = {device.device_id for device in trainer_devices(self)}  # which the optimizer counts updates by
         if len(numbers) < len(self._updaters) and (name not in ('SGD', 'NAG') or self._optimizer.lr_scheduler):
             raise ValueError(f'{trainer_devices(self)} have the same number, so {name} would take another step on '
                              'each: use other numbers, such as cpu(1) beside gpu(0)')
-        self._move_gradients = move_gradients
+        self._networks = _networks(move_gradients, self._params)
         self._flat: list = []       # if moved: for each device, all gradients as one array
         self._gradients: list = []  # those in the groups
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
@@ -108,7 +109,7 @@ class Trainer(gluon.Trainer):
     def _allreduce_grads(self) -> None:
         for param in self._params:
             check_same(f'{param.name} is on', param.list_ctx(), trainer_devices(self))
-        if self._moves() and self._group():
+        if self._moves() and self._group() and self._flat:
             star(self._flat)  # the key-value store would keep buffers for gradients that are no longer used
         else:
             super()._allreduce_grads()
@@ -156,8 +157,8 @@ class Trainer(gluon.Trainer):
         return [updater.states[i] for i in indices]
 
     def _moves(self) -> bool:
-        """Return whether the gradients are moved into one array; known after a network's first forward pass."""
-        return getattr(self._move_gradients, 'gradients_can_move', self._move_gradients)
+        """Return whether the gradients can be moved into one array; known after the networks' first forward pass."""
+        return bool(self._networks) and all(net.gradients_can_move for net in self._networks)
 
     def _group(self) -> bool:
         """Group the parameters, again if any has changed; return False if they have several dtypes or are sparse."""
@@ -165,9 +166,10 @@ class Trainer(gluon.Trainer):
             return False
         params = {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
         gradients = [gradient for param in params.values() for gradient in param._grad or ()]
-        if self._groups and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients)):
+        if (self._groups and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients))
+                and (self._flat or not self._moves())):
             return True
-        self._groups = []
+        self._groups, self._flat = [], []
         if len({weight.dtype for param in params.values() for weight in param.list_data()}) != 1:
             return False
         if self._moves():
@@ -183,3 +185,19 @@ class Trainer(gluon.Trainer):
                           [params[i].list_grad()[number].as_nd_ndarray() for i in group]) for group in groups]
                         for number in range(len(self._updaters))]
         return True
+
+
+def _networks(move_gradients: Any, params: list) -> list:
+    """Return the networks in the argument of a Trainer for `params`; raise ValueError unless they have all of these."""
+    networks = list(move_gradients) if isinstance(move_gradients, (list, tuple)) else [move_gradients]
+    if networks == [None]:
+        return []
+    if not all(hasattr(type(net), 'gradients_can_move') for net in networks):
+        raise ValueError(f'move_gradients {move_gradients}: must be the result of hybridized or SyncBatchNorm, or a '
+                         'list of such networks')
+    known = {id(param) for net in networks for param in net.collect_params().values()}
+    for param in params:
+        if id(param) not in known:
+            raise ValueError(f'{param.name} is not in the network of move_gradients: pass a list of all networks that '
+                             'the Trainer updates')
+    return networks

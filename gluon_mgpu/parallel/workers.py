@@ -70,7 +70,7 @@ class Workers:
         """Sum an array over all workers, in place, and return it; rarely blocks. All call this in the same order."""
         return array
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = False) -> Any:
+    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = None) -> Any:
         """Return a ``gluon.Trainer`` that sums the gradients over all workers.
 
         `move_gradients` is as for `parallel.trainer.Trainer`; it has no effect with several workers.

@@ -7,7 +7,7 @@ import numpy
 
 from ..data.batches import check_batches
 from ..devices.lists import check_omp_threads
-from ..mxnet_setup.compat import Context, np
+from ..mxnet_setup.compat import Context, mx, np
 from ..parallel.devices import as_devices
 from ..parallel.split import split_batch
 
@@ -19,6 +19,7 @@ def _num_correct(y_hat, y):
     if isinstance(y_hat, (list, tuple)):
         raise ValueError(f'the network returns {len(y_hat)} outputs: pass a function of its scores, such as '
                          'lambda X: net(X)[0], and devices=[...]')
+    y_hat, y = (array.as_np_ndarray() if isinstance(array, mx.nd.NDArray) else array for array in (y_hat, y))
     if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
         raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '
                          'dimensions, such as net(X).reshape(-1, num_classes)')
@@ -67,7 +68,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     Parameters
     ----------
     net : gluon.Block or callable
-        Maps X (n, ...) to scores (n, num_classes) on X's own device.
+        Maps X (n, ...), or such lists and tuples of arrays as the batches have, to scores (n, num_classes) on X's own
+        device.
     split_f : callable
         (X, y, devices) -> (X_shards, y_shards).
     devices : list of mx.Context, optional

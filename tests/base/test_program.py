@@ -36,6 +36,8 @@ def end_with(error, capsys):
      'program: out of memory (cudaMalloc: out of memory): use a smaller batch or, in training, --accumulate 2'),
     (mx.base.MXNetError('CUDNN_STATUS_ALLOC_FAILED'), 1,
      'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use a smaller batch or, in training, --accumulate 2'),
+    (mx.base.MXNetError("Invalid Parameter format for MXNET_X expect int but value='x'"), 1, 'program: MXNet failed '
+     "(Invalid Parameter format for MXNET_X expect int but value='x'): unset MXNET_X"),
     (mx.base.MXNetError('Check failed: a == b'), 1, 'program: MXNet failed (Check failed: a == b): '
      'set MXNET_ENGINE_TYPE=NaiveEngine to see where'),
 ])

@@ -277,9 +277,10 @@ def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
     machine(V100, V100)
     monkeypatch.setattr(module, 'omp_threads', lambda: 2)
     monkeypatch.setattr(compat, 'MXNET_MAJOR', 1)
-    assert error_of(check_devices, cpus(0, 1)) == (
-        "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1, and import "
-        'gluon_mgpu before mxnet')
+    for by_the_user in ('2', ' +02'):
+        monkeypatch.setenv('OMP_NUM_THREADS', by_the_user)
+        assert error_of(check_devices, cpus(0, 1)) == (
+            "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1")
     for valid in (cpus(0), gpus(0, 1), [*gpus(0, 1), mx.cpu(0)]):
         assert check_devices(valid) == valid
     monkeypatch.setattr(compat, 'MXNET_MAJOR', 2)
@@ -293,6 +294,29 @@ def test_omp_num_threads_set_by_the_user_is_rejected():
     done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'OMP_NUM_THREADS': '3'},
                           capture_output=True, text=True, timeout=120)
     assert done.stderr.splitlines()[-1].startswith('ValueError: OMP_NUM_THREADS=3 with 3 CPU contexts hangs')
+
+
+@pytest.mark.skipif(compat.MXNET_MAJOR >= 2 or sys.platform != 'linux' or this_machine.num_cores() < 2,
+                    reason='needs MXNet 1, libgomp and two cores')
+@pytest.mark.parametrize(('first', 'works'), [
+    ('ctypes.CDLL("libgomp.so.1"); import gluon_mgpu', False),
+    ('ctypes.CDLL("libgomp.so.1"); os.environ["OMP_NUM_THREADS"] = "1"; import gluon_mgpu', False),  # too late
+    ('import gluon_mgpu; ctypes.CDLL("libgomp.so.1")', True),
+    ('os.environ["OMP_NUM_THREADS"] = "1"; ctypes.CDLL("libgomp.so.1"); import gluon_mgpu', True)])
+def test_openmp_loaded_first_by_another_library(first, works):
+    """As PyTorch does; both remedies work."""
+    code = (f'import ctypes, os; {first}; from gluon_mgpu.mxnet_setup import runtime; from gluon_mgpu.devices.lists '
+            'import parse_devices; print(ctypes.CDLL("libgomp.so.1").omp_get_max_threads()); parse_devices("cpu:0-1")')
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120,
+                          env={name: value for name, value in os.environ.items() if name != 'OMP_NUM_THREADS'})
+    threads = int(done.stdout)
+    assert works == (threads == 1)
+    assert works == (done.returncode == 0), done.stderr
+    if not works:
+        assert done.stderr.splitlines()[-1] == (
+            f"ValueError: 2 CPU contexts would hang in MXNet's OpenBLAS with {threads} threads of OpenMP, which "
+            'another library has loaded before gluon_mgpu: import gluon_mgpu before it (PyTorch, LightGBM or mxnet), '
+            'or start Python with OMP_NUM_THREADS=1')
 
 
 def test_there_are_no_gpus_if_mxnet_fails_to_count_them(monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gluon_mgpu.mxnet_setup import installation
+from gluon_mgpu.mxnet_setup import hidden, installation
 
 REPO = Path(__file__).parents[2]
 MXNET = """
@@ -160,6 +160,12 @@ def test_settings_that_mxnet_can_use(site, value):
     assert site('-c', LOAD, MXNET_CPU_TEMP_COPY=value, DMLC_ROLE='worker').stdout == 'set_np was called\n'
 
 
+@pytest.mark.parametrize('variables', [{'MXNET_ENGINE_TYPE': 'NaiveEngine', 'MXNET_MKLDNN_ENABLED': '0'},
+                                       {'MXNET_ENGINE_TYPE': 'ThreadedEngine', 'MXNET_ENGINE_INFO': 'True'}])
+def test_values_that_mxnet_knows(site, variables):
+    assert site('-c', LOAD, **variables).stdout == 'set_np was called\n'
+
+
 AGAIN = """
 import sys
 try:
@@ -193,8 +199,31 @@ def test_a_file_that_hides_a_module(site, name, source, mxnet, tmp_path):
                                   'name\n'), result.stderr
 
 
+@pytest.mark.parametrize('module', ['doctor', 'scratch'])
+@pytest.mark.parametrize('name', ['random', 'token', 'signal', 'ctypes', 'pathlib'])
+def test_a_file_that_hides_a_module_from_a_program(site, name, module, tmp_path):
+    """Also one that the report of other errors needs."""
+    (tmp_path / f'{name}.py').touch()
+    result = site('-m', f'gluon_mgpu.{module}', '--help')
+    assert result.returncode == 2, result.stderr
+    assert re.fullmatch(f'(Attribute|Import)Error: .*: rename {tmp_path}/{name}.py, which Python imports instead of '
+                        'the module of that name\n', result.stderr), result.stderr
+
+
+def test_other_errors_beside_a_file_that_hides_a_module(site, tmp_path):
+    """Only an error of an import or a missing name can come from it."""
+    (tmp_path / 'code.py').write_text('def make(devices):\n    return {}[1]\n')
+    (tmp_path / 'mine.py').write_text('import sys\nimport code\nfrom gluon_mgpu.mxnet_setup.hidden import end_program\n'
+                                      'sys.excepthook = end_program\ncode.make([])\n')
+    result = site('mine.py')
+    assert result.stderr.endswith('\nKeyError: 1\n') and 'rename' not in result.stderr
+
+
 @pytest.mark.parametrize(('module', 'fakes', 'line'), [
     ('mxnet_setup.compat', {'mxnet': None, 'dists': ()}, 'MXNet is not installed: '),
+    ('scratch', {'MXNET_ENGINE_TYPE': 'Foo'}, "MXNET_ENGINE_TYPE='Foo' is no value that MXNet knows: unset it ("),
+    ('export', {'MXNET_ENGINE_TYPE': ''}, "MXNET_ENGINE_TYPE='' is no value that MXNet knows: unset it ("),
+    ('check', {'MXNET_MKLDNN_ENABLED': 'off'}, "MXNET_MKLDNN_ENABLED='off' is no value that MXNet knows: unset it ("),
     ('check', {'OMP_NUM_THREADS': 'abc'}, "OMP_NUM_THREADS='abc' is not a whole number from 1 to 999999: unset it ("),
     ('scratch', {'numpy': None}, 'NumPy cannot be imported (ModuleNotFoundError: '),
     ('plot', {'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed: '),
@@ -223,7 +252,7 @@ def test_other_import_errors_keep_their_traceback(error, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])  # the folder of the program, here not that of tests
     monkeypatch.setattr(sys, '__excepthook__', lambda *args: seen.append(args))
-    installation.end_program(type(error), error, None)
+    hidden.end_program(type(error), error, None)
     assert seen == [(type(error), error, None)]
 
 

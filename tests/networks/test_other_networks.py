@@ -145,7 +145,7 @@ def test_a_step_equals_plain_gluon(name, device_list, seed):
     """Hybridized on one device; with synchronized batch norm on one and three devices."""
     X = numpy.random.default_rng(seed).normal(size=(7, 2, 6, 6))
     expected = step(make(NETWORKS[name], device_list(1), seed), lambda net: net, X, device_list(1))
-    for wrap, k in ((hybridized, 1), (lambda net: HybridizedBlock(net, used_once=True), 1), (SyncBatchNorm, 1),
+    for wrap, k in ((hybridized, 1), (lambda net: HybridizedBlock(net), 1), (SyncBatchNorm, 1),
                     (SyncBatchNorm, 3)):
         compare(step(make(NETWORKS[name], device_list(k), seed), wrap, X, device_list(k)), expected)
 
@@ -216,7 +216,7 @@ def test_a_branch_for_training(devices):
                 assert fast(X).item() == 2
 
 
-@pytest.mark.parametrize('wrap', [hybridized, lambda net: HybridizedBlock(net, used_once=True), SyncBatchNorm])
+@pytest.mark.parametrize('wrap', [hybridized, lambda net: HybridizedBlock(net), SyncBatchNorm])
 def test_a_dense_layer_of_which_only_the_bias_is_trained(wrap, device_list, seed):
     """Plain MXNet leaves the gradient of the bias as it was in memory; ours is the true one."""
     devices = device_list(1)

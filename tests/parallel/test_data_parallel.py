@@ -6,9 +6,11 @@ import pytest
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
+from gluon_mgpu.networks.hybridize import hybridized, unwrapped
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.training.run import Run
 
 ROWS = (12, 7, 1)  # also fewer than devices
 
@@ -134,8 +136,51 @@ def test_settings_of_the_trainer_stay(devices):
 
 def test_a_network_on_other_devices(devices):
     net = gluon.nn.Dense(3, in_units=4)
-    with pytest.raises(ValueError, match=r'^the network is on no device: call net.initialize\(ctx=devices\) first'):
+    with pytest.raises(ValueError, match=r'_weight is on no device: call net.initialize\(ctx=devices\), which initial'):
         data_parallel(net, devices, 'sgd', {})
     net.initialize(ctx=devices[:1])
     with pytest.raises(ValueError, match=f'is on .*, but the step is on {re.escape(str(devices))}: use the same'):
         data_parallel(net, devices, 'sgd', {})
+
+
+def test_a_head_that_is_not_in_the_file(devices, tmp_path):
+    """The message names the parameter, and its remedy keeps the others."""
+    nets = [gluon.nn.HybridSequential(), gluon.nn.HybridSequential()]
+    for net in nets:
+        net.add(gluon.nn.Dense(3, in_units=4))
+    nets[0].initialize(init.Constant(7), ctx=devices)
+    nets[0].save_parameters(str(tmp_path / 'body'))
+    nets[1].add(gluon.nn.Dense(2, in_units=3))
+    nets[1].load_parameters(str(tmp_path / 'body'), ctx=devices, allow_missing=True)
+    head = nets[1][1].weight.name
+    with pytest.raises(ValueError, match=rf'^{head} is on no device: call net.initialize\(ctx=devices\), which init'):
+        data_parallel(nets[1], devices, 'sgd', {})
+    nets[1].initialize(ctx=devices)
+    data_parallel(nets[1], devices, 'sgd', {})
+    assert (nets[1][0].weight.data(devices[1]).asnumpy() == 7).all()
+
+
+@pytest.mark.parametrize('first', [False, True])
+@pytest.mark.parametrize('second', [False, True])
+def test_a_cell_of_a_notebook_that_runs_twice(first, second, devices):
+    """The network and the Trainer of the second time train as if there had been no first; also in a chapter."""
+    weights, X, y = [], np.arange(32.0).reshape(8, 4) / 32, np.arange(8) % 3
+    for times in ([second], [first, second]):
+        net = original = gluon.nn.HybridSequential()
+        net.add(gluon.nn.BatchNorm(in_channels=4), gluon.nn.Dense(3, in_units=4))
+        net.initialize(init.One(), ctx=devices)
+        for sync_batch_norm in times:
+            net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1}, sync_batch_norm)
+        concise.train_batch(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices)
+        assert net.block is original and unwrapped(hybridized(net)) is original
+        weights.append(original[1].weight.data(devices[1]).asnumpy())
+    assert (weights[0] == weights[1]).all() and (weights[0] != 1).any()
+    concise.train(2, 8, 0.1, net=net, devices=devices[:2], data=([(X, y)], [(X, y)]), run=Run(1, quiet=True))
+
+
+def test_a_hybridized_function_that_is_hybridized_again():
+    def double(X):
+        return 2 * X
+
+    fast = hybridized(hybridized(double))
+    assert unwrapped(fast) is double and fast(np.ones(2)).tolist() == [2, 2]

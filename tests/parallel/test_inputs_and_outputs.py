@@ -3,13 +3,15 @@ import numpy
 import pytest
 from test_sync_batch_norm import Threads, without_rows
 
-from gluon_mgpu import concise
+from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.tracing import leaves
-from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.parallel import step
+from gluon_mgpu.parallel.data_parallel import data_parallel
+from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
@@ -111,7 +113,7 @@ def steps(network, shapes, wrap, devices, array=np.array, losses_of=slice(None))
     return found
 
 
-WAYS = [(hybridized, 1), (lambda net: HybridizedBlock(net, used_once=True), 1), (SyncBatchNorm, 1), (SyncBatchNorm, 3)]
+WAYS = [(hybridized, 1), (lambda net: HybridizedBlock(net), 1), (SyncBatchNorm, 1), (SyncBatchNorm, 3)]
 
 
 def compare(found, expected):
@@ -143,7 +145,7 @@ def test_static_memory_for_layers_of_mx_nd(devices):
     with semantics_of(mx.nd.ones(1)):
         fast = hybridized(make(*LEGACY['layers'], devices, mx.nd.array))
         fast(mx.nd.ones((2, 2, 8, 8), dtype='float64', ctx=devices[0]))
-        assert all(graph.is_static for graph in fast._graphs.values())
+        assert all(graph.is_static for graph in fast._graphs.graphs.values())
 
 
 @of_mxnet_1
@@ -185,9 +187,85 @@ def test_several_outputs_where_one_is_needed(devices):
 def test_shards_of_inputs_on_other_devices(device_list):
     net = make(*NETWORKS['two inputs'], device_list(2), np.array)
     X, Z = (split_and_load(np.ones((4, n), dtype='float64'), device_list(2)) for n in (4, 3))
-    for shards in ((X, Z[::-1]), (X, Z[:1]), ([*zip(X, Z)],)):
+    for shards in ((X, Z[::-1]), (X, Z[:1]), ([X[0], X[0]], Z), (X, 3), (X, [Z[0], None]), ([(X[0], X[1])],), ([()],)):
         with autograd.record(), pytest.raises(ValueError, match='pass one array per device, and those of other inputs'):
             SyncBatchNorm(net).forward(*shards)
+
+
+class OptionalInputs(HybridBlock):
+    """Takes a list or tuple of two arrays, and a mask or None, as BERT does."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.norm = nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3)
+
+    def forward(self, X, mask=None):
+        Y = self.norm(self.dense(X[0]) + X[1])
+        return Y if mask is None else Y * mask
+
+
+@pytest.mark.parametrize('way', [hybridized, lambda net: data_parallel(net, net.dense.weight.list_ctx(), 'sgd', {})[0],
+                                 SyncBatchNorm], ids=['hybridized', 'data_parallel', 'SyncBatchNorm'])
+@pytest.mark.parametrize('kind', [list, tuple])
+def test_lists_as_arguments_and_none(way, kind, device_list):
+    """Steps with a mask and with None, in turns, equal those of plain Gluon."""
+    def gradients(wrap, devices):
+        net, rng, found = OptionalInputs(), numpy.random.default_rng(1), []
+        net.initialize(ctx=devices)
+        net.cast('float64')
+        for param in trainable(net):
+            param.set_data(np.array(rng.normal(size=param.shape), dtype='float64'))
+        fast = wrap(net)
+        for rows, has_mask in ((7, True), (7, False), (2, False), (5, True), (7, False)):
+            X, b, mask = (np.array(rng.normal(size=(rows, n)), dtype='float64') for n in (4, 3, 3))
+            X_shards, masks = split_batch(kind([X, b]), mask, devices)
+            with autograd.record():
+                y_hats = (fast.forward(X_shards, masks if has_mask else None) if isinstance(fast, SyncBatchNorm) else
+                          [fast(X_shard, m if has_mask else None) for X_shard, m in zip(X_shards, masks)])
+                ls = [(y_hat ** 2 + y_hat).sum() for y_hat in y_hats]
+            step.backward(fast, ls)
+            npx.waitall()
+            found += [sum(grad.asnumpy() for grad in param.list_grad()[:len(ls)]) for param in trainable(net)]
+            found.append(fast((X.as_in_ctx(devices[0]), b.as_in_ctx(devices[0])), None).asnumpy())
+        return found
+
+    for k in (1, 3) if way is SyncBatchNorm else (1,):
+        compare(gradients(way, device_list(k)), gradients(lambda net: net, device_list(1)))
+
+
+@of_mxnet_1
+@pytest.mark.parametrize('trained', [True, False])
+def test_row_sparse_gradients(trained, device_list):
+    """As in plain Gluon where rows have no gradient, or a gradient of 0; refused by synchronized batch norm."""
+    def weights(wrap):
+        rng, net = numpy.random.default_rng(0), nn.HybridSequential()
+        net.add(nn.Embedding(5, 3, sparse_grad=True), nn.Dense(2, activation='relu', in_units=3))
+        net.initialize(ctx=device_list(2))
+        for param in trainable(net):
+            param.set_data(mx.nd.array(rng.normal(size=param.shape)))
+        net[0].weight.grad_req = 'write' if trained else 'null'
+        fast = wrap(net)
+        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.1})
+        for last in (1, 0, 1):
+            X_shards, scales = split_batch(mx.nd.array([[0], [1], [1], [2]]), mx.nd.array([[1], [0.5], [1], [last]]),
+                                           device_list(2))
+            with autograd.record():
+                y_hats = step.forward(fast, X_shards)
+                ls = [(y_hat * scale).sum() for y_hat, scale in zip(y_hats, scales)]
+            step.backward(fast, ls)
+            trainer.step(1)
+        return [array.asnumpy() for param in trainable(net) for array in param.list_data()]
+
+    with semantics_of(mx.nd.ones(1)):
+        expected = weights(lambda net: net)
+        for found, value in zip(weights(hybridized), expected):
+            numpy.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)  # float32
+        if trained:
+            with pytest.raises(ValueError, match='_weight has row_sparse gradients, which cannot be passed through'):
+                weights(SyncBatchNorm)
+        else:
+            for found, value in zip(weights(SyncBatchNorm), expected):
+                numpy.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)
 
 
 @without_rows
@@ -208,3 +286,19 @@ def test_two_inputs_on_workers_without_rows(device_list):
     found = Threads.run(3, lambda workers: gradients(nets[workers.rank], [[0], [], [1, 2]][workers.rank], workers))
     whole = gradients(make(network, shapes, [device_list(4)[3]], np.array), [0, 1, 2])
     compare([sum(grads) for grads in zip(found[0], found[2])], whole)
+
+
+@of_mxnet_1
+def test_chapters_after_reset_np(devices):
+    """The network of `scratch` is written with mx.np; `concise` takes one of mx.nd."""
+    X, y = numpy.random.default_rng(0).random((8, 1, 28, 28)).astype('float32'), numpy.arange(8) % 3
+    histories, batches = [], [(X[:4], y[:4]), (X[4:], y[4:])]
+    for semantics in (mx.nd, np):
+        with semantics_of(semantics.ones(1)):
+            net = legacy_layers()
+            for chapter, settings in ((scratch, {}), (concise, {'net': net})):
+                run = Run(2, quiet=True)
+                chapter.train(2, 4, 0.1, devices=devices[:2], data=(batches, batches), run=run, seed=1, **settings)
+                histories += [[result.loss for result in run.history]]
+    numpy.testing.assert_allclose(histories[2], histories[0], rtol=1e-5)  # float32
+    assert numpy.isfinite(histories).all() and histories[1][0] != histories[1][1]  # it starts with other random numbers

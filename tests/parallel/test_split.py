@@ -6,7 +6,8 @@ import pytest
 
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
+from gluon_mgpu.networks.graph import semantics_of
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 
@@ -126,8 +127,10 @@ def test_arrays_of_another_kind(devices):
     shards = split_and_load(mx.nd.arange(4), devices)
     assert [type(shard) for shard in shards] == [np.ndarray] * len(devices)
     assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [0, 1, 2, 3]
-    for data, name in (([1, 2], 'list'), ([], 'list'), (None, 'NoneType'), (np.array(1), 'ndarray')):
-        expected = f'cannot split a {name}: pass an array (n, ...) of mxnet.np or NumPy'
+    for data, name in (([1, 2], 'list'), ([], 'list'), (None, 'NoneType'), (np.array(1), 'ndarray'),
+                       ((np.ones(2), 3), 'tuple'), ({'X': np.ones(2)}, 'dict'), ('ab', 'str')):
+        expected = (f'cannot split a {name}: pass an array (n, ...) of mxnet.np or NumPy, or lists and tuples of such '
+                    'arrays')
         assert error_line(split_and_load, data, devices) == expected
 
 
@@ -172,12 +175,59 @@ def test_the_chapters_share_split_batch():
 
 def test_different_numbers_of_rows(devices):
     line = error_line(split_batch, np.zeros((4, 2)), np.zeros(3), devices)
-    assert line == 'X has 4 rows and y has 3: both must have the same number'
+    assert line == 'arrays of 4, 3 rows: those of a batch must have the same number'
+    line = error_line(split_batch, (np.zeros((4, 2)), np.zeros(5)), np.zeros(4), devices)
+    assert line == 'arrays of 4, 5, 4 rows: those of a batch must have the same number'
+    line = error_line(split_and_load, [np.zeros(4), [np.zeros(3)]], devices)
+    assert line == 'arrays of 4, 3 rows: those of a batch must have the same number'
 
 
-def test_several_inputs(devices):
-    line = error_line(split_batch, [np.zeros((4, 2)), np.zeros((4, 2))], np.zeros(4), devices)
-    assert line == 'cannot split a list: pass an array (n, ...) of mxnet.np or NumPy'
+@pytest.mark.parametrize('rows', [1, 2, 7])
+@pytest.mark.parametrize('shares', [None, [3, 1, 2]])
+def test_nested_lists_and_tuples_of_arrays(rows, shares, device_list):
+    """Each shard has the structure of the whole, and the rows that its arrays have alone."""
+    devices, (a, b, c, d) = Devices(device_list(3), shares=shares), numpy.random.normal(size=(4, rows, 2))
+    y = np.arange(rows), np.array(b, dtype='float64')
+    X_shards, y_shards = split_batch((np.array(a), [b, (c,)], d.astype('float32')), y, devices)
+    alone = [split_and_load(array, devices, shares) for array in (np.array(a), b, c, d.astype('float32'), *y)]
+    assert len(X_shards) == len(y_shards) == min(rows, 3)
+    for (first, (second, (third,)), fourth), of_y, *expected in zip(X_shards, y_shards, *alone):
+        assert type(of_y) is tuple and len(of_y) == 2
+        for found, array in zip((first, second, third, fourth, *of_y), expected):
+            assert (found.ctx, found.dtype) == (array.ctx, array.dtype)
+            assert (found.asnumpy() == array.asnumpy()).all()
+    assert [(type(X), type(X[1]), type(X[1][1])) for X in X_shards] == [(tuple, list, tuple)] * len(X_shards)
+
+
+def test_none_stays_in_each_shard(devices):
+    """As the missing input of a network, such as the lengths of BERT's sequences."""
+    shards, _ = split_batch((np.arange(4), None, [None]), np.arange(4), devices[:2])
+    assert [(X.tolist(), *others) for X, *others in shards] == [([0, 1], None, [None]), ([2, 3], None, [None])]
+
+
+def test_several_inputs_as_in_the_book(devices):
+    """D2L 16.5, ``split_batch_multi_inputs``."""
+    X, y = [numpy.arange(14.0).reshape(7, 2), numpy.arange(7)], numpy.arange(7)
+    found, _ = split_batch(X, y, devices)
+    book = [*zip(*[gluon.utils.split_and_load(np.array(feature), devices, even_split=False) for feature in X])]
+    assert [[array.shape[1:] for array in shard] for shard in found] == [[array.shape[1:] for array in b] for b in book]
+    for number in (0, 1):
+        whole = [numpy.concatenate([shard[number].asnumpy() for shard in shards]) for shards in (found, book)]
+        assert (whole[0] == whole[1]).all()
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+def test_arrays_of_mx_nd_for_programs_that_use_it(devices):
+    X, y = numpy.arange(14.0).reshape(7, 2), mx.nd.arange(7)
+    with semantics_of(mx.nd.ones(1)):  # as after npx.reset_np()
+        y.attach_grad()
+        with autograd.record():
+            shards, y_shards = split_batch((X, y), y, devices)
+            ls = [(shard ** 2).sum() for shard in y_shards]
+        autograd.backward(ls)
+        assert {type(array) for shard in shards for array in shard} == {type(ls[0])} == {mx.nd.NDArray}
+        assert (numpy.concatenate([shard[0].asnumpy() for shard in shards]) == X).all()
+        assert (y.grad.asnumpy() == 2 * y.asnumpy()).all()
 
 
 def test_no_rows_are_no_shards(devices):

@@ -3,7 +3,9 @@ import numpy
 import pytest
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.networks.hybridize import hybridized
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices, as_devices
@@ -11,6 +13,7 @@ from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.trainer import Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
+from gluon_mgpu.training.parameters import by_name
 
 
 def of_three():
@@ -70,7 +73,7 @@ def test_no_parts(device_list):
 
 def test_shards_instead_of_a_batch(device_list):
     X = np.ones((2, 2))
-    with pytest.raises(ValueError, match='cannot split a tuple: pass an array'):
+    with pytest.raises(ValueError, match='arrays of 2, 2, 4 rows: those of a batch must have the same'):
         backward((X, X), np.zeros(4), weights_on(device_list(2)), Devices(device_list(2), parts=2))
 
 
@@ -85,6 +88,27 @@ def test_gradients_are_sums_over_all_parts(num_rows, parts, device_list):
     on_devices = [w.grad.asnumpy() for w, in params]
     assert sum(on_devices).tolist() == X.asnumpy().sum(axis=0).tolist()  # whole numbers: no rounding
     assert on_devices[1].any() == (num_rows > 1)  # zero on a device without rows
+
+
+@pytest.mark.parametrize('used_in', [(0,), (1,), (0, 2), ()])
+def test_a_parameter_that_only_some_parts_use(used_in, device_list):
+    devices, part = Devices(device_list(2), parts=3), iter(range(3))
+    params = [[np.ones(2, ctx=device), np.ones(2, ctx=device)] for device in devices]
+    for w in (w for on_device in params for w in on_device):
+        w.attach_grad()
+        w.grad[:] = 7  # of an earlier batch
+
+    def backward(X, y, params, devices):
+        use = next(part) in used_in
+        with autograd.record():
+            ls = [((w + v if use else w) * X).sum(axis=1) for X, (w, v) in zip(split_batch(X, y, devices)[0], params)]
+        autograd.backward(ls)
+        return ls
+
+    X = np.ones((6, 2))
+    step.in_parts(backward, X, np.zeros(6), params, devices)
+    for w, v in params:
+        assert (w.grad.tolist(), v.grad.tolist()) == ([3, 3], [len(used_in)] * 2)
 
 
 def test_a_parameter_of_shape_0_on_a_device_without_rows(device_list):
@@ -109,6 +133,70 @@ def test_the_gradients_of_a_worker_without_rows_are_zero(device_list):
     params = weights_on(devices)
     assert step.in_parts(backward, np.zeros((0, 2)), np.zeros(0), params, devices) == []
     assert params[0][0].grad.tolist() == [0, 0]
+
+
+# Several inputs, in both semantics
+
+class TwoInputs(HybridBlock):
+    """A network of two arguments, or of a list or tuple of two arrays."""
+
+    def __init__(self, has_norm):
+        super().__init__()
+        self.embedding, self.dense = gluon.nn.Embedding(4, 3), gluon.nn.Dense(2, in_units=3)
+        self.norm = gluon.nn.BatchNorm(in_channels=3) if has_norm else gluon.nn.Activation('tanh')
+
+    def forward(self, X, z=None):
+        X, z = X if z is None else (X, z)
+        return self.dense(self.norm(X) + self.embedding(z))
+
+
+# The batch that a program makes of two inputs, and its call of the network
+BATCHES = {'list': (lambda X, z: [X, z], lambda net, X: net(X)),
+           'tuple': (lambda X, z: (X, z), lambda net, X: net(X)),
+           'arguments': (lambda X, z: (X, z), lambda net, X: net(*X)),
+           'columns': (lambda X, z: numpy.concatenate([X, z[:, None]], axis=1), lambda net, X: net(X[:, :3], X[:, 3]))}
+
+
+def train_two_inputs(devices, batch, all_rows, array, wrap=lambda net: net):
+    """Train in parts on batches of these rows; return parameters and statistics on each device."""
+    rng, net, (join, call) = numpy.random.default_rng(0), TwoInputs(has_norm=max(all_rows) == 1), BATCHES[batch]
+    net.initialize(init.One(), ctx=devices)
+    net.cast('float64')
+    for param in trainable(net):
+        param.set_data(array(rng.normal(size=param.shape), dtype='float64', ctx=devices[0]))
+    fast, trainer = wrap(net), gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
+
+    def backward(X, y, fast, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [((call(fast, X_shard) - y_shard[:, 0]) ** 2).sum(axis=1)
+                  for X_shard, (y_shard,) in zip(X_shards, y_shards)]
+        step.backward(fast, ls)
+        step.prepare_idle_devices(fast, X, devices)
+        return ls
+
+    for rows in all_rows:
+        X, y, z = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 1, 2)), rng.integers(0, 4, rows).astype('float64')
+        ls = step.in_parts(backward, join(X, z), (y,), fast, Devices(devices, parts=2))
+        assert sum(l.size for l in ls) == rows and {type(l) for l in ls} == {type(array([1]))}
+        trainer.step(rows)
+    npx.waitall()
+    return [[param.data(device).asnumpy() for param in by_name(net).values()] for device in devices]
+
+
+@pytest.mark.parametrize('wrap', [lambda net: net, hybridized], ids=['Gluon', 'hybridized'])
+@pytest.mark.parametrize('all_rows', [(7, 1, 5), (1, 1, 1)], ids=['', 'batch norm'])
+@pytest.mark.parametrize('batch', BATCHES)
+@pytest.mark.parametrize('kind', ['np', 'nd'] if MXNET_MAJOR < 2 else ['np'])
+def test_batches_of_several_inputs(kind, batch, all_rows, wrap, device_list):
+    """Equal to one device; some have no rows in some batches, and then the statistics of the first."""
+    array = getattr(mx, kind).array
+    with semantics_of(array([1])):
+        one, = train_two_inputs(device_list(1), batch, all_rows, array)
+        several = train_two_inputs(device_list(3), batch, all_rows, array, wrap)
+    for replica in several:
+        for value, expected in zip(replica, one):  # float64; MXNet's batch norm has float32 momentum
+            numpy.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-9)
 
 
 # Devices that do not fit
@@ -213,7 +301,7 @@ def test_an_unused_layer_on_a_device_without_rows(device_list):
     assert [(old == new).all() for old, (new, _) in zip(before, after)] == [False, False, True, True]
 
 
-@pytest.mark.parametrize('X', [np.array(1.0), (np.ones((2, 2)),), 3])
+@pytest.mark.parametrize('X', [np.array(1.0), (np.ones((2, 2)), 1), 3])
 def test_a_batch_that_is_no_array_of_rows(X, devices):
     with pytest.raises(ValueError, match=r'^cannot split a .*: pass an array'):
         scratch.train_batch(X, np.zeros(2), lenet_on(devices), devices, 0.1)

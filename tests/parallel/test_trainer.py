@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from movable import moving
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
@@ -17,7 +18,6 @@ from gluon_mgpu.parallel.step import prepare_idle_devices, zero_grad
 from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
 
-MOVING = partial(Trainer, move_gradients=True)
 OWN_UPDATE = {'update_on_kvstore': False}  # of gluon.Trainer, as this Trainer always does
 ROWS = (16, 5, 1)  # also fewer than devices
 
@@ -68,7 +68,7 @@ def assert_same(net, other):
     ('adam', {'learning_rate': 0.01})])
 def test_the_same_as_gluon_trainer(optimizer, settings, num_devices, device_list):
     devices = device_list(num_devices)
-    kinds = (Trainer, MOVING, gluon.Trainer)
+    kinds = (Trainer, moving, gluon.Trainer)
     nets = [network(devices) for _ in kinds]
     trainers = [kind(trainable(net), optimizer, dict(settings)) for kind, net in zip(kinds, nets)]
     before = values(nets[0])
@@ -84,7 +84,7 @@ def test_the_same_as_gluon_trainer(optimizer, settings, num_devices, device_list
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_learning_rates_per_parameter_and_a_schedule(momentum, devices):
     nets = [network(devices), network(devices)]
-    for net, kind in zip(nets, (MOVING, gluon.Trainer)):
+    for net, kind in zip(nets, (moving, gluon.Trainer)):
         trainable(net)[0].lr_mult, trainable(net)[-1].wd_mult = 0.1, 0.0
         schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.1)
         trainer = kind(trainable(net), 'sgd', {'learning_rate': 0.1, 'wd': 0.1, 'momentum': momentum,
@@ -102,7 +102,7 @@ def test_parameters_that_change_during_training(change, as_one, devices):
     """Gradients in new memory are combined into one array again."""
     nets = [network(devices), network(devices)]
     # Otherwise gluon.Trainer would continue with the values in its key-value store
-    for net, kind in zip(nets, (MOVING, partial(gluon.Trainer, **OWN_UPDATE))):
+    for net, kind in zip(nets, (moving, partial(gluon.Trainer, **OWN_UPDATE))):
         part = {'one layer initialized again': [net[2]], 'all layers initialized again': [net]}.get(change, [])
         frozen = trainable(net)[:2] if 'frozen' in change else []
         if change == 'frozen before':
@@ -124,13 +124,13 @@ def test_parameters_that_change_during_training(change, as_one, devices):
     assert_same(*nets)
 
 
-@pytest.mark.parametrize('move_gradients', [False, True])
+@pytest.mark.parametrize('kind', [Trainer, moving])
 @pytest.mark.parametrize('train_again', [False, True])
-def test_the_last_parameters_frozen(train_again, move_gradients, devices):
+def test_the_last_parameters_frozen(train_again, kind, devices):
     """The gradients of the others stay where they are, so only the number of parameters shows the change."""
     nets = [network(devices), network(devices)]
-    for net, kind in zip(nets, (partial(Trainer, move_gradients=move_gradients), gluon.Trainer)):
-        trainer, rng = kind(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
+    for net, make in zip(nets, (kind, gluon.Trainer)):
+        trainer, rng = make(trainable(net), 'sgd', {'learning_rate': 0.1}), numpy.random.default_rng(1)
         for grad_req in ('write', 'null', *['write'] * train_again):
             for param in trainable(net)[-2:]:
                 param.grad_req = grad_req
@@ -186,7 +186,7 @@ def test_a_step_takes_few_calls(momentum, operator, devices, monkeypatch):
     net = nn.HybridSequential()
     net.add(*(nn.Dense(8, in_units=8) for _ in range(50)))
     net.initialize(ctx=devices)
-    trainer = Trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': momentum}, move_gradients=True)
+    trainer = moving(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': momentum})
     monkeypatch.setattr('gluon_mgpu.parallel.trainer.star', lambda data: (sums.append(data), star(data)))
     monkeypatch.setattr(mx.nd, operator,
                         lambda *args, **kwargs: (updates.append(kwargs['num_weights']), update(*args, **kwargs)))
@@ -290,7 +290,7 @@ def test_memory_of_gradients_no_longer_used_is_freed(devices):
     """Layers are frozen in turn, as in a GAN. MXNet's key-value store would never free its buffers."""
     net, keys, arrays, rng = network(devices), [], [], numpy.random.default_rng(1)
     params = trainable(net)
-    trainer = Trainer(params, 'sgd', {'learning_rate': 0.1}, move_gradients=True)
+    trainer = moving(params, 'sgd', {'learning_rate': 0.1})
     for number in range(4):
         for i, param in enumerate(params):
             param.grad_req = 'null' if number and i % 2 == number % 2 else 'write'
@@ -370,7 +370,7 @@ def test_a_gradient_that_no_backward_pass_has_written(optimizer, settings, devic
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(3, in_units=3), gluon.nn.Dense(3, in_units=3))
     net.initialize(ctx=devices)
-    trainer = MOVING(trainable(net), optimizer, {'learning_rate': 0.1, **settings})
+    trainer = moving(trainable(net), optimizer, {'learning_rate': 0.1, **settings})
     for _ in range(2):
         with autograd.record():
             ls = [net(np.ones((2, 3), ctx=device)) for device in devices]
@@ -419,6 +419,16 @@ def test_all_optimizers(optimizer, num_devices, device_list):
         numpy.testing.assert_allclose(several[0], one[0], rtol=1e-4, atol=1e-5)  # float32; some divide by small sums
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no row-sparse parameters')
+@pytest.mark.parametrize('k', [1, 2])
+def test_row_sparse_weights(k, device_list):
+    with semantics_of(mx.nd.ones(1)):
+        param = gluon.Parameter('w', shape=(5, 3), stype='row_sparse', grad_stype='row_sparse')
+        param.initialize(ctx=device_list(k))
+        with pytest.raises(ValueError, match='^a parameter has row-sparse weights: use gluon.Trainer, which updates'):
+            Trainer([param], 'sgd', {'learning_rate': 0.1})
+
+
 def test_kvstore(device_list):
     """The devices of this process, and nothing else."""
     one, two = (trainable(network(device_list(k))) for k in (1, 2))
@@ -429,7 +439,7 @@ def test_kvstore(device_list):
             Trainer(params, 'sgd', {'learning_rate': 0.1}, kvstore=kvstore)
 
 
-@pytest.mark.parametrize('kind', [gluon.Trainer, MOVING])
+@pytest.mark.parametrize('kind', [gluon.Trainer, moving])
 def test_idle_devices_keep_the_sums_of_gradients(kind, device_list):
     """Three batches with grad_req 'add'; the second has rows for one device only. Equal to one device."""
     results = []
@@ -464,7 +474,7 @@ def test_a_network_from_a_file(devices, tmp_path):
     net.export(str(tmp_path / 'net'))
     nets = [gluon.SymbolBlock.imports(f'{tmp_path}/net-symbol.json', ['data'], f'{tmp_path}/net-0000.params',
                                       ctx=devices) for _ in range(2)]
-    trainer = Trainer(trainable(nets[0]), 'sgd', {'learning_rate': 0.1}, move_gradients=True)
+    trainer = moving(trainable(nets[0]), 'sgd', {'learning_rate': 0.1})
     assert (nets[0](X).asnumpy() == expected).all()
     for _ in range(2):
         X_shards, y_shards = split_batch(np.ones((4, 3)), np.zeros(4), devices)
@@ -487,7 +497,7 @@ def test_a_network_from_a_file(devices, tmp_path):
 def test_sparse_gradients(num_devices, move, settings, device_list):
     """MXNet updates only the rows with gradients."""
     devices, results = device_list(num_devices), []
-    for kind in (gluon.Trainer, partial(Trainer, move_gradients=move)):
+    for kind in (gluon.Trainer, moving if move else Trainer):
         with semantics_of(mx.nd.ones(1)):
             net = gluon.nn.Embedding(6, 2, sparse_grad=True)
             net.initialize(ctx=devices)

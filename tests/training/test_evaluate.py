@@ -8,7 +8,9 @@ from failing import failing
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.batches import check_data
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.mxnet_setup.compat import gluon, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
+from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.training import evaluate
 from gluon_mgpu.training.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
@@ -136,6 +138,31 @@ def test_devices_come_from_the_network(devices):
     assert asked == [devices] * 3
     assert evaluate_accuracy_gpus(net, batches(2)) == 3 / 5
     assert evaluate_accuracy_gpu(net, batches(2)) == 3 / 5
+
+
+def split_batch_multi_inputs(X, y, devices):
+    """D2L 16.5."""
+    X = [*zip(*[gluon.utils.split_and_load(feature, devices, even_split=False) for feature in X])]
+    return X, gluon.utils.split_and_load(y, devices, even_split=False)
+
+
+@pytest.mark.parametrize('kind', ['np', 'nd'] if MXNET_MAJOR < 2 else ['np'])
+@pytest.mark.parametrize('split_f', [split_batch, split_batch_multi_inputs])
+def test_several_inputs_and_networks_of_mx_nd(kind, split_f, devices):
+    """As in the book, the network is called with the shards of all inputs as one argument."""
+    with semantics_of(getattr(mx, kind).ones(1)):
+        array = getattr(mx, kind).array
+        features, labels, net = array(SCORES), array(LABELS), gluon.nn.Dense(2, use_bias=False)
+        net.initialize(mx.init.One(), ctx=devices)
+        net(features[:1].as_in_context(devices[0]))
+        net.weight.set_data(array([[1, 0], [0, 1]]))
+        batches = [((features[i:i + 2], features[i:i + 2]), labels[i:i + 2]) for i in (0, 2, 3)]
+        # the same scores; rows 0 and 1, 2 and 3, 3 and 4
+        assert evaluate_accuracy_gpus(lambda X: net(X[0]) + X[1], batches, split_f, devices) == 3 / 6
+        if split_f is split_batch:
+            assert evaluate_accuracy_gpus(net, [(features, labels)]) == 3 / 5
+            assert evaluate_accuracy_gpu(net, [(numpy.array(SCORES, 'float32'), numpy.array(LABELS))]) == 3 / 5
+        assert accuracy(features, labels) == 3
 
 
 def test_evaluation_on_one_device(devices):

@@ -1,11 +1,11 @@
-"""Write the table of operators in docs/export.md, from gluon_mgpu/onnx_model: python tools/operators_table.py"""
+"""Write the table of operators in docs/export.md, from gluon_mgpu/outputs/onnx_model: python tools/operators_table.py"""
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from gluon_mgpu.onnx_model import arithmetic, arrays, detection, functions, layers
-from gluon_mgpu.onnx_model.operators import ALIASES
+from gluon_mgpu.outputs.onnx_model import arithmetic, arrays, detection, functions, layers
+from gluon_mgpu.outputs.onnx_model.operators import ALIASES
 
 PAGE = Path(__file__).resolve().parents[1] / 'docs' / 'export.md'
 HEAD = '| | operators |\n|---|---|\n'

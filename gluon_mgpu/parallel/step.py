@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..data.shards import shard_rows
+from ..devices.lists import check_same
 from ..mxnet_setup.compat import autograd, fill, gluon, trainer_devices
-from .devices import Devices, check_same
+from .devices import Devices
 from .split import check_rows, rows_of
-from .sync_batch_norm import SyncBatchNorm
+from .sync_batch_norm.network import SyncBatchNorm
 from .trainer import trainable
 
 

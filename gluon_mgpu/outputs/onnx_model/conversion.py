@@ -1,0 +1,91 @@
+"""Conversion of a network's graph to an ONNX model. Needs onnx.
+
+Operator set 18 and IR version 8, of 2022. The initializers of the model are the network's parameters.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy
+from onnx import ModelProto, checker, helper, numpy_helper, shape_inference
+
+from ...base.machine import versions
+from ...base.program import reason
+from ...networks.hybridize.graph_operators import Operator
+from .building import Builder
+from .graph import Array, Graph
+from .operators import convert
+
+OPSET, IR_VERSION = 18, 8
+
+
+def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str, numpy.ndarray]], outputs: list[str],
+               batch: tuple[str, int]) -> tuple[ModelProto, Callable[[Exception], ValueError]]:
+    """Convert a network; return the model, and a function that explains an error of onnxruntime about it.
+
+    `inputs` maps the names of inputs in the graph to those in the model, `params` those of parameters to names in the
+    model and values. `outputs` are names in the model. `batch` is an input in the graph and the axis of its
+    batch.
+    """
+    names = {**inputs, **{variable: name for variable, (name, _) in params.items()}}
+    first, batch_axis = graph.variables[batch[0]], batch[1]
+    model = Builder(first._replace(name=names[first.name]), batch_axis, {*names.values(), *outputs})
+    place = 'at the input'
+    origins: dict[str, tuple[Operator, str]] = {}  # of the model's nodes, and where they are
+    for operator in graph.operators:
+        for array in operator.inputs:
+            if array.name in params:
+                place = f"near {params[array.name][0].rpartition('.')[0] or params[array.name][0]}"
+        try:
+            renamed = [array._replace(name=names[array.name]) for array in operator.inputs]
+            results = convert(model, operator._replace(inputs=renamed))
+        except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+            why = f'{error} is not supported' if isinstance(error, KeyError) else reason(error)
+            raise _refusal(graph, operator, place, why) from error
+        origins.update({node.name: (operator, place) for node in model.nodes[len(origins):]})
+        names.update({array.name: results[output] for output, array in operator.outputs.items()})
+    for array, name in zip(graph.outputs, outputs):
+        model.nodes.append(helper.make_node('Identity', [names[array.name]], [name], name))
+
+    def info(array: Array, name: str):
+        sizes = [size if size == other else 'batch' if size == first.shape[batch_axis] else None
+                 for size, other in zip(array.shape, array.other)]
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(array.dtype)), sizes)
+
+    used = {name for node in model.nodes for name in node.input}
+    onnx_graph = helper.make_graph(
+        model.nodes, 'network', [info(graph.variables[variable], name) for variable, name in inputs.items()],
+        [info(array, name) for array, name in zip(graph.outputs, outputs)],
+        [numpy_helper.from_array(value, name) for name, value in params.values() if name in used])
+    made = helper.make_model(onnx_graph, producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
+                             opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
+
+    def explain(error: Exception) -> ValueError:
+        """Name the operator of the network from which the node in a message was made."""
+        found = [origins[name] for name in re.findall(r'\w+', str(error)) if name in origins]
+        if not found:
+            return ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}')
+        dtypes = ', '.join(dict.fromkeys(array.dtype for array in found[0][0].inputs))
+        return _refusal(graph, *found[0], f'not for {dtypes} in onnxruntime, {reason(error)}')
+
+    try:
+        checker.check_model(made, full_check=True)
+    except (checker.ValidationError, shape_inference.InferenceError) as error:
+        raise explain(error) from error
+    return made, explain
+
+
+def _refusal(graph: Graph, operator: Operator, place: str, why: str) -> ValueError:
+    before = dict.fromkeys(array.internal for array in operator.inputs if array.name not in graph.variables)
+    return ValueError(f'no model is written because {operator.node["op"]} {place} cannot be converted, {why}: '
+                      f'{_where_to_cut([*before])}')
+
+
+def _where_to_cut(names: list[str]) -> str:
+    """Return advice for an operator that is computed from these arrays."""
+    if not names:
+        return 'leave it out of the network'
+    outputs = f'symbol.get_internals()[{names[0]!r}]' if len(names) == 1 else (
+        f'mx.sym.Group([symbol.get_internals()[name] for name in {names}])')
+    return f'cut the network before it, {outputs}, as in docs/export.md'

@@ -1,0 +1,106 @@
+"""Writing a network as an ONNX model, after comparing its results in onnxruntime with the network's."""
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from ...base.files import check_writable, write_atomically
+from ...base.program import reason
+from ...mxnet_setup.compat import npx
+from ...networks.hybridize.block import unwrapped
+from ...networks.precision import Cast
+from ...networks.resnet import resnet18
+from ...training.parameters import by_name, copies
+from .comparison import Example, compare, random_like, session, special_examples
+from .network import Network
+
+LENET = ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
+ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
+FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
+
+
+def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
+    """Raise ValueError if no model can be written to `path`, or onnx cannot be imported, or onnxruntime, if installed.
+
+    `new_folder` is a folder that need not exist yet. Writes nothing.
+    """
+    if Path(path).suffix != '.onnx' or Path(path).is_dir():
+        raise ValueError(f'{path}: must be a file name that ends in .onnx')
+    if not importlib.util.find_spec('onnx'):
+        raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
+    for name in filter(importlib.util.find_spec, ('onnx', 'onnxruntime')):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # also TypeError and AttributeError, from an incompatible protobuf or NumPy
+            raise ValueError(f'{path} cannot be written because {name} cannot be imported, {reason(error)}: '
+                             f'pip install --force-reinstall {name}') from error
+    check_writable(path, new_folder)
+
+
+def write_chapter(net: Any, path: str | os.PathLike, lenet: Callable | None, log: Callable[[str], None]) -> None:
+    """Write the network of a chapter: a Gluon block, or LeNet's parameters if ``lenet(X, params)`` is given; blocks.
+
+    `net` may also be a list of LeNet's parameters for each device, or ResNet-18 in lower precision: its parameters are
+    float32, and so is the model.
+    """
+    names: dict[str, Any] = {'input_names': ['images'], 'output_names': ['scores']}
+    arguments: list = [numpy.zeros((1, 1, 28, 28), 'float32')]
+    if isinstance(net, (list, tuple)):
+        arguments.append(net[0] if net and isinstance(net[0], (list, tuple)) else net)
+        net, names['param_names'] = lenet, LENET
+    elif any(isinstance(layer, Cast) for layer in getattr(unwrapped(net), '_children', {}).values()):
+        low = [*copies(net).values()]
+        net = resnet18(low[-1][0].size)  # the bias of the last layer
+        for param, arrays in zip(by_name(net).values(), low):
+            param._load_init(arrays[0], [arrays[0].ctx])
+    write_model(net, path, *arguments, **names, log=log)
+
+
+def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
+                output_names: Sequence[str] = (), param_names: Sequence[str] = (),
+                batch_axis: int | Sequence[int | None] = 0, log: Callable[[str], None] = print) -> None:
+    """Write a network as an ONNX model, see `export.to_onnx`; blocks."""
+    check_path(path)
+    from .conversion import onnx_model
+    npx.waitall()  # under MXNet's hybridize(static_shape=True), reading running statistics does not wait for them
+    network = Network(net, examples, param_names)
+    axes: list[Any] = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
+    first = next((place for place, axis in enumerate(axes) if axis is not None), -1)  # input with a batch
+    if first < 0 or len(axes) != len(network.inputs) or not all(
+            axis is None or 0 <= axis < array.ndim for axis, array in zip(axes, network.inputs)):
+        raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(network.inputs)} inputs, or None '
+                         'for some of them')
+    batches = [network.inputs, [random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
+    results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])
+    if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operators):
+        raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
+    unused = [name for name in network.variables if name not in graph.variables]
+    if unused:
+        raise ValueError(f'the network does not use its input {unused[0]}: remove it from the network')
+    params, number = {key: (name, array.asnumpy()) for key, (name, array) in network.params.items()}, len(results[0])
+    inputs = [*(input_names or network.variables)]
+    outputs = [*output_names] or ([f'output{i}' for i in range(number)] if number > 1 else ['output'])
+    names = [*inputs, *outputs, *(name for name, _ in params.values())]
+    if len(inputs) != len(axes) or len(outputs) != number or len(set(names)) != len(names):
+        raise ValueError(f'input_names {inputs}, output_names {outputs}: must be {len(axes)} and {number} names, '
+                         'different from each other and from those of the parameters; in a command, set --output-names')
+    batch = network.variables[first], axes[first]
+    model, explain = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, batch)
+    content = model.SerializeToString()
+    result = 'not checked because onnxruntime is not installed: pip install onnxruntime'
+    if importlib.util.find_spec('onnxruntime'):
+        compared = [Example(*each) for each in zip(batches, results)]
+        compared += special_examples(network.results, network.inputs, graph.operators)
+        try:
+            run = session(content, inputs)
+            found = [run(example.inputs) for example in compared]
+        except Exception as error:
+            raise explain(error) from error
+        result = compare(outputs, compared, found, FILE_ADVICE if network.is_graph else ADVICE)
+    write_atomically(path, content)
+    log(f'model: {path}, {result}')

@@ -3,8 +3,6 @@
 `Trainer.save_states` pickles the state, and loading a pickle can run any code. Here the file holds only named arrays.
 On loading, the Trainer's optimizer creates its own state, and takes the values if shapes and dtypes match.
 """
-from __future__ import annotations
-
 import copy
 from itertools import count, takewhile
 from typing import Any

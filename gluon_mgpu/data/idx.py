@@ -4,8 +4,6 @@ A file starts with a magic number and the size of each dimension (big-endian uin
 A few compressed kilobytes can unpack to terabytes. Therefore the header is checked first, and at most one piece more is
 unpacked than it announces.
 """
-from __future__ import annotations
-
 import gzip
 import math
 import zlib

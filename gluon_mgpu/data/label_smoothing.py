@@ -1,6 +1,4 @@
 """Label smoothing: probabilities as labels."""
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 `horovodrun` sets all variables. `mpirun`, `mpiexec` and `srun` set rank and size only: the user gives an address of
 rank 0's machine and a port, and rank 0 serves there.
 """
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

@@ -1,6 +1,4 @@
 """`Trainer` that sums gradients over all workers."""
-from __future__ import annotations
-
 from typing import Any
 
 import numpy

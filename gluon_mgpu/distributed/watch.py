@@ -7,8 +7,6 @@ Workers that take part in different exchanges wait for each other for ever, for 
 and one at the end of its program. So each worker also sends rank 0 the list of its exchanges, which must be the same on
 all. When they come does not matter: a worker for which the others wait for minutes is named, and the job continues.
 """
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,6 +1,4 @@
 """Softmax cross-entropy, for labels that are class numbers or probabilities."""
-from __future__ import annotations
-
 from ..mxnet_setup.compat import np, npx
 from .hybridize.block import hybridized
 

@@ -2,8 +2,6 @@
 
 Convolutions and the arrays between layers have it. Parameters, batch norm, the loss and the update stay float32.
 """
-from __future__ import annotations
-
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, low_precision_type
 from ..mxnet_setup.instructions import bfloat16_obstacle
 

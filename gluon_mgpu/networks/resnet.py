@@ -1,6 +1,4 @@
 """ResNet-18 for small images, the network of the concise chapter (D2L 13.6.1)."""
-from __future__ import annotations
-
 from ..mxnet_setup.compat import HybridBlock, add, gluon
 from .precision import Cast, conv2d
 

@@ -1,6 +1,4 @@
 """A network to be trained on several devices, and its Trainer."""
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy

@@ -1,6 +1,4 @@
 """The gradients of a device in one array: one operation per sum."""
-from __future__ import annotations
-
 from ..mxnet_setup.compat import autograd, np
 
 

@@ -2,8 +2,6 @@
 
 A network is a Gluon block, the result of `hybridized` or `SyncBatchNorm`, or lists of parameters, one per device.
 """
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,6 +1,4 @@
 """Reader for image files of any size, converted to what the networks take: 28x28, grey, light on black."""
-from __future__ import annotations
-
 import warnings
 
 import numpy

@@ -1,6 +1,4 @@
 """Callbacks of a run: their base class, and early stopping."""
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,6 +1,4 @@
 """The parameters of a network, a Gluon block or plain lists of arrays."""
-from __future__ import annotations
-
 from typing import Any
 
 import numpy

@@ -1,6 +1,4 @@
 """The book's timer and accumulator."""
-from __future__ import annotations
-
 import time
 from itertools import accumulate
 

@@ -1,6 +1,4 @@
 """Operators of a graph of symbols, as a list that can be changed."""
-from __future__ import annotations
-
 import ast
 import json
 import re

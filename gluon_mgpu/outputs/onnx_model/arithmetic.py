@@ -1,6 +1,4 @@
 """Converters of operators that compute each element by itself: arithmetic, comparisons, and functions of one array."""
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from math import log

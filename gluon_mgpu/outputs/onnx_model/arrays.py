@@ -1,6 +1,4 @@
 """Converters of operators that make, move, select or repeat the elements of arrays."""
-from __future__ import annotations
-
 import functools
 from itertools import zip_longest
 

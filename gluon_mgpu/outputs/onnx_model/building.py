@@ -1,6 +1,4 @@
 """An ONNX graph under construction, and what converters share. Needs onnx."""
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -2,8 +2,6 @@
 
 Operator set 18 and IR version 8, of 2022. The initializers of the model are the network's parameters.
 """
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,6 +1,4 @@
 """Converters of operators for object detection."""
-from __future__ import annotations
-
 import numpy
 
 from ...mxnet_setup.compat import mx

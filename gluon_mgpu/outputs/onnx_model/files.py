@@ -1,6 +1,4 @@
 """Networks in MXNet's files: NAME-symbol.json and NAME-0000.params of ``net.export``, ``Module`` or ``sym.save``."""
-from __future__ import annotations
-
 import json
 import os
 import re

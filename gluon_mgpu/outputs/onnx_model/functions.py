@@ -1,6 +1,4 @@
 """Converters of functions along axes: softmax, reductions, sorting, products of matrices and attention."""
-from __future__ import annotations
-
 import functools
 import math
 

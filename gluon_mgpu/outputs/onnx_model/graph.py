@@ -1,6 +1,4 @@
 """The graph of a network in prediction mode: its operators, with the shapes and dtypes of their arrays."""
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,6 +1,4 @@
 """Converters of layers: convolution, pooling, normalization, resizing and recurrent layers."""
-from __future__ import annotations
-
 from typing import Any
 
 import numpy

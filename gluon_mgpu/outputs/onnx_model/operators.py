@@ -3,8 +3,6 @@
 A converter gets the model under construction, the operator, its input arrays, and its settings by MXNet's names. It
 returns the name of the result, or a list of names. Converters are in the modules of their topic.
 """
-from __future__ import annotations
-
 from ...networks.hybridize.graph_operators import Operator
 from . import arithmetic, arrays, detection, functions, layers
 from .building import Builder, Converters, require

@@ -1,6 +1,4 @@
 """MXNet's profiler, started and stopped any number of times in one process, each time with a trace of its own."""
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path

@@ -1,6 +1,4 @@
 """Recording of training steps with MXNet's profiler."""
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median_low

@@ -1,6 +1,4 @@
 """Allreduce algorithms that send parts of arrays: more messages, and the least traffic at the busiest device."""
-from __future__ import annotations
-
 from ...data.shards import shard_rows
 from .traffic import Traffic
 

@@ -1,6 +1,4 @@
 """Traffic of an allreduce: the copies between devices, counted in bytes."""
-from __future__ import annotations
-
 import numpy
 
 

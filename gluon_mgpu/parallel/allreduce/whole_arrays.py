@@ -1,6 +1,4 @@
 """Allreduce algorithms that send whole arrays: few messages, much traffic."""
-from __future__ import annotations
-
 import threading
 from functools import lru_cache
 

@@ -25,8 +25,6 @@ Workers exchange one array in each direction. Forwards, it is a table with a row
 (and pixels), mean and variance. Each worker fills its own row, so the sum of the tables has the rows of all. Backwards,
 it has the two sums.
 """
-from __future__ import annotations
-
 from typing import Any
 
 from ...mxnet_setup.compat import autograd, np, npx

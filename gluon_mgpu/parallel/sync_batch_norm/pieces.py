@@ -1,6 +1,4 @@
 """Pieces of a network, which `cut` makes: each runs as one operator on each device, forwards and backwards."""
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import compress
 from typing import Any

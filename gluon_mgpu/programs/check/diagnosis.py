@@ -1,6 +1,4 @@
 """Find out what is wrong with a training step on several devices."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,6 +1,4 @@
 """Check that MXNet's libraries, which are older than some processors, compute correctly on this one."""
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -11,10 +11,7 @@ LARGEST_INTEGER = 2**31 - 1  # more digits overflow in MXNet and NumPy
 
 
 def integer(name: str, value: int, minimum: int, maximum: int = LARGEST_INTEGER) -> int:
-    """Return `value` as an int; raise ValueError if it is not an integer from `minimum` to `maximum`.
-
-    `name` begins the message. NumPy's integers are accepted; floats, text and booleans are not.
-    """
+    """Return an integer, also one of NumPy, as an int; raise ValueError, with `name`, for others and out of range."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -42,10 +39,7 @@ def full_path(name: str, value: str) -> str:
 
 
 def at_least_0(name: str, value: float | str, below: float = math.inf) -> float:
-    """Return `value`, possibly text, as a float; raise ValueError if it is not at least 0 and less than `below`.
-
-    As for `positive`, it must be 0 or in the range of float32.
-    """
+    """Return `value`, possibly text, as a float; raise ValueError if it is not at least 0 and less than `below`."""
     return _number(name, value, lambda number: 0 <= number < below,
                    'of at least 0' + (f' and less than {below:g}' if below < math.inf else ''))
 

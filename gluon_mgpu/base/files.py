@@ -52,10 +52,7 @@ def _write(path: Path, content: bytes | memoryview) -> None:
 
 
 def check_writable(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
-    """Raise ValueError if `write_atomically` cannot write a file; writes nothing.
-
-    `new_folder` is a folder that need not exist yet.
-    """
+    """Raise ValueError if `write_atomically` cannot write a file; `new_folder` need not exist yet. Writes nothing."""
     target = Path(os.path.realpath(path))  # of a symbolic link, possibly a broken one
     folder = target.parent
     if len(os.fsencode(target.name)) > MAX_NAME:
@@ -69,10 +66,7 @@ def check_writable(path: str | os.PathLike, new_folder: str | os.PathLike | None
 
 
 class SameFolder:
-    """A folder that is kept open, to notice when another folder has replaced it.
-
-    Keeping it open prevents the file system from reusing its inode number.
-    """
+    """A folder that is kept open, so that its inode number stays in use, to notice when another has replaced it."""
 
     def __init__(self, path: str | os.PathLike):
         self.path, self._descriptor = Path(path), os.open(path, os.O_RDONLY)

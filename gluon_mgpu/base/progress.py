@@ -25,10 +25,7 @@ ProgressBar.set_lock(threading.RLock())
 
 
 class Progress:
-    """The progress bar of a run, one for each epoch; shown only on a terminal, and not if `quiet`.
-
-    Workers above rank 0 print nothing.
-    """
+    """The progress bar of a run, one for each epoch; only on a terminal, not if `quiet`, and not above rank 0."""
 
     def __init__(self, quiet: bool, rank: int = 0):
         self._rank, self._quiet = rank, quiet or rank > 0

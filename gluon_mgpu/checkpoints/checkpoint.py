@@ -127,11 +127,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
 
 
 def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
-    """Write a snapshot and JSON-serializable metadata, and wait until the file is on the disk. Thread-safe.
-
-    Raises ValueError if something cannot be stored, and OSError if the file cannot be written; an existing file is then
-    unchanged.
-    """
+    """Write a snapshot and JSON-serializable metadata, and wait until the file is on the disk. Thread-safe."""
     tensors = {f'{name}@{k}': array for name, arrays in kept.arrays.items() for k, array in enumerate(arrays)}
     try:
         record = json.loads(_to_json({'version': VERSION, **kept.record, 'metadata': metadata}))  # as `read` gets it

@@ -23,10 +23,7 @@ class CheckpointError(ValueError):
 
 
 def collect_network(net: Any, workers: Workers) -> dict[str, list]:
-    """Return the copies of each parameter on the host, one per device, by name; waits.
-
-    Batch norm's running statistics, which differ between workers, are gathered from all.
-    """
+    """Return each parameter's copies on the host by name, running statistics also those of other workers; waits."""
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
     own_statistics = {name: on_host[name] for name in statistics(net)}
     gathered = workers.allgather(own_statistics) if own_statistics else []

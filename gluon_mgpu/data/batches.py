@@ -19,26 +19,12 @@ class BatchIterator:
     Yields ``(X, y)``: float32 (b, 1, height, width) in [0, 1] and int32 (b,), new arrays on ``cpu(0)``. The last batch
     may be smaller; no row is dropped. Never blocks, so that devices compute while the next batch is prepared.
 
+    `images` are uint8 (n, height, width), `labels` integers (n,). With a `shard` (rank, size), it yields only the rows
+    that `split_and_load` would move to device ``rank`` of ``size``. The attribute ``epoch``, the number of epochs
+    started, is set by a resumed run; ``num_rows``, ``num_classes`` and ``digest`` are those of all shards together.
+
     Source: D2L 23.7, ``load_data_fashion_mnist``, which returns a DataLoader. Here a batch is cut in one operation
     instead of row by row, and only the seed and the epoch determine the order.
-
-    Parameters
-    ----------
-    images, labels : numpy.ndarray
-        uint8 (n, height, width) and integers (n,).
-    dataset : str
-        The name of the dataset, for logs and plots.
-    shuffle : bool
-        Take the rows in a new order in each epoch.
-    shard : (rank, size)
-        Yield only the rows of each batch that `split_and_load` would move to device ``rank`` of ``size``.
-
-    Attributes
-    ----------
-    epoch : int
-        The number of epochs started. A resumed run sets it to the epochs already done.
-    num_rows, num_classes, digest : int, int, str
-        Rows, largest label plus 1, and hash of the dataset with all its shards.
     """
 
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,
@@ -114,10 +100,7 @@ def check_batches(batches: Any) -> None:
 
 
 def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
-    """Return how many numbers a block returns per row of a batch of this shape, None if unknown.
-
-    Does not change the block. On MXNet 1.9 the block need not be initialized.
-    """
+    """Return how many numbers a block, possibly not initialized, returns per row of a batch of this shape, or None."""
     try:
         if MXNET_MAJOR < 2:
             graph = block(mx.sym.var('data').as_np_ndarray())

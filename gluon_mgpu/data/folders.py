@@ -31,10 +31,7 @@ def find(folder: Path, name: str) -> Path | None:
 
 
 def cache_dir() -> Path:
-    """Return the folder for downloaded and generated data: ``gluon-mgpu`` in XDG_CACHE_HOME, else in ``~/.cache``.
-
-    Raises DownloadError if XDG_CACHE_HOME is not set and the user has no home folder, as in some containers.
-    """
+    """Return ``gluon-mgpu`` in XDG_CACHE_HOME, else in ``~/.cache``; DownloadError if there is no home folder."""
     try:
         return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'gluon-mgpu'
     except (RuntimeError, KeyError):  # KeyError: Python 3.9
@@ -43,10 +40,7 @@ def cache_dir() -> Path:
 
 
 def named_folder(dataset: str, data_dir: str | os.PathLike) -> Path:
-    """Return the folder with the four files of `dataset`: ``data_dir/dataset``, or `data_dir` if it has that name.
-
-    Raises ValueError if files are missing or a folder is not readable.
-    """
+    """Return the readable folder with the files of `dataset`: ``data_dir/dataset``, or `data_dir` if so named."""
     data_dir = Path(full_path('data_dir', os.fspath(data_dir))).absolute()
     folder = data_dir / dataset
     try:

@@ -43,10 +43,7 @@ def try_all_gpus() -> list[Context]:
 
 
 def devices_from(num_gpus: int) -> list[Context]:
-    """Return the devices for ``--num-gpus``: the first GPUs or, if MXNet sees none, as many CPU contexts.
-
-    Raises ValueError for a number outside 1 to `MAX_DEVICES`, and like `check_devices`.
-    """
+    """Return the devices for ``--num-gpus``, checked: the first GPUs or, if MXNet sees none, as many CPU contexts."""
     from ..mxnet_setup.compat import mx
     num_gpus = integer('the number of devices', num_gpus, minimum=1, maximum=MAX_DEVICES)
     kind = mx.gpu if num_mxnet_gpus() else mx.cpu
@@ -109,10 +106,7 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
 
 
 def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
-    """Return the devices as a list if they can compute at the same time; fast enough to call for each batch.
-
-    Raises ValueError for several CPU contexts with several threads of OpenMP on MXNet 1.x, where matrix products hang.
-    """
+    """Return devices as a list; raise ValueError if CPU contexts would hang in OpenBLAS; fast enough for each batch."""
     if omp_threads() > 1:
         from ..mxnet_setup.compat import MXNET_MAJOR
         num_cpus = len({d.device_id for d in devices if d.device_type == 'cpu'})

@@ -58,10 +58,7 @@ class Driver(NamedTuple):
 
 
 def ask_driver() -> Driver:
-    """Return the GPUs that the NVIDIA driver reports. `reason` says if it is missing or broken.
-
-    The first call in a process initializes the driver, up to a second; no GPU memory is used.
-    """
+    """Return what the driver reports; the first call initializes it, up to a second. No GPU memory is used."""
     try:
         cuda = ctypes.CDLL(LIBRARY)
     except OSError:

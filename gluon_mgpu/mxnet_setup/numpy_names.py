@@ -45,10 +45,7 @@ def supply(numpy: ModuleType) -> list[str]:
 
 
 def write_plain_numbers(numpy: ModuleType) -> None:
-    """Make MXNet write operator parameters as with NumPy 1.
-
-    MXNet passes them as text, and NumPy 2 writes scalars in lists as ``[0, np.int64(2)]``, which MXNet cannot read.
-    """
+    """Make MXNet write operator parameters, which are text, as with NumPy 1: it cannot read ``[0, np.int64(2)]``."""
     if numpy.__version__.startswith('1.'):
         return
 

@@ -86,10 +86,7 @@ def omp_threads() -> int:
 
 
 def load_mxnet() -> ModuleType:
-    """Import MXNet, switch all threads to NumPy semantics (`npx.set_np`) and return the module.
-
-    Raises MXNetImportError.
-    """
+    """Import MXNet and switch all threads to NumPy semantics (`npx.set_np`); raise MXNetImportError if that fails."""
     problem = installation.obstacle()
     if problem:
         raise MXNetImportError(problem)

@@ -73,13 +73,13 @@ class Devices(list):
 
 
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
-    """Return `Devices` that have an allreduce as they are, and a copy with `allreduce` of others.
-
-    A plain list becomes `Devices` with equal shares, one part and `allreduce`.
-    """
+    """Return `Devices` that have an allreduce as they are; return other lists as `Devices` with this one."""
     if not isinstance(devices, Devices):
-        return _plain(tuple(check_list(devices)), allreduce)
+        return _plain(tuple(check_list(devices)), allreduce=allreduce)
     return devices if devices._algorithm else devices.adapted(allreduce)
+
+
+_plain = lru_cache(maxsize=64)(Devices)  # for a plain list, the same in each step
 
 
 def allreduce_algorithm(algorithm: Callable | str) -> Callable:
@@ -89,9 +89,3 @@ def allreduce_algorithm(algorithm: Callable | str) -> Callable:
     if algorithm not in list(ALGORITHMS):
         raise ValueError(f'allreduce {algorithm!r}: must be {", ".join(ALGORITHMS)} or a function of a list of arrays')
     return ALGORITHMS[algorithm]
-
-
-@lru_cache(maxsize=64)
-def _plain(devices: tuple, allreduce: Callable) -> Devices:
-    """Return `Devices` for a plain list, the same in each step."""
-    return Devices(devices, allreduce=allreduce)

@@ -1,4 +1,6 @@
 """The gradients of a device in one array: one operation per sum."""
+from itertools import accumulate
+
 from ..mxnet_setup.compat import autograd, np
 
 
@@ -12,7 +14,7 @@ def flatten_gradients(params: list) -> list:
     for i, _ in enumerate(params[0].list_ctx()):
         data = [param.list_data()[i] for param in params]
         flat.append(np.concatenate([param.list_grad()[i].reshape(-1).as_np_ndarray() for param in params]))
-        gradients = _views(flat[-1], data)
+        gradients = _views(flat[-1].as_nd_ndarray(), data)  # np.ndarray.reshape would copy
         fresh = [array._fresh_grad for array in data]  # mark_variables resets it
         autograd.mark_variables(data, gradients, [param.grad_req for param in params])
         for param, array, gradient, is_fresh in zip(params, data, gradients, fresh):
@@ -22,10 +24,6 @@ def flatten_gradients(params: list) -> list:
 
 def _views(flat, params) -> list:
     """Return consecutive parts of `flat` with the shapes of `params`, and of their kind, ``mx.np`` or ``mx.nd``."""
-    flat = flat.as_nd_ndarray()  # np.ndarray.reshape would copy
-    views, start = [], 0
-    for p in params:
-        view = flat[start:start + p.size].reshape(p.shape)
-        views.append(view.as_np_ndarray() if isinstance(p, np.ndarray) else view)
-        start += p.size
-    return views
+    ends = accumulate(p.size for p in params)
+    views = [flat[end - p.size:end].reshape(p.shape) for p, end in zip(params, ends)]
+    return [view.as_np_ndarray() if isinstance(p, np.ndarray) else view for p, view in zip(params, views)]

@@ -108,10 +108,7 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
 
 
 def check_params(device_params: list, devices: list) -> None:
-    """Raise ValueError unless there are parameters for each of `devices`, on it, with gradients attached.
-
-    For speed, only the first parameter of each list is checked.
-    """
+    """Raise ValueError unless the first parameter (for speed) for each of `devices` is there, with a gradient."""
     if any(hasattr(params, 'ctx') for params in device_params):
         raise ValueError('the parameters are one list of arrays: pass a list of lists, with the copies for each device '
                          'from get_params(params, device)')

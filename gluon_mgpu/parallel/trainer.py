@@ -161,13 +161,16 @@ class Trainer(gluon.Trainer):
         return bool(self._networks) and all(net.gradients_can_move for net in self._networks)
 
     def _group(self) -> bool:
-        """Group the parameters, again if any has changed; return False if they have several dtypes or are sparse."""
+        """Group the parameters for `_update`; return False if they have several dtypes or are sparse.
+
+        Groups are kept until Gluon has given a parameter another gradient, for example because it was frozen.
+        """
         if self._contains_sparse_grad:
             return False
         params = {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
         gradients = [gradient for param in params.values() for gradient in param._grad or ()]
-        if (self._groups and len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients))
-                and (self._flat or not self._moves())):
+        is_same = len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients))
+        if self._groups and is_same and (self._flat or not self._moves()):
             return True
         self._groups, self._flat = [], []
         if len({weight.dtype for param in params.values() for weight in param.list_data()}) != 1:
@@ -175,16 +178,20 @@ class Trainer(gluon.Trainer):
         if self._moves():
             self._flat = flatten_gradients(list(params.values()))
         self._gradients = [gradient for param in params.values() for gradient in param.list_grad()]
-        size = {i: param.list_data()[0].size for i, param in params.items()}
-        groups: list[list[int]] = []  # of parameters of similar size
-        for i in sorted(params, key=lambda i: -size[i]):
-            if not groups or len(groups[-1]) == MAX_AT_ONCE or size[i] < MIN_RELATIVE_SIZE * size[groups[-1][0]]:
-                groups.append([])
-            groups[-1].append(i)
+        groups = _of_similar_size({i: param.list_data()[0].size for i, param in params.items()})
         self._groups = [[(group, [params[i].list_data()[number].as_nd_ndarray() for i in group],
                           [params[i].list_grad()[number].as_nd_ndarray() for i in group]) for group in groups]
                         for number in range(len(self._updaters))]
         return True
+
+
+def _of_similar_size(sizes: dict[int, int]) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for i in sorted(sizes, key=lambda i: -sizes[i]):
+        if not groups or len(groups[-1]) == MAX_AT_ONCE or sizes[i] < MIN_RELATIVE_SIZE * sizes[groups[-1][0]]:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
 
 
 def _networks(move_gradients: Any, params: list) -> list:

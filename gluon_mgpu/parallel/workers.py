@@ -21,25 +21,14 @@ class Workers:
     """The processes that train together, seen from this one: it is number `rank`, from 0, of `size`.
 
     `signals` is a `StopSignals`, or another object with its attribute ``received``.
-
-    Attributes
-    ----------
-    hosts : sequence of str
-        Machine of each worker.
-    device : mx.Context or None
-        The device of this worker; None for a process alone, which may have several.
-    launcher : str
-        Program that started the workers, such as ``'srun'``, or ''.
-    resume_hint : str
-        End of the message about a lost worker.
-    place : str
-        Where this worker is, such as ``'batch 6 of epoch 1'``, for messages.
     """
 
     rank, size = 0, 1
-    hosts: Sequence[str] = ('',)
-    device: Any = None
-    launcher = resume_hint = place = ''
+    hosts: Sequence[str] = ('',)  # machine of each worker
+    device: Any = None            # None for a process alone, which may have several
+    launcher = ''                 # program that started the workers, such as 'srun'
+    resume_hint = ''              # end of the message about a lost worker
+    place = ''                    # where this worker is, such as 'batch 6 of epoch 1', for messages
 
     def __init__(self, signals: Any = None):
         self._signals = signals
@@ -67,10 +56,7 @@ class Workers:
             raise
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:
-        """Extend an allreduce over this worker's devices to those of all workers; neither blocks.
-
-        `algorithm` and the result sum a list of arrays, one per device of this worker, in place.
-        """
+        """Extend an allreduce, which sums a list of this worker's arrays in place, to all workers; neither blocks."""
         return algorithm
 
     def allreduce(self, array: Any) -> Any:
@@ -78,10 +64,7 @@ class Workers:
         return array
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = None) -> Any:
-        """Return a ``gluon.Trainer`` that sums the gradients over all workers.
-
-        `move_gradients` is as for `parallel.trainer.Trainer`; it has no effect with several workers.
-        """
+        """Return a ``gluon.Trainer`` that sums over all workers; `move_gradients`, as for `Trainer`, is for one."""
         from .trainer import Trainer
         return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 

@@ -15,18 +15,11 @@ from ..networks.resnet import resnet18
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
-    """Load the network that a run has trained; blocks.
+    """Load the network that a run has trained; return it, its devices and the configuration of the run; blocks.
 
-    `path` is a checkpoint, or the folder of a run, for its newest complete checkpoint. `devices` are by default those
-    of the run. On another number of devices, each gets the mean of batch norm's running statistics.
-
-    Returns
-    -------
-    net : callable
-        Maps X (n, 1, 28, 28) on one of `devices` to scores (n, 10) there; does not block.
-    devices : list of mx.Context
-    config : dict
-        Configuration of the run.
+    `path` is a checkpoint, or the folder of a run, for its newest complete checkpoint. The network maps X (n, 1, 28,
+    28) on one of `devices`, by default those of the run, to scores (n, 10) there. On another number of devices, each
+    gets the mean of batch norm's running statistics.
     """
     found, metadata = run_to_load(path)
     config = metadata['config']
@@ -78,10 +71,7 @@ def place_of(metadata: dict) -> str:
 
 
 def load_run(found: Path, config: dict, devices: list) -> Any:
-    """Load the checkpoint that `run_to_load` has found; blocks.
-
-    Returns LeNet's parameters as a list for each device, or ResNet-18 as a ``gluon.Block``.
-    """
+    """Load what `run_to_load` found: LeNet's parameters as a list for each device, or ResNet-18 as a block; blocks."""
     if config['chapter'] == 'scratch':
         net: Any = [scratch.get_params(scratch.init_params(), d) for d in devices]
     else:

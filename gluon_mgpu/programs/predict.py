@@ -39,10 +39,7 @@ NAMES = {  # of the classes; the first line is D2L 4.2's ``FashionMNIST.text_lab
 
 def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256,
                   shares: Any = None) -> numpy.ndarray:
-    """Return the probabilities (n, 10) of the classes for images (n, 28, 28), computed on all devices; blocks.
-
-    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1]. `shares` is as in `Devices`.
-    """
+    """Return the probabilities (n, 10) for float32 images (n, 28, 28) in [0, 1], computed on all devices; blocks."""
     shards = []
     for start in range(0, len(images), batch_size):
         X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)

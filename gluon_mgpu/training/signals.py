@@ -22,14 +22,11 @@ class StopSignals:
     A signal within `SAME` seconds of the first is ignored. The second signal works even while MXNet waits for devices,
     which Python cannot interrupt; the exit status is then 128 plus the signal's number. The handler raises no
     exception, because Python would lose one raised in a ``__del__``: check `received` where training can stop. Does
-    nothing in other threads than the main one, because Python handles signals only there. Signals that the process was
-    started to ignore stay ignored.
-
-    The attribute ``received`` is the number of the first signal, 0 until it comes.
+    nothing in other threads than the main one, because Python handles signals only there, and for ignored signals.
     """
 
     def __init__(self):
-        self.received = 0
+        self.received = 0  # number of the first signal, 0 until it comes
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> StopSignals:

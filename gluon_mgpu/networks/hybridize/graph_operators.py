@@ -72,10 +72,7 @@ def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
 
 
 def build(operators: list[Operator], outputs: list[str], kind: type) -> Any:
-    """Return the graph of some operators, of the `kind` of symbol that another graph has.
-
-    Inputs that none of them computes become variables.
-    """
+    """Return the graph of some operators, of the `kind` of symbol given; inputs that none computes become variables."""
     nodes: list[dict] = []
     places: dict[str, list[int]] = {}  # of arrays: number of the node, number of its output, version
 

@@ -122,10 +122,7 @@ def is_legacy(array: Any) -> bool:
 
 
 def structure(values: Any) -> tuple | bool | None:
-    """Return nested lists and tuples of arrays as tuples, with True for each array and False for None.
-
-    Returns None if they hold anything else. Raises ValueError for an array of NumPy.
-    """
+    """Return nested lists of arrays as tuples of True, False for None; return None if they hold anything else."""
     if isinstance(values, (list, tuple)):
         found = tuple(map(structure, values))
         return None if None in found else found

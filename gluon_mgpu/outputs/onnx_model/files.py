@@ -28,11 +28,7 @@ class FileNetwork(NamedTuple):
 
 
 def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> FileNetwork:
-    """Load a network; blocks.
-
-    `shapes` has the shape and the dtype of an example of each input. If `float32`, float16 and float64 become float32,
-    in the parameters and in the graph.
-    """
+    """Load a network; blocks. `shapes` has shape and dtype of an example of each input; `float32` converts to it."""
     symbol, is_numpy = _read_symbol(symbol_file, float32)
     make = np.array if is_numpy else mx.nd.array
     params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them

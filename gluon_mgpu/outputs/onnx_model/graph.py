@@ -34,10 +34,7 @@ class Array(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """A network: its inputs and parameters by name, its operators in the order in which they run, and its outputs.
-
-    The inputs and outputs of the operators are arrays, unlike those of `operators_of`, which are names.
-    """
+    """A network: its inputs and parameters by name, its operators, of arrays, in order of running, and its outputs."""
 
     variables: dict[str, Array]
     operators: list[Operator]

@@ -25,10 +25,7 @@ FILE_ADVICE = 'export a part of the network to find the operator, as in docs/exp
 
 
 def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
-    """Raise ValueError if no model can be written to `path`, or onnx cannot be imported, or onnxruntime, if installed.
-
-    `new_folder` is a folder that need not exist yet. Writes nothing.
-    """
+    """Raise ValueError if no model can be written to `path`, also one in `new_folder`. Writes nothing."""
     if Path(path).suffix != '.onnx' or Path(path).is_dir():
         raise ValueError(f'{path}: must be a file name that ends in .onnx')
     if not importlib.util.find_spec('onnx'):

@@ -37,10 +37,7 @@ class Event(NamedTuple):
 
 
 def read(path) -> list[Event]:
-    """Read the events of a trace, at least one, in the order of their start.
-
-    Raises ValueError if it is not a trace of MXNet's profiler, or nothing ran on a device.
-    """
+    """Read the events of a trace, at least one, in the order of their start; raise ValueError if it has none."""
     return parse(Path(path).read_bytes(), path)
 
 

@@ -43,16 +43,8 @@ def record(step: Callable[[], None], path) -> list[Event]:
 class Timeline(Callback):
     """Callback that profiles some steps of a run and, when it ends, writes the median one as a trace and a picture.
 
-    Each step is recorded alone, from idle devices to idle devices. The attribute ``traces`` has the trace of each.
-
-    Parameters
-    ----------
-    folder : path-like
-        Existing folder for ``trace.json`` and ``timeline.png``.
-    heading : str
-        Title of the picture.
-    warm_up, steps : int
-        Batches before the first recorded one, over all epochs, and batches to record.
+    Each step is recorded alone, from idle devices to idle devices, after `warm_up` batches over all epochs. `folder`
+    exists; ``traces`` has the trace of each step.
     """
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):

@@ -3,10 +3,7 @@ import numpy
 
 
 class Traffic:
-    """Bytes that each device `sent` and `received`: two dicts, with the devices in the order of `data`.
-
-    Raises ValueError if `data` is empty, the arrays have different shapes or dtypes, or two are on one device.
-    """
+    """Bytes that each device `sent` and `received`, two dicts; raises ValueError for `data` that cannot be summed."""
 
     def __init__(self, data: list):
         if not data:

@@ -56,10 +56,7 @@ def copies(state: Any) -> list[Counter]:
 
 
 def cast(value: Any, dtype: str | None) -> None:
-    """Change the dtype of parameters and arrays in place, and discard graphs that `make` has traced.
-
-    Gradients are written or added as before. If `dtype` is None, all dtypes stay.
-    """
+    """Change the dtype of parameters and arrays in place, None for their own; discard graphs that `make` has traced."""
     if isinstance(value, gluon.HybridBlock):
         value._clear_cached_op()
     if isinstance(value, gluon.Parameter):

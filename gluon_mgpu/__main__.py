@@ -12,10 +12,10 @@ PROGRAMS = {  # name: (module with `main`, purpose)
     'concise': ('concise', "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)"),
     'predict': ('programs.predict', 'evaluate a trained run on the test set, or classify image files'),
     'export': ('programs.export', 'write the network of a run as an ONNX model'),
-    'doctor': ('programs.doctor.__main__', 'check this machine and suggest what to fix'),
-    'devices': ('devices.__main__', 'show the GPUs, whether MXNet can use them, and the CPU contexts'),
+    'doctor': ('programs.doctor.report', 'check this machine and suggest what to fix'),
+    'devices': ('devices.gpus', 'show the GPUs, whether MXNet can use them, and the CPU contexts'),
     'check': ('programs.check.__main__', 'compare your own training step on several devices with the same step on one'),
-    'timeline': ('outputs.timeline.__main__', 'draw what the devices do in a training step, from a trace'),
+    'timeline': ('outputs.timeline.draw', 'draw what the devices do in a training step, from a trace'),
     'plot': ('outputs.plot', 'plot the accuracy of several runs'),
 }
 

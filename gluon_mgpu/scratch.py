@@ -93,7 +93,7 @@ def allreduce(data: list) -> None:
 
     `data` has one array per device, all with the same shape and dtype.
 
-    Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce/` has other algorithms.
+    Source: D2L 13.5.4, ``allreduce``. `parallel/allreduce.py` has other algorithms.
     """
     for i in range(1, len(data)):
         data[0] += data[i].copyto(data[0].ctx)  # in place, as the book's data[0][:]

@@ -25,8 +25,7 @@ from common import median_seconds, read_flags
 
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.parallel.allreduce import ring, star, tree
-from gluon_mgpu.parallel.allreduce.traffic import Traffic
+from gluon_mgpu.parallel.allreduce import Traffic, ring, star, tree
 from gluon_mgpu.scratch import init_params
 
 

@@ -1,6 +1,9 @@
 """GPUs that MXNet can use, and the reasons why it cannot use others."""
 from __future__ import annotations
 
+from ..base.flags import Parser
+from ..base.machine import num_cores
+from ..mxnet_setup.installation import installed_builds
 from .nvidia_driver import Gpu, ask_driver, dotted, hidden
 
 CPU_CONTEXTS = 'CPU contexts (cpu:0,cpu:1)'
@@ -68,3 +71,21 @@ def gpu_of_worker(local_rank: int) -> int:
 def uuid_of(number: int) -> str:
     """Return the UUID of ``mx.gpu(number)``, '' if the driver does not report it."""
     return next((gpu.uuid for gpu in ask_driver().gpus if gpu.index == number), '')
+
+
+def main(argv: list | None = None) -> int:
+    """Run ``python -m gluon_mgpu devices``, without MXNet; return the exit status."""
+    parser = Parser('gluon_mgpu devices', 'List the GPUs, the builds of MXNet that support them, and the CPU contexts.')
+    return parser.run(argv, _print)
+
+
+def _print(_) -> None:
+    gpus, cuda_version, reason = ask_driver()
+    if cuda_version:
+        print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')
+    for gpu in gpus:
+        print(f'gpu:{gpu.index}  {gpu.description()}')
+    if not gpus:
+        print(f'no GPU: {reason}')
+    print(f'cpu:0-{num_cores() - 1}  (cpu:all) one CPU context per core')
+    print(f'MXNet installed: {" and ".join(installed_builds()) or "none"}')

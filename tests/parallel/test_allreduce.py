@@ -5,8 +5,7 @@ import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS, halving_doubling, kvstore, ring, star, tree
-from gluon_mgpu.parallel.allreduce.traffic import Traffic
+from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, halving_doubling, kvstore, ring, star, tree
 from gluon_mgpu.parallel.devices import Devices, allreduce_algorithm
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices

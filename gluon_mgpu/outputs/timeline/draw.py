@@ -1,6 +1,12 @@
 """Drawing of a timeline: one lane per device, one colour per phase. Imports matplotlib on first use."""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ...base.flags import Parser, path, picture
 from ...base.pictures import in_lines, write_picture
-from .read import Event, step_time
+from .read import Event, read, step_time
 
 COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'allreduce': 'tab:red', 'update': 'tab:green',
           'other': 'tab:gray'}
@@ -41,3 +47,20 @@ def draw(events: list[Event], path, title: str) -> None:
              ylim=(len(shares) - 0.4, -0.6), yticks=range(len(shares)), yticklabels=shares)
     fig.legend(loc='outside lower center', ncols=len(COLORS), frameon=False)
     write_picture(fig, path)
+
+
+def main(argv: list | None = None) -> int:
+    """Run the command line ``python -m gluon_mgpu timeline``; return the exit status."""
+    parser = Parser('gluon_mgpu timeline', "Draw a Chrome trace of MXNet's profiler, one lane per device.")
+    parser.add_argument('trace', type=path, metavar='TRACE.json', help='trace written by a chapter with --timeline')
+    parser.add_argument('--out', type=picture, metavar='FILE',
+                        help='the picture to write (default: beside the trace, .png)')
+    parser.add_argument('--title', help='title of the picture (default: the name of the trace)')
+    return parser.run(argv, _run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    trace = Path(args.trace)
+    out = args.out or trace.with_suffix('.png')
+    draw(read(trace), out, args.title or trace.name)
+    print(f'picture: {out}')

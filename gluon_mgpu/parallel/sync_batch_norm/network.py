@@ -12,9 +12,8 @@ from ...networks.hybridize.block import HybridizedBlock, unwrapped
 from ...networks.hybridize.eager_only import Snapshot, keeps_gradients
 from ...networks.hybridize.tracing import UNKNOWN, is_legacy, structure
 from ..workers import Workers
-from .cut import cut
+from .cut import Backward, Piece, as_input, cut
 from .norm import Norm
-from .pieces import Backward, Piece, as_input
 
 
 class SyncBatchNorm(HybridizedBlock):

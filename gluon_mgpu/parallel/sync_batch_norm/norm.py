@@ -28,8 +28,7 @@ it has the two sums.
 from typing import Any
 
 from ...mxnet_setup.compat import autograd, np, npx
-from .cut import BatchNorm
-from .pieces import Backward, add_gradient
+from .cut import Backward, BatchNorm, add_gradient
 
 
 class Norm:

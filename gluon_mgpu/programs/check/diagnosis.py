@@ -7,11 +7,10 @@ import numpy
 
 from ...data.shards import shard_rows
 from ...mxnet_setup.compat import gluon
-from .clipping import explain_scaling
 from .comparison import Comparison, compare, largest, share_of_halves, updates
 from .contents import NEW_TRAINER, find, older
 from .user_step import Training
-from .weights import RESIDUAL, explain, number, row_weights
+from .weights import RESIDUAL, explain, explain_scaling, number, row_weights
 
 PRECISION = {'float64': 1e-3, None: 0.01}  # of a weight
 COPIES = ('copies without gradients, such as a moving average, a target network or momentum, differ from those of one '

@@ -1,6 +1,7 @@
 """The report of the doctor. The self-test runs in a subprocess, so that a hang or crash there does not affect it."""
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -10,9 +11,12 @@ import sys
 from typing import Any
 
 from ...base.arguments import integer
+from ...base.flags import Parser, integer_flag
+from ...base.program import JobError
 from ...mxnet_setup import runtime
 from . import facts
 from .findings import diagnose
+from .screen import screen
 from .self_test import STAGES
 
 TIMEOUT = 60          # seconds for the self-test; a disk that reads MXNet for the first time takes most of it
@@ -72,3 +76,23 @@ def run_self_test(timeout: float) -> dict[str, Any]:
         return {**results, 'ended': ended, 'during': '', 'stderr': []}
     during = next((stage for stage in STAGES if stage not in results), '')
     return {**results, 'ended': ended, 'during': during, 'stderr': err.splitlines()[-LAST_LINES:]}
+
+
+def main(argv: list | None = None) -> int:
+    """Run ``python -m gluon_mgpu doctor``; return the exit status."""
+    parser = Parser('gluon_mgpu doctor',
+                    'Check what this machine has for training, what is wrong with it, and what to do.',
+                    epilog='Exit status: 0 if training can run, 1 if it cannot.')
+    parser.add_argument('--json', action='store_true', help='print all facts as JSON, for a bug report')
+    parser.add_argument('--timeout', type=integer_flag(1, MAX_TIMEOUT), default=TIMEOUT, metavar='SECONDS',
+                        help='limit of the self-test (default: %(default)s)')
+    return parser.run(argv, _run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    if sys.stderr.isatty():
+        print('checking, and training for a few seconds ...', file=sys.stderr)
+    report = examine(args.timeout)
+    print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report)), flush=True)
+    if not report['can_train']:
+        raise JobError('')

@@ -12,8 +12,7 @@ from matplotlib.colors import to_rgba
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.timeline import profiler
-from gluon_mgpu.outputs.timeline.__main__ import main
-from gluon_mgpu.outputs.timeline.draw import COLORS, busy_shares, draw
+from gluon_mgpu.outputs.timeline.draw import COLORS, busy_shares, draw, main
 from gluon_mgpu.outputs.timeline.read import Event, classify, read
 from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record
 from gluon_mgpu.training.run import Run
@@ -380,7 +379,7 @@ def test_the_command(write_trace, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_trace_is_read_without_mxnet(write_trace):
     path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
-    code = ('import sys; from gluon_mgpu.outputs.timeline.__main__ import main; '
+    code = ('import sys; from gluon_mgpu.outputs.timeline.draw import main; '
             f'main([{str(path)!r}]); sys.exit("mxnet" in sys.modules)')
     assert subprocess.run([sys.executable, '-c', code], stdout=subprocess.DEVNULL).returncode == 0
     assert path.with_suffix('.png').exists()

@@ -18,7 +18,7 @@ from gluon_mgpu.networks.hybridize.graph_operators import Operator
 from gluon_mgpu.networks.resnet import Residual, resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.sync_batch_norm import cut, pieces
+from gluon_mgpu.parallel.sync_batch_norm import cut
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.parallel.workers import Workers
@@ -299,7 +299,7 @@ def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatc
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pieces, 'add_gradient', interrupt)
+        patch.setattr(cut, 'add_gradient', interrupt)
         net.backward(ls)
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]

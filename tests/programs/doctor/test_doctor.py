@@ -15,7 +15,7 @@ from gluon_mgpu.mxnet_setup import runtime
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 from gluon_mgpu.programs import doctor as package
 from gluon_mgpu.programs.doctor import report as module
-from gluon_mgpu.programs.doctor.__main__ import main
+from gluon_mgpu.programs.doctor.report import main
 from gluon_mgpu.programs.doctor.screen import screen
 from gluon_mgpu.programs.doctor.self_test import STAGES
 
@@ -23,7 +23,7 @@ NUMPY = '__version__ = "1.26.4"\n'
 OTHERS = dict.fromkeys(('matplotlib', 'tqdm', 'requests', 'safetensors', 'PIL'), '')
 MXNET = {'dists': ('mxnet-1.9.1',)}
 HEALTHY = f'from gluon_mgpu.programs.doctor import report; report.run_self_test = lambda timeout: {SELF_TEST!r}; '
-MAIN = 'import sys; from gluon_mgpu.programs.doctor.__main__ import main; sys.exit(main(sys.argv[1:]))'
+MAIN = 'import sys; from gluon_mgpu.programs.doctor.report import main; sys.exit(main(sys.argv[1:]))'
 
 
 def cannot_open(library):

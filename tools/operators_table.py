@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from gluon_mgpu.outputs.onnx_model import arithmetic, arrays, detection, functions, layers
-from gluon_mgpu.outputs.onnx_model.operators import ALIASES
+from gluon_mgpu.outputs.onnx_model.conversion import ALIASES
 
 PAGE = Path(__file__).resolve().parents[1] / 'docs' / 'export.md'
 HEAD = '| | operators |\n|---|---|\n'

@@ -86,9 +86,9 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
         record['counts'][name] = max((on_device.get(i, 0) for on_device in counts), default=0)
         if record['counts'][name]:
             # Parameter.set_data drops a state; then save the one that the next step would create
-            leaves = [_leaves(updater.states[i] if i in updater.states else _new_state(trainer, i, k))
-                      for k, updater in enumerate(updaters)]
-            states |= {f'{name}/{j}': list(on_devices) for j, on_devices in enumerate(zip(*leaves))}
+            per_device = [leaves(updater.states[i] if i in updater.states else _new_state(trainer, i, k))
+                          for k, updater in enumerate(updaters)]
+            states |= {f'{name}/{j}': list(arrays) for j, arrays in enumerate(zip(*per_device))}
     return record, states
 
 
@@ -107,7 +107,7 @@ def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str
             found = [_shape_and_dtype(arrays[key][0]) for key in keys]
             weight = arrays[f'parameters/{name}'][0]
             state = trainer.optimizer.create_state_multi_precision(i, mx.nd.array(weight, dtype=weight.dtype))
-            expected = [_shape_and_dtype(leaf) for leaf in _leaves(state)]
+            expected = [_shape_and_dtype(leaf) for leaf in leaves(state)]
             if found != expected:
                 raise CheckpointError(f"{path}: the optimizer's state of {name} is {', '.join(found) or 'empty'} in "
                                       f'the file and {", ".join(expected) or "empty"} here; give {mine} the same '
@@ -135,7 +135,7 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
         updater.states, updater.states_synced = {}, {}
         for i, name in names.items():
             state = _new_state(trainer, i, k)
-            for j, leaf in enumerate(_leaves(state)):
+            for j, leaf in enumerate(leaves(state)):
                 copies = arrays[f'states/{name}/{j}']
                 leaf[()] = copies[k if len(copies) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
@@ -185,11 +185,6 @@ def _updated(trainer, net) -> list[tuple[int, str]]:
 def _new_state(trainer, i: int, k: int):
     """Create the state of a parameter on device k, as its first update would."""
     return trainer.optimizer.create_state_multi_precision(i, trainer._params[i].list_data()[k].as_nd_ndarray())
-
-
-def _leaves(state) -> list:
-    """(mean, (variance, None)) -> [mean, variance]"""
-    return [leaf for leaf in leaves(state) if leaf is not None]
 
 
 def _shape_and_dtype(array) -> str:

@@ -1,7 +1,4 @@
-"""Several processes that train one network through Horovod, on one machine or many.
-
-    horovodrun -np 4 -H a:2,b:2 python -m gluon_mgpu.scratch --horovod
-"""
+"""Several processes that train one network through Horovod, on one machine or many."""
 from __future__ import annotations
 
 import atexit

@@ -101,19 +101,12 @@ def load_mxnet() -> ModuleType:
     except Exception as error:
         yours = [name for name in os.environ if name.startswith('MXNET_') and name not in prepare().variables]
         raise MXNetImportError(installation.explain(error, imported_before, yours)) from error
-    _limit_openblas()
-    _restore_environment(mxnet)
-    return mxnet
-
-
-def _limit_openblas() -> None:
-    """Give OpenBLAS no more threads than a context has.
-
-    It reads OMP_NUM_THREADS when it is loaded, but a NumPy of the system may have loaded it before we set the variable.
-    """
     openblas = loaded('libopenblas.so.0')
     if openblas and openblas.openblas_get_num_threads() > omp_threads():
+        # It has read OMP_NUM_THREADS before we set it, because a NumPy of the system has loaded it
         openblas.openblas_set_num_threads(omp_threads())
+    _restore_environment(mxnet)
+    return mxnet
 
 
 def _restore_environment(mxnet: ModuleType) -> None:

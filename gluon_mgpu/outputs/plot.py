@@ -1,7 +1,4 @@
-"""Plots of accuracy and loss. Matplotlib is imported when the first one is drawn.
-
-    python -m gluon_mgpu plot runs/ONE runs/TWO --out accuracy.png     # several runs in one plot
-"""
+"""Plots of accuracy and loss. Matplotlib is imported when the first one is drawn."""
 from __future__ import annotations
 
 import argparse

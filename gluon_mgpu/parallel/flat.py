@@ -10,20 +10,16 @@ def flatten_gradients(params: list) -> list:
     The parameters have one dtype and are initialized on the same devices. Their values stay where they are, because
     oneDNN could not change the layout of weights that share memory.
     """
-    flat = []
+    flat, ends = [], [*accumulate(param.list_data()[0].size for param in params)]
     for i, _ in enumerate(params[0].list_ctx()):
         data = [param.list_data()[i] for param in params]
         flat.append(np.concatenate([param.list_grad()[i].reshape(-1).as_np_ndarray() for param in params]))
-        gradients = _views(flat[-1].as_nd_ndarray(), data)  # np.ndarray.reshape would copy
+        joined = flat[-1].as_nd_ndarray()  # np.ndarray.reshape would copy
+        views = [joined[end - array.size:end].reshape(array.shape) for array, end in zip(data, ends)]
+        gradients = [view.as_np_ndarray() if isinstance(array, np.ndarray) else view
+                     for array, view in zip(data, views)]
         fresh = [array._fresh_grad for array in data]  # mark_variables resets it
         autograd.mark_variables(data, gradients, [param.grad_req for param in params])
         for param, array, gradient, is_fresh in zip(params, data, gradients, fresh):
             param._grad[i], array._fresh_grad = gradient, is_fresh
     return flat
-
-
-def _views(flat, params) -> list:
-    """Return consecutive parts of `flat` with the shapes of `params`, and of their kind, ``mx.np`` or ``mx.nd``."""
-    ends = accumulate(p.size for p in params)
-    views = [flat[end - p.size:end].reshape(p.shape) for p, end in zip(params, ends)]
-    return [view.as_np_ndarray() if isinstance(p, np.ndarray) else view for p, view in zip(params, views)]

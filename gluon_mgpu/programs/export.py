@@ -1,11 +1,4 @@
-"""Export of trained networks as ONNX models, for onnxruntime and other programs.
-
-    python -m gluon_mgpu export runs/ONE                      # runs/ONE/model.onnx
-    python -m gluon_mgpu export runs/ONE --out lenet.onnx
-    python -m gluon_mgpu.scratch --export lenet.onnx          # at the end of training
-
-    python -m gluon_mgpu export net-symbol.json net-0000.params --shape 1,3,224,224    # files of net.export: net.onnx
-"""
+"""Export of trained networks as ONNX models, for onnxruntime and other programs: docs/export.md."""
 from __future__ import annotations
 
 import argparse

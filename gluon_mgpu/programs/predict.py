@@ -1,8 +1,4 @@
-"""Prediction with a trained run: evaluate it on the test set, or classify image files.
-
-    python -m gluon_mgpu predict runs/ONE                    # accuracy on the test images, and predictions.png
-    python -m gluon_mgpu predict runs/ONE boot.png bag.jpg   # the three most likely classes of each image
-"""
+"""Prediction with a trained run: evaluate it on the test set, or classify image files."""
 from __future__ import annotations
 
 import argparse

@@ -93,7 +93,10 @@ class _CurrentEpoch:
             self._read()
 
     def _read(self, num_batches: int | None = None) -> None:
-        """Wait for the first `num_batches` unread batches and read their losses; by default, count those of all."""
+        """Read the losses of the first `num_batches` unread batches, send them to all workers, and count what has come.
+
+        By default, those of all batches, and wait for all workers.
+        """
         batches = self._unread[:num_batches]
         del self._unread[:num_batches]
         with self._workers.engine_errors_cleared():
@@ -105,8 +108,7 @@ class _CurrentEpoch:
             # Several workers leave the newest exchange unread, because reading the one before rarely waits
             num_left = 1 if num_batches is not None and self._workers.size > 1 else 0
             while len(self._exchanges) > num_left:
-                gathered = self._exchanges.popleft()
-                self._count(gathered())
+                self._count(self._exchanges.popleft()())
 
     def _next_read_size(self, num_batches: int) -> int:
         """Return after how many batches to read next, in about `SECONDS_BETWEEN_READS`."""

@@ -79,18 +79,17 @@ class TracedGraph:
         self._params = list(params.values())
         operators, _ = operators_of(symbol)
         kinds = {operator.node['op'] for operator in operators}
-        self.is_tested = (bool(kinds) and kinds <= TESTED_IN_A_GRAPH
-                          and not any(operator.is_prelu for operator in operators)
-                          and all(param._grad_stype == 'default' for param in self._params))
+        is_dense = all(param._grad_stype == 'default' for param in self._params)
+        has_prelu = any(operator.is_prelu for operator in operators)
+        self.is_tested = bool(kinds) and kinds <= TESTED_IN_A_GRAPH and is_dense and not has_prelu
         self.is_static = self.is_tested and kinds <= TESTED
         # oneDNN's transposed convolution crashes if its gradient is a part of an array
         self.gradients_can_move = 'Deconvolution' not in kinds
         self._operators: OrderedDict[tuple, _Operator] = OrderedDict()
         self._num_created = 0
-        if self.is_tested:
-            self._create_operators(symbol, [*names, *params], params)
-
-    def _create_operators(self, symbol: Any, arrays: list[str], params: dict) -> None:
+        if not self.is_tested:  # `hybridized` calls the network as it is
+            return
+        arrays = [*names, *params]
         # In prediction, the parameters are a part of the static memory, unless they are other arrays in each call
         kept = [] if autograd.is_recording() or autograd.is_training() else [
             name for name, param in params.items() if type(param).data is gluon.Parameter.data]

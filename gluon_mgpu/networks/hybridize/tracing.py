@@ -42,6 +42,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     variables. If the arguments are `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if the
     block cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
     """
+    # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(kind), tracing():

@@ -4,7 +4,7 @@ from itertools import zip_longest
 
 import numpy
 
-from .building import END, Converters, as_list, require, require_fixed
+from .building import END, Converters, as_list, by_name, require, require_fixed
 
 
 def _arange(g, op, *_, start=0, stop=None, step=1, repeat=1, **__):
@@ -94,6 +94,7 @@ def _roll(g, op, X, shift, axis=None, **_):
 
 
 CONVERTERS: Converters = {
+    **by_name(_arange, _slicechannel, _slice, _crop, _flip, _sequencereverse, _tile, _repeat, _pad, _concat, _roll),
     'embedding': lambda g, op, X, W, **_: g.Gather(W, g.indices(X, W, 0)),
     'take': lambda g, op, X, places, axis=0, mode='clip', **_: g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
     'pick': lambda g, op, X, places, axis=-1, mode='clip', **_: g.reshape(
@@ -109,22 +110,11 @@ CONVERTERS: Converters = {
     'transpose': lambda g, op, X, axes=None, **_: g.Transpose(X, perm=axes and [axis % X.rank for axis in axes]),
     'sliceaxis': lambda g, op, X, axis, begin, end=END, **_: g.Slice(X, [begin], [end], [axis]),
     'slicelike': lambda g, op, X, *_, **__: g.Slice(X, [0] * X.rank, op.output.sizes(END)),
-    'slice': _slice,
-    'slicechannel': _slicechannel,
-    'crop': _crop,
-    'flip': _flip,
-    'sequencereverse': _sequencereverse,
-    'tile': _tile,
-    'repeat': _repeat,
-    'pad': _pad,
-    'concat': _concat,
     'stack': lambda g, op, *X, axis=0, **_: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
     'depthtospace': lambda g, op, X, block_size, **_: g.DepthToSpace(X, blocksize=block_size),
     'spacetodepth': lambda g, op, X, block_size, **_: g.SpaceToDepth(X, blocksize=block_size),
-    'arange': _arange,
     'moveaxis': lambda g, op, X, source, destination, **_: g.Transpose(  # of an array whose sizes are 0, 1, 2 ...
         X, perm=numpy.moveaxis(numpy.empty(range(X.rank)), source, destination).shape),
-    'roll': _roll,
     'tril': lambda g, op, X, k=0, **_: g.Where(
         numpy.tri(X.shape[-2], X.shape[-1], k, bool), X, numpy.array(0, X.dtype)),
     'eye': lambda g, op, N, k=0, **_: g.Identity(numpy.eye(N, op.output.shape[1], k).astype(op.output.dtype)),

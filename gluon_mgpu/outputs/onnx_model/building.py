@@ -24,6 +24,11 @@ def require_fixed(*arrays: Array, axes: Any) -> None:
             'its sizes depend on the batch')
 
 
+def by_name(*converters: Callable) -> Converters:
+    """Return converters by the operators that they are named after, such as `_rnn` for rnn."""
+    return {converter.__name__.strip('_'): converter for converter in converters}
+
+
 def as_list(setting: Any) -> list:
     """Return a setting as a list, also if it is a single number."""
     return [*setting] if isinstance(setting, (list, tuple)) else [setting]

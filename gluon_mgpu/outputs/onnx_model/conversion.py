@@ -1,6 +1,9 @@
 """Conversion of a network's graph to an ONNX model. Needs onnx.
 
 Operator set 18 and IR version 8, of 2022. The initializers of the model are the network's parameters.
+
+A converter gets the model under construction, the operator, its input arrays, and its settings by MXNet's names. It
+returns the name of the result, or a list of names. Converters are in the modules of their topic.
 """
 import re
 from collections.abc import Callable
@@ -11,11 +14,23 @@ from onnx import ModelProto, checker, helper, numpy_helper, shape_inference
 from ...base.machine import versions
 from ...base.program import reason
 from ...networks.hybridize.graph_operators import Operator
-from .building import Builder
+from . import arithmetic, arrays, detection, functions, layers
+from .building import Builder, Converters, require
 from .graph import Array, Graph
-from .operators import convert
 
 OPSET, IR_VERSION = 18, 8
+ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
+           'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'split': 'slicechannel',
+           'splitv2': 'slicechannel', 'hsplit': 'slicechannel', 'std': 'var', 'convolutionv1': 'convolution',
+           'batchnormv1': 'batchnorm', 'reverse': 'flip', 'repeats': 'repeat', 'arangelike': 'arange',
+           'argmin': 'argmax', 'bilinearresize2d': 'upsampling', 'ampcast': 'cast',
+           **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
+           **dict.fromkeys(('flatten', 'expanddims', 'squeeze', 'reshapelike'), 'reshape'),
+           **dict.fromkeys(('broadcastlike', 'broadcastaxis'), 'broadcastto'),
+           **dict.fromkeys(('zeros', 'ones', 'zeroslike', 'oneslike', 'full'), 'fulllike')}
+
+CONVERTERS: Converters = {
+    **arithmetic.CONVERTERS, **functions.CONVERTERS, **layers.CONVERTERS, **arrays.CONVERTERS, **detection.CONVERTERS}
 
 
 def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str, numpy.ndarray]], outputs: list[str],
@@ -74,16 +89,21 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
     return made, explain
 
 
+def convert(g: Builder, op: Operator) -> list[str]:
+    """Append an operator; return the names of its results. Raises NotImplementedError with the reason in words."""
+    converter = CONVERTERS.get(ALIASES.get(op.kind, op.kind))
+    if not converter:
+        raise NotImplementedError('which docs/export.md does not list')
+    g.float_dtype = 'float64' if op.output.dtype == 'float64' else 'float32'
+    results = converter(g, op, *op.inputs, **op.settings)
+    results = results if isinstance(results, list) else [results]
+    require(max(op.outputs) < len(results), f'output {max(op.outputs)}')
+    return [g.name(Y) for Y in results]
+
+
 def _refusal(graph: Graph, operator: Operator, place: str, why: str) -> ValueError:
-    before = dict.fromkeys(array.internal for array in operator.inputs if array.name not in graph.variables)
-    return ValueError(f'no model is written because {operator.node["op"]} {place} cannot be converted, {why}: '
-                      f'{_where_to_cut([*before])}')
-
-
-def _where_to_cut(names: list[str]) -> str:
-    """Return advice for an operator that is computed from these arrays."""
-    if not names:
-        return 'leave it out of the network'
-    outputs = f'symbol.get_internals()[{names[0]!r}]' if len(names) == 1 else (
-        f'mx.sym.Group([symbol.get_internals()[name] for name in {names}])')
-    return f'cut the network before it, {outputs}, as in docs/export.md'
+    before = [*dict.fromkeys(array.internal for array in operator.inputs if array.name not in graph.variables)]
+    outputs = f'symbol.get_internals()[{before[0]!r}]' if len(before) == 1 else (
+        f'mx.sym.Group([symbol.get_internals()[name] for name in {before}])')
+    advice = f'cut the network before it, {outputs}, as in docs/export.md' if before else 'leave it out of the network'
+    return ValueError(f'no model is written because {operator.node["op"]} {place} cannot be converted, {why}: {advice}')

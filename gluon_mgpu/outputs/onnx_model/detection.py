@@ -2,7 +2,7 @@
 import numpy
 
 from ...mxnet_setup.compat import mx
-from .building import Converters, require, require_fixed
+from .building import by_name, require, require_fixed
 
 
 def _multiboxprior(g, op, X, **settings):
@@ -60,4 +60,4 @@ def _boxnms(g, op, X, overlap_thresh=0.5, valid_thresh=0, topk=-1, coord_start=2
     return g.reshape(g.Pad(rows, [0, 0, 0, 0, count - size, 0], -1.0), op.output)
 
 
-CONVERTERS: Converters = {'boxnms': _boxnms, 'multiboxprior': _multiboxprior, 'roialign': _roialign}
+CONVERTERS = by_name(_boxnms, _multiboxprior, _roialign)

@@ -97,6 +97,7 @@ def _by_layer(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[
 
     Layers are the same if they alone have parameters of these kinds and shapes. Return {} unless that finds all.
     """
+    # 1. The shapes in the graph; MXNet knows them if all inputs are known
     kinds = {re.escape(name.rpartition('.')[2]) for name in params}
     split = re.compile(f'(.*?)[._]({"|".join(kinds)})')  # the layer and the kind
     inputs = [name for name in symbol.list_inputs() if not split.fullmatch(name)]
@@ -108,6 +109,7 @@ def _by_layer(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[
         return {}
     sizes = dict(zip(symbol.list_arguments() + symbol.list_auxiliary_states(), arguments + statistics))
 
+    # 2. {(kind, shape), ...} of a layer -> {kind: name}, {} if two layers have the same
     def layers(shapes: dict[str, tuple]) -> dict[frozenset, dict[str, str]]:
         found: dict[str, dict[str, str]] = {}
         for name in shapes:

@@ -5,7 +5,7 @@ import math
 import numpy
 
 from .arithmetic import in_floats
-from .building import Converters, as_list, require, require_fixed
+from .building import Converters, as_list, by_name, require, require_fixed
 
 REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min': 'ReduceMin', 'prod': 'ReduceProd',
               'norm': 'ReduceL2'}
@@ -110,19 +110,12 @@ def _attention_values(g, op, X, weights, heads, parts, **_):
 
 
 CONVERTERS: Converters = {
-    'softmax': _softmax,
-    'softmaxoutput': _softmaxoutput,
+    **by_name(_softmax, _softmaxoutput, _sequencemask, _reduce, _argmax, _topk, _matmul, _einsum),
     'softmaxactivation': lambda g, op, X, mode='instance', **_: g.Softmax(X, axis=1 if mode == 'channel' else -1),
-    'sequencemask': _sequencemask,
-    'reduce': _reduce,
-    'argmax': _argmax,
-    'topk': _topk,
     'sort': lambda g, op, X, is_ascend=True, **settings: _topk(
         g, op, X, k=0, is_ascend=is_ascend, ret_typ='value', **settings),
     'argsort': lambda g, op, X, is_ascend=True, **settings: _topk(g, op, X, k=0, is_ascend=is_ascend, **settings),
-    'matmul': _matmul,
     'linalggemm2': lambda g, op, *X, alpha=1, **settings: g.Mul(_matmul(g, op, *X, **settings), float(alpha)),
-    'einsum': _einsum,
     'var': in_floats(_var),
     'cumsum': lambda g, op, X, axis=None, **_: g.CumSum(
         g.cast(g.Reshape(X, [-1]) if axis is None else X, op.output.dtype), numpy.array(axis or 0)),

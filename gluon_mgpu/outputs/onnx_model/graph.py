@@ -96,6 +96,7 @@ def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any]
     for node, *_ in operators:
         if node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
             node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
+    # MXNet infers what a graph returns, so take one that returns each of these arrays
     used = [*dict.fromkeys([name for operator in operators for name in operator.inputs] + outputs)]
     symbol = build(operators, used, NUMPY)
     missing = [name for name in symbol.list_inputs() if name not in arrays]

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy
 
-from .building import Converters, as_list, require, require_fixed
+from .building import Converters, as_list, by_name, require, require_fixed
 
 GATES = {'lstm': [0, 3, 1, 2], 'gru': [1, 0, 2]}  # MXNet's gates in ONNX's order
 
@@ -132,17 +132,9 @@ def _rnn(g, op, X, params, *states, mode, state_size, num_layers, bidirectional=
 
 
 CONVERTERS: Converters = {
-    'convolution': _convolution,
-    'pooling': _pooling,
-    'adaptiveavgpooling2d': _adaptiveavgpooling2d,
-    'fullyconnected': _fullyconnected,
-    'batchnorm': _batchnorm,
-    'layernorm': _layernorm,
-    'groupnorm': _groupnorm,
+    **by_name(_convolution, _pooling, _adaptiveavgpooling2d, _fullyconnected, _batchnorm, _layernorm, _groupnorm,
+              _l2normalization, _upsampling, _rnn),
     'instancenorm': lambda g, op, *X, eps=1e-3, **_: g.InstanceNormalization(*X, epsilon=eps),
-    'l2normalization': _l2normalization,
     'lrn': lambda g, op, X, nsize, alpha=1e-4, beta=0.75, knorm=2, **_: g.LRN(
         X, size=nsize, alpha=float(alpha), beta=float(beta), bias=float(knorm)),
-    'upsampling': _upsampling,
-    'rnn': _rnn,
 }

@@ -33,6 +33,7 @@ class Network:
             check_initialized(self._net)
         elif not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} is not a network: must be a gluon.HybridBlock or a function')
+        # All arrays of the arguments, on one device. Those in lists are parameters, if this is a function
         arrays = [make_array(np.array, array, dtype='float32' if array.dtype == 'float64' else array.dtype)
                   if isinstance(array, numpy.ndarray) else array for array in leaves(list(examples))]
         if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
@@ -96,6 +97,7 @@ class Network:
         results = self._net(*nested)  # before tracing, because on MXNet 2 it infers shapes
         symbol, variables = trace(self._net, nested)
         self.variables = [*compress(variables, self._is_input)]
+        # A block knows its parameters, a function got them as arguments
         if self._is_block:
             # The names of by_name would lack what those of a SymbolBlock have in common
             self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])

@@ -64,6 +64,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     """Write a network as an ONNX model, see `export.to_onnx`; blocks."""
     check_path(path)
     from .conversion import onnx_model
+    # 1. The network and its inputs: the examples, and random ones with another batch size
     npx.waitall()  # under MXNet's hybridize(static_shape=True), reading running statistics does not wait for them
     network = Network(net, examples, param_names)
     axes: list[Any] = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
@@ -73,12 +74,14 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
         raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(network.inputs)} inputs, or None '
                          'for some of them')
     batches = [network.inputs, [random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
+    # 2. Its graph, in which the sizes that differ between the two depend on the batch
     results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])
     if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operators):
         raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
     unused = [name for name in network.variables if name not in graph.variables]
     if unused:
         raise ValueError(f'the network does not use its input {unused[0]}: remove it from the network')
+    # 3. The names in the model
     params, number = {key: (name, array.asnumpy()) for key, (name, array) in network.params.items()}, len(results[0])
     inputs = [*(input_names or network.variables)]
     outputs = [*output_names] or ([f'output{i}' for i in range(number)] if number > 1 else ['output'])
@@ -86,8 +89,9 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     if len(inputs) != len(axes) or len(outputs) != number or len(set(names)) != len(names):
         raise ValueError(f'input_names {inputs}, output_names {outputs}: must be {len(axes)} and {number} names, '
                          'different from each other and from those of the parameters; in a command, set --output-names')
-    batch = network.variables[first], axes[first]
-    model, explain = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, batch)
+    # 4. The model, which is compared before it is written
+    model, explain = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs,
+                                (network.variables[first], axes[first]))
     content = model.SerializeToString()
     result = 'not checked because onnxruntime is not installed: pip install onnxruntime'
     if importlib.util.find_spec('onnxruntime'):

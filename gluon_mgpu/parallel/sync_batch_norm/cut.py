@@ -117,6 +117,7 @@ class Piece:
         `trained` has the names of the arrays that need gradients; the outputs that are computed from them are added.
         Returns the backward pass, which removes the gradients of these outputs and adds those of the inputs.
         """
+        # The graph that autograd records begins anew at the inputs, so that `backward` ends there
         needed = trained.intersection(self._inputs)
         inputs_on = [{name: as_input(arrays[name], self._allocate) if name in needed else arrays[name].detach()
                       for name in self._inputs} for arrays in arrays_on]

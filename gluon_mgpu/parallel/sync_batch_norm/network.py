@@ -1,7 +1,4 @@
-"""Synchronized batch norm: mean and variance over the rows of all devices, so that k devices equal one.
-
-`networks.cut` cuts a network at its batch norms; `norm` has the formulas.
-"""
+"""Synchronized batch norm: mean and variance over the rows of all devices, so that k devices equal one."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -78,9 +75,11 @@ class SyncBatchNorm(HybridizedBlock):
         self._outdated, self._pending = self._pending.y_hats() if self._pending else [], None
         _check_not_reached(self._outdated, 'autograd.backward(ls) ends at the outputs of SyncBatchNorm: call '
                                            'net.backward(ls)')
+        # 1. Cut the network; a worker without rows does not know the shapes of its inputs
         params = {param.var().name: param for param in self.collect_params().values()}
         unknown = (UNKNOWN, *(None if shards is None else UNKNOWN for shards in more_shards))
         self._cut(next(zip(*inputs), unknown), [param.grad_req == 'null' for param in params.values()])
+        # 2. The names of the arrays that need gradients, and on each device all arrays by name
         args_on = [leaves(args) for args in zip(*inputs)]
         trained = {name for name, param in params.items() if param.grad_req != 'null'}
         recorded = {name for args in args_on for name, X in zip(self._inputs, args) if _is_recorded(X)}
@@ -90,7 +89,9 @@ class SyncBatchNorm(HybridizedBlock):
         inputs_on = [{**{name: param.data(args[0].ctx).as_np_ndarray() for name, param in params.items()},
                       **{name: X.as_np_ndarray() for name, X in zip(self._inputs, args)}} for args in args_on]
         arrays_on = [inputs.copy() for inputs in inputs_on]
+        # 3. All devices compute a part before the next; each part adds its results to both
         backwards = [part.run(arrays_on, trained) for part in self._parts]
+        # 4. The outputs, at which the graph of the losses begins, so that `backward` gets their gradients first
         legacy = bool(args_on) and is_legacy(args_on[0][0])
         y_hats_on = [{name: as_input(arrays[name].as_nd_ndarray() if legacy else arrays[name])
                       for name in self._results} for arrays in arrays_on]
@@ -126,7 +127,7 @@ class SyncBatchNorm(HybridizedBlock):
         if not self._pending:
             raise ValueError('SyncBatchNorm.backward has no forward pass: call net.forward(X_shards) for each backward')
         forward, self._pending = self._pending, None  # first, for a new try after Ctrl-C
-        (inputs_on, backwards, y_hats_on), y_hats = forward, forward.y_hats()
+        y_hats = forward.y_hats()
         ls, head_grads = list(ls), list(head_grads or [None] * len(ls))
         with autograd.pause(train_mode=True):
             # 1. The gradients of the outputs. The losses need not depend on all of them
@@ -134,12 +135,12 @@ class SyncBatchNorm(HybridizedBlock):
             zeros = [np.zeros_like(y_hat.as_np_ndarray()) for y_hat in others]
             gradients = iter(y_hats and autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True))
             # 2. Those of the parameters and of the inputs, through the network
-            gradients_on = [{name: next(gradients).as_np_ndarray() for name in on_device} for on_device in y_hats_on]
-            for backward in reversed(backwards):
+            gradients_on = [{name: next(gradients).as_np_ndarray() for name in y_hats} for y_hats in forward.y_hats_on]
+            for backward in reversed(forward.backwards):
                 backward(gradients_on)
             # 3. Pass them on to what is in front of X, and write all gradients. It must be one pass, because the losses
             # may also use X, what is in front of it, and parameters in other ways, such as in a penalty
-            for inputs, gradients in zip(inputs_on, gradients_on):
+            for inputs, gradients in zip(forward.inputs_on, gradients_on):
                 for name in self._inputs:
                     if not _is_recorded(inputs[name]):  # unlike that of another device
                         gradients.pop(name, None)

@@ -38,7 +38,10 @@ class Norm:
         self.layer, self._workers = layer, workers
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
-        """Store the arguments in each device's dict of arrays; return the backward pass, as `Piece.run` does."""
+        """Store the arguments in each device's dict of arrays; return the backward pass, as `Piece.run` does.
+
+        For autograd, the arguments are constants: `backward` adds what depends on them through mean and variance.
+        """
         layer = self.layer
         names = layer.X, layer.gamma, layer.beta
         inputs_on = [[arrays[name] for name in names] for arrays in arrays_on]

@@ -42,7 +42,10 @@ def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
 
 def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], same: Callable,
             clipped: bool) -> tuple[str, str]:
-    """Return fault and remedy for the weights of the rows in the update of each device."""
+    """Return fault and remedy for the weights of the rows in the update of each device.
+
+    Equal weights in a row of the table mean that a device scales its update, equal rows that all devices are equal.
+    """
     n, first, ratio = weights.shape[1], weights[0], weights[0, 0]
     if same(weights, 1):
         return ('each row counts once, to three digits, but something else differs',
@@ -64,8 +67,7 @@ def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], sam
     counts = {f'row {i + 1}': weight for i, weight in enumerate(first)}
     if all(same(first[shard], first[shard.start]) for shard in shards):
         counts = {f'the gradient of {device}': first[shard.start] for device, shard in zip(devices, shards)}
-    fault = ', '.join(f'{unit} counts {number(weight)} times' for unit, weight in counts.items()
-                      if not same(weight, 1))
+    fault = ', '.join(f'{unit} counts {number(weight)} times' for unit, weight in counts.items() if not same(weight, 1))
     if clipped and same(first, len(devices) ** -0.5):
         return (f'the update is {number(ratio)} times that of one device, 1 over the square root of {len(devices)}: '
                 'the gradients are clipped by the norm of the copies of all devices', CLIP_AFTER)
@@ -89,6 +91,7 @@ def explain_scaling(several: Training, found: Comparison, shards: list[slice]) -
     Compares the update by the last batch with the updates that one device makes with this batch and with its shards
     alone, all from the values before it.
     """
+    # If update = a * whole, all rows are scaled; if update = sum_i a_i parts_i, each device does something to its own
     one, batch = several.on_one_device(), found.batches[-1]
     try:
         [update, *others], [whole] = (updates(training, found, [batch]) for training in (several, one))

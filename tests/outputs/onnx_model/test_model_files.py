@@ -442,7 +442,7 @@ def test_results_that_are_not_finite(run):
 
 def test_a_wrong_converter(run, monkeypatch):
     """The advice is not about code that MXNet does not trace: there is none."""
-    from gluon_mgpu.outputs.onnx_model.operators import CONVERTERS
+    from gluon_mgpu.outputs.onnx_model.conversion import CONVERTERS
     monkeypatch.setitem(CONVERTERS, 'square', lambda g, op, X, **_: g.Mul(X, 2.0))
     saved(mx.sym.square(mx.sym.var('data'), name='squares'), unused=[1])
     status, line = run(*FILES, '--shape', '2,5')

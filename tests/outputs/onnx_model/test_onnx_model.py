@@ -16,8 +16,8 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, n
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.onnx_model.comparison import random_like
+from gluon_mgpu.outputs.onnx_model.conversion import CONVERTERS
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.outputs.onnx_model.operators import CONVERTERS
 from gluon_mgpu.outputs.onnx_model.writing import check_path
 from gluon_mgpu.programs.export import to_onnx
 from gluon_mgpu.training.parameters import by_name

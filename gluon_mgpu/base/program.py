@@ -1,8 +1,4 @@
-"""Command-line programs: printing, and ending with one line and an exit status.
-
-    python -m gluon_mgpu.scratch --devices gpu:9
-    scratch: gpu(9) does not exist (MXNet sees 2): use gpu:0 to gpu:1        and exit status 2
-"""
+"""Command-line programs: printing, and ending with one line and an exit status."""
 from __future__ import annotations
 
 import contextlib

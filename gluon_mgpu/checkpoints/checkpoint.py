@@ -1,8 +1,5 @@
 """Checkpoints: one file with everything that a training loop needs to continue as if it had not been interrupted.
 
-    checkpoint.save('mine.safetensors', net, trainer, epoch=3)
-    metadata = checkpoint.load('mine.safetensors', net, trainer)    # {'epoch': 3}
-
 The file is in the safetensors format, which many programs read and which cannot contain code. Its metadata entry
 ``gluon_mgpu`` is a JSON record, which starts with the checksum of the arrays and of its other items.
 """

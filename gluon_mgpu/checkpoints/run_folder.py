@@ -20,10 +20,7 @@ FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 
 def check_free(path: str | os.PathLike | None) -> None:
-    """Raise ValueError if `path` is not an empty, writable folder and cannot become one. Creates nothing.
-
-    None stands for the default of `new_folder`, a new folder in ``runs/``.
-    """
+    """Raise ValueError unless `path`, by default one in ``runs/``, is or can become an empty, writable folder."""
     path = Path('runs/new' if path is None else path)
     if os.path.lexists(path) and (not path.is_dir() or not is_empty(path)):
         raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
@@ -65,10 +62,7 @@ def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict, sta
 
 
 def lock_folder(folder: str | os.PathLike, stack: contextlib.ExitStack) -> None:
-    """Lock the folder of a run until `stack` is closed or the process ends.
-
-    Raises ValueError if another process holds it. On network file systems, it may notice only those of this machine.
-    """
+    """Lock a folder until `stack` is closed or the process ends; on network file systems, possibly locally."""
     descriptor = os.open(folder, os.O_RDONLY)
     stack.callback(os.close, descriptor)
     try:
@@ -116,11 +110,10 @@ def steps_in_name(path: Path) -> int:
 
 
 def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[Path | None, dict]:
-    """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder `path`.
+    """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder, or (None, {}).
 
-    Returns (None, {}) if the folder has none. Calls `warn` with a line for each checkpoint there that is damaged or was
-    renamed. Raises CheckpointError for one that may be intact, but cannot be read: a run from an earlier one would
-    replace it.
+    Calls `warn` with a line for each one there that is damaged or was renamed. Raises CheckpointError for one that may
+    be intact, but cannot be read: a run from an earlier one would replace it.
     """
     if not path.is_dir():
         return path, read(path)[0]['metadata']

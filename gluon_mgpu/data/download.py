@@ -38,9 +38,8 @@ MIRRORS = {  # web folders with these files
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created if necessary.
 
-    Tries the mirrors in turn, also for the rest of the files; one that does not answer costs `TIMEOUT` seconds. Raises
-    DownloadError if no mirror has the files, or `folder` cannot be used. Source: D2L downloads through MXNet's dataset
-    classes, which know a single host.
+    Tries the mirrors in turn, also for the rest of the files; one that does not answer costs `TIMEOUT` seconds. Source:
+    D2L downloads through MXNet's dataset classes, which know a single host.
     """
     folder, title = Path(folder), TITLES[dataset]
     hosts_by_problem: dict[str, list] = {}

@@ -56,10 +56,7 @@ def _first(name: str, size: int | None, images, labels) -> tuple:
 
 
 def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple[BatchIterator, BatchIterator]:
-    """Return iterators over Fashion-MNIST; the same as ``load_data('fashion-mnist', batch_size)``.
-
-    Source: D2L 23.7, ``load_data_fashion_mnist``. Here `resize` must be 28 or None.
-    """
+    """Return iterators over Fashion-MNIST, 28x28 pixels. Source: D2L 23.7, ``load_data_fashion_mnist``."""
     if resize not in (None, 28):
         raise ValueError(f'resize {resize!r}: images are 28x28, as in both chapters; leave it out')
     return load_data('fashion-mnist', batch_size)

@@ -45,10 +45,7 @@ class Cast(gluon.HybridBlock):
 
 
 class LowPrecisionConv2D(gluon.nn.Conv2D):
-    """``gluon.nn.Conv2D`` with float32 parameters whose input and output have the precision `dtype`.
-
-    It only works inside a hybridized network, because NumPy and therefore Python have no bfloat16.
-    """
+    """``gluon.nn.Conv2D`` that computes in `dtype` with float32 parameters; only in a hybridized network."""
 
     def __init__(self, *args, dtype: str, **kwargs):
         super().__init__(*args, **kwargs)

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-if not __package__:
+if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu plot')
 
 from ..base.files import SameFolder
@@ -180,7 +180,3 @@ def _in_notebook() -> bool:
     ipython: Any = sys.modules.get('IPython')
     shell = ipython and ipython.get_ipython()
     return bool(shell) and 'IPKernelApp' in shell.config
-
-
-if __name__ == '__main__':
-    sys.exit(main())

@@ -58,10 +58,7 @@ class Devices(list):
         return devices
 
     def divisor(self, X: Any) -> int:
-        """Return `batch_size`, or the number of rows of `X`; raise ValueError if it is 0, or if `X` is no array.
-
-        With several workers, `batch_size` is required, because each sees only its own rows.
-        """
+        """Return `batch_size`, which several workers need, or the rows of `X`; raise ValueError for 0 and no array."""
         if self.batch_size is not None:
             return self.batch_size
         if self.workers.size > 1:

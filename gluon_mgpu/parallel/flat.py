@@ -7,8 +7,7 @@ from ..mxnet_setup.compat import autograd, np
 def flatten_gradients(params: list) -> list:
     """Move the gradients of Gluon parameters into one array per device; return these arrays; does not block.
 
-    The parameters have one dtype and are initialized on the same devices. Their values stay where they are, because
-    oneDNN could not change the layout of weights that share memory.
+    The parameters have one dtype. Their values stay, because oneDNN could not change the layout of shared memory.
     """
     flat, ends = [], [*accumulate(param.list_data()[0].size for param in params)]
     for i, _ in enumerate(params[0].list_ctx()):

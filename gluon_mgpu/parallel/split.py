@@ -91,10 +91,7 @@ def rows_of(data: Any, rows: slice) -> Any:
 
 
 def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> tuple[float, ...]:
-    """Return shares, possibly text such as ``'3,1'``, as numbers.
-
-    Raises ValueError unless there is one for each device, in a definite order, and all are above 0.
-    """
+    """Return one number above 0 for each device, from numbers or text such as ``'3,1'``; else raise ValueError."""
     if isinstance(shares, (Set, Mapping, bytes)):
         raise ValueError(f'shares {shares!r}: must be a list of numbers, in the order of the devices')
     numbers: Any = shares.split(',') if isinstance(shares, str) else shares if hasattr(shares, '__len__') else [shares]

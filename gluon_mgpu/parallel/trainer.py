@@ -1,8 +1,4 @@
-"""`gluon.Trainer` that updates all parameters in a few operator calls.
-
-``gluon.Trainer`` passes each parameter to the key-value store and to the optimizer separately. For ResNet-18, these
-are 76 calls per device.
-"""
+"""`gluon.Trainer` that updates all parameters in a few operator calls. For ResNet-18, Gluon's makes 76 per device."""
 from __future__ import annotations
 
 from operator import is_

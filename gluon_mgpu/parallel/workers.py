@@ -18,10 +18,7 @@ SAME_PROGRAM = 'start all workers with the same program, flags, versions and dat
 
 
 class Workers:
-    """The processes that train together, seen from this one: it is number `rank`, from 0, of `size`.
-
-    `signals` is a `StopSignals`, or another object with its attribute ``received``.
-    """
+    """The processes that train together, seen from this one, `rank` of `size`; `signals` has ``received``, or None."""
 
     rank, size = 0, 1
     hosts: Sequence[str] = ('',)  # machine of each worker
@@ -88,10 +85,7 @@ class Workers:
         return sum(correct for correct, _ in counted), sum(rows for _, rows in counted)
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
-        """Send at most 63 numbers, equally many on each worker, to all workers; does not block.
-
-        The returned function blocks and returns the numbers of each worker, ordered by rank.
-        """
+        """Send at most 63 numbers to all workers; return a function that waits for those of each, ordered by rank."""
         return lambda: [numbers]
 
     def allgather(self, value: Any, what: str = '') -> list:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-if not __package__:
+if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu export')
 
 from ..base.flags import Parser, path
@@ -119,7 +119,3 @@ def _export_files(args: argparse.Namespace) -> None:
     print(network.text)
     to_onnx(network.net, out, *network.inputs.values(), input_names=[*network.inputs],
             output_names=args.output_names or network.outputs, batch_axis=args.batch_axis)
-
-
-if __name__ == '__main__':
-    sys.exit(main())

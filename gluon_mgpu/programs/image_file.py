@@ -7,12 +7,11 @@ from ..data.idx import SIDE
 
 
 def read_image(path) -> numpy.ndarray:
-    """Return an image file as float32 (28, 28) in [0, 1].
+    """Return an image file, of any format of Pillow, as float32 (28, 28) in [0, 1]; raise ValueError for other files.
 
-    Reads all formats of Pillow, grey or colour, with 8 or 16 bits. The longer side is scaled to 28 pixels, and a black
-    border makes the image square. Transparent pixels become white in a dark drawing and black in a light one. If the
-    edge is lighter than half, the image is inverted: a shoe on white paper becomes a light shoe on black. Raises
-    ValueError if the file cannot be read as an image.
+    The longer side is scaled to 28 pixels, and a black border makes the image square. Transparent pixels become white
+    in a dark drawing and black in a light one. If the edge is lighter than half, the image is inverted: a shoe on white
+    paper becomes a light shoe on black.
     """
     from PIL import Image, ImageOps
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-if not __package__:
+if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu predict')
 
 from ..base.arguments import integer
@@ -50,10 +50,7 @@ def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int)
 
 def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
          title: str) -> None:
-    """Draw the first images with predicted class names, wrong ones in red, and the confusion matrix; write the picture.
-
-    `images` is (n, 28, 28), `labels` and `predicted` are integers (n,), and `names` are those of the classes.
-    """
+    """Draw the first images (n, 28, 28), wrongly predicted ones in red, and the confusion matrix; write the picture."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(6.4, 13.6), dpi=120)  # narrow enough for a phone
     fig.suptitle(title, fontsize='medium')
@@ -130,7 +127,3 @@ def _run(args: argparse.Namespace) -> None:
     title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
     draw(test_images, labels, predicted, names, out, title)
     print(f'picture: {out}')
-
-
-if __name__ == '__main__':
-    sys.exit(main())

@@ -50,10 +50,7 @@ def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
 
 
 def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | None = None) -> float:
-    """Return the accuracy on a dataset, 0 to 1, computed on one device, by default the network's first; waits.
-
-    Source: D2L 23.7, ``evaluate_accuracy_gpu``.
-    """
+    """Return the accuracy, 0 to 1, computed on one device, by default the network's first; waits. Source: D2L 23.7."""
     return evaluate_accuracy_gpus(net, data_iter, devices=_devices_of(net)[:1] if device is None else [device])
 
 

@@ -31,10 +31,7 @@ def by_name(net: Any) -> dict[str, Any]:
 
 
 def unregistered(net: Any) -> list[str]:
-    """Return the attributes of a network's blocks that hold parameters unknown to Gluon, such as ``'Encoder.layers'``.
-
-    They are in a plain list or dict, or ``self.params.get`` has created them without an attribute.
-    """
+    """Return attributes that hold parameters unknown to Gluon, such as ``'Encoder.layers'``, a plain list."""
     block = unwrapped(net)
     if not isinstance(block, gluon.Block):
         return []

@@ -199,10 +199,7 @@ class Run:
         return {'history': [list(epoch) for epoch in self.history], 'num_steps': self.num_steps, **self._epoch.state()}
 
     def restore(self, state: dict) -> None:
-        """Continue from a `state`; call this in a callback's `train_begin`.
-
-        Raises ValueError if `state` is malformed, or later than the end of this run.
-        """
+        """Continue from a `state`, in a callback's `train_begin`; raise ValueError if malformed or beyond the end."""
         try:
             check_num_epochs(self.num_epochs, state)
             self.history = [EpochResult(*epoch) for epoch in state['history']]

@@ -14,16 +14,13 @@ SCHEDULES = ('constant', 'cosine', 'step')
 
 
 def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
-    """Yield the learning rate of each update; None if `lr` is None. Raises ValueError for a rate below 0 or not finite.
-
-    Rates between 0 and `SMALLEST` become 0, because MXNet cannot read them.
-    """
+    """Yield the learning rate of each update; None if `lr` is None. Raises ValueError for a wrong rate."""
     if isinstance(lr, mx.lr_scheduler.LRScheduler):
         lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
     for update in count(1):
         rate: Any = lr(update) if callable(lr) else lr
         if lr is not None:
-            tiny = isinstance(rate, Real) and 0 < float(rate) < SMALLEST
+            tiny = isinstance(rate, Real) and 0 < float(rate) < SMALLEST  # MXNet cannot read it
             rate = at_least_0(f'the learning rate of update {update},', 0 if tiny else rate)
         yield rate
 

@@ -1,8 +1,5 @@
 """Hybridize a network: run it as one operator whose memory is allocated once per shape.
 
-    fast = hybridized(net)      # a Gluon block
-    fast = hybridized(lenet)    # a function of arrays
-
 Normally Python starts each operator of a network separately, and each allocates memory for its results. A hybridized
 network is traced once as a graph of symbols and then started in one call. Unlike ``net.hybridize()``, this does not
 change the block.

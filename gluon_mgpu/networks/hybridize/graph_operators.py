@@ -11,10 +11,7 @@ NUMPY = type(mx.sym.var('x').as_np_ndarray())  # the kind of a graph that return
 
 
 class Operator(NamedTuple):
-    """An operator: its node in MXNet's JSON format, its inputs, and those outputs that are used, by number.
-
-    Inputs and outputs are the names of arrays, or in a `graph.Graph` the arrays.
-    """
+    """An operator: its node in MXNet's JSON format, its inputs and used outputs by name (arrays in a `graph.Graph`)."""
 
     node: dict[str, Any]
     inputs: list[Any]

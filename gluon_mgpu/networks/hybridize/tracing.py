@@ -38,9 +38,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     """Return the graph of an initialized block, its variables for `args`, the lists of its result, and its parameters.
 
     The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
-    `args`. The lists have True instead of each array. The parameters are those in the graph, by the names of their
-    variables. If the arguments are `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if the
-    block cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
+    `args`. The lists have True instead of each array; the parameters are by the names of their variables. Where an
+    argument is `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if it cannot be traced.
     """
     # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
@@ -84,10 +83,7 @@ def _trace_mxnet1(block, args, symbols):
 
 
 def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[Any, Any]:
-    """Return the graph of what `block` computes from arrays and lists of arrays, on MXNet 2, and what it returns.
-
-    `symbols`, possibly in the same lists, become the variables for the arrays.
-    """
+    """Return, on MXNet 2, the graph of what `block` computes, with `symbols` for its arrays, and what it returns."""
     from mxnet import _deferred_compute as deferred
     arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
     deferred.set_variable(arrays, variables)

@@ -37,9 +37,8 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
                batch: tuple[str, int]) -> tuple[ModelProto, Callable[[Exception], ValueError]]:
     """Convert a network; return the model, and a function that explains an error of onnxruntime about it.
 
-    `inputs` maps the names of inputs in the graph to those in the model, `params` those of parameters to names in the
-    model and values. `outputs` are names in the model. `batch` is an input in the graph and the axis of its
-    batch.
+    `inputs` maps names of inputs in the graph to those in the model, `params` those of parameters to names there and
+    values. `outputs` are names in the model. `batch` is an input in the graph and the axis of its batch.
     """
     names = {**inputs, **{variable: name for variable, (name, _) in params.items()}}
     first, batch_axis = graph.variables[batch[0]], batch[1]

@@ -25,10 +25,7 @@ def busy_shares(events: list[Event]) -> dict[str, float]:
 
 
 def draw(events: list[Event], path, title: str) -> None:
-    """Draw at least one event into a picture, with the share of time that each device is busy.
-
-    Very short events are drawn a little longer to make them visible.
-    """
+    """Draw events into a picture, very short ones a little longer, with the share of time that each device is busy."""
     from matplotlib.figure import Figure
     shares = busy_shares(events)
     whole = step_time(events) or 1e-3

@@ -1,4 +1,6 @@
 """Recording of training steps with MXNet's profiler."""
+import functools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median_low
@@ -6,11 +8,12 @@ from statistics import median_low
 from ...base.files import write_atomically
 from ...base.machine import num_cores
 from ...base.program import reason
-from ...mxnet_setup.compat import npx
+from ...mxnet_setup.compat import mx, npx
 from ...training.run import Callback, Run
-from . import profiler
 from .draw import draw
 from .read import Event, parse, step_time
+
+_temporary_folder = functools.cache(tempfile.TemporaryDirectory)  # deleted when the process ends
 
 
 def check_profiler(devices: list) -> None:
@@ -30,12 +33,12 @@ def record(step: Callable[[], None], path) -> list[Event]:
 
     The devices must pass `check_profiler`. Call `step` a few times before, because the first calls allocate memory.
     """
-    profiler.start()
+    start_profiler()
     try:
         step()
         npx.waitall()
     finally:
-        trace = profiler.stop()
+        trace = stop_profiler()
     write_atomically(path, trace.encode())
     return parse(trace, path)
 
@@ -60,12 +63,12 @@ class Timeline(Callback):
             check_profiler([device for param in run.net.collect_params().values() for device in param.list_ctx()])
         else:
             check_profiler([array.ctx for params in run.net for array in params])
-        profiler.head()
+        trace_head()
 
     def epoch_begin(self, run: Run) -> None:
         """Start the profiler if the next batch will be recorded."""
         if self._num_batches >= self.warm_up and len(self.traces) < self.steps:
-            profiler.start()
+            start_profiler()
             self._recording = True
 
     def batch_end(self, run: Run) -> None:
@@ -98,4 +101,46 @@ class Timeline(Callback):
     def _stop(self) -> str:
         """Stop profiling, if it was started, and return the trace."""
         was_recording, self._recording = self._recording, False
-        return profiler.stop() if was_recording else ''
+        return stop_profiler() if was_recording else ''
+
+
+def start_profiler() -> None:
+    """Wait until the devices are idle and start MXNet's profiler, any number of times in a process."""
+    npx.waitall()
+    trace_head()
+    _run()
+
+
+def stop_profiler() -> str:
+    """Stop the profiler and return the recorded Chrome trace; does not block."""
+    return f'{trace_head()}{_stop()}\n    ],\n    "displayTimeUnit": "ms"\n}}\n'
+
+
+@functools.cache
+def trace_head() -> str:
+    """Return the beginning of a trace, with the device names. MXNet writes it only at a process's first dump."""
+    _run()
+    return _stop()
+
+
+def _run() -> None:
+    _profile_to(_events())  # before the start, because MXNet appends records to it once per second
+    mx.profiler.set_state('run')
+
+
+def _stop() -> str:
+    """Return the records since `_run`, '' if MXNet could not write them."""
+    mx.profiler.set_state('stop')
+    # A finished dump would be the last one of the process. An unfinished one continues after the one before; MXNet
+    # writes the end of the trace when the process ends
+    mx.profiler.dump(finished=False)
+    _profile_to('')  # not os.devnull: MXNet deletes the file before it writes, and root can delete the device
+    return _events().read_text() if _events().exists() else ''
+
+
+def _events() -> Path:
+    return Path(_temporary_folder().name) / 'events'
+
+
+def _profile_to(path) -> None:
+    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=str(path))

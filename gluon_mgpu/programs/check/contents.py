@@ -41,10 +41,7 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
 
 
 def copies(state: Any) -> list[Counter]:
-    """Count arrays without gradients, such as a moving average, by name and shape, on each device with parameters.
-
-    They have the shape of a parameter with a gradient, and are no running statistics.
-    """
+    """Count arrays without gradients that are shaped like a parameter, such as a moving average, on each device."""
     statistics = {id(array) for _, param in find(state, gluon.Parameter) if not param._differentiable
                   for array in param._data or ()}
     arrays = [(name, array) for name, array in find(state, mx.nd.NDArray)

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
-from gluon_mgpu.outputs.timeline import profiler
+from gluon_mgpu.outputs.timeline import record as recording
 from gluon_mgpu.outputs.timeline.draw import COLORS, busy_shares, draw, main
 from gluon_mgpu.outputs.timeline.read import Event, classify, read
 from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record
@@ -213,8 +213,8 @@ def profiles(monkeypatch, write_trace):
         end = 1000 * milliseconds.pop(0)
         return write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', end)).read_text()
 
-    monkeypatch.setattr(profiler, 'start', lambda: calls.append('start'))
-    monkeypatch.setattr(profiler, 'stop', stop)
+    monkeypatch.setattr(recording, 'start_profiler', lambda: calls.append('start'))
+    monkeypatch.setattr(recording, 'stop_profiler', stop)
     return calls, milliseconds
 
 
@@ -294,8 +294,8 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
 
 def test_a_profile_that_cannot_be_written_does_not_end_the_run(folder, capsys, monkeypatch):
     """MXNet writes a temporary file and, for example on a full disk, reports no error."""
-    profiler.head()
-    monkeypatch.setattr(profiler, '_events', lambda: folder / 'none/events')
+    recording.trace_head()
+    monkeypatch.setattr(recording, '_events', lambda: folder / 'none/events')
     run = Run(1, callbacks=[Timeline(folder, 'LeNet', warm_up=1)])
     train(run, 9)
     assert len(run.history) == 1 and os.listdir(folder) == []

@@ -41,13 +41,6 @@ class CheckpointCallback(Callback):
         End the run with `JobError` if a checkpoint cannot be written.
     resume_command : str
         Command that resumes or starts the run, for the message of `save_on_stop`.
-
-    Attributes
-    ----------
-    last : Path or None
-        The newest complete checkpoint, on rank 0.
-    problem : str
-        Why a newer one could not be written; '' if it was, or if a warning has said so and the run continues.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
@@ -56,8 +49,8 @@ class CheckpointCallback(Callback):
         self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
         self.resume, self.require, self.resume_command = resume, require, resume_command
-        self.problem = ''
-        self.last: Path | None = None
+        self.problem = ''  # why the newest could not be written; '' if it was, or if a warning has said so
+        self.last: Path | None = None  # the newest complete checkpoint, on rank 0
 
     def train_begin(self, run: Run) -> None:
         """Remove the temporary files of a killed process, and load the checkpoint to resume from.

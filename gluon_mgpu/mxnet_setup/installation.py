@@ -109,11 +109,7 @@ def obstacle() -> str:
 
 
 def explain(error: Exception, imported_before: bool = False, settings: Sequence[str] = ()) -> str:
-    """Return the reason why ``import mxnet`` raised `error`, with the remedy.
-
-    `imported_before` says that this process has imported modules of MXNet before; `settings` are the variables
-    ``MXNET_...`` that the user has set.
-    """
+    """Return the reason why ``import mxnet`` raised `error`, with the remedy; `settings` are the user's variables."""
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
     if not library:
         remedy = how_to_unhide(error)

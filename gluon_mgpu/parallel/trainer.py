@@ -50,8 +50,6 @@ class Trainer(gluon.Trainer):
 
     Parameters
     ----------
-    params, optimizer, optimizer_params, kvstore
-        As for ``gluon.Trainer``.
     move_gradients : result of `hybridized` or `SyncBatchNorm`, or a list of such networks, optional
         The networks that have the parameters. All gradients are summed as one array, into which they are moved, if the
         networks can write them there: not those with transposed convolutions, which crash, or with layers under

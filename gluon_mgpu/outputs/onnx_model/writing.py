@@ -40,22 +40,29 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
 
 
 def write_chapter(net: Any, path: str | os.PathLike, lenet: Callable | None, log: Callable[[str], None]) -> None:
-    """Write the network of a chapter: a Gluon block, or LeNet's parameters if ``lenet(X, params)`` is given; blocks.
-
-    `net` may also be a list of LeNet's parameters for each device, or ResNet-18 in lower precision: its parameters are
-    float32, and so is the model.
-    """
+    """Write the network of a chapter: a Gluon block, or LeNet's parameters, possibly those on each device; blocks."""
     names: dict[str, Any] = {'input_names': ['images'], 'output_names': ['scores']}
     arguments: list = [numpy.zeros((1, 1, 28, 28), 'float32')]
     if isinstance(net, (list, tuple)):
         arguments.append(net[0] if net and isinstance(net[0], (list, tuple)) else net)
         net, names['param_names'] = lenet, LENET
     elif any(isinstance(layer, Cast) for layer in getattr(unwrapped(net), '_children', {}).values()):
-        low = [*copies(net).values()]
+        low = [*copies(net).values()]  # in lower precision, ResNet-18's parameters are float32, and so is the model
         net = resnet18(low[-1][0].size)  # the bias of the last layer
         for param, arrays in zip(by_name(net).values(), low):
             param._load_init(arrays[0], [arrays[0].ctx])
     write_model(net, path, *arguments, **names, log=log)
+
+
+def _batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tuple[list, int]:
+    """Return the axis of the batch of each input, None without a batch, and the number of the first input with one."""
+    axes: list[Any] = [batch_axis] * len(inputs) if isinstance(batch_axis, int) else [*batch_axis]
+    first = next((number for number, axis in enumerate(axes) if axis is not None), -1)
+    if first < 0 or len(axes) != len(inputs) or not all(
+            axis is None or 0 <= axis < array.ndim for axis, array in zip(axes, inputs)):
+        raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(inputs)} inputs, or None for some '
+                         'of them')
+    return axes, first
 
 
 def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
@@ -67,12 +74,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     # 1. The network and its inputs: the examples, and random ones with another batch size
     npx.waitall()  # under MXNet's hybridize(static_shape=True), reading running statistics does not wait for them
     network = Network(net, examples, param_names)
-    axes: list[Any] = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
-    first = next((place for place, axis in enumerate(axes) if axis is not None), -1)  # input with a batch
-    if first < 0 or len(axes) != len(network.inputs) or not all(
-            axis is None or 0 <= axis < array.ndim for axis, array in zip(axes, network.inputs)):
-        raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(network.inputs)} inputs, or None '
-                         'for some of them')
+    axes, first = _batch_axes(batch_axis, network.inputs)
     batches = [network.inputs, [random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
     # 2. Its graph, in which the sizes that differ between the two depend on the batch
     results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])

@@ -17,11 +17,7 @@ _temporary_folder = functools.cache(tempfile.TemporaryDirectory)  # deleted when
 
 
 def check_profiler(devices: list) -> None:
-    """Raise ValueError for devices that MXNet's profiler cannot record.
-
-    It has one slot per core for CPU contexts and does not check the number: the next contexts get wrong names, and
-    those after them crash the process.
-    """
+    """Raise ValueError for CPU contexts beyond the profiler's slots, one per core: they get wrong names or crash."""
     for device in devices:
         if device.device_type == 'cpu' and device.device_id >= num_cores():
             raise ValueError(f"{device} is beyond what MXNet's profiler can record: with {num_cores()} cores, "

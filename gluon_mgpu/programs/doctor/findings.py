@@ -25,7 +25,7 @@ def diagnose(facts: dict[str, Any]) -> list[Finding]:
     """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `run_self_test`."""
     if not facts['disks']['runs']['folder']:  # even NumPy may fail to import there
         return [Finding('fault', 'the current folder has been deleted', 'change to a folder that exists')]
-    found = [*_installation(facts), *_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts),
+    found = [*_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts),
              *_data(facts), *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
@@ -40,12 +40,6 @@ def from_line(level: str, line: str) -> Finding:
     return Finding(level, line, '')
 
 
-def _installation(facts: dict) -> Iterator[Finding]:
-    missing, error = facts['packages_missing'], facts['self_test'].get('mxnet', {}).get('error', '')
-    if missing and not re.search(r"install (\.|'\.\[cu112\]') && ", error):  # that remedy installs them as well
-        yield Finding('fault', f'not installed: {", ".join(missing)}', f'pip install {" ".join(missing)}')
-
-
 def _unset(facts: dict) -> str:
     """Return the command that removes the settings of MXNet that the user has made, or ''."""
     yours = [name for name in facts['engine']['you'] if name.startswith('MXNET_')]
@@ -53,7 +47,10 @@ def _unset(facts: dict) -> str:
 
 
 def _self_test(facts: dict) -> Iterator[Finding]:
-    test = facts['self_test']
+    test, missing = facts['self_test'], facts['packages_missing']
+    # A remedy that installs this package installs them as well
+    if missing and not re.search(r"install (\.|'\.\[cu112\]') && ", test.get('mxnet', {}).get('error', '')):
+        yield Finding('fault', f'not installed: {", ".join(missing)}', f'pip install {" ".join(missing)}')
     if test['during']:
         yield _crash(facts)
     for stage, (_, words) in STAGES.items():
@@ -64,7 +61,7 @@ def _self_test(facts: dict) -> Iterator[Finding]:
                 yield from_line('warning', error)
         elif error and 'remedy' not in result:
             yield from_line('fault', error)
-        elif error and not (facts['packages_missing'] and error.startswith('ModuleNotFoundError')):
+        elif error and not (missing and error.startswith('ModuleNotFoundError')):
             yield Finding('fault', f'{words} failed ({error})', result['remedy'] or _unset(facts) or REPORT)
 
 

@@ -29,10 +29,10 @@ LAST_LINES = 20  # of stderr
 
 
 def examine(timeout: int = TIMEOUT) -> dict[str, Any]:
-    """Check this process and its machine, and train for up to `timeout` seconds in a subprocess; blocks. No files stay.
+    """Check this process and its machine, and train in a subprocess, for at most `timeout` seconds; leaves no files.
 
     The report can be written as JSON: ``'can_train'``, a bool; ``'findings'``, a list of dicts with ``'level'``
-    ('fault' or 'warning'), ``'what'`` and ``'remedy'``, the worst first; and all facts by topic. ``~`` is the home folder.
+    ('fault' or 'warning'), ``'what'`` and ``'remedy'``, the worst first; and all facts by topic, with ``~`` for home.
     """
     timeout = integer('timeout', timeout, 1, MAX_TIMEOUT)
     found = {**facts.look(), 'self_test': run_self_test(timeout)}

@@ -62,7 +62,7 @@ def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict, sta
 
 
 def lock_folder(folder: str | os.PathLike, stack: contextlib.ExitStack) -> None:
-    """Lock a folder until `stack` is closed or the process ends; on network file systems, possibly locally."""
+    """Lock a folder until `stack` is closed or the process ends; on a network, possibly for this machine only."""
     descriptor = os.open(folder, os.O_RDONLY)
     stack.callback(os.close, descriptor)
     try:

@@ -157,7 +157,7 @@ class Trainer(gluon.Trainer):
     def _group(self) -> bool:
         """Group the parameters for `_update`; return False if they have several dtypes or are sparse.
 
-        Groups are kept until Gluon has given a parameter another gradient, for example because it was frozen.
+        Groups are kept until a parameter has another gradient, for example because it was frozen or cast.
         """
         if self._contains_sparse_grad:
             return False

@@ -18,7 +18,7 @@ SAME_PROGRAM = 'start all workers with the same program, flags, versions and dat
 
 
 class Workers:
-    """The processes that train together, seen from this one, `rank` of `size`; `signals` has ``received``, or None."""
+    """The processes that train together, seen from this one, `rank` of `size`; `signals` are as `StopSignals`."""
 
     rank, size = 0, 1
     hosts: Sequence[str] = ('',)  # machine of each worker
@@ -61,7 +61,7 @@ class Workers:
         return array
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = None) -> Any:
-        """Return a ``gluon.Trainer`` that sums over all workers; `move_gradients`, as for `Trainer`, is for one."""
+        """Return a ``gluon.Trainer`` that sums over all workers; `move_gradients` as for `Trainer`, for one only."""
         from .trainer import Trainer
         return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 

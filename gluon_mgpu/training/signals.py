@@ -1,6 +1,4 @@
 """Ctrl-C and SIGTERM as a request to finish the current step and stop; a second signal ends the process immediately."""
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -29,7 +27,7 @@ class StopSignals:
         self.received = 0  # number of the first signal, 0 until it comes
         self._undo = contextlib.ExitStack()
 
-    def __enter__(self) -> StopSignals:
+    def __enter__(self) -> 'StopSignals':
         if threading.current_thread() is not threading.main_thread():
             return self
         read, write = os.pipe()

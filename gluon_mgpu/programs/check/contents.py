@@ -53,7 +53,7 @@ def copies(state: Any) -> list[Counter]:
 
 
 def cast(value: Any, dtype: str | None) -> None:
-    """Change the dtype of parameters and arrays in place, None for their own; discard graphs that `make` has traced."""
+    """Change the dtype of parameters and arrays in place, unless it is None; discard graphs that `make` has traced."""
     if isinstance(value, gluon.HybridBlock):
         value._clear_cached_op()
     if isinstance(value, gluon.Parameter):

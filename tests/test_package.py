@@ -16,7 +16,8 @@ REPO = Path(__file__).parents[1]
 NAMES = [
     'Accumulator', 'Animator', 'Callback', 'CheckpointCallback', 'Devices', 'HorovodWorkers', 'Residual', 'Run',
     'SyncBatchNorm', 'Timer', 'Trainer', 'accuracy', 'backward', 'check_data_parallel', 'data_parallel',
-    'draw_timeline', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts', 'load_checkpoint',
+    'draw_timeline', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts',
+    'load_checkpoint',
     'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices',
     'record_timeline', 'resnet18', 'ring', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows', 'split_and_load',
     'split_batch', 'star', 'to_onnx', 'trainable', 'tree', 'try_all_gpus', 'try_gpu', 'zero_grad',

@@ -34,6 +34,7 @@ _NAMES_OF = {  # module -> its public names
     'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
     'networks.resnet': ('Residual', 'resnet18'),
     'scratch': ('sgd',),
+    'ch13': ('train_batch_ch13', 'train_ch13'),
     'check': ('check_data_parallel',),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

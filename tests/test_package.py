@@ -16,7 +16,7 @@ REPO = Path(__file__).parents[1]
 NAMES = [
     'Accumulator', 'Animator', 'Residual', 'Timer', 'accuracy', 'check_data_parallel', 'evaluate_accuracy_gpu',
     'evaluate_accuracy_gpus', 'load_data_fashion_mnist', 'resnet18', 'sgd', 'split_and_load', 'split_batch',
-    'try_all_gpus', 'try_gpu',
+    'train_batch_ch13', 'train_ch13', 'try_all_gpus', 'try_gpu',
 ]
 
 
@@ -98,7 +98,7 @@ def test_typed():
 # From top to bottom; each layer imports only from layers below it
 LAYERS = [
     {'__main__'}, {'doctor', 'export'}, {'check', 'predict'}, {'load_run'},
-    {'scratch', 'concise'}, {'cli'}, {'plot', 'timeline', 'onnx_model'}, {'checkpoints'}, {'setup'},
+    {'scratch', 'concise', 'ch13'}, {'cli'}, {'plot', 'timeline', 'onnx_model'}, {'checkpoints'}, {'setup'},
     {'settings'}, {'training'},
     {'distributed'}, {'parallel'}, {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},
 ]

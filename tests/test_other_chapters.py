@@ -1,0 +1,41 @@
+"""The loops of the book's other chapters: k devices with ours equal one with plain Gluon, in float64."""
+from functools import cache
+
+import numpy
+import pytest
+from book_steps import CHAPTERS, ours, plain
+
+from gluon_mgpu.check.contents import find
+from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
+
+ROWS = [7, 7, 2, 6, 1, 5]  # the language model continues states from the first batch to the second
+
+
+def as_mxnet(data):
+    return tuple(map(as_mxnet, data)) if isinstance(data, tuple) else np.array(data, dtype=data.dtype)
+
+
+def train(chapter, way, devices, seed):
+    """Return the parameters on each device after some batches."""
+    mx.random.seed(seed)
+    rng = numpy.random.default_rng(seed)
+    state = chapter.make(way, devices)
+    for rows in ROWS:
+        chapter.step(state, *map(as_mxnet, chapter.batch(rng, rows)), devices)
+    return {name: [array.asnumpy() for array in param.list_data()] for name, param in find(state, gluon.Parameter)}
+
+
+@cache
+def train_plainly(name, device, seed):
+    return train(CHAPTERS[name], plain, [device], seed)
+
+
+@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('name', CHAPTERS)
+def test_k_devices_equal_one(name, k, device_list, seed):
+    expected = train_plainly(name, *device_list(1), seed)
+    found = train(CHAPTERS[name], ours, device_list(k), seed)
+    for (_, arrays), (param, [one]) in zip(found.items(), expected.items()):
+        assert len(arrays) == k
+        for array in arrays:
+            numpy.testing.assert_allclose(array, one, rtol=1e-9, atol=1e-12, err_msg=param)  # float64

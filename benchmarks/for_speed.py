@@ -63,13 +63,14 @@ def groups_of_any_size():
 
 def no_signatures():
     """Run all shapes by one operator, which plans its memory again when the shape changes."""
-    from gluon_mgpu.networks import static
+    from gluon_mgpu.networks.static import TracedGraph
+    create = TracedGraph._operator
 
-    def one_operator(create):
-        operator = functools.cache(create)
-        return lambda *shapes_and_dtypes: operator()
+    def one_operator(self, arrays):
+        self._operators = self._operators or {'one': create(self, arrays)}
+        return self._operators['one']
 
-    patch.object(static, 'lru_cache', lambda size: one_operator).start()
+    patch.object(TracedGraph, '_operator', one_operator).start()
 
 
 def no_copies_in_graphs():
@@ -78,20 +79,13 @@ def no_copies_in_graphs():
     patch.object(static, 'isolate', lambda graph, names: graph).start()
 
 
-def gradients_copied():
-    """Copy the parameters of ResNet-18 in the graph, as without ``used_once``."""
-    from gluon_mgpu.networks.hybridize import hybridized
-    from gluon_mgpu.parallel import data_parallel
-    patch.object(data_parallel, 'HybridizedBlock', lambda net, used_once: hybridized(net)).start()
-
-
 def not_hybridized():
     """Run each operator of the networks and the loss on its own."""
     from gluon_mgpu import scratch
     from gluon_mgpu.networks import loss
     from gluon_mgpu.parallel import data_parallel
     patch.object(scratch, 'lenet', scratch.lenet.__wrapped__).start()
-    patch.object(data_parallel, 'HybridizedBlock', lambda net, used_once: net).start()
+    patch.object(data_parallel, 'HybridizedBlock', lambda net: net).start()
     patch.object(loss, '_of_classes', loss._of_classes.__wrapped__).start()
 
 
@@ -126,15 +120,14 @@ ALLOCATOR = ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad')
 VARIANTS = {
     'as it is': lambda: None, 'no crop': no_crop, 'separate gradients': separate_gradients,
     'one update per parameter': one_update_per_parameter, 'groups of any size': groups_of_any_size,
-    'no signatures': no_signatures, 'no copies in graphs': no_copies_in_graphs, 'gradients copied': gradients_copied,
+    'no signatures': no_signatures, 'no copies in graphs': no_copies_in_graphs,
     'not hybridized': not_hybridized, 'losses read at once': losses_read_at_once,
     'no allocator settings': functools.partial(allocator, ()),
     **{f'allocator without {name}': functools.partial(allocator, {*ALLOCATOR} - {name}) for name in ALLOCATOR},
     **{f'scratch areas: {number}': functools.partial(scratch_areas, number) for number in (4, 16, 512)},
 }
 OF_ONE_CHAPTER = {'no crop': 'scratch', 'separate gradients': 'concise',
-                  'one update per parameter': 'concise', 'groups of any size': 'concise',
-                  'gradients copied': 'concise'}
+                  'one update per parameter': 'concise', 'groups of any size': 'concise'}
 
 
 # --- measurement ---

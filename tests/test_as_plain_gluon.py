@@ -361,18 +361,20 @@ def set_modes(way, devices, rng) -> Iterator:
         def __init__(self, stop):
             super().__init__()
             self.inner, self.out, self.stop = nn.Dense(4, in_units=4), nn.Dense(3, in_units=4), stop
+            self.drop = nn.Dropout(0.5 if stop == 'set_training' else 0)
 
         def forward(self, X):
             if self.stop == 'pause':
                 with autograd.pause(train_mode=autograd.is_training()):
                     features = self.inner(X)
             else:
-                before = autograd.set_recording(False)
-                features = self.inner(X)
-                autograd.set_recording(before)
+                set_mode = getattr(autograd, self.stop)
+                before = set_mode(False)
+                features = self.drop(self.inner(X))
+                set_mode(before)
             return self.out(features)
 
-    for stop in ('pause', 'set_recording'):
+    for stop in ('pause', 'set_recording', 'set_training'):
         net, trainer = way.data_parallel(Stopping(stop), devices)
         for _ in range(2):
             X_shards, y_shards = batch(rng, devices)
@@ -588,6 +590,48 @@ def test_anything(number, k, device_list, seed, tmp_path):
     expected = run(anything, Plain(), devices, 1000 * seed + number, path)
     compare(run(anything, Ours(), devices, 1000 * seed + number, path), expected)
 
+
+# --- synchronized batch norm: k devices equal one in the same programs ---
+
+def steps_of_all_kinds(net, trainer, devices, rng, path) -> Iterator:
+    """Freeze and unfreeze, change attributes, add penalties, predict in odd places, save."""
+    block = block_of(net)
+    for i in range(8):
+        block.alpha = 1 + 0.5 * (i % 3)
+        for param in trainable(block.hidden):
+            param.grad_req = 'null' if i in (2, 3) else 'write'
+        X_shards, y_shards = batch(rng, devices)
+        with autograd.record():
+            outputs = net.forward(X_shards) if isinstance(net, SyncBatchNorm) else [net(X) for X in X_shards]
+            with autograd.predict_mode():
+                found = [net(X) for X in X_shards]
+            ls = [((output - y) ** 2).sum() for output, y in zip(outputs, y_shards)]
+            if i % 2:  # on one device, since each has the same parameters
+                ls[0] = ls[0] + sum((param.data(devices[0]) ** 2).sum() for param in trainable(block))
+        (net if isinstance(net, SyncBatchNorm) else autograd).backward(ls)
+        found += [net(X) for X in X_shards]
+        trainer.step(7)
+        block.save_parameters(path)
+        loaded = Net()
+        loaded.load_parameters(path, ctx=devices[0], cast_dtype=True, dtype_source='saved')
+        joined = [numpy.concatenate([array.asnumpy() for array in part])
+                  for part in (found[:len(devices)], found[len(devices):])]
+        yield joined + values(loaded)
+
+
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_synchronized_batch_norm(k, device_list, seed, tmp_path):
+    found = []
+    for devices, wrap in ((device_list(1), lambda net: net), (device_list(k), SyncBatchNorm)):
+        mx.random.seed(seed)
+        net = wrap(Plain().network(Net(), devices))
+        trainer = (Trainer if k > 1 else gluon.Trainer)(trainable(net), 'sgd', dict(SETTINGS))
+        rng = numpy.random.default_rng(seed)
+        found.append(list(steps_of_all_kinds(net, trainer, devices, rng, str(tmp_path / 'net'))))
+    compare(*found)
+
+
+# --- where plain Gluon is wrong ---
 
 @pytest.mark.parametrize('max_created', [MAX_CREATED, 0])  # with static memory and without
 def test_a_dense_layer_whose_weight_is_frozen_later(max_created, devices, monkeypatch):

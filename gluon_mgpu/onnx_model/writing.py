@@ -67,7 +67,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     """Write a network as an ONNX model, see `export.to_onnx`; blocks."""
     check_path(path)
     from .conversion import onnx_model
-    npx.waitall()  # reading batch norm's running statistics does not wait for them
+    npx.waitall()  # under MXNet's hybridize(static_shape=True), reading running statistics does not wait for them
     network = Network(net, examples, param_names)
     axes = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
     if not axes or len(axes) != len(network.inputs) or axes[0] is None or not all(

@@ -21,11 +21,10 @@ def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *ar
     Parts need less memory. Afterwards, the gradients on each device are the sums over all parts. Returns the losses of
     all parts; does not block.
 
-    `backward` computes the gradients on all devices and returns the losses. It must overwrite the gradients
-    (``grad_req='write'``), use every parameter, and end with `prepare_idle_devices`. The rows are cut as evenly as
-    possible, and into fewer parts if some device would get no rows. With several workers, there are always as many
-    parts, some possibly without rows, because all workers take part in the exchanges of each. `X` and `y` are arrays,
-    or nested lists and tuples of arrays.
+    `backward` computes the gradients on all devices, as `concise.backward`, and returns the losses. The rows are cut as
+    evenly as possible, and into fewer parts if some device would get no rows. With several workers, there are always as
+    many parts, some possibly without rows, because all workers take part in the exchanges of each. `X` and `y` are
+    arrays, or nested lists and tuples of arrays.
     """
     num_rows, num_parts = check_rows(X, y), devices.parts
     if devices.workers.size == 1:
@@ -36,6 +35,8 @@ def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *ar
     for at in [shard_rows(num_rows, part, num_parts) for part in range(num_parts)]:
         # g <- (gradient of this part) + (sum over the parts before)
         sums = [g.copy() for g in gradients(net, devices)] if ls else []
+        for g in gradients(net, devices):
+            fill(g, 0)  # a part need not use every parameter
         ls += backward(rows_of(X, at), rows_of(y, at), net, devices, *args)
         if sums:
             for g, so_far in zip(gradients(net, devices), sums):

@@ -154,6 +154,67 @@ def test_a_schedule_that_has_ended(name, devices, tmp_path):
     check_that_it_continues_exactly(new, tmp_path / 'a')
 
 
+@pytest.mark.parametrize('given', [{'learning_rate': 0.1}, {'learning_rate': 0.3}, {}])
+@pytest.mark.parametrize('schedule', [
+    lambda **options: mx.lr_scheduler.FactorScheduler(1, factor=0.5, **options),
+    lambda **options: mx.lr_scheduler.MultiFactorScheduler([1, 3], factor=0.5, **options),
+    lambda **options: mx.lr_scheduler.PolyScheduler(6, **options),
+    lambda **options: mx.lr_scheduler.CosineScheduler(6, **options),
+    lambda **options: DecreasingRate(**options)], ids=['factor', 'several factors', 'poly', 'cosine', 'own'])
+@pytest.mark.parametrize('warmup_steps', [0, 2])
+def test_going_back_in_a_schedule(warmup_steps, schedule, given, devices, tmp_path):
+    """Some of MXNet's schedules change themselves; `load_states` of MXNet restores them as well."""
+    net, trainer = dense(devices, optimizer='sgd', optimizer_params={
+        **given, 'lr_scheduler': schedule(base_lr=0.1, warmup_steps=warmup_steps)})
+    train_dense(net, trainer, range(2))
+    checkpoint.save(tmp_path / 'a', net, trainer)
+    trainer.save_states(str(tmp_path / 'states'))
+    end = train_dense(net, trainer, range(2, 6))
+    checkpoint.load(tmp_path / 'a', net, trainer)
+    assert train_dense(net, trainer, range(2, 6)) == end
+    checkpoint.load(tmp_path / 'a', net, trainer)
+    rate = trainer.learning_rate
+    trainer.load_states(str(tmp_path / 'states'))
+    assert trainer.learning_rate == rate
+
+
+def test_a_used_schedule_that_keeps_a_state_of_its_own(devices, tmp_path):
+    class Halving(mx.lr_scheduler.LRScheduler):
+        def __call__(self, num_update):
+            self.halved = getattr(self, 'halved', self.base_lr) / 2
+            return self.halved
+
+    net, trainer = dense(devices, optimizer='sgd', optimizer_params={'lr_scheduler': Halving()})
+    train_dense(net, trainer, range(2))
+    checkpoint.save(tmp_path / 'a', net, trainer)
+    before = [array.asnumpy().tolist() for array in net.weight.list_data()], trainer.learning_rate
+    with pytest.raises(checkpoint.CheckpointError, match='a: the schedule Halving changes itself and was used for 2'):
+        checkpoint.load(tmp_path / 'a', net, trainer)
+    assert [array.asnumpy().tolist() for array in net.weight.list_data()] == before[0]
+
+
+@pytest.mark.parametrize('frozen', ['before', 'after', 'never'])
+def test_layers_that_are_frozen_before_or_after_a_checkpoint(frozen, devices, tmp_path):
+    """The state of a layer that was trained before stays; one that is trained later begins with a new state."""
+    loop = Loop(devices)
+    first = loop.net[0]
+    ends = []
+    for param in trainable(first):
+        param.grad_req = 'null' if frozen == 'before' else 'write'
+    loop.train(2)
+    for param in trainable(first):
+        param.grad_req = 'null' if frozen == 'after' else 'write'
+    checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
+    for resumed in (loop, Loop(devices)):
+        if resumed is not loop:
+            checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
+            resumed.num_steps = 2
+        for param in trainable(resumed.net):
+            param.grad_req = 'write'
+        ends.append(resumed.train(2).values())
+    assert ends[0] == ends[1]
+
+
 def test_several_trainers(devices, tmp_path):
     net, trainer = dense(devices, optimizer='sgd')
     checkpoint.save(tmp_path / 'a', net, trainer)

@@ -90,6 +90,27 @@ def test_gradients_are_sums_over_all_parts(num_rows, parts, device_list):
     assert on_devices[1].any() == (num_rows > 1)  # zero on a device without rows
 
 
+@pytest.mark.parametrize('used_in', [(0,), (1,), (0, 2), ()])
+def test_a_parameter_that_only_some_parts_use(used_in, device_list):
+    devices, part = Devices(device_list(2), parts=3), iter(range(3))
+    params = [[np.ones(2, ctx=device), np.ones(2, ctx=device)] for device in devices]
+    for w in (w for on_device in params for w in on_device):
+        w.attach_grad()
+        w.grad[:] = 7  # of an earlier batch
+
+    def backward(X, y, params, devices):
+        use = next(part) in used_in
+        with autograd.record():
+            ls = [((w + v if use else w) * X).sum(axis=1) for X, (w, v) in zip(split_batch(X, y, devices)[0], params)]
+        autograd.backward(ls)
+        return ls
+
+    X = np.ones((6, 2))
+    step.in_parts(backward, X, np.zeros(6), params, devices)
+    for w, v in params:
+        assert (w.grad.tolist(), v.grad.tolist()) == ([3, 3], [len(used_in)] * 2)
+
+
 def test_a_parameter_of_shape_0_on_a_device_without_rows(device_list):
     devices = device_list(2)
     params = [[np.array(2.0, ctx=device)] for device in devices]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy
-
 from gluon_mgpu.ch13 import train_batch_ch13
-from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import backward, gradients, zero_grad
+from gluon_mgpu.parallel.step import gradients, zero_grad
 from gluon_mgpu.parallel.trainer import Trainer, trainable
 
 nn = gluon.nn
@@ -318,7 +316,7 @@ def make_word2vec(way, devices):
 
 
 def step_of_word2vec(state, X, y, devices):
-    (net, trainer), block = state
+    (_, trainer), block = state
     X_shards, y_shards = split_batch(X, y, devices)
 
     def losses(X, labels):
@@ -385,7 +383,8 @@ def clip(of, grads, limit=0.1):
 
 
 def translations(rng, rows):
-    return (words(rng, rows, T), words(rng, rows, T)), (words(rng, rows, T), rng.integers(1, T + 1, rows).astype('float64'))
+    valid_lens = rng.integers(1, T + 1, rows).astype('float64')
+    return (words(rng, rows, T), words(rng, rows, T)), (words(rng, rows, T), valid_lens)
 
 
 class Model(nn.Block):
@@ -438,12 +437,14 @@ def step_of_gan(state, X, y, devices):
     (G, of_G), (D, of_D) = state
     X_shards, Z_shards = split_batch(X, y, devices)
 
-    def loss_of_D(X, Z):
-        return (binary(D(X), np.ones((len(X), 1), ctx=X.ctx)) + binary(D(G(Z).detach()),
-                                                                      np.zeros((len(X), 1), ctx=X.ctx))) / 2
+    def real(scores):
+        return binary(scores, np.ones_like(scores))
 
-    step_of(loss_of_D, [D], [of_D], [X_shards, Z_shards], devices, len(X))
-    step_of(lambda Z: binary(D(G(Z)), np.ones((len(Z), 1), ctx=Z.ctx)), [G], [of_G], [Z_shards], devices, len(X))
+    def fake(scores):
+        return binary(scores, np.zeros_like(scores))
+
+    step_of(lambda X, Z: (real(D(X)) + fake(D(G(Z).detach()))) / 2, [D], [of_D], [X_shards, Z_shards], devices, len(X))
+    step_of(lambda Z: real(D(G(Z))), [G], [of_G], [Z_shards], devices, len(X))
 
 
 def points(rng, rows):

@@ -72,8 +72,8 @@ def _check_signature(name: str, train_batch: Any) -> None:
     try:
         parameters.bind('state', 'X', 'y', 'devices')
     except TypeError:
-        raise ValueError(f'{name} takes {parameters}, but the check passes (state, X, y, devices): join several inputs '
-                         'in the columns of X') from None
+        raise ValueError(f'{name} takes {parameters}, but the check passes (state, X, y, devices): several inputs '
+                         'are a tuple X') from None
 
 
 def _load(name: str) -> Any:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import types
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,19 +24,35 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
     seen.add(id(value))
     if isinstance(value, kind):
         yield name, value
-    if isinstance(value, gluon.Block):
-        own = {key: part for key, part in vars(value).items() if key not in BLOCK_ATTRIBUTES}
-        inside = [(f'{name}.{key}'.strip('.'), part)
-                  for key, part in {**by_name(value), **children(value), **own}.items()]
-    elif isinstance(value, gluon.Parameter):
+    if isinstance(value, gluon.Parameter):
         inside = [(name, array) for array in value._data or ()]
     elif isinstance(value, gluon.Trainer):
         inside = [(param.name, param) for param in value._params]
+    elif isinstance(value, (list, tuple)):
+        inside = [(name, item) for item in value]
     else:
-        items = value if isinstance(value, (list, tuple, dict)) else getattr(value, '__dict__', {})
-        inside = [('', item) for item in (items.values() if isinstance(items, dict) else items)]
+        parts = value if isinstance(value, dict) else getattr(value, '__dict__', {})
+        if isinstance(value, gluon.Block):
+            own = {key: part for key, part in parts.items() if key not in BLOCK_ATTRIBUTES}
+            parts = {**by_name(value), **children(value), **own}
+        inside = [(f'{name}.{key}'.strip('.'), part) for key, part in parts.items()]
     for name, part in inside:
         yield from find(part, kind, name, seen)
+
+
+def copies(state: Any) -> list[Counter]:
+    """Count arrays without gradients, such as a moving average, by name and shape, on each device with parameters.
+
+    They have the shape of a parameter with a gradient, and are no running statistics.
+    """
+    statistics = {id(array) for _, param in find(state, gluon.Parameter) if not param._differentiable
+                  for array in param._data or ()}
+    arrays = [(name, array) for name, array in find(state, mx.nd.NDArray)
+              if id(array) not in statistics and numpy.dtype(array.dtype).name != 'bool']  # which has no difference
+    shapes = {(array.ctx, array.shape) for _, array in arrays if array.grad is not None}
+    return [Counter((name, array.shape) for name, array in arrays
+                    if array.ctx == device and array.grad is None and (device, array.shape) in shapes)
+            for device in {device for device, _ in shapes}]
 
 
 def cast(value: Any, dtype: str | None) -> None:

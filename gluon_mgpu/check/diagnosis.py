@@ -16,6 +16,10 @@ from .user_step import Training
 from .weights import RESIDUAL, explain, number, row_weights
 
 PRECISION = {'float64': 1e-3, None: 0.01}  # of a weight
+COPIES = ('copies without gradients, such as a moving average, a target network or momentum, differ from those of one '
+          'device on', 'update them on all devices after every batch, including devices without rows; what each device '
+          'keeps for itself, leave out of what make returns')
+ALONE = 'Without the batches before, from the same parameters, this does not happen.'
 KEY_VALUE_STORE = "the Trainer's key-value store"
 LOCAL_UPDATES = ('make the Trainer with update_on_kvstore=False; with plain SGD, param.set_data() is enough',
                  'With update_on_kvstore=False, k devices equal one.')
@@ -36,9 +40,14 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     found = compare(several, batches, start)
     if not found.wrong:
         return _optimizer(with_state, compare(with_state, batches, start), start)
-    n = len(found.batches[-1][1])
+    n = len(found.batches[-1][0])
     where = (f'WRONG in {len(found.wrong)} of {len(found.rows)} parameters after batch {len(found.batches)}, of {n} '
              f'{"row" if n == 1 else "rows"}')
+    on = ', '.join(devices[i] for i in found.wrong_on)
+    copies = _lines(f'{where}: {COPIES[0]} {on}', COPIES[1]) if found.wrong[-1] >= found.trained else []
+    if found.wrong[0] >= found.trained:
+        return copies
+    found = found._replace(wrong=[i for i in found.wrong if i < found.trained])
     if not numpy.isfinite([differences for _, *differences in found.rows]).all():
         return _lines(f'{where}: parameters become NaN or infinite',
                       'look for a division by 0, such as the mean of no rows')
@@ -51,11 +60,7 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     if trainers and _is_right_with_local_updates(several, found, start):
         return _lines(f'{where}: {KEY_VALUE_STORE} updates its own copy of the parameters, and undoes what the step '
                       'writes into them', *LOCAL_UPDATES)
-    if _is_right_alone(several, found):
-        return _lines(f'{where}: what the step keeps from the batches before, such as momentum, differs between '
-                      'devices', 'keep it on every device, and update it after every batch, including devices without '
-                      'rows', 'Without the batches before, from the same parameters, this does not happen.')
-    return _batch(several, found, where, devices)
+    return _batch(several, found, where, devices, copies)
 
 
 def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
@@ -72,17 +77,23 @@ def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
                   'With plain SGD instead, k devices equal one.')
 
 
-def _batch(several: Training, found: Comparison, where: str, devices: list[str]) -> list[str]:
+def _batch(several: Training, found: Comparison, where: str, devices: list[str], copies: list[str]) -> list[str]:
     """Return the lines for a step whose last batch alone is wrong."""
     weights, same = row_weights(several, found), partial(numpy.allclose, rtol=0, atol=PRECISION[several.dtype])
-    n, k = len(found.batches[-1][1]), len(devices)
+    n, k, alone = len(found.batches[-1][0]), len(devices), _is_right_alone(several, found)
     shards = [shard_rows(n, i, k) for i in range(min(n, k))]
+    if alone and (weights is None or same(weights, 1)):
+        return _lines(f'{where}: what the step keeps from the batches before, such as momentum or gradients, differs '
+                      'from one device', 'keep it on every device, and update it after every batch, including devices '
+                      'without rows', ALONE)
+    if copies and weights is not None and same(weights, 1):
+        return copies
     if weights is not None:
-        clipped = not share_of_halves(several, *found.batches[-1])
+        clipped = not share_of_halves(several, found.batches[-1])
         fault, remedy = explain(weights, devices, shards, same, clipped)
         table = [f'{device}: {", ".join(map(number, row))}' for device, row in zip(devices, weights)]
-        return _lines(f'{where}: {fault}', remedy, 'Weight of each row in the update of each device; 1 is right:',
-                      *table)
+        return _lines(f'{where}: {fault}', remedy, *([ALONE, ''] if alone else []),
+                      'Weight of each row in the update of each device; 1 is right:', *table)
     if _is_random(several, found):
         return _lines('NOT CHECKED: the step draws random numbers, such as npx.dropout, and k devices draw others than '
                       'one; or it keeps values that make does not return',
@@ -114,7 +125,7 @@ def _is_right_alone(several: Training, found: Comparison) -> bool:
         alone = compare(several, found.batches[-1:], found.before)
     except UserWarning:  # from Gluon's Trainer, if a gradient was never written
         return False
-    return alone.changed and not alone.wrong
+    return len(alone.unchanged) < alone.trained and not alone.wrong
 
 
 def _is_random(several: Training, found: Comparison) -> bool:

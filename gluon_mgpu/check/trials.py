@@ -10,14 +10,12 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import is_
 
-import numpy
-
 from ..mxnet_setup.compat import gluon, mx, npx
-from .contents import find
+from .contents import copies, find
 from .user_step import BatchNorm, Dropout, Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
@@ -42,7 +40,7 @@ def nd_semantics() -> Iterator[None]:
         mx.util.set_np_shape(2 if shapes else False)  # 2: in all threads
 
 
-def semantics_of_step(several: Training, batch: tuple) -> contextlib.AbstractContextManager:
+def semantics_of_step(several: Training, batch: Sequence) -> contextlib.AbstractContextManager:
     """Return the context in which to run a step: with the arrays of ``mx.nd`` if it is written for them."""
     error = _error(several, batch) if npx.is_np_array() else None  # otherwise the user has called npx.reset_np
     if error is None:
@@ -52,15 +50,15 @@ def semantics_of_step(several: Training, batch: tuple) -> contextlib.AbstractCon
     return nd_semantics() if works or re.search(OF_ND, str(error)) else contextlib.nullcontext()
 
 
-def _error(several: Training, batch: tuple) -> Exception | None:
+def _error(several: Training, batch: Sequence) -> Exception | None:
     try:
-        replace(several).step(*batch)
+        replace(several).step(batch)
     except Exception as error:
         return error
     return None
 
 
-def prepare(several: Training, batch: tuple) -> tuple[Training, list[str]]:
+def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it.
 
     MXNet 1.9's recurrent layers of several layers cannot: their gradients in float64 are wrong. Nor can a Trainer that
@@ -70,25 +68,28 @@ def prepare(several: Training, batch: tuple) -> tuple[Training, list[str]]:
     one = several.on_one_device()
     used = any(trainer._kv_initialized for _, trainer in find(one.state, gluon.Trainer))
     if any(param._deferred_init for param in one.gluon_params()):
-        one.step(*batch)
+        one.step(batch)
     several = replace(several, shapes=tuple(param.shape for param in one.gluon_params()))
     layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
     recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
     trial = replace(several, dtype=None if recurrent or used else 'float64')
-    again = trial.on_one_device()
+    again, same = trial.on_one_device(), False
     try:
         same = any(map(is_, one.gluon_params(), again.gluon_params()))
         if not same:
-            again.step(*batch)  # first, because errors of several devices are not all raised at once
-            trial.step(*batch)
+            numbers = copies(again.state) + copies(trial.state)
+            again.step(batch)  # first, because errors of several devices are not all raised at once
+            trial.step(batch)
     except Exception:  # the step cannot compute in float64, or not at all
-        return several, layers
+        trial = several
+        numbers = copies(trial.on_one_device().state) + copies(trial.state)
     if same:
         raise ValueError('make returns the same network at each call: create a new one in it')
-    return replace(trial), layers  # without the state, to free its memory
+    on_all = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}
+    return replace(trial, copies=on_all), layers  # without the state, to free its memory
 
 
-def check_crash(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> None:
+def check_crash(several: Training, batch: Sequence) -> None:
     """Raise Crash if a step ends the process, as some of MXNet's operators do for arrays without rows.
 
     The step is taken in a forked process, which has the functions of a notebook as well. Does nothing where that could
@@ -97,10 +98,10 @@ def check_crash(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> None:
     """
     forks = sys.platform == 'linux' and several.workers.size == 1 and all(
         device.device_type == 'cpu' for device in several.devices)
-    if not forks or several.hung or len(y) >= len(several.devices):
+    if not forks or several.hung or len(batch[0]) >= len(several.devices):
         return
     several.params()  # before, so that the process only takes the step
-    process = multiprocessing.get_context('fork').Process(target=_step_silently, args=(several, X, y))
+    process = multiprocessing.get_context('fork').Process(target=_step_silently, args=(several, batch))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of Python 3.12: MXNet has threads, which it starts again
         process.start()
@@ -116,12 +117,12 @@ def check_crash(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> None:
         process.kill()
 
 
-def _step_silently(several: Training, X: numpy.ndarray, y: numpy.ndarray) -> None:
+def _step_silently(several: Training, batch: Sequence) -> None:
     faulthandler.disable()
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
     sys.stdout = sys.stderr = open(os.devnull, 'w')  # noqa: SIM115, in a notebook they are not 1 and 2
     with contextlib.suppress(BaseException):
-        several.step(X, y)
+        several.step(batch)
     os._exit(0)

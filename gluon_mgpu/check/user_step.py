@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,10 +26,12 @@ class Training:
 
     make: Callable
     train_batch: Callable
+    places: Any  # of the arrays of a batch in (X, y)
     devices: list
     workers: Workers
     dtype: str | None = None        # None: as `make` returns the parameters
     shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
+    copies: dict = field(default_factory=dict)  # {(name, shape): number} of arrays without gradients to compare
     plain_sgd: bool = False         # instead of a Trainer's optimizer
     local_updates: bool = False     # by a Trainer on each device, instead of in its key-value store
     fixed_statistics: bool = False  # of batch norm
@@ -69,14 +72,16 @@ class Training:
         if self.local_updates:
             trainer._kvstore_params['update_on_kvstore'] = False
 
-    def step(self, X: numpy.ndarray, y: numpy.ndarray) -> list:
+    def step(self, batch: Sequence) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
         state = self.state
         if self.zero_gradients:
             for _, array in chain(*self.params()):
-                fill(array.grad, 0)
+                if array.grad is not None:
+                    fill(array.grad, 0)
         _seed(self.seed)
-        self.train_batch(state, self._array(X), self._array(y), self.devices)
+        X, y = each(self.places, lambda place: self._array(batch[place]))
+        self.train_batch(state, X, y, self.devices)
         npx.waitall()  # raises errors that the parameters do not show
         return self.values()
 
@@ -101,12 +106,16 @@ class Training:
                 assign(array, value)
 
     def params(self) -> list:
-        """Return [(name, array), ...] of the parameters on each device that has some."""
-        on: dict = {}
+        """Return [(name, array), ...] of the parameters on each device that has some, first those with gradients."""
+        found: dict = {}
+        seen: Counter = Counter()
         for name, array in find(self.state, mx.nd.NDArray):
-            if array.grad is not None:
-                named = on.setdefault(array.ctx, [])
-                named.append((name or f'parameter {len(named)}', array))
+            key = name, array.shape
+            seen[key, array.ctx] += array.grad is None
+            if array.grad is not None or seen[key, array.ctx] <= self.copies.get(key, 0):
+                found.setdefault(array.ctx, []).append((name, array))
+        on = {device: sorted(named, key=lambda pair: pair[1].grad is None) for device, named in found.items()
+              if any(array.grad is not None for _, array in named)}
         if not on:
             raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
                              'Trainer or the arrays with gradients, also in lists, dicts or objects')
@@ -122,6 +131,13 @@ class Training:
     def gluon_params(self) -> list:
         """Return Gluon's parameters."""
         return [param for _, param in find(self.state, gluon.Parameter)]
+
+
+def each(value: Any, convert: Callable) -> Any:
+    """Return a value, possibly nested tuples or lists, with all that is in them converted."""
+    if not isinstance(value, (list, tuple)):
+        return convert(value)
+    return getattr(type(value), '_make', type(value))([each(part, convert) for part in value])  # also namedtuples
 
 
 def _seed(seed: int) -> None:

@@ -22,8 +22,8 @@ def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
     one, first, weights = several.on_one_device(), found.batches[0], []
     *earlier, last = found.batches  # the earlier ones as well, because a step may update only after several
     [right_before], before = (updates(training, found, found.batches) for training in (one, several))
-    for i in range(len(last[1])):
-        j = next((j for j in range(len(first[1])) if any(numpy.any(a[i] != b[j]) for a, b in zip(last, first))), None)
+    for i in range(len(last[0])):
+        j = next((j for j in range(len(first[0])) if any(numpy.any(a[i] != b[j]) for a, b in zip(last, first))), None)
         if j is None:  # all rows are equal
             return None
         replaced = [numpy.concatenate([a[:i], b[j:j + 1], a[i + 1:]]) for a, b in zip(last, first)]

@@ -1,0 +1,226 @@
+"""Training steps for the tests of the check: right ones, and some with mistakes."""
+import os
+import signal
+import sys
+import types
+
+import numpy
+import oracle
+import pytest
+from slow import slow
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, np
+from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.step import zero_grad
+from gluon_mgpu.parallel.trainer import trainable
+
+LR = 0.1
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def some_slow(names, quick):
+    """Return the names for `parametrize`; only the quick ones run without --all."""
+    assert {*quick} <= {*names}
+    return [name if name in quick else slow(name) for name in names]
+
+
+def make_arrays(devices):
+    """Return the parameters of a small network on each device, as in D2L 13.5."""
+    params = [np.random.normal(scale=0.5, size=shape) for shape in ((6, 5), (5,), (5, 4), (4,))]
+    return [[copy_with_gradient(param, device) for param in params] for device in devices]
+
+
+def copy_with_gradient(param, device, grad_req='write'):
+    copy = param.copyto(device)
+    copy.attach_grad(grad_req)
+    return copy
+
+
+def network(X, params):
+    W1, b1, W2, b2 = params
+    return np.dot(np.tanh(np.dot(X, W1) + b1), W2) + b2
+
+
+def update(ls, device_params, rows, lr=LR):
+    """Take the rest of the step: backward, the sum over the devices, SGD."""
+    for l in ls:
+        l.backward()
+    for params in device_params[len(ls):]:
+        for param in params:
+            param.grad[:] = 0
+    for arrays in zip(*device_params):
+        scratch.allreduce([array.grad for array in arrays])
+    for params in device_params:
+        scratch.sgd(params, lr, rows)
+
+
+def step_of_trainer(ls, net, trainer, devices, divisor):
+    """Take the rest of the step with a Trainer."""
+    for l in ls:
+        l.backward()
+    zero_grad(net, devices[len(ls):])
+    trainer.step(divisor)
+
+
+def step_from_scratch(device_params, X, y, devices, mistake='', batch_size=None):
+    """Take the step of D2L 13.5.6, possibly with a mistake."""
+    k, rows = len(devices), len(X)
+    if mistake == 'drops the rows that remain':
+        X, y = X[:max(rows // k * k, 1)], y[:max(rows // k * k, 1)]
+    X_shards, y_shards = split_batch(X, y, devices)
+    if mistake == 'the first shard on all devices':
+        X_shards, y_shards = ([shards[0].as_in_ctx(device) for device in devices] for shards in (X_shards, y_shards))
+    with autograd.record():
+        ls = [LOSS(network(X_shard, params), y_shard)
+              for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
+        if mistake == 'a mean of means':
+            ls = [l.mean() / len(ls) * rows for l in ls]
+    for l in ls:
+        l.backward()
+    if mistake != 'a stale gradient':
+        for params in device_params[len(X_shards):]:
+            for param in params:
+                param.grad[:] = 0
+    for i in range(len(device_params[0])):
+        gradients = [params[i].grad for params in device_params]
+        if mistake == 'averages':
+            scratch.allreduce(gradients)
+            for gradient in gradients:
+                gradient /= k
+        elif mistake == 'does not sum the biases':
+            if i % 2 == 0:
+                scratch.allreduce(gradients)
+        elif mistake == 'sums into a new array':
+            total = sum(gradient.as_in_ctx(devices[0]) for gradient in gradients)
+            gradients = [total.as_in_ctx(device) for device in devices]
+        elif mistake == 'sums on the first device only':
+            for gradient in gradients[1:]:
+                gradients[0] += gradient.as_in_ctx(devices[0])
+        elif mistake == 'misses the last device':
+            scratch.allreduce(gradients[:max(k - 1, 1)])
+            gradients[0].copyto(gradients[-1])
+        elif mistake == 'counts the first device twice':
+            total = sum((gradient.as_in_ctx(devices[0]) for gradient in gradients), gradients[0] * (k > 1))
+            for gradient in gradients:
+                total.copyto(gradient)
+        else:
+            scratch.allreduce(gradients)
+    divisor = {'divides by the rows of a shard': len(X_shards[0]), 'divides twice': rows * k}.get(mistake, rows)
+    for params in device_params[:max(k - 1, 1)] if mistake == 'updates all but the last' else device_params:
+        scratch.sgd(params, LR, batch_size or divisor)
+
+
+NO_SUM = r'batch 1, of 12 rows: the sum of the gradients does not reach cpu\(0\), cpu\(1\), cpu\(2\)'
+
+
+def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', settings=(), kind=gluon.Trainer,
+                 **options):
+    """Return a network and a Trainer, as in D2L 13.6."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(5, activation='tanh'), *layers())
+    net.initialize(init=init.Normal(0.5), ctx=devices)
+    return net, kind(trainable(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
+
+
+def step_with_trainer(state, X, y, devices, mistake=''):
+    """Take the step of D2L 13.6.3, possibly with a mistake."""
+    net, trainer = state
+    k, rows = len(devices), len(X)
+    if mistake == 'drops the rows that remain':
+        X, y = X[:max(rows // k * k, 1)], y[:max(rows // k * k, 1)]
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        if mistake.startswith('means'):
+            ls = [l.mean() for l in ls]
+    for l in ls:
+        l.backward()
+    if mistake == 'skips stale gradients':
+        for param in trainable(net):
+            for device in devices[len(X_shards):]:
+                param.grad(device)[:] = 0
+    elif mistake != 'a stale gradient':
+        zero_grad(net, devices[len(X_shards):])
+    if mistake == 'clips each gradient':
+        for param in trainable(net):
+            for gradient in param.list_grad():
+                gradient[:] = np.clip(gradient, -0.1, 0.1)
+    divisor = {'means': 1, 'means of devices': len(ls), 'divides by the rows of a shard': len(X_shards[0]),
+               'steps by the number of devices': k * rows, 'steps by one more per device': rows + k}.get(mistake, rows)
+    trainer.step(divisor, ignore_stale_grad=mistake == 'skips stale gradients')
+
+
+def make_lenet(devices):
+    params = [np.random.normal(scale=0.1, size=shape) for shape in oracle.LENET_SHAPES]
+    return [scratch.get_params(params, device) for device in devices]
+
+
+def step_of_lenet(state, X, y, devices):
+    scratch.train_batch(X, y, state, devices, 0.2)
+
+
+def momentum_from_scratch(state, X, y, devices):
+    """The optimizer's own arrays are in the state, which is an object."""
+    before = [[param.copy() for param in params] for params in state.device_params]
+    step_from_scratch(state.device_params, X, y, devices)
+    for params, old, velocities in zip(state.device_params, before, state.velocities):
+        for param, start, velocity in zip(params, old, velocities):
+            velocity[:] = 0.9 * velocity + param - start
+            param[:] = start + velocity
+
+
+def make_momentum(devices):
+    device_params = make_arrays(devices)
+    return types.SimpleNamespace(device_params=device_params, velocities=[
+        [np.zeros(param.shape, ctx=param.ctx) for param in params] for params in device_params])
+
+
+def make_accumulating(devices):
+    return {'params': [[copy_with_gradient(param, device, 'add') for param in params]
+                       for params, device in zip(make_arrays(devices), devices)]}
+
+
+def concise_step(state, X, y, devices, **options):
+    net, loss, trainer = state
+    concise.train_batch(X, y, net, loss, trainer, Devices(devices, 12, **options))
+
+
+def with_dropout_and_batch_norm():
+    return [gluon.nn.BatchNorm(), gluon.nn.Dropout(0.5), gluon.nn.Dense(4)]
+
+
+COPIES_DIFFER = ('WRONG in 4 of {} parameters after {}: copies without gradients, such as a moving average, a target '
+                 'network or momentum, differ from those of one device on {}.')
+MOMENTUM = {'settings': {'momentum': 0.9}}
+
+
+def make_averages(devices):
+    params = make_arrays(devices)
+    return {'params': params, 'averages': [[param.copy() for param in copies] for copies in params]}
+
+
+def late_error(device):
+    """Return an array whose computation fails in MXNet's engine."""
+    return np.random.normal(np.zeros(2, ctx=device), -np.ones(2, ctx=device))
+
+
+def crash_without_rows(state, X, y, devices):
+    step_with_trainer(state, X, y, devices)
+    if len(X) < len(devices):
+        print('before the crash', file=sys.stderr)
+        os.write(1, b'as a program in C')
+        os.kill(os.getpid(), signal.SIGFPE)
+
+
+ONLY_1 = pytest.mark.skipif(MXNET_MAJOR > 1, reason="Gluon's networks and losses take no mx.nd")
+
+
+def batches_of_six_numbers():
+    rng = numpy.random.default_rng(0)
+    return [(rng.normal(size=(16, 6)).astype('float32'), rng.integers(0, 4, 16))]
+
+
+def wrong_step(state, X, y, devices):
+    step_from_scratch(state, X, y, devices, 'averages')

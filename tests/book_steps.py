@@ -5,6 +5,8 @@ Each chapter has `make(way, devices)`, which returns networks and Trainers; `ste
 """
 from __future__ import annotations
 
+import unittest.mock
+from functools import partial
 from typing import NamedTuple
 
 from gluon_mgpu.ch13 import train_batch_ch13
@@ -92,17 +94,19 @@ def freeze(block, grad_req='null'):
         param.grad_req = grad_req
 
 
-def make_fine_tuning(way, devices):
+def make_fine_tuning(way, devices, frozen=False):
     net = started(FineTuned(), devices)
+    if frozen:
+        freeze(net.features)
     for param in net.output.collect_params().values():
         param.lr_mult = 10
-    return [net, *way(net, devices, *SGD), 0]
+    return [net, *way(net, devices, *SGD), 1]
 
 
-def step_of_fine_tuning(state, X, y, devices):
+def step_of_fine_tuning(state, X, y, devices, head_only=3):
     """Every third step trains the head only."""
     block, net, trainer, number = state
-    freeze(block.features, 'null' if number % 3 == 0 else 'write')
+    freeze(block.features, 'write' if number % head_only else 'null')
     train_batch_ch13(net, X, y, cross_entropy, trainer, devices)
     state[3] += 1
 
@@ -352,7 +356,7 @@ def make_seq2seq(way, devices):
     return net, trainer if way is plain else Trainer(trainable(net), *ADAM)
 
 
-def step_of_seq2seq(state, X, y, devices, clip_shards=False, num_tokens=None):
+def step_of_seq2seq(state, X, y, devices, clip_shards=False, num_tokens=None, limit=0.1):
     """The sum of the gradients is clipped, and divided by the words of the whole batch."""
     net, trainer = state
     shards = split_batch(X, y, devices)
@@ -362,10 +366,10 @@ def step_of_seq2seq(state, X, y, devices, clip_shards=False, num_tokens=None):
     zero_grad(net, devices[len(X[0]):])
     if clip_shards:
         for device in devices:
-            clip(gradients(net, [device]), gradients(net, [device]))
+            clip(gradients(net, [device]), gradients(net, [device]), limit)
     trainer.allreduce_grads()
     if not clip_shards:
-        clip(gradients(net, devices[:1]), gradients(net, devices))
+        clip(gradients(net, devices[:1]), gradients(net, devices), limit)
     trainer.update(float(y[1].sum()) if num_tokens is None else num_tokens(shards[1]))
 
 
@@ -375,7 +379,7 @@ def of_words(scores, labels, valid):
     return cross_entropy(scores, labels, weights)
 
 
-def clip(of, grads, limit=0.1):
+def clip(of, grads, limit):
     norm = sum((g ** 2).sum() for g in of) ** 0.5
     scale = min(limit / norm.item(), 1) if norm.item() else 1
     for g in grads:
@@ -571,6 +575,8 @@ class Chapter(NamedTuple):
 CHAPTERS = {
     'image augmentation': Chapter(make_images, step_ch13, images),
     'fine-tuning': Chapter(make_fine_tuning, step_of_fine_tuning, images),
+    'fine-tuning, the head only': Chapter(partial(make_fine_tuning, frozen=True), partial(
+        step_of_fine_tuning, head_only=1), images),
     'dog breeds': Chapter(make_dogs, step_of_dogs, images),
     'FCN': Chapter(make_fcn, step_of_fcn, pixels),
     'SSD': Chapter(make_ssd, step_of_ssd, boxes),
@@ -588,4 +594,28 @@ CHAPTERS = {
     'NeuMF': Chapter(make_recommender(NeuMF), step_of_ranking, pairs),
     'Caser': Chapter(make_recommender(Caser), step_of_ranking, sequences),
     'DeepFM': Chapter(make_recommender(DeepFM), step_of_deepfm, clicks),
+}
+
+
+def without_zero_grad(step):
+    def wrong(*args):
+        with unittest.mock.patch.dict(globals(), zero_grad=lambda net, devices: None):
+            step(*args)
+    return wrong
+
+
+NO_MEANS = 'sum the losses on each device and the gradients over all devices, without means'
+WRONG = {  # the chapter, its step with a mistake, most of them the book's, and words of the report
+    "BERT: divided by a shard's weights": ('BERT', partial(step_of_bert, total_of=lambda weights, is_next: (
+        weights.sum() + 1e-8, len(is_next))), 'divide each term of the loss by its count in the whole batch'),
+    'seq2seq: clipped before the sum': ('seq2seq', partial(step_of_seq2seq, clip_shards=True),
+                                        'each device clips its own gradient before the sum'),
+    "seq2seq: divided by a shard's words": ('seq2seq', partial(
+        step_of_seq2seq, num_tokens=lambda shards: float(shards[0][1].sum()), limit=1e9),
+        'divide the sum of the losses by the count of the whole batch'),
+    'NeuMF: the mean over a shard': ('NeuMF', partial(step_of_ranking, over_rows=np.mean), NO_MEANS),
+    'train_ch13: the mean over a shard': ('image augmentation', partial(
+        step_ch13, loss=lambda y_hat, y: cross_entropy(y_hat, y).mean()), NO_MEANS),
+    'GAN: gradients of the generator': ('GAN', without_zero_grad(step_of_gan),
+                                        'set the gradients of devices without rows to zero before the sum'),
 }

@@ -1,10 +1,12 @@
 """The loops of the book's other chapters: k devices with ours equal one with plain Gluon, in float64."""
-from functools import cache
+from functools import cache, partial
 
 import numpy
 import pytest
-from book_steps import CHAPTERS, ours, plain
+from book_steps import CHAPTERS, WRONG, ours, plain
+from slow import slow
 
+import gluon_mgpu as d2l
 from gluon_mgpu.check.contents import find
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 
@@ -30,7 +32,7 @@ def train_plainly(name, device, seed):
     return train(CHAPTERS[name], plain, [device], seed)
 
 
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k', [1, slow(2), 3])
 @pytest.mark.parametrize('name', CHAPTERS)
 def test_k_devices_equal_one(name, k, device_list, seed):
     expected = train_plainly(name, *device_list(1), seed)
@@ -39,3 +41,26 @@ def test_k_devices_equal_one(name, k, device_list, seed):
         assert len(arrays) == k
         for array in arrays:
             numpy.testing.assert_allclose(array, one, rtol=1e-9, atol=1e-12, err_msg=param)  # float64
+
+
+def check(name, step, seed):
+    rng = numpy.random.default_rng(seed)
+    make, _, batch = CHAPTERS[name]
+    return d2l.check_data_parallel(partial(make, ours), step, [batch(rng, 16) for _ in range(2)])
+
+
+@pytest.mark.parametrize('name', [name if name in ('BERT', 'GAN') else slow(name) for name in CHAPTERS])
+def test_the_check_accepts_it(name, seed):
+    if name == 'fine-tuning':
+        with pytest.raises(ValueError, match='^train_batch freezes or unfreezes parameters: do so in make'):
+            check(name, CHAPTERS[name].step, seed)
+        return
+    report = check(name, CHAPTERS[name].step, seed)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize('mistake', [name if name.startswith('BERT') else slow(name) for name in WRONG])
+def test_the_check_names_a_mistake(mistake, seed):
+    name, step, words = WRONG[mistake]
+    report = check(name, step, seed)
+    assert not report.ok and words in ' '.join(str(report).split()), report

@@ -51,7 +51,7 @@ def step_of(losses, nets, trainers, shards, devices, rows, divisor=None):
         ls = [losses(*shard) for shard in zip(*shards)]
     autograd.backward(ls)
     for net in nets:
-        zero_grad(net.block if hasattr(net, 'block') else net, devices[rows:])
+        zero_grad(net, devices[rows:])
     for trainer in trainers:
         trainer.step(rows if divisor is None else divisor, ignore_stale_grad=True)
 

@@ -40,7 +40,7 @@ compare: OUT = $(RUNS)/accuracy.png
 compare: .venv/installed
 	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 1 --out-dir $(RUNS)/one $(ARGS)
 	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 --out-dir $(RUNS)/two $(ARGS)
-	.venv/bin/python -m gluon_mgpu.plot $(RUNS)/one $(RUNS)/two --out $(OUT)
+	.venv/bin/python -m gluon_mgpu plot $(RUNS)/one $(RUNS)/two --out $(OUT)
 
 test: .venv/installed
 	.venv/bin/python -m pytest $(ARGS)

@@ -28,9 +28,9 @@ from gluon_mgpu.devices.gpus import num_mxnet_gpus
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
 from gluon_mgpu.mxnet_setup.runtime import settings
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.outputs.plot import figure
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.trainer import trainable
-from gluon_mgpu.plot import figure
 from gluon_mgpu.scratch import init_params
 
 HOPS = 20            # messages there and back in one measurement; a single one would mostly time Python and waiting

@@ -63,7 +63,7 @@ def groups_of_any_size():
 
 def no_signatures():
     """Run all shapes by one operator, which plans its memory again when the shape changes."""
-    from gluon_mgpu.networks.static import TracedGraph
+    from gluon_mgpu.networks.hybridize.static import TracedGraph
     create = TracedGraph._operator
 
     def one_operator(self, arrays):
@@ -75,7 +75,7 @@ def no_signatures():
 
 def no_copies_in_graphs():
     """Run graphs without copies of their inputs and output, so that the engine prepares operators again."""
-    from gluon_mgpu.networks import static
+    from gluon_mgpu.networks.hybridize import static
     patch.object(static, 'isolate', lambda graph, names: graph).start()
 
 

@@ -36,7 +36,7 @@ from gluon_mgpu.devices.gpus import num_mxnet_gpus, why_no_gpus
 from gluon_mgpu.devices.nvidia_driver import ask_driver
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.mxnet_setup.runtime import settings
-from gluon_mgpu.plot import figure
+from gluon_mgpu.outputs.plot import figure
 from gluon_mgpu.training.run import Run
 
 MODES = ('fixed total', 'fixed per device')

@@ -20,7 +20,7 @@ from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.data_parallel import data_parallel

@@ -18,9 +18,9 @@ from flags import read_flags
 from gluon_mgpu import scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import autograd, npx
-from gluon_mgpu.plot import Animator
+from gluon_mgpu.outputs.plot import Animator
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
-from gluon_mgpu.setup import TrainingSetup
+from gluon_mgpu.settings.setup import TrainingSetup
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 

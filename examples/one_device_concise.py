@@ -16,12 +16,12 @@ from one_device import compare
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.outputs.plot import Animator
 from gluon_mgpu.parallel.trainer import trainable
-from gluon_mgpu.plot import Animator
-from gluon_mgpu.setup import TrainingSetup
+from gluon_mgpu.settings.setup import TrainingSetup
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 

@@ -35,7 +35,7 @@ from gluon_mgpu import Timer, accuracy, split_batch
 from gluon_mgpu.data import load_data
 from gluon_mgpu.data.download import DownloadError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.parallel.step import zero_grad
 
 nn = gluon.nn

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 # Python 3.9 has no orig_argv, but argv begins with -m while it looks for the module
-if ' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5]):
+if (' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5])
+        or ''.join(sys.argv[:1]).endswith('/gluon-mgpu')):
     from gluon_mgpu.mxnet_setup.hidden import end_program
     sys.excepthook = end_program  # before other imports, which may fail
     import signal
@@ -30,12 +31,12 @@ _NAMES_OF = {  # module -> its public names
     'parallel.split': ('split_and_load', 'split_batch'),
     'data': ('load_data_fashion_mnist',),
     'training.timer': ('Timer', 'Accumulator'),
-    'plot': ('Animator',),
+    'outputs.plot': ('Animator',),
     'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
     'networks.resnet': ('Residual', 'resnet18'),
     'scratch': ('sgd',),
     'ch13': ('train_batch_ch13', 'train_ch13'),
-    'check': ('check_data_parallel',),
+    'programs.check': ('check_data_parallel',),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 

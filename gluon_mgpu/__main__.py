@@ -1,28 +1,37 @@
-"""List of this package's programs."""
+"""The programs of this package: ``python -m gluon_mgpu doctor``, or ``gluon-mgpu doctor``."""
 from __future__ import annotations
 
+import difflib
+import importlib
 import sys
 
 from .base.flags import Parser
 
-PROGRAMS = {
-    'scratch': 'train LeNet, implemented from scratch (D2L 13.5)',
-    'concise': "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)",
-    'predict': 'evaluate a trained run on the test set, or classify image files',
-    'export': 'write the network of a run as an ONNX model',
-    'doctor': 'check this machine and suggest what to fix',
-    'devices': 'show the GPUs, whether MXNet can use them, and the CPU contexts',
-    'check': 'compare your own training step on several devices with the same step on one',
-    'timeline': 'draw what the devices do in a training step, from a trace',
-    'plot': 'plot the accuracy of several runs',
+PROGRAMS = {  # name: (module with `main`, purpose)
+    'scratch': ('scratch', 'train LeNet, implemented from scratch (D2L 13.5)'),
+    'concise': ('concise', "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)"),
+    'predict': ('programs.predict', 'evaluate a trained run on the test set, or classify image files'),
+    'export': ('programs.export', 'write the network of a run as an ONNX model'),
+    'doctor': ('programs.doctor.__main__', 'check this machine and suggest what to fix'),
+    'devices': ('devices.__main__', 'show the GPUs, whether MXNet can use them, and the CPU contexts'),
+    'check': ('programs.check.__main__', 'compare your own training step on several devices with the same step on one'),
+    'timeline': ('outputs.timeline.__main__', 'draw what the devices do in a training step, from a trace'),
+    'plot': ('outputs.plot', 'plot the accuracy of several runs'),
 }
 
 
 def main(argv: list | None = None) -> int:
-    """Print the programs; return the exit status."""
-    lines = [*(f'python -m gluon_mgpu.{name:11} {purpose}' for name, purpose in PROGRAMS.items()),
-             'Each program has --help.']
-    return Parser('gluon_mgpu', __doc__).run(argv, lambda _: print(*lines, sep='\n'))
+    """Run the program that the first argument names, without one list the programs; return the exit status."""
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ['--help']
+    if name in PROGRAMS:
+        return importlib.import_module(f'gluon_mgpu.{PROGRAMS[name][0]}').main(rest)
+    if name in ('-h', '--help'):
+        print(*(f'python -m gluon_mgpu {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()),
+              'Each program has --help.', sep='\n')
+        return 0
+    nearest = difflib.get_close_matches(name, PROGRAMS, 1)
+    advice = f'did you mean {nearest[0]}?' if nearest else 'use ' + ', '.join(PROGRAMS)
+    Parser('gluon_mgpu', __doc__).error(f'{name}: no such program; {advice}')
 
 
 if __name__ == '__main__':

@@ -6,10 +6,10 @@ from typing import Any
 
 from .devices.lists import try_all_gpus
 from .mxnet_setup.compat import autograd, gluon
+from .outputs.plot import Animator
 from .parallel import step
 from .parallel.devices import Devices, as_devices
 from .parallel.split import split_batch
-from .plot import Animator
 from .training.evaluate import count_correct, evaluate_accuracy_gpus
 from .training.run import Run
 

@@ -24,7 +24,7 @@ from .networks.resnet import resnet18
 from .parallel import step
 from .parallel.data_parallel import data_parallel
 from .parallel.devices import as_devices
-from .setup import TrainingSetup
+from .settings.setup import TrainingSetup
 from .training.evaluate import evaluate_accuracy_gpus
 
 
@@ -112,7 +112,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
-    from . import cli
+    from .settings import cli
     return cli.run('concise', 'ResNet-18', train, argv)
 
 

@@ -23,12 +23,12 @@ if not __package__:
 import gluon_mgpu as d2l  # for what the book takes from its package d2l
 
 from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
-from .networks.hybridize import hybridized
+from .networks.hybridize.block import hybridized
 from .networks.loss import cross_entropy
 from .parallel import step
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
-from .setup import TrainingSetup
+from .settings.setup import TrainingSetup
 
 
 def init_params(scale: float = 0.01) -> list:
@@ -211,7 +211,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
-    from . import cli
+    from .settings import cli
     return cli.run('scratch', 'LeNet', train, argv, forward=lenet)
 
 

@@ -11,12 +11,12 @@ import pytest
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks import static
-from gluon_mgpu.networks.hybridize import hybridized
-from gluon_mgpu.networks.static import MAX_CREATED
+from gluon_mgpu.networks.hybridize import static
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.networks.hybridize.static import MAX_CREATED
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import Trainer, trainable
 
 nn = gluon.nn

@@ -10,7 +10,7 @@ from test_scratch import BATCHES, Batches, largest_difference, of_labels, train_
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.run import Run

@@ -7,8 +7,8 @@ from book_steps import CHAPTERS, WRONG, ours, plain
 from slow import slow
 
 import gluon_mgpu as d2l
-from gluon_mgpu.check.contents import find
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
+from gluon_mgpu.programs.check.contents import find
 
 ROWS = [7, 7, 2, 6, 1, 5]  # the language model continues states from the first batch to the second
 

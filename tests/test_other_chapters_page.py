@@ -10,8 +10,8 @@ from book_steps import ADAM, CHAPTERS, plain, started
 from docs_code import blocks
 from test_other_chapters import as_mxnet
 
-from gluon_mgpu.check.contents import find
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
+from gluon_mgpu.programs.check.contents import find
 
 PAGE = (Path(__file__).parents[1] / 'docs' / 'other-chapters.md').read_text()
 BLOCKS = blocks(PAGE)

@@ -12,7 +12,7 @@ from docs_code import OWN_PROJECT, SEMANTICS, blocks, program, table
 
 from gluon_mgpu import concise, resnet18
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
-from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.workers import Workers
@@ -180,7 +180,7 @@ class Tensor:
 
 
 def test_weights_from_pytorch(devices, tmp_path, monkeypatch):
-    """tests/test_export.py compares the names with those of the same network in PyTorch."""
+    """tests/programs/test_export.py compares the names with those of the same network in PyTorch."""
     monkeypatch.chdir(tmp_path)
     X = np.array(numpy.random.default_rng(0).normal(size=(2, 1, 28, 28)), ctx=devices[0], dtype='float32')
     nets = [resnet18(10), resnet18(10)]

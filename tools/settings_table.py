@@ -1,10 +1,10 @@
-"""Write the table of settings in docs/command-line.md, from gluon_mgpu/settings.py: python tools/settings_table.py"""
+"""Write the table of settings in docs/command-line.md: python tools/settings_table.py"""
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from gluon_mgpu.settings import CHAPTERS, FLAGS, SHARED, Setting
+from gluon_mgpu.settings.settings import CHAPTERS, FLAGS, SHARED, Setting
 
 PAGE = Path(__file__).resolve().parents[1] / 'docs' / 'command-line.md'
 HEAD = '| flag | default | | when resuming |\n|---|---|---|---|\n'

@@ -26,7 +26,7 @@ fi
 run gluon_mgpu
 run gluon_mgpu.devices
 run gluon_mgpu.scratch --dataset glyphs --train-size 2048 --num-epochs 1 --out-dir trained
-run gluon_mgpu.predict trained
+run gluon_mgpu.programs.predict trained
 if [ "$(wc -l <trained/history.csv)" -ne 2 ]; then
   echo "history.csv should contain a header and one epoch, but contains:" >&2
   cat trained/history.csv >&2

@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package beside benchmarks/, installed or not
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
 
 ROUNDS = 7

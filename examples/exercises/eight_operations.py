@@ -24,7 +24,7 @@ from pathlib import Path
 from common import median_seconds, read_flags
 
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.timeline.record import check_profiler, record
+from gluon_mgpu.outputs.timeline.record import check_profiler, record
 
 
 def in_a_row(X) -> None:

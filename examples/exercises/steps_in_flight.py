@@ -31,9 +31,9 @@ from common import available, part_of, read_flags
 from gluon_mgpu import Timer
 from gluon_mgpu.devices import devices_text, parse_devices
 from gluon_mgpu.mxnet_setup.compat import npx
+from gluon_mgpu.outputs.timeline.draw import draw
+from gluon_mgpu.outputs.timeline.record import check_profiler, record
 from gluon_mgpu.scratch import get_params, init_params, train_batch
-from gluon_mgpu.timeline.draw import draw
-from gluon_mgpu.timeline.record import check_profiler, record
 
 LIMITS = (0, 1, 2, -1)  # -1: unlimited
 

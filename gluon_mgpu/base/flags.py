@@ -17,11 +17,11 @@ PICTURES = '.png', '.pdf', '.svg', '.jpg'
 
 
 class Parser(argparse.ArgumentParser):
-    """Command line of ``python -m MODULE``; reports a wrong flag in one line."""
+    """Command line of ``python -m PROGRAM``; reports a wrong flag in one line."""
 
-    def __init__(self, module: str, description: str | None, **settings):
-        super().__init__(prog=f'python -m {module}', description=description, **settings)
-        self.program = module.rpartition('.')[2]
+    def __init__(self, program: str, description: str | None, **settings):
+        super().__init__(prog=f'python -m {program}', description=description, **settings)
+        self.program = re.split('[. ]', program)[-1]
 
     def error(self, message: str) -> NoReturn:
         """Print `message` and exit with status 2."""

@@ -68,7 +68,8 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     """Copy the state that `save` stores to the host.
 
     Call ``npx.waitall()`` before: reading an array waits for it, except for batch norm's running statistics under
-    MXNet's own ``hybridize(static_shape=True)``. All workers must call this together, because arrays that differ between them are gathered.
+    MXNet's own ``hybridize(static_shape=True)``. All workers must call this together, because arrays that differ
+    between them are gathered.
     """
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     parameters = state.collect_network(net, workers or Workers())

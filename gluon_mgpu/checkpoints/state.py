@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy
 
+from ..base.nested import leaves
 from ..mxnet_setup.compat import assign, gluon, mx, npx
-from ..networks.tracing import leaves
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, statistics

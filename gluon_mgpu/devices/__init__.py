@@ -1,6 +1,6 @@
 """Devices of this machine, and lists of devices.
 
-    python -m gluon_mgpu.devices      list the GPUs, the MXNet builds that support them, and the CPU contexts
+    python -m gluon_mgpu devices      list the GPUs, the MXNet builds that support them, and the CPU contexts
 
 Can be imported without MXNet: the functions that need it import it.
 """

@@ -11,7 +11,7 @@ from .nvidia_driver import ask_driver, dotted
 
 def main(argv: list | None = None) -> int:
     """Print the devices of this machine; return the exit status."""
-    parser = Parser('gluon_mgpu.devices', 'List the GPUs, the builds of MXNet that support them, and the CPU contexts.')
+    parser = Parser('gluon_mgpu devices', 'List the GPUs, the builds of MXNet that support them, and the CPU contexts.')
     return parser.run(argv, _print)
 
 

@@ -24,7 +24,7 @@ def why_no_gpus() -> str:
     names = ', '.join(gpu.name for gpu in gpus)
     if mx.runtime.Features().is_enabled('CUDA'):
         return f'MXNet cannot see {names}, possibly because the driver for CUDA {dotted(cuda_version)} is too old'
-    return f"MXNet's CPU build cannot use {names}; python -m gluon_mgpu.doctor says which build can"
+    return f"MXNet's CPU build cannot use {names}; python -m gluon_mgpu doctor says which build can"
 
 
 def _gpus_without_code() -> dict[int, Gpu]:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy
 
+from ..base.nested import leaves, refill
 from ..base.program import BAD_INPUT, JobError, reason, warn
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx, zeros
 from ..mxnet_setup.installation import how_to_get_horovod
-from ..networks.tracing import leaves, refill
 from ..parallel.workers import Workers
 from . import launchers
 from .watch import BEAT, Watchdog, silence

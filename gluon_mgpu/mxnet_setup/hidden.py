@@ -36,7 +36,7 @@ def end_program(kind: type[BaseException], error: BaseException, trace: object) 
     elif isinstance(error, ImportError):
         from .installation import import_error_line
         line = import_error_line(error)
-        line = line and f'{line} (python -m gluon_mgpu.doctor shows the details)'
+        line = line and f'{line} (python -m gluon_mgpu doctor shows the details)'
     if not line:
         return sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
     print(line, file=sys.stderr)

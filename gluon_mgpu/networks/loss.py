@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ..mxnet_setup.compat import np, npx
-from .hybridize import hybridized
+from .hybridize.block import hybridized
 
 
 def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:

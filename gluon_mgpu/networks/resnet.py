@@ -66,17 +66,3 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
         net.add(Cast('float32'))
     net.add(nn.Dense(num_classes))                               # (n, num_classes)
     return net
-
-
-def check_network(net: gluon.HybridBlock, dtype: str) -> None:
-    """Raise ValueError if `net` cannot be trained instead of ResNet-18."""
-    if not isinstance(net, gluon.HybridBlock):
-        raise ValueError(f'net is a {type(net).__name__}: must be a gluon.HybridBlock, such as nn.HybridSequential')
-    modes = {param.grad_req for param in net.collect_params().values()}
-    if not modes - {'null'}:
-        raise ValueError("net has no parameter to train: add layers, or set a parameter's grad_req to 'write'")
-    if 'add' in modes:
-        raise ValueError("net has parameters with grad_req 'add', whose gradients would grow from batch to batch: set "
-                         "it to 'write'")
-    if dtype != 'float32':
-        raise ValueError(f'dtype {dtype!r} is for ResNet-18, and net is given: leave out one of the two')

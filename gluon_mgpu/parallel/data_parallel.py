@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy
 
 from ..base.arguments import positive
+from ..devices.lists import check_same
 from ..mxnet_setup.compat import gluon
-from ..networks.hybridize import HybridizedBlock, unwrapped
-from .devices import as_devices, check_same
-from .sync_batch_norm import SyncBatchNorm
+from ..networks.hybridize.block import HybridizedBlock, unwrapped
+from .devices import as_devices
+from .sync_batch_norm.network import SyncBatchNorm
 from .trainer import trainable
 
 

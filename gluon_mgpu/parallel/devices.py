@@ -91,13 +91,6 @@ def allreduce_algorithm(algorithm: Callable | str) -> Callable:
     return ALGORITHMS[algorithm]
 
 
-def check_same(what: str, found: Sequence, devices: Sequence) -> None:
-    """Raise ValueError unless two lists have the same devices in the same order. `what` begins the message."""
-    if found != devices:
-        raise ValueError(f'{what} {found}, but the step is on {list(devices)}: use the same devices for both; make the '
-                         'Trainer after the network is initialized')
-
-
 @lru_cache(maxsize=64)
 def _plain(devices: tuple, allreduce: Callable) -> Devices:
     """Return `Devices` for a plain list, the same in each step."""

@@ -9,10 +9,10 @@ from typing import Any
 import numpy
 
 from ..base.arguments import positive
+from ..base.nested import leaves, refill
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
-from ..networks.tracing import leaves, refill
 
 
 def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..data.shards import shard_rows
+from ..devices.lists import check_same
 from ..mxnet_setup.compat import autograd, fill, gluon, trainer_devices
-from .devices import Devices, check_same
+from .devices import Devices
 from .split import check_rows, rows_of
-from .sync_batch_norm import SyncBatchNorm
+from .sync_batch_norm.network import SyncBatchNorm
 from .trainer import trainable
 
 
@@ -65,7 +66,8 @@ def gradients(net: Any, devices: list) -> list:
     """Return the gradients on all devices that a backward pass overwrites (``grad_req='write'``); does not block."""
     if not hasattr(net, 'collect_params'):
         return [param.grad for params in net for param in params]
-    return [param.grad(device) for device in devices for param in trainable(net) if param.grad_req == 'write']
+    params = [param for param in trainable(net) if param.grad_req == 'write' and not param._deferred_init]
+    return [param.grad(device) for device in devices for param in params]
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:

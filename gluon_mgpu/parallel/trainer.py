@@ -8,9 +8,9 @@ from __future__ import annotations
 from operator import is_
 from typing import Any
 
+from ..devices.lists import check_same
 from ..mxnet_setup.compat import fill, gluon, mx, trainer_devices
 from .allreduce import star
-from .devices import check_same
 from .flat import flatten_gradients
 
 # Limits of one multi_sgd_update: the number of parameters, and the size of the smallest relative to the largest (the

@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import gluon, mx, zeros
-from ..networks.hybridize import unwrapped
+from ..networks.hybridize.block import unwrapped
 
 
 def copies(net: Any) -> dict[str, list]:

@@ -69,7 +69,7 @@ def test_the_naive_engine_shows_where_mxnet_failed(capsys, monkeypatch):
 
 
 def test_a_pipe_that_its_reader_has_closed(capfd):
-    command = f'{shlex.quote(sys.executable)} -m gluon_mgpu.devices | true; exit ${{PIPESTATUS[0]}}'
+    command = f'{shlex.quote(sys.executable)} -m gluon_mgpu devices | true; exit ${{PIPESTATUS[0]}}'
     statuses = {subprocess.run(['bash', '-c', f'sleep 0.1; {command}']).returncode for _ in range(2)}
     assert statuses <= {0, 1} and capfd.readouterr().err == ''  # 0 if it was faster than true
 

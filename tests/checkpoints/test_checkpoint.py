@@ -15,7 +15,7 @@ from slow import slow
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.trainer import trainable

@@ -205,7 +205,7 @@ def test_a_gpu_without_a_driver(machine):
 def test_a_gpu_with_the_cpu_build(machine):
     machine(V100, RTX4090, seen=0, cuda=False)
     assert error_of(check_devices, gpus(1)) == (
-        "gpu(1) does not exist (MXNet's CPU build cannot use Tesla V100, RTX 4090; python -m gluon_mgpu.doctor says "
+        "gpu(1) does not exist (MXNet's CPU build cannot use Tesla V100, RTX 4090; python -m gluon_mgpu doctor says "
         'which build can): use CPU contexts (cpu:0,cpu:1)')
 
 

@@ -165,8 +165,8 @@ def python(stub, gpus, *arguments, **environment):
 
 @pytest.fixture
 def probe(stub):
-    """Return a function that runs `python -m gluon_mgpu.devices` on the stub."""
-    return lambda **environment: python(stub, GPUS, '-m', 'gluon_mgpu.devices', **environment)
+    """Return a function that runs `python -m gluon_mgpu devices` on the stub."""
+    return lambda **environment: python(stub, GPUS, '-m', 'gluon_mgpu', 'devices', **environment)
 
 
 def test_program_lists_gpus_and_the_builds_that_support_them(probe):

@@ -1,4 +1,4 @@
-"""Steps over all workers, for ``python -m gluon_mgpu.check``.
+"""Steps over all workers, for ``python -m gluon_mgpu check``.
 
 LeNet, right and without the sum over the workers; synchronized batch norm.
 """
@@ -10,7 +10,7 @@ from parallel.test_sync_batch_norm import small_net
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 
 

@@ -7,10 +7,10 @@ from parallel.test_sync_batch_norm import nn, sequential, small_net
 from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np, npx
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name

@@ -13,7 +13,7 @@ import pytest
 from history_csv import history
 from runs import outcome, run
 
-from gluon_mgpu import predict
+from gluon_mgpu.programs import predict
 
 PYTHON = sys.executable
 
@@ -87,8 +87,8 @@ def test_more_workers_than_rows(job, flags, tmp_path):
 
 
 def test_rank_0_exports(job, flags, tmp_path):
-    """The model equals that of `gluon_mgpu.export` after the run, with the running statistics of rank 0."""
-    from gluon_mgpu import export
+    """The model equals that of `gluon_mgpu.programs.export` after the run, with the running statistics of rank 0."""
+    from gluon_mgpu.programs import export
     flags = [*flags, '--train-size', '40', '--batch-size', '16', '--num-epochs', '1']
     with job(2, *command('concise', flags, tmp_path / 'run', '--export', tmp_path / 'run/a.onnx')) as two:
         assert two.end() == 0, two.text

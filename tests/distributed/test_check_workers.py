@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
     ('make_synchronized', 'train_synchronized', 0, 'The step is right: k devices compute what one does.')])
 def test_check(job, make, name, status, words):
     path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
-    with job(2, sys.executable, '-m', 'gluon_mgpu.check', f'checked:{make}', f'checked:{name}', '--horovod',
+    with job(2, sys.executable, '-m', 'gluon_mgpu', 'check', f'checked:{make}', f'checked:{name}', '--horovod',
              PYTHONPATH=path) as run:
         assert (run.end() != 0) == status, run.text
     assert run.text.count('2 devices compared with one, in float64') == 1

@@ -141,7 +141,7 @@ def test_a_wrong_command_line(program, line, workplace, monkeypatch, capsys, cou
     monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / 'benchmarks')
     names = {'scaling': 'scaling', 'allreduce_cost': 'allreduce_cost', 'devices': 'gluon_mgpu.devices.__main__',
-             'doctor': 'gluon_mgpu.doctor.__main__', 'timeline': 'gluon_mgpu.timeline.__main__'}
+             'doctor': 'gluon_mgpu.programs.doctor.__main__', 'timeline': 'gluon_mgpu.outputs.timeline.__main__'}
     main = importlib.import_module(names.get(program, f'gluon_mgpu.{program}')).main
     before = listing(workplace)
     try:

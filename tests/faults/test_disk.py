@@ -152,7 +152,7 @@ def test_output_that_cannot_be_written(redirection, scratch_command, uninterrupt
 
 
 def test_plot_fails_if_it_cannot_print_its_result(complete_run):
-    program = [sys.executable, '-m', 'gluon_mgpu.plot', complete_run, '--out', complete_run / 'a.png']
+    program = [sys.executable, '-m', 'gluon_mgpu', 'plot', complete_run, '--out', complete_run / 'a.png']
     command = shlex.join(map(str, program))
     done = run(['bash', '-c', f'{command} > /dev/full'])
     assert (done.returncode, done.stderr) == (2, 'plot: [Errno 28] No space left on device\n')

@@ -233,7 +233,7 @@ def test_a_program_of_the_package_ends_with_the_line_and_status_2(site, module, 
     assert result.returncode == 2
     assert result.stdout == ''
     assert result.stderr.startswith(line), result.stderr
-    assert result.stderr.endswith(' (python -m gluon_mgpu.doctor shows the details)\n')
+    assert result.stderr.endswith(' (python -m gluon_mgpu doctor shows the details)\n')
     assert result.stderr.count('\n') == 1
 
 

@@ -7,7 +7,7 @@ from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup import instructions
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import precision
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
 from gluon_mgpu.networks.resnet import Residual
 

@@ -2,7 +2,7 @@
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import Residual, resnet18
 
 

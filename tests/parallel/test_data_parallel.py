@@ -6,7 +6,7 @@ import pytest
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
-from gluon_mgpu.networks.hybridize import hybridized, unwrapped
+from gluon_mgpu.networks.hybridize.block import hybridized, unwrapped
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices

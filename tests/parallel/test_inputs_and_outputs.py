@@ -1,18 +1,18 @@
 """Networks with several inputs or outputs, and of ``mx.nd``, hybridized and with synchronized batch norm."""
 import numpy
 import pytest
-from test_sync_batch_norm import Threads, without_rows
+from threads import Threads, without_rows
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.base.nested import leaves
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.graph import semantics_of
-from gluon_mgpu.networks.hybridize import HybridizedBlock, hybridized
+from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
 from gluon_mgpu.networks.loss import cross_entropy
-from gluon_mgpu.networks.tracing import leaves
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.split import split_and_load, split_batch
-from gluon_mgpu.parallel.sync_batch_norm import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.parameters import by_name

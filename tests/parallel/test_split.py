@@ -7,7 +7,7 @@ import pytest
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
-from gluon_mgpu.networks.graph import semantics_of
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 

@@ -4,8 +4,8 @@ import pytest
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.graph import semantics_of
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices, as_devices

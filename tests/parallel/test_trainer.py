@@ -10,8 +10,8 @@ from movable import moving
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.networks.graph import semantics_of
-from gluon_mgpu.networks.hybridize import hybridized
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.allreduce import star
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices, zero_grad

@@ -1,0 +1,98 @@
+"""Operators of a graph of symbols, as a list that can be changed."""
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any, NamedTuple
+
+from ...mxnet_setup.compat import graph_from_json, mx
+
+NUMPY = type(mx.sym.var('x').as_np_ndarray())  # the kind of a graph that returns arrays of mx.np
+
+
+class Operator(NamedTuple):
+    """An operator: its node in MXNet's JSON format, its inputs, and those outputs that are used, by number.
+
+    Inputs and outputs are the names of arrays, or in a `graph.Graph` the arrays.
+    """
+
+    node: dict[str, Any]
+    inputs: list[Any]
+    outputs: dict[int, Any]
+
+    @property
+    def kind(self) -> str:
+        """The name of the operator as from `kind_of`."""
+        return kind_of(self.node['op'])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that are not the default, None or ``()``."""
+        values = {name: _parse(text) for name, text in self.node.get('attrs', {}).items()}
+        return {name: value for name, value in values.items() if value not in (None, ())}
+
+    @property
+    def output(self) -> Any:
+        """The first output that is used."""
+        return next(iter(self.outputs.values()))
+
+    @property
+    def is_prelu(self) -> bool:
+        """True for PReLU. The gradient of its slope is wrong if other operators follow in the same graph."""
+        return self.settings.get('act_type') == 'prelu'
+
+
+def kind_of(operator: str) -> str:
+    """Return an operator's name in lower case, without prefix and underscores: batchnorm for ``_npx_batch_norm``."""
+    return re.sub('^_(npi_|npx_|np_|contrib_)?', '', operator).replace('_', '').lower()
+
+
+def _parse(setting: str) -> Any:
+    if setting in ('inf', '-inf', 'nan'):
+        return float(setting)
+    try:
+        return ast.literal_eval(re.sub('(?<=[0-9])L', '', setting))  # (2L, 2L) in files of Python 2
+    except (SyntaxError, ValueError):
+        return setting  # a word
+
+
+def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
+    """Return the operators of a graph (a symbol), in the order in which they run, and the names of its outputs."""
+    content = json.loads(graph.tojson(remove_amp_cast=False))
+    nodes = content['nodes']
+    outputs: list[dict[int, str]] = [{} for _ in nodes]
+
+    def array_name(number: int, output: int, *_) -> str:
+        if nodes[number]['op'] == 'null':
+            return nodes[number]['name']
+        return outputs[number].setdefault(output, f'array_{number}_{output}')
+
+    operators = [Operator(node, [array_name(*source) for source in node['inputs']], found)
+                 for node, found in zip(nodes, outputs) if node['op'] != 'null']
+    return operators, [array_name(*head) for head in content['heads']]
+
+
+def build(operators: list[Operator], outputs: list[str], kind: type) -> Any:
+    """Return the graph of some operators, of the `kind` of symbol that another graph has.
+
+    Inputs that none of them computes become variables.
+    """
+    nodes: list[dict] = []
+    places: dict[str, list[int]] = {}  # of arrays: number of the node, number of its output, version
+
+    def place(array: str) -> list[int]:
+        if array not in places:
+            places[array] = [len(nodes), 0, 0]
+            nodes.append({'op': 'null', 'name': array, 'inputs': []})
+        return places[array]
+
+    for node, inputs, results in operators:
+        node = {**node, 'inputs': [place(array) for array in inputs]}
+        places.update((array, [len(nodes), output, 0]) for output, array in results.items())
+        nodes.append(node)
+    heads = [place(array) for array in outputs]
+    variables = [i for i, node in enumerate(nodes) if node['op'] == 'null']
+    attrs = json.loads(mx.sym.var('x').tojson())['attrs']  # the version of MXNet
+    graph = graph_from_json({'nodes': nodes, 'arg_nodes': variables, 'heads': heads, 'attrs': attrs})
+    return mx.sym.Group(list(graph), kind)

@@ -1,0 +1,162 @@
+"""Graphs whose memory is allocated once per device, for operators that were tested with it.
+
+MXNet can keep the memory of a graph between calls and plan it for the whole graph (``static_alloc``, ``static_shape``).
+That is fast, but wrong for some operators of MXNet 1.9: a transposed convolution whose weight is copied crashes. So
+only graphs of `TESTED` operators run in this way; test_static.py compares each operator with plain Gluon.
+"""
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...base.nested import leaves, refill
+from ...mxnet_setup.compat import MXNET_MAJOR, Context, autograd, gluon, mx
+from .graph_operators import operators_of
+
+# Each combination of shapes and dtypes needs an operator with its own memory. In each mode, four are enough for full
+# batches and a smaller last one. After `MAX_CREATED`, other shapes, such as those of sentences, run without such memory
+MAX_OPERATORS, MAX_CREATED = 4, 12
+
+# The names of MXNet 1.9 and 2
+OPERATORS = """
+    Activation amp_cast batch_dot BatchNorm broadcast_maximum broadcast_minimum clip Concat Convolution Dropout
+    elemwise_add Embedding expand_dims Flatten FullyConnected L2Normalization LayerNorm LeakyReLU log_softmax pick
+    Pooling repeat reshape_like slice slice_axis smooth_l1 softmax stack SwapAxis tile UpSampling _maximum_scalar
+    _minimum_scalar _np_copy _np_dot _np_max _np_min _np_reshape _np_squeeze _np_sum _np_transpose _npi_absolute
+    _npi_add _npi_add_scalar _npi_broadcast_to _npi_concatenate _npi_copy _npi_dot _npi_exp _npi_flip
+    _npi_greater_scalar _npi_less_equal_scalar _npi_log _npi_matmul _npi_max _npi_mean _npi_min _npi_multiply
+    _npi_multiply_scalar _npi_negative _npi_power_scalar _npi_repeats _npi_rsubtract_scalar _npi_rtrue_divide_scalar
+    _npi_sign _npi_sqrt _npi_square _npi_squeeze _npi_stack _npi_subtract _npi_subtract_scalar _npi_sum _npi_tanh
+    _npi_transpose _npi_true_divide _npi_true_divide_scalar _npi_where _npx_relu _npx_reshape _npx_sigmoid _split_v2
+"""
+TESTED = frozenset(OPERATORS.split())
+# Those that were tested in a graph, as by ``net.hybridize()``, but not with static memory
+OTHER_OPERATORS = """
+    abs BlockGrad broadcast_add broadcast_div broadcast_mul broadcast_sub Cast Deconvolution _div_scalar dot
+    elemwise_div elemwise_mul elemwise_sub exp _greater_scalar GroupNorm InstanceNorm log max mean min _minus_scalar
+    _mul_scalar one_hot Pad _plus_scalar _power_scalar _rdiv_scalar relu Reshape _rminus_scalar sigmoid sign
+    slice_like SliceChannel sqrt square sum tanh transpose where zeros_like
+"""
+TESTED_IN_A_GRAPH = TESTED | frozenset(OTHER_OPERATORS.split())
+
+
+_ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several threads start operators at once
+
+
+class _Operator:
+    """An operator, which is created again when one more device begins to use it after the first calls.
+
+    Its scratch areas on a device are those whose turn it is in MXNet's ring. So devices that begin in the same step get
+    different ones. Otherwise they may get the same, and wait for each other, see `mxnet_setup.runtime`.
+    """
+
+    def __init__(self, create: Callable):
+        self._create, self._operator = create, create()
+        self._calls: dict[Context, int] = {}  # of this operator, by device
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Run the operator on the device of the arrays."""
+        device = arrays[0].ctx
+        with _ONE_THREAD:
+            if device not in self._calls and max(self._calls.values(), default=0) > 1:
+                # The others get the new operator in their next calls, and are not created again after that
+                self._operator, self._calls = self._create(), dict.fromkeys(self._calls, 0)
+            self._calls[device] = self._calls.get(device, 0) + 1
+            return self._operator(*arrays)
+
+
+class TracedGraph:
+    """The graph of a network in one mode, with an operator for each of the shapes that were used last.
+
+    `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its
+    parameters by name. If the shapes change in most calls, it runs without static memory.
+    """
+
+    def __init__(self, symbol: Any, names: list[str], lists: Any, params: dict | None = None):
+        params, self._lists = params or {}, lists
+        self._params = list(params.values())
+        operators, _ = operators_of(symbol)
+        kinds = {operator.node['op'] for operator in operators}
+        self.is_tested = (bool(kinds) and kinds <= TESTED_IN_A_GRAPH
+                          and not any(operator.is_prelu for operator in operators)
+                          and all(param._grad_stype == 'default' for param in self._params))
+        self.is_static = self.is_tested and kinds <= TESTED
+        # oneDNN's transposed convolution crashes if its gradient is a part of an array
+        self.gradients_can_move = 'Deconvolution' not in kinds
+        self._operators: OrderedDict[tuple, _Operator] = OrderedDict()
+        self._num_created = 0
+        if self.is_tested:
+            self._create_operators(symbol, [*names, *params], params)
+
+    def _create_operators(self, symbol: Any, arrays: list[str], params: dict) -> None:
+        # In prediction, the parameters are a part of the static memory, unless they are other arrays in each call
+        kept = [] if autograd.is_recording() or autograd.is_training() else [
+            name for name, param in params.items() if type(param).data is gluon.Parameter.data]
+        # Not batch norm's statistics, which the backward pass changes
+        isolated = isolate(symbol, {*arrays} - {*kept} - {*symbol.list_auxiliary_states()})
+        self._create = lambda: _Operator(lambda: cached_op(isolated, arrays, kept))
+        self._create_dynamic = lambda: _Operator(lambda: cached_op(symbol, arrays, None))
+        self._dynamic: _Operator | None = None
+
+    def __call__(self, arrays: list) -> Any:
+        """Run the operator for the shapes and dtypes of `arrays`; return the results in such lists as the network."""
+        device = arrays[0].ctx
+        params = [param.data(device) for param in self._params]
+        results = self._operator(arrays)(*arrays, *params)
+        return results if self._lists is True else refill(self._lists, iter(leaves(results)))
+
+    def _operator(self, arrays: list) -> _Operator:
+        key = tuple([(array.shape, array.dtype) for array in arrays])
+        with _ONE_THREAD:
+            operator = self._operators.pop(key, None)
+            if operator is None:
+                if not self.is_static or self._num_created >= MAX_CREATED:
+                    self._dynamic = self._dynamic or self._create_dynamic()
+                    return self._dynamic
+                operator = self._create()
+                self._num_created += 1
+            self._operators[key] = operator  # the last one
+            if len(self._operators) > MAX_OPERATORS:
+                self._operators.popitem(last=False)
+            return operator
+
+
+def cached_op(graph: Any, names: list, params: list | None) -> Callable:
+    """Return an operator that runs a graph (a symbol), with static memory unless `params` is None.
+
+    The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
+    Those for `params` are a part of the static memory, and need no gradients: MXNet would write these where the first
+    backward pass has written them. If that pass adds up several gradients of a parameter, this is temporary memory, and
+    the parameter never gets a gradient again.
+    """
+    inputs = graph.list_inputs()
+    order = [names.index(name) for name in inputs]
+    # Without static memory, MXNet would run two operators as if they were called one by one, and not record all outputs
+    operator = mx.nd.CachedOp(graph, [('inline_limit', 0)] if params is None else [
+        ('static_alloc', True), ('static_shape', True),
+        ('data_indices', [i for i, name in enumerate(inputs) if name not in params]),
+        ('param_indices', [i for i, name in enumerate(inputs) if name in params])])
+    if MXNET_MAJOR < 2:
+        return lambda *arrays: operator(*(arrays[i] for i in order))
+    return lambda *arrays: operator(*(arrays[i] for i in order), default_ctx=arrays[0].ctx)
+
+
+def isolate(graph: Any, names: Iterable[str]) -> Any:
+    """Return the same graph with copies of some inputs (`names`) and of its outputs, which differ at each call.
+
+    If an operator used them directly, the engine would prepare it again at each call, with another scratch area.
+    """
+    inputs = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray()
+              for name in names if name in graph.list_inputs()}
+    isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
+    return mx.sym.Group([_copy(output.as_np_ndarray()) for output in isolated], type(graph))
+
+
+def _copy(symbol: Any) -> Any:
+    """Copy by an operator that needs no scratch area, and whose gradient needs none.
+
+    ``identity`` needs one: a different area at each call, possibly one that another device is using.
+    """
+    return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions

@@ -1,0 +1,187 @@
+"""Tracing: turn a block or a function into a graph of symbols."""
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy
+
+from ...base.nested import leaves, refill
+from ...base.program import reason
+from ...mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
+from .eager_only import refuse_side_effects, tracing
+from .graph_operators import Operator, build, kind_of, operators_of
+
+UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
+
+
+@contextlib.contextmanager
+def explain_errors(name: str) -> Iterator[None]:
+    """Raise ValueError, with the `name` of a network, if tracing it fails: symbols cannot do all that arrays can."""
+    try:
+        yield
+    except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.MXNetError) as error:
+        advice = (f'{name} cannot be traced ({reason(error)}): write it so that MXNet can hybridize it, or call it as '
+                  'it is in your own training loop')
+        if '_contrib_SyncBatchNorm' in str(error):
+            advice = f"{name} has MXNet's SyncBatchNorm, which needs mx.nd: use nn.BatchNorm inside SyncBatchNorm(net)"
+        elif 'legacy' in str(error):  # MXNet, about an array or symbol that an operator does not accept
+            advice = (f'{name} mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training loop, call '
+                      'npx.reset_np() before you create it, and pass X.as_nd_ndarray()')
+        raise ValueError(advice) from error
+
+
+def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any, dict[str, gluon.Parameter]]:
+    """Return the graph of an initialized block, its variables for `args`, the lists of its result, and its parameters.
+
+    The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
+    `args`. The lists have True instead of each array. The parameters are those in the graph, by the names of their
+    variables. If the arguments are `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if the
+    block cannot be traced, uses a parameter that it does not know, or does not use one of unknown shape.
+    """
+    kind, symbols = type(block).__name__, variables_for(args, 'data')
+    names = [symbol.name for symbol in leaves(symbols)]
+    with explain_errors(kind), tracing():
+        if MXNET_MAJOR < 2:
+            result = _trace_mxnet1(block, args, symbols)
+            graph = graph_of(result)
+        else:
+            graph, result = trace_deferred(block, args, symbols)
+        inputs = set(graph.list_inputs())
+        params = {name: param for param in block.collect_params().values() if (name := param.var().name) in inputs}
+        unknown = inputs - params.keys() - set(names)
+        if unknown:
+            raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer '
+                             'an attribute, or add it to a HybridSequential')
+        if not any(arg is UNKNOWN for arg in args):
+            _check_shapes(graph, names, leaves(args))
+    trained = {name for name, param in params.items() if param.grad_req != 'null'}
+    return _separate_biases(graph, trained), names, refill(result, repeat(True)), params
+
+
+def _trace_mxnet1(block, args, symbols):
+    layers: list[gluon.Block] = []
+    block.apply(layers.append)
+    # MXNet cannot call it with symbols of mx.np, and its parameters may have the names of other layers' parameters
+    if any(isinstance(layer, gluon.SymbolBlock) for layer in layers):
+        raise NotImplementedError('it is or has a SymbolBlock')
+    with refuse_side_effects(block):
+        result = block(*symbols)
+    deferred = [param for param in block.collect_params().values() if param._deferred_init]
+    if deferred:  # Gluon does the same at the first call
+        try:
+            block.infer_shape(*args)
+        except KeyError as unused:
+            raise ValueError(f'{type(block).__name__} does not use its parameter {unused}, whose shape is '
+                             'therefore unknown: remove that layer, or give it in_units or in_channels') from None
+    for param in deferred:
+        param._finish_deferred_init()
+    return result
+
+
+def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[Any, Any]:
+    """Return the graph of what `block` computes from arrays and lists of arrays, on MXNet 2, and what it returns.
+
+    `symbols`, possibly in the same lists, become the variables for the arrays.
+    """
+    from mxnet import _deferred_compute as deferred
+    arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
+    deferred.set_variable(arrays, variables)
+    with deferred.context(), refuse_side_effects(block):
+        result = block(*refill(args, iter(arrays)))
+    graph = deferred.get_symbol(leaves(result), sym_cls=type(variables[0]))
+    deferred.clear(leaves(result))
+    return graph, result
+
+
+def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
+    """Do the same as `trace_block` for a function without parameters; the names are those of all arrays in `args`."""
+    symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
+                        for name, value in function.__globals__.items()}
+    symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
+                                  function.__defaults__, function.__closure__)
+    symbolic.__kwdefaults__ = function.__kwdefaults__
+    symbols = variables_for(args)
+    if not all(map(is_legacy, leaves(args))):  # parameters of mx.np, possibly with shards of mx.nd
+        symbols = refill(symbols, (symbol.as_np_ndarray() for symbol in leaves(symbols)))
+    names = [symbol.name for symbol in leaves(symbols)]
+    with explain_errors(function.__name__), tracing():
+        with refuse_side_effects(function):
+            result = symbolic(*symbols)
+        graph = _separate_biases(graph_of(result), set())
+        _check_shapes(graph, names, leaves(args))
+    return graph, names, refill(result, repeat(True))
+
+
+def is_legacy(array: Any) -> bool:
+    """Return whether this is an array of ``mx.nd``."""
+    return isinstance(array, mx.nd.NDArray) and not isinstance(array, np.ndarray)
+
+
+def structure(values: Any) -> tuple | bool | None:
+    """Return nested lists and tuples of arrays as tuples, with True for each array and False for None.
+
+    Returns None if they hold anything else. Raises ValueError for an array of NumPy.
+    """
+    if isinstance(values, (list, tuple)):
+        found = tuple(map(structure, values))
+        return None if None in found else found
+    if isinstance(values, numpy.ndarray):
+        raise ValueError('an argument is an array of NumPy: pass arrays of MXNet, or lists of them')
+    return False if values is None else True if isinstance(values, mx.nd.NDArray) else None
+
+
+class _SymbolicNpx:
+    """``npx`` for symbols, with oneDNN's relu, which is faster. For NaN, it returns 0."""
+
+    def __getattr__(self, name):
+        return getattr(mx.sym.npx, name)
+
+    @staticmethod
+    def relu(data):
+        return mx.sym.npx.activation(data, act_type='relu')
+
+
+def graph_of(result: Any) -> Any:
+    """Return the graph of the symbols in nested lists."""
+    symbols = leaves(result)
+    return mx.sym.Group(symbols, type(symbols[0]))
+
+
+def variables_for(values: Any, *place: Any) -> Any:
+    """Return a variable for each array in nested lists and tuples, named by its place in them, such as ``'1_0'``."""
+    if values is None:
+        return None
+    if not isinstance(values, (list, tuple)):
+        variable = mx.sym.var('_'.join(map(str, place)))
+        return variable if is_legacy(values) else variable.as_np_ndarray()
+    nested = [variables_for(value, *place, i) for i, value in enumerate(values)]
+    return tuple(nested) if isinstance(values, tuple) else nested
+
+
+def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
+    """Raise MXNet's error now, instead of at the first call, if operators do not work for the shapes of the arrays."""
+    shapes = {name: array.shape for name, array in zip(names, arrays)}
+    graph.infer_shape_partial(**{name: shapes[name] for name in graph.list_inputs() if name in shapes})
+
+
+def _separate_biases(graph: Any, trained: set[str]) -> Any:
+    """Let dense layers whose weight is not in `trained` add their bias by another operator.
+
+    Without a gradient of the weight, MXNet's `FullyConnected` leaves that of the bias as it was in memory.
+    """
+    operators, outputs = operators_of(graph)
+    changed, trained = [], set(trained)
+    for node, inputs, results in operators:
+        if node['op'] == 'amp_cast' and inputs[0] in trained:
+            trained.add(results[0])
+        if kind_of(node['op']) == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
+            *inputs, bias = inputs
+            product = f'{results[0]}_without_bias'
+            changed.append(Operator({**node, 'attrs': {**node['attrs'], 'no_bias': 'True'}}, inputs, {0: product}))
+            node, inputs = {'op': '_npi_add', 'name': f"{node['name']}_with_bias"}, [product, bias]
+        changed.append(Operator(node, inputs, results))
+    return build(changed, outputs, type(graph))

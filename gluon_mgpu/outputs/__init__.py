@@ -1,0 +1,1 @@
+"""Files that a run leaves behind: curves, step timelines, ONNX models."""

@@ -1,0 +1,103 @@
+"""An ONNX graph under construction, and what converters share. Needs onnx."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+from onnx import NodeProto, helper, numpy_helper
+
+from .graph import Array
+
+Converters = dict[str, Callable[..., Any]]  # by the kind of operation
+END = 2**31 - 1  # of a slice: after the last element
+
+
+def require(supported: object, reason: str) -> None:
+    """Raise NotImplementedError, with the reason in words."""
+    if not supported:
+        raise NotImplementedError(reason)
+
+
+def require_fixed(*arrays: Array, axes: Any) -> None:
+    """Raise NotImplementedError if some axis of an array depends on the batch."""
+    require(all(array.shape[axis] == array.other[axis] for array in arrays for axis in axes),
+            'its sizes depend on the batch')
+
+
+def as_list(setting: Any) -> list:
+    """Return a setting as a list, also if it is a single number."""
+    return [*setting] if isinstance(setting, (list, tuple)) else [setting]
+
+
+class Builder:
+    """An ONNX graph under construction. ``g.Conv(X, W, group=2)`` appends an ONNX operator to `nodes`.
+
+    Its inputs are arrays of the network, results of other operators, or constants: numbers, lists, and NumPy arrays.
+    `batch_axis` of the array `first` has the batch size. `taken` are names of inputs, parameters and outputs.
+    """
+
+    def __init__(self, first: Array, batch_axis: int, taken: set[str]):
+        self.nodes: list[NodeProto] = []
+        self._first, self._batch_axis, self._taken = first, batch_axis, taken
+
+    def __getattr__(self, operator: str) -> Callable[..., Any]:
+        return functools.partial(self.add, operator)
+
+    def add(self, operator: str, *inputs: Any, results: int = 0, **settings: Any) -> Any:
+        """Append an operator; return the name of its result, or a list of names if `results` is given."""
+        input_names = [self.name(X) for X in inputs]
+        name = f'{operator}_{len(self.nodes)}'
+        while any(each.startswith(name) for each in self._taken):
+            name += '_'
+        names = [f'{name}_{i}' for i in range(results)] or [name]
+        self.nodes.append(helper.make_node(operator, input_names, names, name, **settings))
+        return names if results else name
+
+    def name(self, X: Any) -> str:
+        """Return the name of an array, which is appended if it is a constant."""
+        if isinstance(X, str):
+            return X
+        if isinstance(X, Array):
+            return X.name
+        values = numpy.asarray(X)
+        if values.dtype == 'float64' and not isinstance(X, numpy.ndarray):
+            values = values.astype('float32')
+        return self.add('Constant', value=numpy_helper.from_array(values))
+
+    def cast(self, X: Any, dtype: str) -> Any:
+        """Convert to a dtype."""
+        return X if getattr(X, 'dtype', None) == dtype else self.Cast(
+            X, to=helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))
+
+    def reshape(self, X: Any, array: Array) -> str:
+        """Reshape to the shape of an array."""
+        sizes = array.sizes(-1)
+        return self.Reshape(X, sizes if sizes.count(-1) < 2 else self.shape(array))
+
+    def shape(self, array: Array) -> Any:
+        """Return the shape of an array; sizes that depend on the batch are multiples of it."""
+        if array.shape == array.other:
+            return [*array.shape]
+        batch = self.Shape(self._first, start=self._batch_axis, end=self._batch_axis + 1)
+        batch_size = self._first.shape[self._batch_axis]
+        return self.Concat(*([size] if size == other else self.Mul(batch, [size // batch_size])
+                             for size, other in zip(array.shape, array.other)), axis=0)
+
+    def swap(self, X: Any, rank: int, first: int, second: int) -> Any:
+        """Swap two axes, of which both may be the same."""
+        order = [*range(rank)]
+        order[first], order[second] = order[second], order[first]
+        return X if order == [*range(rank)] else self.Transpose(X, perm=order)
+
+    def indices(self, X: Any, array: Array, axis: int, mode: str = 'clip') -> str:
+        """Return indices along an axis of an array; those beyond its ends become the first or last, or wrap around."""
+        X, size = self.cast(X, 'int64'), self.Gather(self.Shape(array), axis)
+        return self.Mod(X, size) if mode == 'wrap' else self.Clip(X, 0, self.Sub(size, 1))
+
+    def before(self, X: Array, length: Array, axis: int, missing: list[int]) -> str:
+        """Return a mask, true before `length` along an axis; `missing` are the axes that `length` does not have."""
+        require_fixed(X, axes=[axis])
+        positions = numpy.arange(X.shape[axis]).reshape(-1, *[1] * (X.rank - 1 - axis % X.rank))
+        return self.Less(positions, self.Unsqueeze(self.cast(length, 'int64'), missing))

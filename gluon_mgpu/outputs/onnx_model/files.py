@@ -1,0 +1,156 @@
+"""Networks in MXNet's files: NAME-symbol.json and NAME-0000.params of ``net.export``, ``Module`` or ``sym.save``."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy
+
+from ...base.program import reason
+from ...mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
+from ...networks.hybridize.graph_operators import operators_of
+from .file_graph import SEED, example, in_float32, output_names, without_label
+from .graph import semantics_of
+
+PARAMETER = re.compile('(weight|bias|gamma|beta|alpha|mean|var|parameters)$')  # the ends of MXNet's names
+
+
+class FileNetwork(NamedTuple):
+    """A network from files, with random examples of its inputs, which `text` describes."""
+
+    net: gluon.SymbolBlock
+    inputs: dict[str, Any]
+    outputs: list[str]
+    text: str
+
+
+def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> FileNetwork:
+    """Load a network; blocks.
+
+    `shapes` has the shape and the dtype of an example of each input. If `float32`, float16 and float64 become float32,
+    in the parameters and in the graph.
+    """
+    symbol, is_numpy = _read_symbol(symbol_file, float32)
+    make = np.array if is_numpy else mx.nd.array
+    params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
+    with semantics_of(make([0])), warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
+        params = _named_as(symbol, params, [shape for shape, _ in shapes])
+        names = _input_names(symbol, params, params_file, len(shapes))
+        net = _block(symbol, names, params, params_file, float32, is_numpy)
+    operators, results = operators_of(symbol)
+    rng = numpy.random.default_rng(SEED)
+    examples = [example(operators, params, name, shape, dtype, rng) for name, (shape, dtype) in zip(names, shapes)]
+    words = '; '.join(words for _, words in examples)
+    return FileNetwork(net, {name: make(X, dtype=X.dtype) for name, (X, _) in zip(names, examples)},
+                       output_names(operators, results), f'example: {words}; seed {SEED}')
+
+
+def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
+    """Read NAME-symbol.json, without losses at its end; return the graph, and True if it is for arrays of ``mx.np``."""
+    try:
+        with open(path, 'rb') as file:
+            graph = json.loads(file.read())
+        graph['nodes'] = [without_label(node) for node in graph['nodes']]
+        if float32:
+            graph['nodes'] = [in_float32(node) for node in graph['nodes']]
+        symbol = graph_from_json(graph)
+        return symbol, MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
+    except mx.MXNetError as error:
+        raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: use the version '
+                         'that wrote it') from error
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f'{path}: the first file must be NAME-symbol.json of net.export, Module or sym.save, and the '
+                         'second one NAME-0000.params') from error
+
+
+def _read_params(path: str) -> dict[str, Any]:
+    """Read NAME-0000.params, without ``arg:`` and ``aux:`` in the names."""
+    with open(path, 'rb'), tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.abspath(path), f'{folder}/params')  # because MXNet opens only paths in UTF-8
+        try:
+            arrays = mx.nd.load(f'{folder}/params') or {}  # [] if a network has no parameters
+            return {re.sub('^(arg|aux):', '', name): array for name, array in arrays.items()}
+        except (AttributeError, ValueError, mx.MXNetError) as error:
+            raise ValueError(f'{path}: the second file must be NAME-0000.params, the parameters that net.export, '
+                             'Module, collect_params().save or save_parameters has written') from error
+
+
+def _named_as(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[str, Any]:
+    """Return the parameters by their names in the graph, also if the file has other names that fit in one way only."""
+    names = {*symbol.list_inputs()}
+    if not params or names & params.keys():
+        return params
+    first = next(iter(params))
+    prefixes = [name.removesuffix(first) for name in names if name.endswith(f'_{first}')]  # that save_params removed
+    fits = [prefix for prefix in prefixes if names >= {prefix + name for name in params}]
+    if len(fits) == 1:
+        return {fits[0] + name: array for name, array in params.items()}
+    return _by_layer(symbol, params, shapes) or params
+
+
+def _by_layer(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[str, Any]:
+    """Return the parameters of save_parameters, such as 0.weight, by their names in the graph, such as dense0_weight.
+
+    Layers are the same if they alone have parameters of these kinds and shapes. Return {} unless that finds all.
+    """
+    kinds = {re.escape(name.rpartition('.')[2]) for name in params}
+    split = re.compile(f'(.*?)[._]({"|".join(kinds)})')  # the layer and the kind
+    inputs = [name for name in symbol.list_inputs() if not split.fullmatch(name)]
+    try:
+        arguments, _, statistics = symbol.infer_shape(**dict(zip(inputs, shapes)))
+    except mx.MXNetError:
+        arguments = None
+    if arguments is None or len(inputs) != len(shapes):
+        return {}
+    sizes = dict(zip(symbol.list_arguments() + symbol.list_auxiliary_states(), arguments + statistics))
+
+    def layers(shapes: dict[str, tuple]) -> dict[frozenset, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for name in shapes:
+            if match := split.fullmatch(name):
+                found.setdefault(match[1], {})[match[2]] = name
+        unique = {frozenset((kind, shapes[name]) for kind, name in each.items()): each for each in found.values()}
+        return unique if len(unique) == len(found) else {}
+
+    theirs, ours = layers({name: array.shape for name, array in params.items()}), layers(sizes)
+    if ours.keys() != theirs.keys():
+        return {}
+    return {ours[layer][kind]: params[name] for layer, each in theirs.items() for kind, name in each.items()}
+
+
+def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
+    """Return the names of the inputs; raise ValueError unless there are `number` of them."""
+    names = [name for name in symbol.list_inputs() if name not in params]
+    if names and len(names) == number:
+        return names
+    attributes = symbol.attr_dict()
+    missing = [name for name in names if '__lr_mult__' in attributes.get(name, {}) or PARAMETER.search(name)]
+    if missing:
+        others = f' and {len(missing) - 1} other parameters are' if len(missing) > 1 else ' is'
+        raise ValueError(f'{missing[0]}{others} not in {params_file}, which has {next(iter(params), "nothing")}: give '
+                         'the parameters of this network, or write both files anew with net.export')
+    raise ValueError(f'--shape: must be given once for each input of the network: {", ".join(names)}')
+
+
+def _block(symbol: Any, names: list[str], params: dict, params_file: str, float32: bool,
+           is_numpy: bool) -> gluon.SymbolBlock:
+    """Return a network with its parameters."""
+    inputs = [mx.sym.var(name) for name in names]
+    if is_numpy:
+        symbol, inputs = symbol.as_np_ndarray(), [each.as_np_ndarray() for each in inputs]
+    net = gluon.SymbolBlock(symbol, inputs)
+    for param in net.collect_params().values():
+        name = param.var().name
+        array, dtype = params[name], numpy.dtype(params[name].dtype).name
+        if dtype in ('float16', 'float64'):
+            if not float32:
+                raise ValueError(f'{params_file}: {name} is {dtype}: add --float32 for a model in float32')
+            array = array.astype('float32')
+        param._load_init(array, mx.cpu(), True, 'saved')  # with the dtype of the array
+    return net

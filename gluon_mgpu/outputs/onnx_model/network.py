@@ -1,0 +1,90 @@
+"""A network in prediction mode: its results, its graph and its parameters, whether it is a block or a function."""
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any
+
+import numpy
+
+from ...base.nested import leaves, refill
+from ...base.program import reason
+from ...mxnet_setup.compat import autograd, gluon, make_array, mx, np
+from ...networks.hybridize.block import unwrapped
+from ...training.parameters import by_name, check_initialized
+from .graph import Graph, describe, semantics_of, trace
+
+# Of a network that gets symbols or arrays of other shapes
+ERRORS = AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+
+
+class Network:
+    """A network as a function of its `inputs`, a list of arrays.
+
+    `net` is an initialized block, or a function that `hybridized` accepts; `examples` are its arguments. Lists in the
+    arguments of a function are parameters; `param_names` are their names.
+    """
+
+    def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
+        self._net = unwrapped(net)
+        self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
+        if self._is_block:
+            check_initialized(self._net)
+        elif not isinstance(self._net, types.FunctionType):
+            raise ValueError(f'{type(net).__name__} is not a network: must be a gluon.HybridBlock or a function')
+        arrays = [make_array(np.array, array, dtype='float32' if array.dtype == 'float64' else array.dtype)
+                  if isinstance(array, numpy.ndarray) else array for array in leaves(list(examples))]
+        if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
+            raise ValueError(f'{[type(array).__name__ for array in arrays]}: the arguments of a network must be arrays')
+        params = [*by_name(self._net).values()] if self._is_block else []
+        device = params[0].list_ctx()[0] if params else arrays[-1].ctx
+        self._examples, self._param_names = list(examples), param_names
+        self._arrays = [array.as_in_context(device) for array in arrays]
+        self._is_input = [self._is_block or not isinstance(x, (list, tuple)) for x in examples for _ in leaves(x)]
+        self.inputs = [*compress(self._arrays, self._is_input)]
+        params += [array for array, is_input in zip(self._arrays, self._is_input) if not is_input]
+        for dtype in {numpy.dtype(param.dtype).name for param in params} & {'float16', 'float64'}:
+            raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
+        number = len(arrays) - len(self.inputs)
+        if param_names and len(param_names) != number:
+            raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
+
+    def evaluate(self, batches: list[list], batch_axis: int) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
+        """Return the results for two lists of inputs with different batch sizes, and the graph; blocks.
+
+        Sets `variables`, the names of the inputs in the graph, and `params`, the name in the network and the array of
+        each parameter, by its name in the graph.
+        """
+        try:
+            with semantics_of(batches[0][0]), autograd.pause():
+                results, graphs, arrays = zip(*map(self._run, batches))
+                return results, describe(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
+        except ERRORS as error:
+            if self.is_graph:
+                name = 'the network'
+                advice = 'check the sizes, the order and the batch axis of its inputs, and its parameters'
+            else:
+                name = type(self._net).__name__ if self._is_block else self._net.__name__
+                advice = 'pass examples of its inputs and their batch_axis; MXNet must be able to hybridize it'
+            why = error.__cause__ if isinstance(error.__cause__, ERRORS) else error  # `explain_errors` has other advice
+            shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
+            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(why)}: {advice}') from error
+
+    def _run(self, inputs: list) -> tuple[list[numpy.ndarray], Any, dict]:
+        """Return the results for some inputs, the graph (a symbol), and the arrays of its variables by name."""
+        new = iter(inputs)
+        args = [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
+        nested = refill(self._examples, iter(args))
+        results = self._net(*nested)  # before tracing, because on MXNet 2 it infers shapes
+        symbol, variables = trace(self._net, nested)
+        self.variables = [*compress(variables, self._is_input)]
+        if self._is_block:
+            # The names of by_name would lack what those of a SymbolBlock have in common
+            self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
+                           for name, param in by_name(self._net).items()}
+        else:
+            given = {variable: array for variable, array in zip(variables, args) if variable not in self.variables}
+            self.params = dict(zip(given, zip(self._param_names or given, given.values())))
+        arrays = {**dict(zip(variables, args)), **{variable: array for variable, (_, array) in self.params.items()}}
+        return [array.asnumpy() for array in leaves(results)], symbol, arrays

@@ -1,0 +1,193 @@
+"""Plots of accuracy and loss. Matplotlib is imported when the first one is drawn.
+
+    python -m gluon_mgpu plot runs/ONE runs/TWO --out accuracy.png     # several runs in one plot
+"""
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from functools import cached_property
+from itertools import cycle
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+if not __package__:
+    sys.exit('run this program as a module: python -m gluon_mgpu plot')
+
+from ..base.files import SameFolder
+from ..base.flags import Parser, path, picture
+from ..base.pictures import in_lines, write_picture
+from ..base.program import reason
+from ..training.run import Callback, Run
+
+
+class Animator:
+    """Curve that grows during training; in a notebook, it is redrawn at each `add`.
+
+    Source: D2L 23.7, ``Animator``, with the same arguments. All lines are drawn in the first of the axes. The points
+    of line i are X[i] and Y[i].
+    """
+
+    def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None, ylim=None, xscale='linear',
+                 yscale='linear', fmts=('-', 'm--', 'g-.', 'r:'), nrows=1, ncols=1, figsize=(3.5, 2.5)):
+        self.axes_settings = {'xlabel': xlabel, 'ylabel': ylabel, 'xlim': _with_width(xlim), 'ylim': _with_width(ylim),
+                              'xscale': xscale, 'yscale': yscale}
+        self.legend, self.fmts = legend, fmts
+        self.nrows, self.ncols, self.figsize = nrows, ncols, figsize
+        self.X: list[list[float]] = []
+        self.Y: list[list[float]] = []
+        self._shown: Any = None  # in a notebook: the output that contains the figure
+
+    def add(self, x, y) -> None:
+        """Add a point to each line: one number `x` for all or one per line, and one `y` per line, None for no point."""
+        y = list(y) if hasattr(y, '__len__') else [y]
+        x = list(x) if hasattr(x, '__len__') else [x] * len(y)
+        while len(self.X) < len(y):
+            self.X.append([])
+            self.Y.append([])
+        for i, (a, b) in enumerate(zip(x, y)):
+            if a is not None and b is not None:
+                self.X[i].append(a)
+                self.Y[i].append(b)
+        if _in_notebook():
+            self.draw()
+
+    @cached_property
+    def axes(self) -> Any:
+        """The axes of the figure, in a flat array; the lines are in the first. Matplotlib is imported only now."""
+        from matplotlib.figure import Figure
+        # Not by pyplot, which would show the figure again at the end of the cell
+        return Figure(figsize=self.figsize, layout='tight').subplots(self.nrows, self.ncols, squeeze=False).flatten()
+
+    fig = property(lambda self: self.axes[0].figure, doc='The figure.')
+
+    def draw(self) -> None:
+        """Draw the lines; in a notebook, show them."""
+        axes = self.axes[0]
+        axes.cla()
+        for x, y, fmt in zip(self.X, self.Y, cycle(self.fmts)):
+            axes.plot(x, y, fmt)
+        axes.set(**{name: value for name, value in self.axes_settings.items() if value is not None})
+        if self.legend:
+            axes.legend(self.legend)
+        axes.grid()
+        if _in_notebook():
+            from IPython import display
+            png = io.BytesIO()
+            self.fig.savefig(png, format='png')  # IPython cannot show a Figure without pyplot
+            image = display.Image(png.getvalue())
+            # Update it; a pending clear_output would remove the last curve when the cell prints something
+            if self._shown is None:
+                self._shown = display.display(image, display_id=True)
+            else:
+                self._shown.update(image)
+
+
+def _with_width(limits: tuple | None) -> tuple | None:
+    """Widen the limits of an axis if they are equal, as for a run of one epoch; Matplotlib would warn."""
+    return (limits[0] - 0.5, limits[1] + 0.5) if limits and limits[0] == limits[1] else limits
+
+
+class AccuracyCurve(Callback):
+    """Callback that draws `accuracy_curve` when a run ends, unless it has no epochs."""
+
+    def __init__(self, path, title: str):
+        self.path, self.title = path, title
+        self._folder = SameFolder(Path(path).parent)
+
+    def train_end(self, run: Run) -> None:
+        """Draw the curve and print its path."""
+        if not run.history:
+            return
+        try:
+            self._folder.check()
+            accuracy_curve(run.history, self.path, self.title)
+            run.print(f'curve: {self.path}')
+        except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
+            run.warn(f'{self.path} cannot be written ({reason(error)})')
+
+
+def accuracy_curve(history: list, path, title: str) -> None:
+    """Draw test accuracy and training loss over the epochs, a list of at least one `EpochResult`; write the picture."""
+    epochs = [e.epoch for e in history]
+    fig, (axes, loss_axes) = figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
+    axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
+    axes.annotate(f'{history[-1].test_acc:.3f}', (epochs[-1], history[-1].test_acc), xytext=(0, -14),
+                  textcoords='offset points', ha='center', color='tab:blue')
+    axes.set(title=in_lines(title), ylabel='test accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
+    loss_axes.plot(epochs, [e.loss for e in history], 'o-', color='tab:orange')
+    loss_axes.set(xlabel='epoch', ylabel='training loss (nats)')
+    loss_axes.set_ylim(0, 1.05 * max(e.loss for e in history) or None)
+    write_picture(fig, path)
+
+
+def compare_runs(folders: list, path) -> None:
+    """Draw the test accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
+    datasets, names, seconds, epochs, test_accs = zip(*(_read_run(Path(folder)) for folder in folders))
+    in_folder = [f' in {folder}' if names.count(name) > 1 else '' for folder, name in zip(folders, names)]
+    labels = [in_lines(f'{name}{place}: {mean(times):.1f} s per epoch')
+              for name, place, times in zip(names, in_folder, seconds)]
+    fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
+    for i, (label, xs, ys) in enumerate(zip(labels, epochs, test_accs)):
+        size = 1.5 + 4 * (1 - (i + 1) / len(labels))  # later curves are thinner, so that they do not hide equal ones
+        axes.plot(xs, ys, 'o-', linewidth=size, markersize=3 * size, label=label)
+    axes.set(title=in_lines(f'Test accuracy on {", ".join(sorted({*datasets}))}'), xlabel='epoch',
+             ylabel='test accuracy (share)', ylim=(0, 1))
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
+    write_picture(fig, path)
+
+
+def figure(size: tuple, **subplots) -> tuple:
+    """Return a figure and its axes, with grids and whole numbers on the x axis."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+    fig = Figure(figsize=size, dpi=120, layout='tight')
+    all_axes = fig.subplots(**subplots, squeeze=False).flatten()
+    for axes in all_axes:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.4)
+    return fig, all_axes
+
+
+def _read_run(folder: Path) -> tuple:
+    """Return the dataset of a run, its chapter and devices, and the seconds, number and test accuracy of each epoch."""
+    try:
+        config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+        with open(folder / 'history.csv', newline='') as file:
+            history = [(float(e['seconds']), int(e['epoch']), float(e['test_acc'])) for e in csv.DictReader(file)]
+        if not history:
+            raise ValueError('history.csv has no epochs')
+        name = f'{config["chapter"]}, {", ".join(config["devices"])}'
+        return str(config['dataset']), name, *zip(*history)
+    except KeyError as missing:
+        problem = f'lacks {missing}'
+    except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
+        problem = f'cannot be read: {reason(error)}'
+    raise ValueError(f'{folder} is not the folder of a run (config.json or history.csv {problem})')
+
+
+def main(argv: list | None = None) -> int:
+    """Run the command line ``python -m gluon_mgpu plot``; return the exit status."""
+    parser = Parser('gluon_mgpu plot', 'Draw the test accuracy of several runs in one plot.')
+    parser.add_argument('folders', type=path, nargs='+', metavar='RUN', help='folder of a run')
+    parser.add_argument('--out', type=picture, default='accuracy.png', metavar='FILE', help='(default: %(default)s)')
+    return parser.run(argv, _run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    compare_runs(args.folders, args.out)
+    print(f'picture: {args.out}')
+
+
+def _in_notebook() -> bool:
+    ipython: Any = sys.modules.get('IPython')
+    shell = ipython and ipython.get_ipython()
+    return bool(shell) and 'IPKernelApp' in shell.config
+
+
+if __name__ == '__main__':
+    sys.exit(main())

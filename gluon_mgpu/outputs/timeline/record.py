@@ -1,0 +1,111 @@
+"""Recording of training steps with MXNet's profiler."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median_low
+
+from ...base.files import write_atomically
+from ...base.machine import num_cores
+from ...base.program import reason
+from ...mxnet_setup.compat import npx
+from ...training.run import Callback, Run
+from . import profiler
+from .draw import draw
+from .read import Event, parse, step_time
+
+
+def check_profiler(devices: list) -> None:
+    """Raise ValueError for devices that MXNet's profiler cannot record.
+
+    It has one slot per core for CPU contexts and does not check the number: the next contexts get wrong names, and
+    those after them crash the process.
+    """
+    for device in devices:
+        if device.device_type == 'cpu' and device.device_id >= num_cores():
+            raise ValueError(f"{device} is beyond what MXNet's profiler can record: with {num_cores()} cores, "
+                             f'use cpu:0 to cpu:{num_cores() - 1}')
+
+
+def record(step: Callable[[], None], path) -> list[Event]:
+    """Profile one call of `step`, write a Chrome trace to `path` and return its events; blocks.
+
+    The devices must pass `check_profiler`. Call `step` a few times before, because the first calls allocate memory.
+    """
+    profiler.start()
+    try:
+        step()
+        npx.waitall()
+    finally:
+        trace = profiler.stop()
+    write_atomically(path, trace.encode())
+    return parse(trace, path)
+
+
+class Timeline(Callback):
+    """Callback that profiles some steps of a run and, when it ends, writes the median one as a trace and a picture.
+
+    Each step is recorded alone, from idle devices to idle devices. The attribute ``traces`` has the trace of each.
+
+    Parameters
+    ----------
+    folder : path-like
+        Existing folder for ``trace.json`` and ``timeline.png``.
+    heading : str
+        Title of the picture.
+    warm_up, steps : int
+        Batches before the first recorded one, over all epochs, and batches to record.
+    """
+
+    def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
+        self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'
+        self.heading, self.warm_up, self.steps = heading, warm_up, steps
+        self._num_batches = 0
+        self._recording = False
+        self.traces: list[str] = []
+
+    def train_begin(self, run: Run) -> None:
+        """Check the devices and prepare the profiler, which creates a temporary folder."""
+        if hasattr(run.net, 'collect_params'):
+            check_profiler([device for param in run.net.collect_params().values() for device in param.list_ctx()])
+        else:
+            check_profiler([array.ctx for params in run.net for array in params])
+        profiler.head()
+
+    def epoch_begin(self, run: Run) -> None:
+        """Start the profiler if the next batch will be recorded."""
+        if self._num_batches >= self.warm_up and len(self.traces) < self.steps:
+            profiler.start()
+            self._recording = True
+
+    def batch_end(self, run: Run) -> None:
+        """Keep the trace of this batch, if it was profiled, and continue with the next; blocks while profiling."""
+        self._num_batches += 1
+        if self._recording:
+            npx.waitall()
+            self.traces.append(self._stop())
+        self.epoch_begin(run)
+
+    def epoch_trained(self, run: Run) -> None:
+        """Discard the profile that was started for a next batch."""
+        self._stop()
+
+    def train_end(self, run: Run) -> None:
+        """Write and draw the median step."""
+        self._stop()
+        if not self.traces:
+            run.print(f'no timeline: no step was recorded; it needs at least {self.warm_up + 1} batches')
+            return
+        try:
+            _, trace = median_low((step_time(parse(trace, self.trace)), trace) for trace in self.traces)
+            write_atomically(self.trace, trace.encode())
+            which = f'the median of {len(self.traces)} steps' if len(self.traces) > 1 else 'one step'
+            draw(parse(trace, self.trace), self.picture, f'{self.heading}: {which}')
+            run.print(f'timeline: {self.picture}')
+        except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
+            run.warn(f'no timeline: {reason(error)}')
+
+    def _stop(self) -> str:
+        """Stop profiling, if it was started, and return the trace."""
+        was_recording, self._recording = self._recording, False
+        return profiler.stop() if was_recording else ''

@@ -1,0 +1,1 @@
+"""Synchronized batch norm: a network cut at its batch norms, and the formulas."""

@@ -1,0 +1,185 @@
+"""Synchronized batch norm: mean and variance over the rows of all devices, so that k devices equal one.
+
+`networks.cut` cuts a network at its batch norms; `norm` has the formulas.
+"""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...base.nested import leaves, refill
+from ...mxnet_setup.compat import autograd, gluon, mx, np
+from ...networks.hybridize.block import HybridizedBlock, unwrapped
+from ...networks.hybridize.eager_only import Snapshot, keeps_gradients
+from ...networks.hybridize.tracing import UNKNOWN, is_legacy, structure
+from ..workers import Workers
+from .cut import cut
+from .norm import Norm
+from .pieces import Backward, Piece, as_input
+
+
+class SyncBatchNorm(HybridizedBlock):
+    """A network whose batch norm layers use the rows of all devices; the block itself does not change.
+
+        net = SyncBatchNorm(net)
+        with autograd.record():
+            ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(net.forward(X_shards), y_shards)]
+        net.backward(ls)          # not autograd.backward: each loss depends on the rows of all devices
+        scores = net(X)           # after training; uses the running statistics
+
+    The network is cut at its batch norms. All devices compute a piece, then the statistics of its output are combined,
+    then all compute the next piece. Running statistics are updated in the backward pass, as by ``gluon.nn.BatchNorm``
+    on one device. They are the same on all devices, including those without rows.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock or the result of `hybridized`
+        Initialized on all devices, possibly of ``mx.nd``. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
+    workers : Workers, optional
+        The processes that train together; by default, this one alone. All must call `forward` and `backward` equally
+        often, a worker without rows with ``net.forward([])``, one list for each input, and ``net.backward([])``.
+    """
+
+    def __init__(self, net: Any, workers: Workers | None = None):
+        if not isinstance(unwrapped(net), gluon.HybridBlock):
+            raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: '
+                             'make it one, or train without synchronized batch norm')
+        super().__init__(unwrapped(net))
+        self._workers = workers or Workers()
+        self._parts: list[Piece | Norm] = []
+        self._inputs: list[str] = []                # names of the network's inputs
+        self._results: list[str] = []               # and of its outputs
+        self._lists: Any = None                     # and the lists that they are in
+        self._cut_for: tuple = ()                   # number of inputs, frozen parameters, lists of the inputs
+        self._snapshot = Snapshot(self.block)       # when the network was cut
+        self._pending: _ForwardPass | None = None   # waits for its backward pass
+        self._outdated: list = []                   # outputs of a forward pass before that one
+
+    @property
+    def gradients_can_move(self) -> bool:
+        """True, because `backward` copies them, unless the user's own `hybridize` keeps their places."""
+        return not keeps_gradients(self.block)
+
+    def __call__(self, *args):
+        if autograd.is_training():
+            raise ValueError('SyncBatchNorm needs the rows of all devices to train: call net.forward(X_shards)')
+        return super().__call__(*args)
+
+    def forward(self, X_shards: list, *more_shards: list) -> list:
+        """Return the output for each shard of a batch, while autograd records; does not block after the first call.
+
+        `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network, or
+        a list or tuple of such arrays; `more_shards` are those of its other inputs, or None instead of an input. With
+        several workers, the lists may be empty. Raises ValueError outside training mode, without shards, for two on
+        one device, if ``autograd.backward`` was called instead of `backward` for the previous batch, or if the network
+        cannot be traced or has another batch norm than ``gluon.nn.BatchNorm``.
+        """
+        inputs = [shards if isinstance(shards, (list, tuple)) else [shards] * len(X_shards)
+                  for shards in (X_shards, *more_shards)]
+        self._check_shards(inputs)
+        self._outdated, self._pending = self._pending.y_hats() if self._pending else [], None
+        _check_not_reached(self._outdated, 'autograd.backward(ls) ends at the outputs of SyncBatchNorm: call '
+                                           'net.backward(ls)')
+        params = {param.var().name: param for param in self.collect_params().values()}
+        unknown = (UNKNOWN, *(None if shards is None else UNKNOWN for shards in more_shards))
+        self._cut(next(zip(*inputs), unknown), [param.grad_req == 'null' for param in params.values()])
+        args_on = [leaves(args) for args in zip(*inputs)]
+        trained = {name for name, param in params.items() if param.grad_req != 'null'}
+        recorded = {name for args in args_on for name, X in zip(self._inputs, args) if _is_recorded(X)}
+        if recorded:
+            self._check_all_exchange(trained)
+            trained |= recorded
+        inputs_on = [{**{name: param.data(args[0].ctx).as_np_ndarray() for name, param in params.items()},
+                      **{name: X.as_np_ndarray() for name, X in zip(self._inputs, args)}} for args in args_on]
+        arrays_on = [inputs.copy() for inputs in inputs_on]
+        backwards = [part.run(arrays_on, trained) for part in self._parts]
+        legacy = bool(args_on) and is_legacy(args_on[0][0])
+        y_hats_on = [{name: as_input(arrays[name].as_nd_ndarray() if legacy else arrays[name])
+                      for name in self._results} for arrays in arrays_on]
+        if autograd.is_recording():
+            self._pending = _ForwardPass(inputs_on, backwards, y_hats_on)
+        return [refill(self._lists, map(y_hats.get, self._results)) for y_hats in y_hats_on]
+
+    def _check_shards(self, inputs: list) -> None:
+        if not autograd.is_training() or (not inputs[0] and self._workers.size == 1):
+            raise ValueError('SyncBatchNorm.forward trains on at least one shard: call it within autograd.record(); '
+                             'without training, call net(X)')
+        devices_of = [{getattr(X, 'ctx', None) for X in leaves(args)} for args in zip(*inputs)]
+        lists = {structure(args) for args in zip(*inputs)}
+        if ({len(shards) for shards in inputs} != {len(devices_of)} or len(set().union(*devices_of)) < len(devices_of)
+                or not all(len(devices) == 1 for devices in devices_of) or len(lists) > 1 or None in lists):
+            raise ValueError(f'X_shards are on {[sorted(map(str, devices)) for devices in devices_of]}: pass one array '
+                             'per device, and those of other inputs in other lists, on the same devices')
+
+    def _cut(self, args: tuple, frozen: list[bool]) -> None:
+        """Cut the network, unless it was cut for such arguments and the same parameters, and has not changed."""
+        lists = structure(args)  # None: UNKNOWN
+        if ((len(args), frozen) != self._cut_for[:2] or lists not in (None, self._cut_for[2])
+                or not self._snapshot.is_current()):
+            parts, self._inputs, self._results, self._lists = cut(self.block, args)
+            self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
+            self._cut_for, self._snapshot = (len(args), frozen, lists), Snapshot(self.block)
+
+    def backward(self, ls: list, head_grads: list | None = None) -> None:
+        """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block.
+
+        Raises ValueError if `forward` was not called before, or if the losses also depend on an earlier `forward`.
+        """
+        if not self._pending:
+            raise ValueError('SyncBatchNorm.backward has no forward pass: call net.forward(X_shards) for each backward')
+        forward, self._pending = self._pending, None  # first, for a new try after Ctrl-C
+        (inputs_on, backwards, y_hats_on), y_hats = forward, forward.y_hats()
+        ls, head_grads = list(ls), list(head_grads or [None] * len(ls))
+        with autograd.pause(train_mode=True):
+            # 1. The gradients of the outputs. The losses need not depend on all of them
+            others = [y_hat for y_hat in y_hats if not any(y_hat is l for l in ls)]
+            zeros = [np.zeros_like(y_hat.as_np_ndarray()) for y_hat in others]
+            gradients = iter(y_hats and autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True))
+            # 2. Those of the parameters and of the inputs, through the network
+            gradients_on = [{name: next(gradients).as_np_ndarray() for name in on_device} for on_device in y_hats_on]
+            for backward in reversed(backwards):
+                backward(gradients_on)
+            # 3. Pass them on to what is in front of X, and write all gradients. It must be one pass, because the losses
+            # may also use X, what is in front of it, and parameters in other ways, such as in a penalty
+            for inputs, gradients in zip(inputs_on, gradients_on):
+                for name in self._inputs:
+                    if not _is_recorded(inputs[name]):  # unlike that of another device
+                        gradients.pop(name, None)
+                names = [name for name in gradients if name in inputs]  # not the output, if all layers are frozen
+                ls += [inputs[name] for name in names]
+                head_grads += [gradients[name] for name in names]
+            if ls:
+                autograd.backward(ls, head_grads)
+        _check_not_reached(self._outdated, 'the losses depend on two forward passes of SyncBatchNorm, but '
+                                           'net.backward(ls) only works for the last one: call it after each forward')
+
+    def _check_all_exchange(self, trained: set[str]) -> None:
+        """Raise ValueError if X is recorded and a worker without rows would not know which norms need gradients."""
+        norms = [part.layer for part in self._parts if isinstance(part, Norm)]
+        if self._workers.size > 1 and any(trained.isdisjoint((layer.gamma, layer.beta)) for layer in norms):
+            raise ValueError('with several workers, SyncBatchNorm does not pass gradients on to X through a batch norm '
+                             'without trained scale or shift: use X.detach(), or train them')
+
+
+class _ForwardPass(NamedTuple):
+    inputs_on: list[dict]       # on each device, the inputs and the parameters by name
+    backwards: list[Backward]   # of each part
+    y_hats_on: list[dict]       # on each device, the outputs by name
+
+    def y_hats(self) -> list:
+        return [y_hat for y_hats in self.y_hats_on for y_hat in y_hats.values()]
+
+
+def _check_not_reached(y_hats: list, message: str) -> None:
+    """Raise ValueError if a backward pass has ended at these outputs, which belong to no backward pass."""
+    if any(y_hat._fresh_grad for y_hat in y_hats):
+        y_hats.clear()
+        raise ValueError(message)
+
+
+def _is_recorded(array: Any) -> bool:
+    """Return whether autograd passes gradients on to an array, or behind it."""
+    try:
+        autograd.get_symbol(array)
+    except mx.base.MXNetError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Programs around training: the check of a step, the doctor, export, predictions."""

@@ -1,0 +1,111 @@
+"""Command line of the check: ``python -m gluon_mgpu check mymodule:make mymodule:train_batch``."""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import importlib
+import inspect
+import re
+import sys
+import traceback
+from typing import Any
+
+import numpy
+
+from ...base.flags import Parser, text
+from ...base.program import BAD_INPUT, JobError, engine_line
+from ...devices import parse_devices
+from ...distributed.horovod_workers import HorovodWorkers
+from . import check_data_parallel
+
+
+def main(argv: list | None = None) -> int:
+    """Run the command line and return the exit status."""
+    parser = Parser('gluon_mgpu check', 'Compare your training step on several devices with the same step on one.',
+                    epilog='Exit status: 0 if the step is right, 1 if it is wrong, 2 if it was not checked.')
+    parser.add_argument('make', metavar='MODULE:make', help='make(devices) returns networks, Trainers or arrays')
+    parser.add_argument('train_batch', metavar='MODULE:train_batch', help='train_batch(state, X, y, devices)')
+    parser.add_argument('batches', metavar='MODULE:batches', nargs='?', default=f'{__package__}.__main__:random_images',
+                        help='list of (X, y), or a function that returns it (default: random 28x28 images)')
+    parser.add_argument('--devices', metavar='LIST', type=text, help="such as 'cpu:0-3' (default: cpu:0-2)")
+    parser.add_argument('--horovod', action='store_true', help='check all workers of a job; make(devices, workers)')
+    return parser.run(argv, _run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    try:
+        _check(args)
+    except JobError:
+        raise
+    except Exception as error:
+        line, in_full = engine_line(error), _is_in_users_code(error)
+        if not line and not isinstance(error, (ValueError, OSError)):  # Python's status would be 1: the step is wrong
+            in_full = True
+        if in_full:
+            traceback.print_exc()
+        if line or in_full:
+            raise JobError(line or 'nothing was checked because of the error above', BAD_INPUT) from None
+        raise
+
+
+def _check(args: argparse.Namespace) -> None:
+    if sys.__stderr__ and not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)  # shows the line if MXNet crashes, as for an array without rows in float64
+    make, train_batch, batches = map(_load, (args.make, args.train_batch, args.batches))
+    _check_signature(args.train_batch, train_batch)
+    batches = batches() if callable(batches) else batches
+    with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
+        devices = parse_devices(args.devices) if args.devices else None
+        report = check_data_parallel(make, train_batch, batches, devices, workers=workers)
+        if not workers or workers.rank == 0:
+            print(report)
+        if not report.ok:
+            raise JobError('', on_all_ranks=True)
+
+
+def _check_signature(name: str, train_batch: Any) -> None:
+    try:
+        parameters = inspect.signature(train_batch)
+    except (TypeError, ValueError):  # no function, or one without a signature
+        return
+    try:
+        parameters.bind('state', 'X', 'y', 'devices')
+    except TypeError:
+        raise ValueError(f'{name} takes {parameters}, but the check passes (state, X, y, devices): several inputs '
+                         'are a tuple X') from None
+
+
+def _load(name: str) -> Any:
+    """Return the object that ``module:name`` names."""
+    module, _, attribute = name.partition(':')
+    problem = 'not of this form'
+    if re.fullmatch(r'\w+(\.\w+)*:\w+', name):
+        try:
+            loaded = importlib.import_module(module)
+            if hasattr(loaded, attribute):
+                return getattr(loaded, attribute)
+            problem = f'{module} has no {attribute}'
+        except ModuleNotFoundError as error:
+            if not f'{module}.'.startswith(f'{error.name}.'):  # of an import in the module
+                raise
+            problem = str(error)
+    raise ValueError(f'{name!r} cannot be loaded ({problem}): write MODULE:NAME, such as train:make for make in '
+                     'train.py')
+
+
+def _is_in_users_code(error: Exception) -> bool:
+    """Return whether an error has passed through code outside this package and those that it uses."""
+    packages = [frame.f_globals.get('__package__') for frame, _ in traceback.walk_tb(error.__traceback__)]
+    known = {'gluon_mgpu', 'mxnet', 'numpy', 'horovod'}
+    return not {name.partition('.')[0] for name in packages if name is not None} <= known
+
+
+def random_images() -> list:
+    """Return a batch of random images and labels."""
+    rng = numpy.random.default_rng(0)
+    return [(rng.normal(size=(256, 1, 28, 28)).astype('float32'), rng.integers(0, 10, 256).astype('int32'))]
+
+
+if __name__ == '__main__':
+    sys.exit(main())

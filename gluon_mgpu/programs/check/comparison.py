@@ -1,0 +1,138 @@
+"""Compare a user's training step on several devices with the same step on one."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy
+
+from ...base.program import reason
+from ...mxnet_setup.compat import gluon
+from .contents import find
+from .trials import Crash, check_crash
+from .user_step import Training
+
+# Allowed differences, relative to what a parameter has changed. In float64, a Trainer still keeps the learning rate and
+# the divisor in float32. A step that cannot compute in float64 (None) may use bfloat16, where the sum of k rounded
+# gradients differs by k / 512; a missing row changes more.
+LIMIT, LIMIT_WITH_TRAINER = {'float64': 1e-9, None: 0.02}, 1e-6
+LINEAR = 1e-3  # relative to an update, above rounding in float32
+
+
+class Comparison(NamedTuple):
+    """Training on one device and on several, until the first batch after which parameters differ."""
+
+    batches: list    # those trained on
+    before: list     # values on one device before the last batch
+    unchanged: list  # names of parameters with gradients that have not changed on one device
+    trained: int     # number of parameters with gradients, which are the first
+    rows: list       # (name, difference from one device, difference between devices) for each parameter
+    wrong: list      # numbers of the parameters that differ
+    wrong_on: list   # numbers of the devices on which they differ from one device
+    skipped: list    # notes on batches that the step cannot take
+
+
+def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
+    """Train on the batches on one device and on all, from the values of `start`, until parameters differ.
+
+    By default, each device starts with the values that `make` has given it, and one device with those of the first.
+    """
+    one, several = several.on_one_device(), replace(several)
+    trained = sum(array.grad is not None for _, array in one.params()[0])
+    limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
+    if start is not None:
+        several.assign(start)
+    right = first = start or several.values()[0]
+    one.assign(first)
+    done: list = []
+    for i, batch in enumerate(batches):
+        try:
+            check_crash(several, batch)
+            replicas = several.step(batch)  # 1. first, because this may raise an error
+        except Exception as error:
+            if not done or several.workers.size > 1:
+                raise
+            why = error if isinstance(error, Crash) else f'the step raises {type(error).__name__} ({reason(error)})'
+            # Start again without it, because it may have updated some devices
+            others = compare(several, [*batches[:i], *batches[i + 1:]], start)
+            note = f'batches of {len(batch[0])} rows are not checked, because {why}'
+            return others._replace(skipped=[note, *others.skipped])
+        done.append(batch)
+        before, right = right, one.step(batch)[0]  # 2. only with batches that several devices can take
+        if [array.shape for array in right] != [array.shape for array in first]:
+            raise ValueError('train_batch freezes or unfreezes parameters: do so in make, and check each case')
+        changes = largest(right, first)
+        # A parameter that hardly changes, such as a bias before batch norm, is measured against the others. If none has
+        # changed, the step may update only after several batches
+        scales = numpy.maximum(changes, 0.01 * changes[:trained].max() or 1)
+        from_one, between = (numpy.stack([largest(replica, values) for replica in replicas]) / scales
+                             for values in (right, replicas[0]))
+        wrong = ~(numpy.maximum(from_one, between).max(axis=0) <= limit)
+        if wrong.any():
+            break
+        several.assign(right)  # 3. otherwise relu could turn a rounding error into a larger one
+    names = _numbered([name for name, _ in one.params()[0]])
+    return Comparison(done, before, [name for name, change in zip(names[:trained], changes) if not change], trained,
+                      [*zip(names, from_one.max(axis=0), between.max(axis=0))], numpy.flatnonzero(wrong).tolist(),
+                      numpy.flatnonzero(~(from_one <= limit).all(axis=1)).tolist(), [])
+
+
+def rounds(several: Training, batch: Sequence) -> bool:
+    """Return whether the step casts to another dtype: on one device, the order of the rows changes the update a bit."""
+    update, reordered = _update(several, batch), _update(several, [a[::-1] for a in batch])
+    change, difference = abs(update).max(), abs(update - reordered).max()
+    return bool(LIMIT['float64'] * change < difference < LIMIT[None] * change)
+
+
+def share_of_halves(several: Training, batch: Sequence) -> float:
+    """Return how much the updates by the two halves of a batch each count in the update by the batch.
+
+    If the step divides by the rows, it is 0.5; by a fixed batch size, 1; with clipping or Adam, there is no such
+    number, and the result is 0.
+    """
+    several, half = replace(several, plain_sgd=True), len(batch[0]) // 2
+    try:
+        whole, *halves = (_update(several, [a[rows] for a in batch])
+                          for rows in (slice(None), slice(half), slice(half, None)))
+    except Exception:  # the step needs whole batches
+        return 0
+    return next((share for share in (0.5, 1) if abs(whole - share * sum(halves)).max() < LINEAR * abs(whole).max()), 0)
+
+
+def _update(several: Training, batch: Sequence) -> numpy.ndarray:
+    """Return what a first step on one device changes in all parameters, joined."""
+    one = several.on_one_device()
+    return _joined_change(one.values()[0], one.step(batch)[0])
+
+
+def updates(training: Training, found: Comparison, batches: Iterable) -> numpy.ndarray:
+    """Return what the last of some batches changes in the parameters that are wrong, joined, on each device.
+
+    The training is new, and each batch starts from the values before the last one of `found`.
+    """
+    training = replace(training)
+    for batch in batches:
+        training.assign(found.before)
+        replicas = training.step(batch)
+    before = [found.before[i] for i in found.wrong]
+    return numpy.stack([_joined_change(before, [replica[i] for i in found.wrong]) for replica in replicas])
+
+
+def _joined_change(before: Iterable, after: Iterable) -> numpy.ndarray:
+    return numpy.concatenate([_difference(new, old).ravel() for old, new in zip(before, after)])
+
+
+def largest(arrays: Iterable, others: Iterable) -> numpy.ndarray:
+    """Return the largest difference of each pair of arrays."""
+    return numpy.array([abs(_difference(a, b)).max() for a, b in zip(arrays, others)])
+
+
+def _difference(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:
+    return numpy.subtract(a, b, out=numpy.zeros_like(a), where=a != b)  # 0 for equal infinite numbers, as in masks
+
+
+def _numbered(names: list[str]) -> list[str]:
+    """['', 'D.weight', 'v', 'v'] -> ['parameter 0', 'D.weight', 'v (1)', 'v (2)']"""
+    return [f'{name} ({names[:i + 1].count(name)})' if names.count(name) > 1 and name else name or f'parameter {i}'
+            for i, name in enumerate(names)]

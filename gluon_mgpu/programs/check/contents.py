@@ -1,0 +1,86 @@
+"""Networks, Trainers and parameters in what `make` returns."""
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+
+from ...mxnet_setup.compat import children, fill, gluon, mx
+from ...networks.hybridize.block import unwrapped
+from ...training.parameters import by_name
+
+NEW_TRAINER = 'make a new Trainer after reset_ctx or another initialize'
+BLOCK_ATTRIBUTES = vars(gluon.HybridBlock()).keys()  # Gluon's own, of every block
+
+
+def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) once for each value of a kind in networks, Trainers, lists, tuples, dicts and objects."""
+    value, seen = unwrapped(value), set() if seen is None else seen
+    if id(value) in seen or isinstance(value, (type, types.ModuleType)):
+        return
+    seen.add(id(value))
+    if isinstance(value, kind):
+        yield name, value
+    if isinstance(value, gluon.Parameter):
+        inside = [(name, array) for array in value._data or ()]
+    elif isinstance(value, gluon.Trainer):
+        inside = [(param.name, param) for param in value._params]
+    elif isinstance(value, (list, tuple)):
+        inside = [(name, item) for item in value]
+    else:
+        parts = value if isinstance(value, dict) else getattr(value, '__dict__', {})
+        if isinstance(value, gluon.Block):
+            own = {key: part for key, part in parts.items() if key not in BLOCK_ATTRIBUTES}
+            parts = {**by_name(value), **children(value), **own}
+        inside = [(f'{name}.{key}'.strip('.'), part) for key, part in parts.items()]
+    for name, part in inside:
+        yield from find(part, kind, name, seen)
+
+
+def copies(state: Any) -> list[Counter]:
+    """Count arrays without gradients, such as a moving average, by name and shape, on each device with parameters.
+
+    They have the shape of a parameter with a gradient, and are no running statistics.
+    """
+    statistics = {id(array) for _, param in find(state, gluon.Parameter) if not param._differentiable
+                  for array in param._data or ()}
+    arrays = [(name, array) for name, array in find(state, mx.nd.NDArray)
+              if id(array) not in statistics and numpy.dtype(array.dtype).name != 'bool']  # which has no difference
+    shapes = {(array.ctx, array.shape) for _, array in arrays if array.grad is not None}
+    return [Counter((name, array.shape) for name, array in arrays
+                    if array.ctx == device and array.grad is None and (device, array.shape) in shapes)
+            for device in {device for device, _ in shapes}]
+
+
+def cast(value: Any, dtype: str | None) -> None:
+    """Change the dtype of parameters and arrays in place, and discard graphs that `make` has traced.
+
+    Gradients are written or added as before. If `dtype` is None, all dtypes stay.
+    """
+    if isinstance(value, gluon.HybridBlock):
+        value._clear_cached_op()
+    if isinstance(value, gluon.Parameter):
+        value.cast(dtype or value.dtype)  # into new arrays, so that `hybridized` traces its network again
+    elif dtype is None:
+        pass
+    elif isinstance(value, gluon.Block):
+        value.cast(dtype)
+    elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
+        copy = value.astype(dtype)
+        if value.grad is not None and value.grad.stype != 'default':
+            copy.attach_grad(stype=value.grad.stype)  # MXNet does not add sparse gradients
+        elif value.grad is not None:
+            fill(value.grad, 1)
+            value.backward()
+            copy.attach_grad('add' if value.grad.max() > 1 else 'write')  # MXNet has no function for this
+        value.handle, copy.handle = copy.handle, value.handle
+
+
+def older(trainer: gluon.Trainer) -> str:
+    """Return '' unless a Trainer was made for fewer devices than its parameters are on; it skips the others."""
+    made_for, on = len(trainer._updaters), max((len(param.list_ctx()) for param in trainer._params), default=0)
+    devices = '1 device' if made_for == 1 else f'{made_for} devices'
+    return f'the Trainer was made for {devices}, and its parameters are on {on}' if made_for < on else ''

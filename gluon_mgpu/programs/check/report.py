@@ -1,0 +1,150 @@
+"""The check of a training step, and its report."""
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy
+
+from ...base.arguments import integer
+from ...devices import check_devices
+from ...mxnet_setup.compat import mx
+from ...parallel.workers import Workers
+from .comparison import compare, rounds, share_of_halves
+from .diagnosis import diagnose
+from .trials import prepare, semantics_of_step
+from .user_step import Training, each
+
+MAX_LINES = 8
+DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
+BATCH_NORM = 'batch norm ({}): each device normalizes by its own rows; checked with fixed statistics.'
+UNCHANGED = 'no device changes {}. Is it in the Trainer, and does the loss depend on it?'
+OWN_ROWS = ('the update seems to be divided by the rows of its own batch. With 60,000 rows in batches of 256, the last '
+            '96 then weigh 2.7 times as much as others. Dividing by the batch size avoids that.')
+NOT_CHECKED = ('Not checked: mistakes that one device makes as well, running statistics, arrays without gradients that '
+               'are on some devices only or unlike any parameter, and missing copies between devices, which only GPUs '
+               'report.')
+
+
+@dataclass
+class Report:
+    """Result of `check_data_parallel`; ``print(report)`` shows it."""
+
+    ok: bool          # k devices compute what one does, possibly except for the layers in `notes`
+    title: str
+    parameters: list  # (name, difference from one device, between devices, verdict); relative to the change
+    diagnosis: list   # fault, remedy and evidence, unless `ok`
+    notes: list       # what differs but is no fault, or could not be checked
+
+    def __str__(self):
+        shown = sorted(self.parameters, key=lambda row: row[3] == 'equal')[:MAX_LINES]
+        left_out, width = len(self.parameters) - len(shown), max(9, *(len(row[0]) for row in shown))
+        table = [
+            f'{"parameter":{width}}  from one device  between devices  verdict',
+            *(f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown),
+            *([f'and {left_out} others'] if left_out else [])]
+        lines = [*(self.diagnosis or ['The step is right: k devices compute what one does.']), '',
+                 *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
+        title, *lines = (textwrap.fill(line, 100, subsequent_indent='  ') for line in (self.title, *lines))
+        return '\n'.join([title, '', *table, '', *lines])
+
+
+def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable, devices: list | None = None,
+                        workers: Workers | None = None) -> Report:
+    """Compare a training step on several devices with the same step on one, and diagnose differences; blocks.
+
+    Both start from the same parameters and random numbers, in float64 if the step can compute in it. The batches divide
+    evenly, unevenly, have fewer rows than there are devices, and end with a short one. Raises ValueError if there is
+    only one device, or there are too few rows, or `make` returns no parameters. In a test suite, write
+    ``assert report.ok, report``.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(devices)`` returns what the step needs on these devices, new at each call: networks, Trainers, arrays
+        with gradients, or lists, tuples, dicts or objects of these. With `workers`, ``make(devices, workers)``.
+    train_batch : callable
+        ``train_batch(state, X, y, devices)`` takes a step with what `make` returned, on the whole batch. If both work
+        only without ``npx.set_np``, X and y are arrays of ``mx.nd``.
+    batches : iterable of (X, y)
+        Their rows are cut into batches of at most four rows per device. X and y are arrays, or nested tuples of
+        arrays, of any dtypes; `train_batch` gets the same.
+    devices : list of mx.Context, optional
+        By default ``[cpu(0), cpu(1), cpu(2)]``, with `workers` the one device of each. CPU contexts are enough to
+        check a step for GPUs.
+    workers : Workers, optional
+        All workers of a job, each with `devices`; all get the same report. For one device, `make` gets `Workers`.
+    """
+    if devices is None:
+        devices = [workers.device] if workers and workers.device else [mx.cpu(i) for i in range(3)]
+    devices = check_devices(devices)
+    job = workers or Workers()
+    k = integer('the number of devices', len(devices) * job.size, 2)
+    batches, places = _cut(batches, k)
+    training = Training(make if workers else lambda devices, _: make(devices), train_batch, places, devices, job)
+    names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
+             for rank in range(job.size) for device in devices]
+    try:
+        with semantics_of_step(training, batches[0]):
+            return _report(training, batches, names)
+    finally:
+        job.discard_errors()
+
+
+def _report(training: Training, batches: list, names: list) -> Report:
+    several, (dropout, batch_norm) = prepare(training, batches[0])
+    found = shown = compare(several, batches)
+    if len(found.unchanged) == found.trained:
+        raise ValueError(f'train_batch changes no parameter on one device in {len(found.batches)} batches: it must '
+                         'update those that make returns')
+    if found.wrong and batch_norm:
+        several = replace(several, fixed_statistics=True)
+        found = compare(several, batches)
+    if found.wrong and several.dtype and rounds(several, batches[0]):
+        several = replace(several, dtype=None)
+        found = compare(several, batches)
+    ok = not found.wrong
+    shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
+    notes = list(found.skipped)
+    if ok and found.unchanged:
+        notes.append(UNCHANGED.format(', '.join(found.unchanged)))
+    if dropout:
+        notes.append(DROPOUT.format(dropout))
+    if several.fixed_statistics:
+        notes.append(BATCH_NORM.format(batch_norm))
+    if ok and share_of_halves(several, batches[0]) == 0.5:  # otherwise the diagnosis says by what it is divided
+        notes.append(OWN_ROWS)
+    return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
+                  f'{", ".join(str(len(batch[0])) for batch in found.batches)} rows',
+                  [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
+                  [] if ok else diagnose(several, batches, names), notes)
+
+
+def _cut(batches: Iterable, k: int) -> tuple[list, Any]:
+    """Return batches, lists of arrays, and (X, y) with the position of each array instead of the array."""
+    # Even, uneven, even, fewer rows than devices, and a short last one
+    sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
+    read: list = []
+    rows = 0
+    for batch in batches:
+        arrays: list = []
+        each(batch, arrays.append)
+        lengths = {getattr(array, 'shape', ())[:1] for array in arrays}
+        if not isinstance(batch, (list, tuple)) or len(batch) != 2 or len(lengths) != 1 or () in lengths:
+            raise ValueError('batches must be a list of (X, y), arrays or tuples of arrays, all with the same number '
+                             'of rows each')
+        read.append([a.asnumpy() if hasattr(a, 'asnumpy') else a for a in arrays])
+        if [a.shape[1:] for a in arrays] != [a.shape[1:] for a in read[0]]:
+            raise ValueError('the check joins batches, and their rows differ in shape: pad them to one length')
+        rows += len(arrays[0])
+        if rows >= sum(sizes):
+            break
+    if rows < sizes[0]:
+        raise ValueError(f'batches have {rows} rows: {k} devices need at least {sizes[0]}')
+    repeated = [numpy.resize(numpy.concatenate(parts), (sum(sizes), *parts[0].shape[1:])) for parts in zip(*read)]
+    positions = itertools.count()
+    places = each(batch, lambda _: next(positions))
+    return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))], places

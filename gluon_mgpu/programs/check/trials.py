@@ -1,0 +1,128 @@
+"""Trials of a user's training step: which arrays and dtype it takes, and whether MXNet crashes."""
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import is_
+
+from ...mxnet_setup.compat import gluon, mx, npx
+from .contents import copies, find
+from .user_step import BatchNorm, Dropout, Training
+
+OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
+SECONDS = 10  # for a step in a process of its own
+
+
+class Crash(Exception):  # noqa: N818, not an error of the step
+    """End of the process in MXNet."""
+
+
+@contextlib.contextmanager
+def nd_semantics() -> Iterator[None]:
+    """Run the block without NumPy semantics, in all threads: the arrays of Gluon are those of ``mx.nd``."""
+    scope, shapes = mx.util._NumpyArrayScope, npx.is_np_shape()
+    before = scope._current
+    scope._current = type('_Nowhere', (threading.local,), {'value': scope(False)})()  # the value in each thread
+    try:
+        mx.util.set_np_shape(False)
+        yield
+    finally:
+        scope._current = before
+        mx.util.set_np_shape(2 if shapes else False)  # 2: in all threads
+
+
+def semantics_of_step(several: Training, batch: Sequence) -> contextlib.AbstractContextManager:
+    """Return the context in which to run a step: with the arrays of ``mx.nd`` if it is written for them."""
+    error = _error(several, batch) if npx.is_np_array() else None  # otherwise the user has called npx.reset_np
+    if error is None:
+        return contextlib.nullcontext()
+    with nd_semantics():
+        works = _error(several, batch) is None
+    return nd_semantics() if works or re.search(OF_ND, str(error)) else contextlib.nullcontext()
+
+
+def _error(several: Training, batch: Sequence) -> Exception | None:
+    try:
+        replace(several).step(batch)
+    except Exception as error:
+        return error
+    return None
+
+
+def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
+    """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it.
+
+    MXNet 1.9's recurrent layers of several layers cannot: their gradients in float64 are wrong. Nor can a Trainer that
+    has taken a step in `make`: it keeps float32. Also returns the names of the layers with dropout, and of those with
+    batch norm.
+    """
+    one = several.on_one_device()
+    used = any(trainer._kv_initialized for _, trainer in find(one.state, gluon.Trainer))
+    if any(param._deferred_init for param in one.gluon_params()):
+        one.step(batch)
+    several = replace(several, shapes=tuple(param.shape for param in one.gluon_params()))
+    layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
+    recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
+    trial = replace(several, dtype=None if recurrent or used else 'float64')
+    again, same = trial.on_one_device(), False
+    try:
+        same = any(map(is_, one.gluon_params(), again.gluon_params()))
+        if not same:
+            numbers = copies(again.state) + copies(trial.state)
+            again.step(batch)  # first, because errors of several devices are not all raised at once
+            trial.step(batch)
+    except Exception:  # the step cannot compute in float64, or not at all
+        trial = several
+        numbers = copies(trial.on_one_device().state) + copies(trial.state)
+    if same:
+        raise ValueError('make returns the same network at each call: create a new one in it')
+    on_all = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}
+    return replace(trial, copies=on_all), layers  # without the state, to free its memory
+
+
+def check_crash(several: Training, batch: Sequence) -> None:
+    """Raise Crash if a step ends the process, as some of MXNet's operators do for arrays without rows.
+
+    The step is taken in a forked process, which has the functions of a notebook as well. Does nothing where that could
+    hang, on GPUs, in a job, and on other systems than Linux, or has hung: the process lacks the threads of this one, on
+    which a thread pool of the step would wait for ever.
+    """
+    forks = sys.platform == 'linux' and several.workers.size == 1 and all(
+        device.device_type == 'cpu' for device in several.devices)
+    if not forks or several.hung or len(batch[0]) >= len(several.devices):
+        return
+    several.params()  # before, so that the process only takes the step
+    process = multiprocessing.get_context('fork').Process(target=_step_silently, args=(several, batch))
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # of Python 3.12: MXNet has threads, which it starts again
+        process.start()
+    try:
+        process.join(SECONDS)
+        status = process.exitcode
+        if status is None:  # it still runs
+            several.hung.append(process)
+        elif status < 0:
+            raise Crash(f'MXNet ends the process with {signal.Signals(-status).name}, as some operators do for arrays '
+                        'without rows, such as those of split_and_load(even_split=False): leave them out')
+    finally:
+        process.kill()
+
+
+def _step_silently(several: Training, batch: Sequence) -> None:
+    faulthandler.disable()
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    sys.stdout = sys.stderr = open(os.devnull, 'w')  # noqa: SIM115, in a notebook they are not 1 and 2
+    with contextlib.suppress(BaseException):
+        several.step(batch)
+    os._exit(0)

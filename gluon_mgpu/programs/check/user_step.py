@@ -1,0 +1,145 @@
+"""A user's training step, with what the check changes in it."""
+from __future__ import annotations
+
+import gc
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain, cycle
+from typing import Any
+
+import numpy
+
+from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
+from ...parallel.workers import Workers
+from ...training.parameters import seed_all
+from .contents import NEW_TRAINER, cast, find, older
+
+Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
+
+
+@dataclass
+class Training:
+    """The user's functions on some devices, always without dropout; ``replace(training)`` starts again."""
+
+    make: Callable
+    train_batch: Callable
+    places: Any  # of the arrays of a batch in (X, y)
+    devices: list
+    workers: Workers
+    dtype: str | None = None        # None: as `make` returns the parameters
+    shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
+    copies: dict = field(default_factory=dict)  # {(name, shape): number} of arrays without gradients to compare
+    plain_sgd: bool = False         # instead of a Trainer's optimizer
+    local_updates: bool = False     # by a Trainer on each device, instead of in its key-value store
+    fixed_statistics: bool = False  # of batch norm
+    zero_gradients: bool = False    # before each step
+    seed: int = 0                   # of the steps
+    hung: list = field(default_factory=list)  # steps in forked processes, of all trainings of the check
+
+    def on_one_device(self) -> Training:
+        """Return the same training on the first device only."""
+        return replace(self, devices=self.devices[:1], workers=Workers())
+
+    @cached_property
+    def state(self) -> Any:
+        """The result of `make`, changed as above."""
+        gc.collect()  # frees earlier networks, because Gluon's blocks are in reference cycles
+        self.workers.discard_errors()  # of earlier steps
+        _seed(0)
+        state = self.make(self.devices, self.workers)
+        for (_, param), shape in zip(find(state, gluon.Parameter), cycle(self.shapes)):
+            if param._deferred_init:
+                param.shape = shape
+                param._finish_deferred_init()  # before the cast, because not all initializers can fill float64
+        for _, value in find(state, object):
+            if isinstance(value, Dropout):
+                value._rate = 0
+            elif isinstance(value, BatchNorm) and self.fixed_statistics:
+                value._kwargs['use_global_stats'] = True
+            elif isinstance(value, gluon.Trainer):
+                self._change_trainer(value)
+            cast(value, self.dtype)
+        return state
+
+    def _change_trainer(self, trainer: gluon.Trainer) -> None:
+        if older(trainer) and trainer._kvstore:
+            raise ValueError(f'{older(trainer)}, on which MXNet crashes: {NEW_TRAINER}')
+        if self.plain_sgd:
+            trainer._init_optimizer('sgd', {'learning_rate': 0.1})
+        if self.local_updates:
+            trainer._kvstore_params['update_on_kvstore'] = False
+
+    def step(self, batch: Sequence) -> list:
+        """Take a step; return the values of the parameters on each device of all workers; blocks."""
+        state = self.state
+        if self.zero_gradients:
+            for _, array in chain(*self.params()):
+                if array.grad is not None:
+                    fill(array.grad, 0)
+        _seed(self.seed)
+        X, y = each(self.places, lambda place: self._array(batch[place]))
+        self.train_batch(state, X, y, self.devices)
+        npx.waitall()  # raises errors that the parameters do not show
+        return self.values()
+
+    def _array(self, data: numpy.ndarray) -> Any:
+        dtype: Any = data.dtype
+        if dtype.kind == 'f' and self.dtype:
+            dtype = self.dtype
+        elif dtype == 'float64' and not any(part.dtype in ('float64', numpy.float64) for _, part in find(
+                self.state, (gluon.Parameter, mx.nd.NDArray))):
+            dtype = 'float32'  # NumPy's default would fail on parameters with MXNet's
+        return make_array((np if npx.is_np_array() else mx.nd).array, data, dtype=dtype)
+
+    def values(self) -> list:
+        """Return the values of the parameters on each device of all workers; blocks."""
+        values = [[array.asnumpy() for _, array in on_device] for on_device in self.params()]
+        return [*chain(*self.workers.allgather(values))]
+
+    def assign(self, values: Sequence) -> None:
+        """Set the parameters on each device to these values."""
+        for on_device in self.params():
+            for (_, array), value in zip(on_device, values):
+                assign(array, value)
+
+    def params(self) -> list:
+        """Return [(name, array), ...] of the parameters on each device that has some, first those with gradients."""
+        found: dict = {}
+        seen: Counter = Counter()
+        for name, array in find(self.state, mx.nd.NDArray):
+            key = name, array.shape
+            seen[key, array.ctx] += array.grad is None
+            if array.grad is not None or seen[key, array.ctx] <= self.copies.get(key, 0):
+                found.setdefault(array.ctx, []).append((name, array))
+        on = {device: sorted(named, key=lambda pair: pair[1].grad is None) for device, named in found.items()
+              if any(array.grad is not None for _, array in named)}
+        if not on:
+            raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
+                             'Trainer or the arrays with gradients, also in lists, dicts or objects')
+        num_params = len(next(iter(on.values())))
+        for device, named in on.items():
+            if device not in self.devices:
+                raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {self.devices}')
+            if len(named) != num_params:
+                raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first '
+                                 'device: every device needs its own copy of all')
+        return [*on.values()]
+
+    def gluon_params(self) -> list:
+        """Return Gluon's parameters."""
+        return [param for _, param in find(self.state, gluon.Parameter)]
+
+
+def each(value: Any, convert: Callable) -> Any:
+    """Return a value, possibly nested tuples or lists, with all that is in them converted."""
+    if not isinstance(value, (list, tuple)):
+        return convert(value)
+    return getattr(type(value), '_make', type(value))([each(part, convert) for part in value])  # also namedtuples
+
+
+def _seed(seed: int) -> None:
+    seed_all(seed, 0)
+    random.seed(seed)

@@ -1,0 +1,132 @@
+"""Export of trained networks as ONNX models, for onnxruntime and other programs.
+
+    python -m gluon_mgpu export runs/ONE                      # runs/ONE/model.onnx
+    python -m gluon_mgpu export runs/ONE --out lenet.onnx
+    python -m gluon_mgpu.scratch --export lenet.onnx          # at the end of training
+
+    python -m gluon_mgpu export net-symbol.json net-0000.params --shape 1,3,224,224    # files of net.export: net.onnx
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+if not __package__:
+    sys.exit('run this program as a module: python -m gluon_mgpu export')
+
+from ..base.flags import Parser, path
+from ..mxnet_setup.compat import mx
+from ..outputs.onnx_model.files import load_files
+from ..outputs.onnx_model.writing import check_path, write_chapter, write_model
+from ..scratch import lenet
+from .load_run import load_run, place_of, run_to_load
+
+DTYPES = 'float32', 'int32', 'int64', 'uint8'  # of examples
+
+
+def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
+            output_names: Sequence[str] = (), param_names: Sequence[str] = (),
+            batch_axis: int | Sequence[int | None] = 0, log: Callable[[str], None] = print) -> None:
+    """Write a network as an ONNX model for batches of any size; blocks. Needs onnx.
+
+    Before the file is written, onnxruntime, if installed, computes the examples and random inputs with another batch
+    size. If a result differs from the network's by more than 1e-5 of the largest number in that output, or if an
+    operator cannot be converted, nothing is written, and ValueError says why.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock, function or list
+        An initialized network, possibly hybridized, a ``SymbolBlock``, or a function that `hybridized` accepts. Without
+        `examples`: a network for images (n, 1, 28, 28), or LeNet's parameters from `scratch.get_params`, possibly a
+        list of these for each device. If devices differ, as running statistics do, the first one counts.
+    path : str or path-like
+        Ends in ``.onnx``; an existing file is replaced when the new one is complete.
+    examples : arrays and lists of arrays
+        Arguments of `net` with realistic values, for example valid indices of words: random inputs are in the same
+        range. Lists in the arguments of a function are its parameters. Networks of ``mx.nd`` need arrays of ``mx.nd``.
+    input_names, output_names, param_names : sequence of str, optional
+        Names in the model. By default, parameters keep their names in the network, such as ``'3.0.conv1.weight'``.
+        `param_names` are for the lists of a function.
+    batch_axis : int or sequence, optional
+        The axis whose size stays free: of all inputs, or one for each, None for an input without batch.
+    log : callable, optional
+        Gets a line with the path and the result of the comparison.
+    """
+    if examples:
+        write_model(net, path, *examples, input_names=input_names, output_names=output_names, param_names=param_names,
+                    batch_axis=batch_axis, log=log)
+    elif input_names or output_names or param_names or batch_axis:
+        raise ValueError('names and batch_axis are for a network with examples: pass an example of each input')
+    else:
+        write_chapter(net, path, lenet, log)
+
+
+def main(argv: list | None = None) -> int:
+    """Run ``python -m gluon_mgpu export``; return the exit status."""
+    parser = Parser('gluon_mgpu export', 'Write a trained network as an ONNX model, for other programs.')
+    parser.add_argument('run', type=path, metavar='RUN',
+                        help='folder of a run, one of its checkpoints, or NAME-symbol.json of net.export')
+    parser.add_argument('params', type=path, nargs='?', metavar='NAME-0000.params', help='the other file of net.export')
+    parser.add_argument('--out', type=path, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
+    files = parser.add_argument_group('for the files of net.export')
+    files.add_argument('--shape', type=_shape, action='append', default=[], metavar='SIZES',
+                       help='of an example, such as 1,3,224,224 or 1,20,int32; once for each input')
+    files.add_argument('--batch-axis', type=_axes, default=0, metavar='N',
+                       help='axis whose size stays free; one for all inputs, or one for each, such as 1,0,none')
+    files.add_argument('--output-names', type=lambda value: value.split(','), default=[], metavar='NAMES',
+                       help='such as boxes,scores (default: those of the layers)')
+    files.add_argument('--float32', action='store_true', help='convert float16 and float64 to float32')
+    return parser.run(argv, _run)
+
+
+def _shape(value: str) -> tuple[tuple[int, ...], str]:
+    sizes = value.split(',')
+    dtype = sizes.pop() if sizes[-1] in DTYPES else 'float32'
+    shape = tuple(int(size) if size.isdecimal() else 0 for size in sizes)
+    if min(shape, default=0) < 1:
+        raise argparse.ArgumentTypeError(f'{value}: must be sizes such as 1,3,224,224 or 1,20,int32')
+    return shape, dtype
+
+
+def _axes(value: str) -> int | list[int | None]:
+    axes = [None if axis == 'none' else int(axis) if axis.isdecimal() else -1 for axis in value.split(',')]
+    if -1 in axes or axes[0] is None:
+        raise argparse.ArgumentTypeError(f'{value}: must be an axis, from 0, or one for each input, such as 1,0,none')
+    return axes if len(axes) > 1 else axes[0]
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.params or args.run.endswith(('.json', '.params')):
+        _export_files(args)
+        return
+    if args.shape or args.batch_axis or args.output_names or args.float32:
+        raise ValueError(f'{args.run}: --shape, --batch-axis, --output-names and --float32 are for two files of '
+                         'net.export, NAME-symbol.json and NAME-0000.params')
+    found, metadata = run_to_load(args.run)
+    print(f'checkpoint: {found}, {place_of(metadata)}')
+    out = Path(args.out) if args.out else found.parent / 'model.onnx'
+    check_path(out)
+    # As many CPU contexts as the run had devices: each gets the running statistics of one device
+    config = metadata['config']
+    devices = [mx.cpu(i) for i in range(len(config['devices']))]
+    to_onnx(load_run(found, config, devices), out)
+
+
+def _export_files(args: argparse.Namespace) -> None:
+    """Export the two files of ``net.export``."""
+    if not args.params:
+        raise ValueError(f'{args.run}: give both files, NAME-symbol.json and NAME-0000.params, and --shape')
+    out = args.out or f"{args.run.removesuffix('.json').removesuffix('-symbol')}.onnx"
+    check_path(out)
+    network = load_files(args.run, args.params, args.shape, args.float32)
+    print(network.text)
+    to_onnx(network.net, out, *network.inputs.values(), input_names=[*network.inputs],
+            output_names=args.output_names or network.outputs, batch_axis=args.batch_axis)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Reader for image files of any size, converted to what the networks take: 28x28, grey, light on black."""
+from __future__ import annotations
+
+import warnings
+
+import numpy
+
+from ..data.idx import SIDE
+
+
+def read_image(path) -> numpy.ndarray:
+    """Return an image file as float32 (28, 28) in [0, 1].
+
+    Reads all formats of Pillow, grey or colour, with 8 or 16 bits. The longer side is scaled to 28 pixels, and a black
+    border makes the image square. Transparent pixels become white in a dark drawing and black in a light one. If the
+    edge is lighter than half, the image is inverted: a shoe on white paper becomes a light shoe on black. Raises
+    ValueError if the file cannot be read as an image.
+    """
+    from PIL import Image, ImageOps
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('error', Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                if file.mode == 'F' or (file.mode == 'I' and file.format == 'TIFF'):  # their range is unknown
+                    raise ValueError('its pixels have 32 bits')
+                upright = ImageOps.exif_transpose(file)
+                if upright.mode.startswith('I'):  # 16 bits: keep the upper 8; Pillow itself would clip at 255
+                    upright = Image.fromarray((numpy.asarray(upright) // 256).astype('uint8'))
+                transparent = upright.convert('RGBA').convert('LA')
+    except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
+        reason = getattr(error, 'strerror', None) or error
+        raise ValueError(f'{path}: cannot be read as an image ({reason}); use a PNG or JPEG file') from None
+    grey, opacity = (numpy.asarray(transparent, int)[..., i] for i in range(2))
+    background = 255 if (grey * opacity).sum() < 127.5 * opacity.sum() else 0
+    grey = ((grey * opacity + background * (255 - opacity)) // 255).astype('uint8')
+    edge = numpy.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+    if edge.mean() > 127.5:
+        grey = 255 - grey
+    image = Image.fromarray(grey)
+    # `ImageOps.pad` fails for some very long images
+    width, height = (max(1, round(SIDE * side / max(image.size))) for side in image.size)
+    square = Image.new('L', (SIDE, SIDE))
+    square.paste(image.resize((width, height), Image.Resampling.LANCZOS),
+                 (round((SIDE - width) / 2), round((SIDE - height) / 2)))
+    return numpy.asarray(square, 'float32') / 255

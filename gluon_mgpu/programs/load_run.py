@@ -1,0 +1,91 @@
+"""Trained networks from the checkpoints of runs, for `predict` and `export`."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .. import scratch
+from ..base.flags import quoted
+from ..checkpoints import checkpoint
+from ..checkpoints.run_folder import newest_checkpoint, recorded_steps
+from ..devices import devices_text, parse_devices
+from ..networks.hybridize.block import hybridized
+from ..networks.precision import check_dtype
+from ..networks.resnet import resnet18
+
+
+def trained_network(path, devices: list | None = None) -> tuple:
+    """Load the network that a run has trained; blocks.
+
+    `path` is a checkpoint, or the folder of a run, for its newest complete checkpoint. `devices` are by default those
+    of the run. On another number of devices, each gets the mean of batch norm's running statistics.
+
+    Returns
+    -------
+    net : callable
+        Maps X (n, 1, 28, 28) on one of `devices` to scores (n, 10) there; does not block.
+    devices : list of mx.Context
+    config : dict
+        Configuration of the run.
+    """
+    found, metadata = run_to_load(path)
+    config = metadata['config']
+    if devices is None:
+        devices = parse_devices(devices_text(config['devices']))  # each once; workers may have devices of the same name
+    if config['chapter'] == 'scratch':
+        params_on = dict(zip(devices, load_run(found, config, devices)))
+        return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
+    try:
+        check_dtype(config['dtype'], devices)
+    except ValueError as error:
+        problem = str(error).partition(';')[0]
+        raise ValueError(f'{problem}; name other devices, or write a float32 model: python -m gluon_mgpu export '
+                         f'{quoted(path)} --out MODEL.onnx') from None
+    return hybridized(load_run(found, config, devices)), devices, config
+
+
+def run_to_load(path) -> tuple[Path, dict]:
+    """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata.
+
+    Raises CheckpointError if there is no complete checkpoint, if it is not from a chapter's run, or if the run in the
+    folder recorded a later epoch, of which no checkpoint could be written.
+    """
+    try:
+        found, metadata = newest_checkpoint(Path(path))
+    except checkpoint.DamagedError as error:
+        raise checkpoint.CheckpointError(f'{error}; name the folder of a run or one of its checkpoints') from None
+    if found is None:
+        raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; name the folder of a run')
+    config = metadata.get('config')
+    is_chapter = isinstance(config, dict) and config.get('chapter') in ('scratch', 'concise')
+    if not is_chapter or recorded_steps(metadata) is None:
+        raise checkpoint.CheckpointError(f'{found}: must be from a run of scratch or concise')
+    history = found.parent / 'history.csv'
+    if Path(path).is_dir() and history.exists():
+        recorded = history.read_bytes().count(b'\n') - 1  # without the header
+        if recorded > len(metadata['run']['history']):
+            raise checkpoint.CheckpointError(
+                f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has {recorded} '
+                f'epochs; name {found} if you mean this one, or resume the run')
+    return found, metadata
+
+
+def place_of(metadata: dict) -> str:
+    """Return how far the run of a checkpoint had come, such as ``'after epoch 3 of 10'``."""
+    epochs, batches = len(metadata['run']['history']), metadata['run']['num_batches']
+    place = f'{batches} batches of epoch {epochs + 1}' if batches else f'epoch {epochs}'
+    return f"after {place} of {metadata['config']['num_epochs']}"
+
+
+def load_run(found: Path, config: dict, devices: list) -> Any:
+    """Load the checkpoint that `run_to_load` has found; blocks.
+
+    Returns LeNet's parameters as a list for each device, or ResNet-18 as a ``gluon.Block``.
+    """
+    if config['chapter'] == 'scratch':
+        net: Any = [scratch.get_params(scratch.init_params(), d) for d in devices]
+    else:
+        net = resnet18(10, config['dtype'])
+        net.initialize(ctx=devices)
+    checkpoint.load(found, net, log=print)
+    return net

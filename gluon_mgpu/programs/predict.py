@@ -1,0 +1,143 @@
+"""Prediction with a trained run: evaluate it on the test set, or classify image files.
+
+    python -m gluon_mgpu predict runs/ONE                    # accuracy on the test images, and predictions.png
+    python -m gluon_mgpu predict runs/ONE boot.png bag.jpg   # the three most likely classes of each image
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+if not __package__:
+    sys.exit('run this program as a module: python -m gluon_mgpu predict')
+
+from ..base.arguments import integer
+from ..base.flags import Parser, path, picture, text
+from ..base.pictures import write_picture
+from ..data import load_data
+from ..data.glyphs import LETTERS
+from ..devices import parse_devices
+from ..mxnet_setup.compat import npx
+from ..parallel.split import split_and_load
+from .image_file import read_image
+from .load_run import trained_network
+
+ROWS, COLUMNS = 6, 6  # test images in the picture
+NUM_CLASSES_SHOWN = 3
+NAMES = {  # of the classes; the first line is D2L 4.2's ``FashionMNIST.text_labels``
+    'fashion-mnist': ('t-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
+                      'ankle boot'),
+    'mnist': tuple('0123456789'),
+    'glyphs': tuple(LETTERS),
+}
+
+
+def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256,
+                  shares: Any = None) -> numpy.ndarray:
+    """Return the probabilities (n, 10) of the classes for images (n, 28, 28), computed on all devices; blocks.
+
+    `net` is as from `load_run.trained_network`. The images are float32 in [0, 1]. `shares` is as in `Devices`.
+    """
+    shards = []
+    for start in range(0, len(images), batch_size):
+        X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)
+        shards += [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices, shares)]
+    return numpy.concatenate([shard.asnumpy() for shard in shards])
+
+
+def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int) -> numpy.ndarray:
+    """Return the confusion matrix of integers (n,): a row for each true class, a column for each predicted one."""
+    return numpy.bincount(labels * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
+         title: str) -> None:
+    """Draw the first images with predicted class names, wrong ones in red, and the confusion matrix; write the picture.
+
+    `images` is (n, 28, 28), `labels` and `predicted` are integers (n,), and `names` are those of the classes.
+    """
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(6.4, 13.6), dpi=120)  # narrow enough for a phone
+    fig.suptitle(title, fontsize='medium')
+    halves: Any = fig.subfigures(2, 1)
+    _draw_images(halves[0], images, labels, predicted, names)
+    _draw_confusion(halves[1], confusion(labels, predicted, len(names)), names)
+    write_picture(fig, path)
+
+
+def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
+    for axes, image, label, guess in zip(figure.subplots(ROWS, COLUMNS).flat, images, labels, predicted):
+        axes.imshow(image, cmap='gray_r')
+        correct = label == guess
+        line = names[guess] if correct else f'{names[guess]}\n(is {names[label]})'
+        axes.set_title(line, fontsize='small', color='black' if correct else 'tab:red', pad=3, y=1)
+        axes.set(xticks=[], yticks=[])
+        for side in axes.spines.values():
+            side.set(color='0.7' if correct else 'tab:red', linewidth=1 if correct else 2.5)
+    figure.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.01, hspace=0.62)
+
+
+def _draw_confusion(figure: Any, counts: numpy.ndarray, names: tuple) -> None:
+    axes = figure.subplots()
+    axes.imshow(counts, cmap='Blues')
+    for true, guess in numpy.ndindex(counts.shape):
+        if counts[true, guess]:
+            dark = counts[true, guess] > counts.max() / 2
+            axes.text(guess, true, counts[true, guess], ha='center', va='center', fontsize='small',
+                      color='white' if dark else 'black')
+    axes.set(xticks=range(len(names)), yticks=range(len(names)), yticklabels=names, xlabel='predicted', ylabel='true',
+             title=f'{counts.sum():,} test images')
+    axes.set_xticklabels(names, rotation=45, ha='right')
+    figure.subplots_adjust(left=0.2, right=0.98, top=0.96, bottom=0.14)
+
+
+def main(argv: list | None = None) -> int:
+    """Run ``python -m gluon_mgpu predict``; return the exit status."""
+    parser = Parser('gluon_mgpu predict', 'Evaluate a trained run on the test set, or classify image files.')
+    parser.add_argument('run', type=path, metavar='RUN', help='folder of a run, or one of its checkpoints')
+    parser.add_argument('images', type=path, metavar='IMAGE', nargs='*', default=[],
+                        help='image files, of any size')
+    parser.add_argument('--devices', type=text, metavar='LIST',
+                        help="names of devices, such as 'cpu:0' (default: those of the run)")
+    parser.add_argument('--data-dir', type=path, metavar='DIR',
+                        help='folder with fashion-mnist/ and mnist/ (default: that of the run)')
+    parser.add_argument('--out', type=picture, metavar='FILE', help="(default: predictions.png in the run's folder)")
+    return parser.run(argv, _run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.images and (args.out or args.data_dir):
+        raise ValueError('--out and --data-dir are for the test set: leave them out, or the image files')
+    images = [read_image(path) for path in args.images]
+    net, devices, config = trained_network(args.run, args.devices and parse_devices(args.devices))
+    names = NAMES.get(config.get('dataset', ''), ())
+    if not names:
+        raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
+    if images:
+        for file, row in zip(args.images, probabilities(net, numpy.stack(images), devices)):
+            likeliest = numpy.argsort(-row, kind='stable')[:NUM_CLASSES_SHOWN]
+            print(f'{Path(file).name}: ' + ', '.join(f'{names[i]} {row[i]:.0%}' for i in likeliest))
+        return
+    _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
+    batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
+    test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
+    # The rows of the run's own evaluation: each device has its own statistics of batch norm
+    shares = config.get('shares') if len(devices) == len(config['devices']) else None
+    batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
+    predicted = probabilities(net, test_images, devices, batch_size, shares).argmax(axis=1)
+    share = (predicted == labels).mean()
+    print(f'test acc: {share:.4f}', flush=True)
+    run = Path(args.run)
+    out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
+    title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
+    draw(test_images, labels, predicted, names, out, title)
+    print(f'picture: {out}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""Command line of the chapters `scratch` and `concise`: settings, the run's folder, training, export."""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..base.arguments import LARGEST_INTEGER, integer
+from ..base.flags import Parser, quoted
+from ..base.machine import versions
+from ..base.program import JobError, Stopped, run_program, show, warn
+from ..checkpoints.callback import CheckpointCallback
+from ..checkpoints.run_folder import check_free, claim_folder, this_process
+from ..distributed.launchers import launch_info
+from ..mxnet_setup.runtime import settings as environment
+from ..outputs.onnx_model.writing import check_path, write_chapter
+from ..outputs.plot import AccuracyCurve
+from ..outputs.timeline.record import Timeline, check_profiler
+from ..parallel.workers import Workers
+from ..training.callback import Callback, Patience, epochs_since_best
+from ..training.history import EpochResult, summary
+from ..training.run import Run
+from ..training.schedules import schedule
+from ..training.signals import StopSignals
+from .resume import ResumedRun, check_on_rank_0, record_resume, resumed_settings, run_to_resume
+from .settings import ALL, SHARED, defaults, flags_of, with_flags
+from .setup import find_data, find_devices
+
+
+def run(chapter: str, network: str, train: Callable, argv: list | None = None, forward: Callable | None = None) -> int:
+    """Run a chapter as a program; return the exit status, see `base.program.run_program`.
+
+    `chapter` and `network` are names. `train` gets the settings by name; `forward` is the forward function if it trains
+    bare arrays, not a Gluon block, for the export.
+    """
+    def program() -> None:
+        given = _given_flags(chapter, network, argv)
+        signals = StopSignals()
+        try:
+            with _workers(chapter, given, signals) as workers, contextlib.ExitStack() as stack:
+                _run(Job(chapter, network, given, workers, stack), signals, train, forward)
+        except (ValueError, JobError) as error:
+            error.args = tuple(with_flags(arg) if isinstance(arg, str) else arg for arg in error.args)
+            raise
+    return run_program(chapter, program)
+
+
+def _run(job: Job, signals: StopSignals, train: Callable, forward: Callable | None) -> None:
+    """Do all steps of a command. All workers do the numbered steps together."""
+    workers = job.workers
+    # 1. First, because workers with different flags could take different steps below and deadlock. Their platforms
+    # may differ
+    workers.check_equal({**versions(), 'platform': '', 'chapter': job.chapter, **job.settings})
+    if job.settings['resume']:
+        check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
+    # 2. on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
+    job.settings, job.resumed = workers.on_rank_0(job.find_settings)
+    workers.on_all_ranks(job.load)
+    # 3. The configuration, which must be the same, and the folder of the run
+    job.configure(workers.allgather([str(device) for device in job.devices]))
+    workers.check_equal({**job.config, 'platform': ''})
+    job.folder = workers.on_rank_0(job.open_folder)
+    with signals:  # until the end, because a signal after the training is too late
+        # 4. The training and the export
+        net = job.train(train)
+        workers.on_rank_0(lambda: job.export(net, forward))
+
+
+class Job:
+    """A command of a chapter: its settings, what it found and what it opened.
+
+    `given` are the flags. The constructor writes and locks nothing; `_run` calls the methods in order.
+
+    Attributes
+    ----------
+    settings : dict
+        All settings that have a flag, from the flags, the run to resume and the defaults.
+    devices, data : list of mx.Context, (train_iter, test_iter)
+        Those of this worker.
+    config : dict
+        The content of ``config.json``.
+    """
+
+    def __init__(self, chapter: str, network: str, given: dict, workers: Workers, stack: contextlib.ExitStack):
+        self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
+        self.settings: dict[str, Any] = {**defaults(chapter), **given}
+        self.resumed: ResumedRun | None = None
+        self.devices: list = []
+        self.data: tuple = ()
+        self.config: dict[str, Any] = {}
+        self.network, self.heading = network, ''
+        self.folder = Path()
+        self.checkpoints: Any = None  # the CheckpointCallback of `train`
+
+    def log(self, line: str) -> None:
+        """Print a line, unless the program is quiet."""
+        if self.workers.rank == 0 and not self.settings['quiet']:
+            show(line)
+
+    def find_settings(self) -> tuple[dict, ResumedRun | None]:
+        """Return all settings and the run to resume, if any, with its folder locked; write nothing."""
+        settings, resumed = self.settings, None
+        if settings['resume']:
+            resumed = run_to_resume(settings['resume'], settings['out_dir'], self._stack)
+        if resumed:
+            settings = resumed_settings(self.chapter, resumed, self.given)
+        else:
+            check_free(settings['out_dir'])
+        if settings['export']:
+            try:
+                check_path(settings['export'], settings['out_dir'])
+            except ValueError as error:
+                if 'export' in self.given:
+                    raise
+                warn(f'the model will not be exported because {error}; name another file as --export')
+                settings['export'] = None
+        return settings, resumed
+
+    def load(self) -> None:
+        """Find the devices of this worker, and load its shards of the data."""
+        settings, on_rank_0 = self.settings, self.workers.rank == 0
+        self.devices = find_devices(settings, self.workers, self.log)
+        if settings['timeline']:
+            check_profiler(self.devices)
+        self.data = find_data(settings, self.workers, log=warn if on_rank_0 else lambda line: None,
+                              progress=on_rank_0 and not settings['quiet'])
+        # The same limit as in `schedule`, which gets the number of updates after the folder is written
+        integer(ALL['num_epochs'].flag, settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
+
+    def configure(self, devices: list[list[str]]) -> None:
+        """Set `config`: all settings, the dataset and devices in use, digests of the data, versions."""
+        settings, (train_iter, test_iter) = self.settings, self.data
+        all_devices = [name for names in devices for name in names]
+        self.config = {'chapter': self.chapter, **settings, 'devices': all_devices, 'num_gpus': len(all_devices),
+                       'data_dir': settings['data_dir'] and os.path.abspath(settings['data_dir']),
+                       'export': settings['export'] and os.path.abspath(settings['export']),
+                       'workers': self.workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
+                       'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
+                       **versions(), 'environment': environment()}
+        self.heading = f'{self.network} on {train_iter.dataset}, {", ".join(all_devices)}'
+
+    def open_folder(self) -> Path:
+        """Print the first line; create and lock the run's folder, or use that of the run to resume."""
+        size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
+        train_iter, test_iter = self.data
+        self.log(f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
+                 f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
+        before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
+        self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
+                        'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}
+        if self.resumed is None:
+            return claim_folder(self.settings['out_dir'], self.chapter, self.config, self._stack)
+        folder, checkpoint = self.resumed.folder, self.resumed.checkpoint
+        changed = record_resume(self.resumed, self.config)
+        line = (f'resuming from {checkpoint}' if checkpoint else
+                f'{folder} has no checkpoint yet: starting from the beginning')
+        if needed := checkpoint and self._to_train_longer(self.resumed.metadata['run']):
+            line += f', which is the end of the run; to train longer, give {" and ".join(needed)}'
+        self.log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
+        return folder
+
+    def _to_train_longer(self, state: dict) -> list[str]:
+        """Return the flags that a resumed run needs to train at all; [] if it has not come to its end."""
+        accuracies = [EpochResult(*epoch).test_acc for epoch in state['history']]
+        num_epochs, patience = self.settings['num_epochs'], self.settings['patience']
+        needed = ['a larger --num-epochs'] if len(accuracies) >= num_epochs else []
+        if patience and accuracies and not state['num_batches']:  # within an epoch, `Patience` stops after it
+            since_best = epochs_since_best(accuracies)
+            needed += [f'--patience {since_best + 1} or more'] if since_best >= patience else []
+        return needed
+
+    def train(self, train: Callable) -> Any:
+        """Call the chapter's `train` with a `Run` that writes to the run's folder; return the trained network."""
+        settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
+        workers.resume_hint = f'; resume with: {self._resume_command()}'  # printed if a worker is lost
+        self.checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
+                                              resume=self.resumed and self.resumed.checkpoint,
+                                              require=settings['require_checkpoint'],
+                                              resume_command=self._resume_command())
+        run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
+                  callbacks=[self.checkpoints, *self._callbacks()], workers=workers)
+        lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
+                      settings['warmup_epochs'] * num_batches)
+        arguments = {name: value for name, value in settings.items() if ALL[name] in SHARED}
+        arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data, 'run': run}
+        try:
+            train(**arguments)
+        except Stopped as stopped:
+            raise self.checkpoints.save_on_stop(run, stopped.signum) from None
+        finally:
+            run.close()
+        if settings['quiet'] and workers.rank == 0:
+            show(summary(run.history, self.devices, workers.size))
+        return run.net
+
+    def export(self, net: Any, forward: Callable | None) -> None:
+        """Write the network as an ONNX model, if asked for."""
+        path = self.settings['export']
+        try:
+            if path:
+                write_chapter(net, path, forward, self.log)
+        except OSError as error:
+            problem, saved = f'cannot write {path} ({error.strerror or error})', self.checkpoints
+            if saved.problem:  # the newest checkpoint is an earlier state
+                raise ValueError(f'{problem} or the final checkpoint: free some space, and train the rest again with: '
+                                 f'{self._resume_command()}') from None
+            raise ValueError(f'{problem}; the run is complete; export it with: python -m gluon_mgpu export '
+                             f'{quoted(str(saved.last))} --out {quoted(path)}') from None
+
+    def _resume_command(self) -> str:
+        """Return the command that resumes this run, also if it has no checkpoint yet."""
+        launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
+        horovod = ' --horovod' if self.settings['horovod'] else ''
+        return (f'{launcher}python -m gluon_mgpu.{self.chapter}{horovod} --resume auto --out-dir '
+                f'{quoted(self.folder)}')
+
+    def _callbacks(self) -> list[Callback]:
+        """Return the callbacks besides checkpoints."""
+        callbacks: list[Callback] = []
+        if self.settings['patience']:
+            callbacks.append(Patience(self.settings['patience']))
+        if self.workers.rank == 0 and self.settings['plot']:
+            callbacks.append(AccuracyCurve(self.folder / 'accuracy.png', self.heading))
+        if self.workers.rank == 0 and self.settings['timeline']:
+            callbacks.append(Timeline(self.folder, self.heading))
+        return callbacks
+
+
+def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.AbstractContextManager[Workers]:
+    """Return a context manager for the workers of the job: those of Horovod, or this process alone."""
+    if given.get('horovod'):
+        if given.keys() & {'num_gpus', 'devices', 'allreduce', 'shares'}:
+            raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
+                             '--num-gpus, --devices, --shares and --allreduce, and start one worker per device')
+        from ..distributed.horovod_workers import HorovodWorkers
+        return HorovodWorkers(signals, chapter)
+    info = launch_info()
+    # mpirun and srun are also used to start independent programs
+    if info.launcher == 'horovodrun' and info.size > 1:
+        raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
+    return contextlib.nullcontext(Workers(signals))
+
+
+def _given_flags(chapter: str, network: str, argv: list | None) -> dict:
+    """Return the settings that were given as flags."""
+    parser = _parser(chapter, network)
+    given, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flag = unknown[0].partition('=')[0]
+        chapters = [', '.join(setting.chapters) for setting in ALL.values() if setting.flag == flag]
+        parser.error(f'{flag}: only for {chapters[0]}' if chapters else f'unrecognized arguments: {" ".join(unknown)}')
+    return vars(given)
+
+
+def _parser(chapter: str, network: str) -> argparse.ArgumentParser:
+    """Return a parser whose namespace has only the flags that were given."""
+    parser = Parser(f'gluon_mgpu.{chapter}', f'Train {network} on several devices and print its test accuracy.')
+    either = parser.add_mutually_exclusive_group()
+    for setting in flags_of(chapter):
+        group = either if setting.name in ('num_gpus', 'devices') else parser
+        default = setting.default_text or setting.default_of(chapter)
+        if setting.kind is bool:
+            action = group.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
+        else:
+            choices = '{' + ','.join(setting.choices) + '}' if setting.choices else None
+            action = group.add_argument(setting.flag, type=setting.from_flag, metavar=setting.metavar or choices,
+                                        help=setting.help + (f' (default: {default})' if default is not None else ''))
+        action.default = argparse.SUPPRESS
+    return parser

@@ -1,0 +1,150 @@
+"""Resume a run: find it, keep its settings, check that those that were changed may change, and record the changes."""
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from ..base.program import BAD_INPUT, JobError
+from ..checkpoints.run_folder import (
+    checkpoints,
+    is_empty,
+    lock_folder,
+    newest_checkpoint,
+    read_config,
+    recorded_steps,
+    steps_in_name,
+    write_config,
+)
+from ..devices.lists import devices_text
+from ..parallel.workers import Workers
+from ..training.epoch import check_num_epochs
+from .settings import ALL, defaults, flags_of
+
+AUTO = 'auto'
+# The digests of the datasets
+ROWS = {'train_digest': ('training', '--train-size'), 'test_digest': ('test', '--test-size')}
+# Entries of config.json whose changes are not worth a note
+FREE = ('run_id', 'process', 'resumed', *ROWS, *(name for name, setting in ALL.items() if setting.on_resume == 'free'))
+
+
+class ResumedRun(NamedTuple):
+    """A run that can be resumed."""
+
+    folder: Path
+    config: dict
+    checkpoint: Path | None  # to resume from; None if none was written
+    metadata: dict           # of the checkpoint: run state and configuration
+
+
+def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> ResumedRun | None:
+    """Return the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
+
+    `resume` is ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder. `out_dir` is
+    the value of ``--out-dir``. The folder stays locked until `stack` is closed.
+    """
+    if resume == AUTO:
+        if out_dir is None:
+            raise ValueError('--resume auto: give --out-dir as well, the folder of the run')
+        path = folder = Path(out_dir)
+        if not folder.is_dir() or is_empty(folder):
+            return None
+    else:
+        path = Path(resume)
+        folder = path if path.is_dir() else path.parent
+        if not path.exists():
+            raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
+        if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
+            raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
+    lock_folder(folder, stack)  # so that no other process writes there
+    try:
+        config = read_config(folder)
+    except ValueError as error:
+        remedy = 'give another --out-dir' if resume == AUTO else 'name the folder of a run, or a checkpoint in it'
+        raise ValueError(f'--resume {resume}: {error}; {remedy}') from None
+    found, metadata = newest_checkpoint(path)
+    if found is None and resume != AUTO:
+        raise ValueError(f'--resume {resume}: there is no complete checkpoint in it; start a new run with another '
+                         '--out-dir')
+    if found and recorded_steps(metadata) is None:
+        raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
+    if found and metadata.get('config', {}).get('run_id') != config.get('run_id'):
+        raise ValueError(f'{found} is of another run: move it elsewhere, or name the folder that it is from')
+    for newer in [] if path.is_dir() else checkpoints(folder):
+        if steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
+            raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
+    return ResumedRun(folder, config, found, metadata)
+
+
+def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
+    """Raise `JobError` if the run to resume is on the machine of another worker only, where rank 0 cannot read it."""
+    path = Path(out_dir or '') if resume == AUTO else Path(resume)
+    found = workers.allgather(path.is_file() or (path / 'config.json').exists())
+    if any(found) and not found[0]:
+        host = workers.hosts[found.index(True)]
+        raise JobError(f'--resume {resume}: {path} is on {host} and not on {workers.hosts[0]}, where worker 0 reads '
+                       f'and writes it; start worker 0 on {host}, or share or copy the folder', BAD_INPUT,
+                       on_all_ranks=True)
+
+
+def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
+    """Return the settings of a run to resume, with those in `given` changed.
+
+    Raises ValueError if it is a run of another chapter, would be another run, or has reached a later epoch.
+    """
+    before, folder = resumed.config, resumed.folder
+    if before['chapter'] != chapter:
+        raise ValueError(f'{folder} is a run of {before["chapter"]}: resume it with python -m '
+                         f'gluon_mgpu.{before["chapter"]}')
+    settings, dropped = defaults(chapter), set()
+    if given.get('horovod'):
+        dropped = {'devices', 'shares', 'allreduce'}
+    elif given.keys() & {'num_gpus', 'devices'}:
+        dropped = {'devices', 'shares'}
+    for setting in flags_of(chapter):
+        if setting.kept and setting.name in before and setting.name not in dropped:
+            value = before[setting.name]
+            if setting.name == 'devices' and isinstance(value, list):
+                value = devices_text(value)  # each once; workers may have devices of the same name
+            # Checked, because someone may have edited the file
+            settings[setting.name] = setting.checked(value, f'{folder}/config.json: {setting.name}')
+    # 'auto' is resolved when the data is loaded; then `record_resume` checks it
+    check_same_run(before, {name: value for name, value in given.items() if value != 'auto'})
+    settings = {**settings, **given, 'out_dir': str(folder)}
+    model = before.get('export')
+    if model and 'export' not in given and os.path.dirname(model) == before.get('out_dir'):
+        settings['export'] = str(folder / os.path.basename(model))  # the folder was possibly moved or copied
+    if resumed.checkpoint:
+        check_num_epochs(settings['num_epochs'], resumed.metadata['run'])
+    return settings
+
+
+def check_same_run(before: dict, now: dict) -> None:
+    """Raise ValueError if the settings in `now`, possibly not all of them, would make it another run."""
+    for name, value in now.items():
+        if name in ALL and ALL[name].on_resume == 'fixed':
+            recorded, flag = before.get(name, ALL[name].default), ALL[name].flag
+            if value != recorded:
+                raise ValueError(f'{flag} {value}: the run to resume has {recorded}; leave {flag} out, or start a new '
+                                 'run')
+    for name, (rows, flag) in ROWS.items():
+        if before.get(name) and now.get(name, before[name]) != before[name]:
+            raise ValueError(f'the {rows} images or labels differ from those of the run to resume: leave '
+                             f'{flag} out and give the same folder as --data-dir, or start a new run')
+
+
+def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
+    """Write the new configuration `now` of a resumed run into its ``config.json``, with a note of what has changed.
+
+    Returns the settings that have changed, as ``{name: [before, now]}``. Raises ValueError if it would be another run.
+    """
+    before = {**defaults(resumed.config['chapter']), **resumed.config}
+    check_same_run(before, now)
+    changed = {name: [before.get(name), value] for name, value in now.items()
+               if name not in FREE and before.get(name) != value}
+    note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,
+            'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
+    write_config(resumed.folder, {**now, 'resumed': [*before.get('resumed', []), note]})
+    return changed

@@ -1,0 +1,98 @@
+"""The devices, data and run of a training, from the book's three numbers and the settings."""
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from ..data import load_data
+from ..data.batches import check_data
+from ..data.label_smoothing import SmoothedLabels
+from ..devices import check_devices, devices_from, parse_devices
+from ..devices.gpus import num_mxnet_gpus, why_no_gpus
+from ..mxnet_setup.compat import gluon
+from ..networks.hybridize.block import unwrapped
+from ..parallel.allreduce import star
+from ..parallel.devices import Devices
+from ..parallel.workers import Workers
+from ..training.run import Run
+from .settings import check_settings, check_together
+
+
+def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = lambda line: None) -> list:
+    """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts.
+
+    `log` gets a line if GPUs would be the default, but there are none. Raises ValueError if the settings do not fit
+    each other or the devices.
+    """
+    if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
+        devices = check_devices([workers.device])
+    elif settings['devices'] is None:
+        available = num_mxnet_gpus()
+        if not available:
+            log(f'{why_no_gpus()}; training on CPU contexts')
+        devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
+    else:
+        devices = parse_devices(settings['devices']) if isinstance(settings['devices'], str) else settings['devices']
+    if workers.device is not None and len(devices) > 1:
+        raise ValueError(f'{devices} for one worker, whose gradients Horovod sums on one device: start one worker per '
+                         'device')
+    check_together(settings, devices)
+    return devices
+
+
+def find_data(settings: dict, workers: Workers, **options: Any) -> tuple:
+    """Load this worker's shards of the dataset that checked settings name, by default Fashion-MNIST.
+
+    `options` are those of `load_data`.
+    """
+    return load_data(settings.get('dataset', 'fashion-mnist'), settings['batch_size'], settings.get('data_dir'),
+                     settings.get('train_size'), settings['seed'], shard=workers.shard,
+                     test_size=settings.get('test_size'), **options)
+
+
+class TrainingSetup:
+    """The devices, data, run and settings of one training, checked.
+
+    `settings` are the keyword arguments of ``train``. `allreduce` is used unless they or their devices name another.
+    """
+
+    def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,
+                 allreduce: Callable = star):
+        values = check_settings(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
+        self.seed: int = values['seed']
+        self.run = Run(values['num_epochs']) if values['run'] is None else values['run']
+        devices = find_devices(values, self.run.workers)
+        if not isinstance(devices, Devices):
+            devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],
+                              allreduce=values.get('allreduce'))
+        self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
+        self.net: Any = unwrapped(values.get('net'))
+        if chapter == 'concise':
+            self.dtype, self.sync_batch_norm = values['dtype'], values['sync_batch_norm']
+            self.optimizer: str = values['optimizer']
+            self.optimizer_params = {'wd': values['weight_decay'], 'clip_norm': values['clip_norm']}
+            if self.optimizer != 'adam':
+                self.optimizer_params['momentum'] = values['momentum']
+        self.data: tuple = (find_data(values, self.run.workers) if values['data'] is None else
+                            check_data(values['data'], batch_size, self.net))
+        self.run.check_data(*self.data)
+        if values['label_smoothing']:
+            self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]
+        if self.net is not None:
+            _check_net(self.net, self.dtype)
+        gc.collect()  # free the networks of earlier calls, because Gluon's blocks are in reference cycles
+
+
+def _check_net(net: gluon.HybridBlock, dtype: str) -> None:
+    """Raise ValueError if `net` cannot be trained instead of ResNet-18."""
+    if not isinstance(net, gluon.HybridBlock):
+        raise ValueError(f'net is a {type(net).__name__}: must be a gluon.HybridBlock, such as nn.HybridSequential')
+    modes = {param.grad_req for param in net.collect_params().values()}
+    if not modes - {'null'}:
+        raise ValueError("net has no parameter to train: add layers, or set a parameter's grad_req to 'write'")
+    if 'add' in modes:
+        raise ValueError("net has parameters with grad_req 'add', whose gradients would grow from batch to batch: set "
+                         "it to 'write'")
+    if dtype != 'float32':
+        raise ValueError(f'dtype {dtype!r} is for ResNet-18, and net is given: leave out one of the two')

@@ -1,0 +1,394 @@
+"""The command line of export for two files of MXNet: names, formats, examples, messages."""
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy
+import onnx
+import onnxruntime
+import pytest
+from exported import Lambda, chain, random, trained
+
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.programs import export
+
+nn = gluon.nn
+mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 names parameters differently')
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(capfd):
+    """A function that calls the command and returns its exit status and the last line of stdout or stderr."""
+    def call(*args):
+        status = export.main(list(args))
+        out, err = capfd.readouterr()
+        lines = [line for line in (err if status else out).splitlines() if 'storage.cc' not in line]
+        return status, lines[-1 if status else 0].removeprefix('export: ')
+    return call
+
+
+def exported(net, *examples, name='net'):
+    """Write the files of ``net.export`` and return the network."""
+    trained(net, *examples)
+    net.hybridize()
+    net(*examples)
+    net.export(name)
+    return net
+
+
+@pytest.fixture
+def net():
+    """A network whose files are net-symbol.json and net-0000.params."""
+    return exported(chain(nn.Conv2D(4, 3, activation='relu'), nn.BatchNorm(), nn.Dense(3)), random(1, 2, 8, 8))
+
+
+FILES = ['net-symbol.json', 'net-0000.params']
+IMAGE = ['--shape', '1,2,8,8']
+BOTH = 'give both files, NAME-symbol.json and NAME-0000.params, and --shape'
+FITTING = ': check the sizes, the order and the batch axis of its inputs, and its parameters'
+
+
+def results(path, *arrays):
+    session = onnxruntime.InferenceSession(path)
+    return session.run(None, {value.name: array for value, array in zip(session.get_inputs(), arrays)})
+
+
+@pytest.mark.parametrize('args, words', [
+    (['net-symbol.json'], f'net-symbol.json: {BOTH}'),
+    (['net-0000.params', *IMAGE], f'net-0000.params: {BOTH}'),
+    (FILES[::-1], 'net-0000.params: the first file must be NAME-symbol.json of net.export, Module or '),
+    (['net-symbol.json'] * 2, 'net-symbol.json: the second file must be NAME-0000.params, the parameters that '),
+    (['net-symbol.json', 'missing', *IMAGE], 'missing: No such file or directory'),
+    (['missing', 'net-0000.params', *IMAGE], 'missing: No such file or directory'),
+    *[([name, 'net-0000.params', *IMAGE], f'{name}: the first file must be NAME-symbol.json of net.export')
+      for name in ('other.json', 'list.json', 'deep.json')],
+    (['custom.json', 'net-0000.params', *IMAGE], f'custom.json: MXNet {mx.__version__} cannot read this graph, '),
+    (FILES, '--shape: must be given once for each input of the network: data'),
+    ([*FILES, *IMAGE, *IMAGE], '--shape: must be given once for each input of the network: data'),
+    ([*FILES, '--shape', '1,2'], 'the network cannot be traced with inputs (1, 2) or (5, 2), '),
+    ([*FILES, *IMAGE, '--batch-axis', '4'], 'batch_axis 4: must be an axis of each of 1 inputs'),
+    ([*FILES, *IMAGE, '--output-names', 'a,b'], "input_names ['data'], output_names ['a', 'b']: must be 1 and 1 names"),
+    ([*FILES, *IMAGE, '--out', 'no/a.onnx'], 'no/a.onnx cannot be written: '),
+    (['folder', *IMAGE], 'folder: --shape, --batch-axis, --output-names and --float32 are for two files of net.export'),
+    (['folder', '--float32'], 'folder: --shape, --batch-axis, --output-names and --float32 are for two files of '),
+])
+def test_wrong_arguments(args, words, net, run):
+    Path('other.json').write_text('{"weights": [1, 2]}')
+    Path('list.json').write_text('[1, 2]')
+    Path('deep.json').write_text('[' * 10**5)
+    Path('custom.json').write_text(json.dumps({'nodes': [{'op': 'MyOwn', 'name': 'a', 'inputs': []}], 'arg_nodes': [],
+                                               'heads': [[0, 0, 0]]}))
+    Path('folder').mkdir()
+    before = sorted(Path().iterdir())
+    status, line = run(*args)
+    assert status == 2 and line.startswith(words) and sorted(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize('flag, value, words', [
+    *[('--shape', value, 'must be sizes such as 1,3,224,224 or 1,20,int32')
+      for value in ('', '1,0', '1,x', '-1', ',', '1.5', 'int32', '1,int8', 'int32,1', '²')],
+    *[('--batch-axis', value, 'must be an axis, from 0, or one for each input, such as 1,0,none')
+      for value in ('', 'x', '-1', '1,,0', 'none')],
+])
+def test_wrong_values(flag, value, words, capsys):
+    with pytest.raises(SystemExit, match='2'):
+        export.main([*FILES, f'{flag}={value}'])
+    assert capsys.readouterr().err == f'export: {flag} {value}: {words}; --help shows all flags\n'
+
+
+def test_a_parameter_that_is_missing_in_the_file(net, run):
+    params = mx.nd.load('net-0000.params')
+    key = next(key for key in params if key.endswith('running_var'))
+    mx.nd.save('less.params', {name: array for name, array in params.items() if name != key})
+    mx.nd.save('other.params', {'arg:a': mx.nd.ones(1)})
+    rest = ': give the parameters of this network, or write both files anew with net.export'
+    for shapes in (IMAGE, []):
+        status, line = run('net-symbol.json', 'less.params', *shapes)
+        assert status == 2 and line.startswith(f'{key[4:]} is not in less.params, which has ') and line.endswith(rest)
+    status, line = run('net-symbol.json', 'other.params', *IMAGE)
+    assert status == 2 and line.endswith(f' and 7 other parameters are not in other.params, which has a{rest}')
+
+
+def test_files_without_names(net, run):
+    mx.nd.save('list.params', [mx.nd.ones(1)])
+    status, line = run('net-symbol.json', 'list.params', *IMAGE)
+    assert status == 2 and line.startswith('list.params: the second file must be NAME-0000.params')
+
+
+def test_a_missing_parameter_of_any_name(run):
+    """Gluon's parameters have a learning rate."""
+    (mx.sym.var('data') * mx.sym.var('scale', lr_mult=1.0)).save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    assert run(*FILES, '--shape', '2,3')[1].startswith('scale is not in net-0000.params, which has unused: ')
+
+
+def test_an_input_may_have_the_name_of_a_parameter(run):
+    """If --shape is given for it."""
+    (mx.sym.var('data') * mx.sym.var('loss_weight')).save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    assert run(*FILES, '--shape', '2,3', '--shape', '2,3')[0] == 0
+    assert run(*FILES, '--shape', '2,3')[1].startswith('loss_weight is not in net-0000.params')
+
+
+def test_parameters_of_another_shape(net, run):
+    params = mx.nd.load('net-0000.params')
+    mx.nd.save('other.params', {name: mx.nd.ones([7] * array.ndim) for name, array in params.items()})
+    status, line = run('net-symbol.json', 'other.params', *IMAGE)
+    assert status == 2 and line.startswith('the network cannot be traced') and line.endswith(FITTING)
+
+
+class Branches(HybridBlock):
+    """Two layers that have the same parameters, used in the other order."""
+
+    def __init__(self, sizes=(3, 3), **settings):
+        super().__init__(**settings)
+        self.first, self.second = (nn.Dense(size, flatten=False) for size in sizes)
+
+    def forward(self, X):
+        return self.first(self.second(X))
+
+
+def save_symbol(net, X):
+    """Write net-symbol.json and structure.params; return the results for X."""
+    with semantics_of(X):
+        trained(net, X)
+        net(mx.sym.var('data')).save('net-symbol.json')
+        net.save_parameters('structure.params')
+        return net(X).asnumpy()
+
+
+@mxnet_1
+@pytest.mark.parametrize('prefix', ['mine_', None])
+def test_sym_save_with_parameters_of_other_formats(prefix, run):
+    """The names have no prefix arg:, or not the network's prefix, or they are of the network's structure."""
+    net = nn.HybridSequential(prefix=prefix)
+    with net.name_scope():
+        net.add(nn.Dense(4, flatten=False), nn.BatchNorm(axis=-1), Branches((2, 6)), nn.BatchNorm(axis=-1))
+    X = random(4, 3, 5).as_nd_ndarray()
+    expected = save_symbol(net, X)
+    net.collect_params().save('full.params')
+    with pytest.warns(UserWarning, match='save_params is deprecated'):
+        net.save_params('stripped.params')
+    for name in ('full', 'structure', 'stripped'):
+        status, line = run('net-symbol.json', f'{name}.params', '--shape', '2,3,5', '--out', f'{name}.onnx')
+        assert status == 0, line
+        assert abs(results(f'{name}.onnx', X.asnumpy())[0] - expected).max() <= 1e-5 * abs(expected).max()
+        assert {array.name for array in onnx.load(f'{name}.onnx').graph.initializer} == {*net.collect_params()}
+
+
+@mxnet_1
+def test_names_of_the_structure_that_fit_in_two_ways(run):
+    save_symbol(Branches(), random(2, 3).as_nd_ndarray())
+    status, line = run('net-symbol.json', 'structure.params', '--shape', '2,3')
+    assert status == 2 and re.match(r'\w*dense\d+_weight and 3 other parameters are not in structure.params, which has '
+                                    'first.weight: ', line)
+
+
+def test_a_prefix_is_a_whole_word(run):
+    """The parameter a is not data without dat."""
+    mx.sym.exp(mx.sym.var('data')).save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'a': mx.nd.ones((2, 3))})
+    assert run(*FILES, '--shape', '2,3')[0] == 0
+
+
+def half_precision(casts):
+    """Write a network with float16 parameters, and casts in its graph if `casts`."""
+    data, dense = mx.sym.var('data'), {'num_hidden': 3, 'name': 'fc'}
+    if casts:
+        scores = mx.sym.Cast(mx.sym.FullyConnected(mx.sym.Cast(data, dtype='float16'), **dense), dtype='float32')
+    else:
+        scores = mx.sym.FullyConnected(data, **dense)
+    scores.save('net-symbol.json')
+    rng = numpy.random.default_rng(0)
+    params = {'arg:fc_weight': rng.random((3, 5)), 'arg:fc_bias': rng.random(3)}
+    mx.nd.save('net-0000.params', {name: mx.nd.array(array, dtype='float16') for name, array in params.items()})
+    return [array.astype('float16').astype('float32') for array in params.values()]
+
+
+@pytest.mark.parametrize('casts', [False, True])
+def test_float16(casts, run):
+    weight, bias = half_precision(casts)
+    status, line = run(*FILES, '--shape', '2,5')
+    assert status == 2
+    assert line == 'net-0000.params: fc_weight is float16: add --float32 for a model in float32'
+    assert run(*FILES, '--shape', '2,5', '--float32')[0] == 0
+    X = numpy.random.default_rng(1).random((4, 5), 'float32')
+    assert abs(results('net.onnx', X)[0] - (X @ weight.T + bias)).max() < 1e-5
+    model = onnx.load('net.onnx')
+    assert onnx.TensorProto.FLOAT16 not in {array.data_type for array in model.graph.initializer}
+
+
+def test_recurrent_networks(run):
+    """Time-major, with states as inputs."""
+    lstm = gluon.rnn.LSTM(5, 2)
+    examples = [random(4, 2, 3), [random(2, 2, 5), random(2, 2, 5)]]
+    exported(lstm, *examples)
+    shapes = ['--shape', '4,2,3', '--shape', '2,2,5', '--shape', '2,2,5']
+    for axes in ('1', '1,1,1'):
+        assert run(*FILES, *shapes, '--batch-axis', axes, '--output-names', 'Y,h,c')[0] == 0
+    assert [value.name for value in onnx.load('net.onnx').graph.output] == ['Y', 'h', 'c']
+    X, states = random(4, 6, 3), [random(2, 6, 5), random(2, 6, 5)]
+    Y, (h, c) = lstm(X, states)
+    for found, expected in zip(results('net.onnx', *(array.asnumpy() for array in (X, *states))), (Y, h, c)):
+        assert abs(found - expected.asnumpy()).max() < 1e-5
+    status, line = run(*FILES, *shapes)
+    assert status == 2 and line.endswith(FITTING)
+
+
+@mxnet_1
+def test_a_recurrent_network_that_makes_its_states(run):
+    X = random(4, 7, 3).as_nd_ndarray()
+    with semantics_of(X):
+        net = chain(gluon.rnn.LSTM(5, 2), nn.Dense(2, flatten=False))
+    expected = save_symbol(net, X)
+    assert run('net-symbol.json', 'structure.params', '--shape', '4,2,3', '--batch-axis', '1')[0] == 0
+    assert abs(results('net.onnx', X.asnumpy())[0] - expected).max() < 1e-5
+
+
+def test_inputs_without_batch(run):
+    exported(Lambda(lambda F, X, table: X + table), random(2, 3), random(1, 3))
+    assert run(*FILES, '--shape', '2,3', '--shape', '1,3', '--batch-axis', '0,none')[0] == 0
+    assert results('net.onnx', *(numpy.ones((n, 3), 'float32') for n in (5, 1)))[0].shape == (5, 3)
+
+
+def test_the_outputs_have_the_names_of_the_layers(run):
+    data = mx.sym.var('data')
+    pair = mx.sym.SliceChannel(data, num_outputs=2, name='halves')
+    mx.sym.Group([data, mx.sym.exp(data, name='large'), pair[0], pair[1]]).save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    for flags, names in (([], ['data_output', 'large', 'halves0', 'halves1']), (['--output-names', 'a,b,c,d'], 'abcd')):
+        assert run(*FILES, '--shape', '3,4', *flags)[0] == 0
+        assert [value.name for value in onnx.load('net.onnx').graph.output] == [*names]
+
+
+def test_examples_are_random(run):
+    """At 0, neither a logarithm nor a division by the norm has a result; equal inputs have no distance."""
+    A, B = (mx.sym.log(mx.sym.var(name)) for name in 'ab')
+    distance = mx.sym.norm(A - B, axis=1, keepdims=True)
+    mx.sym.broadcast_div(A, distance).save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    status, line = run(*FILES, '--shape', '2,3', '--shape', '2,3')
+    assert (status, line) == (0, 'example: a (2, 3), float32, random numbers from 0 to 1; b (2, 3), float32, random '
+                                 'numbers from 0 to 1; seed 0')
+
+
+@pytest.mark.parametrize('dtype', ['', ',int32'])
+@pytest.mark.parametrize('network, size', [
+    (lambda words: mx.sym.Embedding(words, input_dim=50, output_dim=2, name='table'), 50),
+    (lambda words: mx.sym.Embedding(mx.sym.Cast(mx.sym.transpose(words), dtype='int32'), input_dim=50, output_dim=2,
+                                    name='table'), 50),
+    (lambda words: mx.sym.take(mx.sym.var('table_weight'), words), 50),
+    (lambda words: mx.sym.one_hot(words, depth=6), 6),
+])
+def test_indices_are_valid_integers(network, size, dtype, run):
+    network(mx.sym.var('words')).save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'table_weight': mx.nd.array(numpy.random.default_rng(0).random((50, 2)))})
+    status, line = run(*FILES, '--shape', f'2,7{dtype}')
+    assert status == 0, line
+    assert line == f'example: words (2, 7), {dtype[1:] or "float32"}, random integers from 0 to {size - 1}; seed 0'
+    kind = {'': onnx.TensorProto.FLOAT, ',int32': onnx.TensorProto.INT32}[dtype]
+    assert onnx.load('net.onnx').graph.input[0].type.tensor_type.elem_type == kind
+
+
+def test_other_integers(run):
+    mx.sym.Cast(mx.sym.var('pixels'), dtype='float32').save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    assert run(*FILES, '--shape', '2,7,uint8') == (
+        0, 'example: pixels (2, 7), uint8, random integers from 0 to 255; seed 0')
+    assert run(*FILES, '--shape', '2,7,int64') == (
+        0, 'example: pixels (2, 7), int64, random integers from 0 to 1; seed 0')
+
+
+def test_casts_of_mixed_precision(run):
+    """The model rounds where the network does."""
+    # Transposed, because onnxruntime 1.15 leaves out a cast to float16 and back
+    low = mx.sym.transpose(mx.sym.amp_cast(mx.sym.var('data'), dtype='float16'))
+    mx.sym.exp(mx.sym.amp_cast(low, dtype='float32')).save('net-symbol.json', remove_amp_cast=False)
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    assert run(*FILES, '--shape', '2,7')[0] == 0
+    assert 'Cast' in [node.op_type for node in onnx.load('net.onnx').graph.node]
+
+
+@pytest.mark.parametrize('escaped', [False, True])
+def test_names_that_are_not_ascii(escaped, run):
+    """Files, layers and inputs. Python writes a symbol with escapes, MXNet without."""
+    exported(chain(nn.Dense(3)), random(2, 5), name='größe')
+    weight, bias = sorted(mx.nd.load('größe-0000.params'), key=len, reverse=True)
+    params = {'arg:重み': mx.nd.load('größe-0000.params')[weight], 'arg:偏り': mx.nd.load('größe-0000.params')[bias]}
+    graph = json.loads(Path('größe-symbol.json').read_text('utf-8'))
+    new = {weight[4:]: '重み', bias[4:]: '偏り', 'data': 'данные'}
+    for node in graph['nodes']:
+        node['name'] = new.get(node['name'], 'выход')
+    Path('größe-symbol.json').write_text(json.dumps(graph, ensure_ascii=escaped), 'utf-8')
+    mx.nd.save('größe-0000.params', params)
+    status, line = run('größe-symbol.json', 'größe-0000.params', '--shape', '2,5')
+    assert status == 0, line
+    found = onnx.load('größe.onnx').graph
+    assert [value.name for value in (*found.input, *found.output)] == ['данные', 'выход']
+    assert {array.name for array in found.initializer} == {'重み', '偏り'}
+
+
+def test_file_names_that_are_not_utf_8(net, run):
+    names = [os.fsencode(name).replace(b'net', b'\xff') for name in FILES]
+    try:
+        for old, new in zip(FILES, names):
+            os.rename(os.fsencode(old), new)
+    except OSError:
+        pytest.skip('this file system has only names in UTF-8')
+    status, line = run(*map(os.fsdecode, names), *IMAGE)
+    assert status == 0, line
+    assert Path(os.fsdecode(b'\xff.onnx')).exists()
+
+
+def test_the_order_of_several_inputs(run):
+    class Net(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Dense(2), nn.Dense(2)
+
+        def forward(self, X, Y):
+            return self.second(Y) + self.first(X)
+
+    exported(Net(), random(2, 3), random(2, 5))
+    status, line = run(*FILES, '--shape', '2,3')
+    assert (status, line) == (2, '--shape: must be given once for each input of the network: data1, data0')
+    status, line = run(*FILES, '--shape', '2,3', '--shape', '2,5')
+    assert status == 2 and line.endswith(FITTING)
+    status, line = run(*FILES, '--shape', '2,5', '--shape', '2,3')
+    assert status == 0 and line.startswith('example: data1 (2, 5), ')
+
+
+def saved(network, **params):
+    network.save('net-symbol.json')
+    mx.nd.save('net-0000.params', {name: mx.nd.array(array) for name, array in params.items()})
+
+
+def test_dropout_that_is_always_on(run):
+    saved(mx.sym.Dropout(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='fc'), p=0.5, mode='always'),
+          fc_weight=numpy.ones((3, 5)), fc_bias=numpy.ones(3))
+    assert run(*FILES, '--shape', '2,5') == (2, "no model is written because Dropout(mode='always') makes results "
+                                                "random: use mode='training'")
+
+
+def test_results_that_are_not_finite(run):
+    """The advice is not to train a network of other people again."""
+    saved(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='fc'),
+          fc_weight=numpy.ones((3, 5)), fc_bias=numpy.full(3, numpy.nan))
+    assert run(*FILES, '--shape', '2,5') == (2, 'no model is written because fc of random inputs are not finite: check '
+                                                'the parameters, or pass other examples to to_onnx')
+
+
+def test_a_wrong_converter(run, monkeypatch):
+    """The advice is not about code that MXNet does not trace: there is none."""
+    from gluon_mgpu.outputs.onnx_model.operators import CONVERTERS
+    monkeypatch.setitem(CONVERTERS, 'square', lambda g, op, X, **_: g.Mul(X, 2.0))
+    saved(mx.sym.square(mx.sym.var('data'), name='squares'), unused=[1])
+    status, line = run(*FILES, '--shape', '2,5')
+    assert status == 2 and line.endswith('rounding explains 1e-05: please report this')

@@ -1,0 +1,229 @@
+"""Plots: their contents, and their display in notebooks."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from gluon_mgpu.outputs import plot
+from gluon_mgpu.outputs.plot import Animator, accuracy_curve
+from gluon_mgpu.training.history import EpochResult, write_history
+from gluon_mgpu.training.run import Run
+
+HISTORY = [EpochResult(1, 2.0, 1.5, 0.4, 100.0), EpochResult(2, 2.1, 0.9, 0.7, 98.0)]
+
+
+def test_animator_keeps_the_points_and_stays_silent(capsys):
+    animator = Animator('epoch', 'test acc', xlim=[1, 10])
+    animator.add(1, (0.5,))
+    animator.add(2, (0.75,))
+    assert (animator.X, animator.Y) == ([[1, 2]], [[0.5, 0.75]])
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ''
+
+
+def test_animator_takes_several_lines_and_gaps():
+    animator = Animator(legend=['train', 'test'])
+    animator.add(1, (0.5, None))
+    animator.add(2, (0.6, 0.7))
+    animator.add(3, 0.65)
+    assert animator.X == [[1, 2, 3], [2]]
+    assert animator.Y == [[0.5, 0.6, 0.65], [0.7]]
+
+
+def test_animator_draws_live_in_a_notebook(monkeypatch):
+    monkeypatch.setattr('matplotlib.backend_bases.FigureCanvasBase._fix_ipython_backend2gui', lambda *args: None,
+                        raising=False)  # older Matplotlib needs more than the fake IPython below
+    shown, updated = [], []
+    handle = types.SimpleNamespace(update=updated.append)
+    display = types.SimpleNamespace(Image=bytes, display=lambda image, display_id: shown.append(image) or handle)
+    shell = types.SimpleNamespace(config={'IPKernelApp': {}})
+    ipython = types.SimpleNamespace(display=display, get_ipython=lambda: shell, version_info=(9, 0))
+    monkeypatch.setitem(sys.modules, 'IPython', ipython)
+    animator = Animator('epoch', 'test acc', legend=['a'], xlim=[1, 10])
+    animator.add(1, (0.5,))
+    animator.add(2, (0.75,))
+    assert len(shown) == len(updated) == 1 and shown != updated
+    assert all(image.startswith(b'\x89PNG\r\n') for image in shown + updated)
+    axes = animator.axes[0]
+    assert axes.lines[0].get_xydata().tolist() == [[1, 0.5], [2, 0.75]]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim()) == ('epoch', 'test acc', (1, 10))
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ['a']
+
+
+def test_figure_and_axes_exist_from_the_start():
+    """The book's GAN and style transfer draw images in the second axes, which stay when lines are drawn."""
+    animator = Animator(nrows=2, figsize=(5, 5))
+    animator.fig.subplots_adjust(hspace=0.3)
+    image = animator.axes[1].imshow([[0, 1]])
+    animator.add(1, 2)
+    animator.draw()
+    assert animator.fig.axes == list(animator.axes) and image in animator.axes[1].get_children()
+    assert animator.fig.get_size_inches().tolist() == [5, 5] and len(animator.axes[0].lines) == 1
+
+
+def test_accuracy_curve(tmp_path, figures):
+    accuracy_curve(HISTORY, tmp_path / 'accuracy.png', 'LeNet on glyphs')
+    assert (tmp_path / 'accuracy.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
+    above, below = figures[0].axes
+    assert above.get_title() == 'LeNet on glyphs'
+    assert above.lines[0].get_xydata().tolist() == [[1, 0.4], [2, 0.7]]
+    assert below.lines[0].get_xydata().tolist() == [[1, 1.5], [2, 0.9]]
+    assert (above.get_ylabel(), below.get_ylabel(), below.get_xlabel()) == (
+        'test accuracy (share)', 'training loss (nats)', 'epoch')
+    assert below.get_ylim() == pytest.approx((0, 1.05 * 1.5))  # no point lies on the edge
+
+
+@pytest.mark.parametrize('n', [1, 10, 60])
+def test_accuracy_curve_of_any_length(tmp_path, n):
+    history = [EpochResult(i + 1, 1.0, 1.0, 0.5, 1.0) for i in range(n)]
+    accuracy_curve(history, tmp_path / 'accuracy.png', 'title')
+    assert (tmp_path / 'accuracy.png').stat().st_size > 5000
+
+
+def run_folder(folder, devices, accuracies):
+    """Create the folder of a run; return its path as text."""
+    folder.mkdir()
+    config = {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': devices}
+    (folder / 'config.json').write_text(json.dumps(config))
+    run = Run(len(accuracies), quiet=True)
+    run.history = [EpochResult(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
+    write_history(run.history, folder / 'history.csv')
+    return str(folder)
+
+
+def test_compare_runs(tmp_path, figures, capsys):
+    runs = [run_folder(tmp_path / 'one', ['cpu(0)'], [0.1, 0.6, 0.7]),
+            run_folder(tmp_path / 'two', ['cpu(0)', 'cpu(1)'], [0.2, 0.5])]
+    out = tmp_path / 'both.png'
+    assert plot.main([*runs, '--out', str(out)]) == 0
+    assert out.read_bytes()[:4] == b'\x89PNG' and capsys.readouterr().out == f'picture: {out}\n'
+    axes, = figures[0].axes
+    assert [line.get_xydata().tolist() for line in axes.lines] == [
+        [[1, 0.1], [2, 0.6], [3, 0.7]], [[1, 0.2], [2, 0.5]]]
+    assert [line.get_label() for line in axes.lines] == ['scratch, cpu(0): 3.0 s per epoch',
+                                                         'scratch, cpu(0), cpu(1): 2.5 s per epoch']
+    wide, thin = axes.lines  # equal curves are both visible
+    assert wide.get_linewidth() > 2 * thin.get_linewidth() and wide.get_markersize() > 2 * thin.get_markersize()
+
+
+def test_compare_runs_on_the_same_devices_by_their_folders(tmp_path, figures, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [run_folder(Path(name), ['cpu(0)'], [0.5]) for name in ('a', 'b')]
+    plot.compare_runs(runs, tmp_path / 'both.png')
+    axes, = figures[0].axes
+    assert [line.get_label() for line in axes.lines] == [f'scratch, cpu(0) in {run}: 2.0 s per epoch' for run in runs]
+
+
+def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):
+    """Nothing is cut off or covered, and a dollar sign does not begin a formula."""
+    runs = [run_folder(tmp_path / f'{name}-costs-$5-{"and-more-" * 12}', ['cpu(0)'] * 9, [0.5]) for name in 'abcdefgh']
+    plot.compare_runs(runs, tmp_path / 'both.png')
+    axes, = figures[0].axes
+    legend, label = axes.get_legend(), axes.xaxis.label.get_window_extent()
+    extent = legend.get_window_extent()
+    assert extent.x0 > 0 and extent.x1 < figures[0].bbox.x1 and extent.y0 > 0 and extent.y1 < label.y0
+    for run, text in zip(runs, legend.get_texts()):
+        assert text.get_text().replace('\n', '').replace(r'\$', '$').replace(' ', '').count(run) == 1
+        assert '$' not in text.get_text().replace(r'\$', '')
+    title = ', '.join(f'cpu({i})' for i in range(40))
+    accuracy_curve([EpochResult(1, 1.0, 1.0, 0.5, 1.0)], tmp_path / 'accuracy.png', title)
+    extent = figures[1].axes[0].title.get_window_extent()
+    assert extent.x0 > 0 and extent.x1 < figures[1].bbox.x1 and extent.y1 < figures[1].bbox.y1
+
+
+def test_a_folder_whose_name_is_not_utf_8(tmp_path, figures, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [run_folder(Path(os.fsdecode(name)), ['cpu(0)'], [0.5]) for name in (b'a\xff', b'b')]
+    plot.compare_runs(runs, tmp_path / 'both.png')
+    axes, = figures[0].axes
+    assert axes.lines[0].get_label() == r'scratch, cpu(0) in a\udcff: 2.0 s per epoch'
+
+
+def test_a_full_disk_leaves_the_old_picture(tmp_path, full_disk, capsys):
+    run, out = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1]), tmp_path / 'a.png'
+    out.write_bytes(b'old')
+    with full_disk():
+        assert plot.main([run, '--out', str(out)]) == 2
+    assert capsys.readouterr().err == f'plot: {out}: No space left on device\n' and out.read_bytes() == b'old'
+
+
+def test_a_folder_that_is_not_a_run(tmp_path, capsys):
+    assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
+    err = capsys.readouterr().err
+    assert 'is not the folder of a run' in err and len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('name, content, words', [
+    ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n', 'history.csv has no epochs'),
+    ('history.csv', b'', 'history.csv has no epochs'),
+    ('history.csv', b'epoch\r\n1\r\n', "lacks 'seconds'"),
+    ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n1\r\n', 'float() argument must be'),
+    ('history.csv', b'epoch,seconds,test_acc\r\none,1,1\r\n', "invalid literal for int() with base 10: 'one'"),
+    ('history.csv', b'epoch,seconds,test_acc\r\n1,x,1\r\n', "could not convert string to float: 'x'"),
+    ('history.csv', b'"' + b'a' * 200_000, 'field larger than field limit'),
+    ('config.json', b'{}', "lacks 'chapter'"), ('config.json', b'[]', 'list indices must be'),
+    ('config.json', b'null', "'NoneType' object is not subscriptable"),
+    ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": 5}', 'can only join an iterable'),
+    ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": [1]}', 'expected str instance'),
+    ('config.json', b'[' * 100_000, 'cannot be read: '), ('config.json', b'\xff', "can't decode")])
+def test_a_run_with_broken_files(name, content, words, tmp_path, capsys):
+    folder = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1])
+    (tmp_path / 'one' / name).write_bytes(content)
+    assert plot.main([folder, '--out', str(tmp_path / 'a.png')]) == 2
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'plot: {folder} is not the folder of a run (') and words in line, line
+    assert not (tmp_path / 'a.png').exists()
+
+
+def test_matplotlib_is_loaded_only_to_draw():
+    code = ('import sys; from gluon_mgpu.outputs.plot import Animator; Animator().add(1, 2); '
+            'sys.exit("matplotlib" in sys.modules)')
+    assert subprocess.run([sys.executable, '-c', code]).returncode == 0
+    assert plot._in_notebook() is False
+
+
+def test_one_epoch_in_a_notebook():
+    """The limits of the x axis are equal, for which Matplotlib would warn."""
+    animator = plot.Animator('epoch', 'test acc', xlim=[1, 1])
+    animator.add(1, (0.5,))
+    animator.draw()
+    assert animator.axes[0].get_xlim() == (0.5, 1.5)
+
+
+def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys):
+    folder = tmp_path / 'run'
+    folder.mkdir()
+    curve = plot.AccuracyCurve(folder / 'accuracy.png', 'title')
+    shutil.rmtree(folder)
+    folder.mkdir()
+    run = Run(1, quiet=True)
+    run.history = [EpochResult(1, 1.0, 1.0, 0.5, 1.0)]
+    curve.train_end(run)
+    assert list(folder.iterdir()) == [] and 'it was replaced by another folder' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
+def test_make_compare_draws_both_runs(tmp_path):
+    repo = Path(__file__).parents[2]
+    (tmp_path / '.venv' / 'bin').mkdir(parents=True)
+    python = tmp_path / '.venv' / 'bin' / 'python'
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{repo}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    shutil.copy(repo / 'Makefile', tmp_path)
+    (tmp_path / 'pyproject.toml').touch()
+    (tmp_path / '.venv' / 'installed').touch()
+    flags = '--dataset glyphs --train-size 32 --batch-size 16 --num-epochs 1 --no-plot'
+    done = subprocess.run(['make', 'compare', f'ARGS={flags}'], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=240)
+    assert done.returncode == 0, done.stderr
+    folder, = (tmp_path / 'runs').iterdir()
+    devices = [json.loads((folder / run / 'config.json').read_text())['devices'] for run in ('one', 'two')]
+    assert list(map(len, devices)) == [1, 2]
+    assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')

@@ -1,0 +1,415 @@
+"""Tests of the timeline: reading traces, inferring phases, the picture, and one real step on every device."""
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from matplotlib.colors import to_rgba
+
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.outputs.timeline import profiler
+from gluon_mgpu.outputs.timeline.__main__ import main
+from gluon_mgpu.outputs.timeline.draw import COLORS, busy_shares, draw
+from gluon_mgpu.outputs.timeline.read import Event, classify, read
+from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record
+from gluon_mgpu.training.run import Run
+
+CPU0, CPU1, PINNED, OPERATOR = range(4)
+LANES = {CPU0: 'cpu/0', CPU1: 'cpu/1', PINNED: 'cpu pinned/', OPERATOR: 'operator'}
+EVENTS = [Event('cpu(0)', 'forward', 0.0, 2.0, 'Convolution'), Event('cpu(1)', 'backward', 1.0, 1.0, '_backward'),
+          Event('cpu(1)', 'backward', 1.5, 1.5, '_backward'), Event('cpu(1)', 'other', 3.0, 0.0, 'CopyCPU2CPU'),
+          Event('cpu(0)', 'update', 4.0, 0.0, 'sgd_update')]
+
+
+@pytest.fixture
+def write_trace(tmp_path):
+    """Return a function that writes a trace of (phase letter, pid, tid, name, microseconds) and returns its path."""
+    def write(*rows):
+        names = [{'ph': 'M', 'pid': pid, 'name': 'process_name', 'args': {'name': name}}
+                 for pid, name in LANES.items()]
+        records = [dict(zip(('ph', 'pid', 'tid', 'name', 'ts'), row)) for row in rows]
+        path = tmp_path / 'trace.json'
+        path.write_text(json.dumps({'traceEvents': names + records}))
+        return path
+    return write
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return an empty folder for a run."""
+    (tmp_path / 'run').mkdir()
+    return tmp_path / 'run'
+
+
+@pytest.fixture
+def step(devices):
+    """Return a function that computes something on the first device."""
+    w = np.ones((30, 30), ctx=devices[0])
+    w.attach_grad()
+
+    def compute():
+        with autograd.record():
+            y = np.dot(w, w)
+        y.backward()
+
+    return compute
+
+
+def test_read_pairs_beginnings_and_ends_by_device_thread_and_name(write_trace):
+    path = write_trace(
+        ('B', CPU0, 7, 'Convolution', 1000), ('B', CPU1, 8, 'Convolution', 2000),
+        ('E', CPU1, 8, 'Convolution', 5000), ('E', CPU0, 7, 'Convolution', 4000),
+        ('B', CPU0, 7, '_backward_relu', 6000), ('B', CPU0, 7, '_backward_relu', 6500),  # nested
+        ('E', CPU0, 7, '_backward_relu', 7000), ('E', CPU0, 7, '_backward_relu', 8000),
+        ('B', CPU0, 7, 'DeleteVariable', 0), ('E', CPU0, 7, 'DeleteVariable', 10),
+        ('B', CPU0, 7, 'unfinished', 100), ('E', CPU0, 7, 'never started', 100),
+        ('B', OPERATOR, 7, 'Convolution', 100), ('E', OPERATOR, 7, 'Convolution', 200))
+    assert read(path) == [Event('cpu(0)', 'forward', 0, 3, 'Convolution'),
+                          Event('cpu(1)', 'forward', 1, 3, 'Convolution'),
+                          Event('cpu(0)', 'backward', 5, 2, '_backward_relu'),
+                          Event('cpu(0)', 'backward', 5.5, 0.5, '_backward_relu')]
+
+
+def test_read_infers_phases_from_the_order_on_the_device_not_in_the_file(write_trace):
+    rows = [(ts, pid, name) for pid in (CPU0, CPU1) for ts, name in enumerate((
+        'CopyCPU2CPU', 'ImperativeBulk', '_npx_relu,Pooling', '_backward_relu', 'ImperativeBulk',
+        'CopyCPU2CPU', '_npi_add', '_npi_multiply_scalar', '_npi_subtract'))]
+    path = write_trace(*((letter, pid, pid, name, ts + (letter == 'E'))
+                         for ts, pid, name in reversed(rows) for letter in 'BE'))
+    events = read(path)
+    for device in ('cpu(0)', 'cpu(1)'):
+        assert [e.phase for e in events if e.device == device] == [
+            'other', 'forward', 'forward', 'backward', 'backward', 'allreduce', 'allreduce', 'update', 'update']
+
+
+def test_read_assigns_copies_to_pinned_memory_to_the_cpu_context_of_their_thread(write_trace):
+    threads = (CPU1, 8), (PINNED, 8), (PINNED, 9)
+    path = write_trace(*((letter, pid, tid, 'CopyCPU2CPU', ts) for pid, tid in threads
+                         for letter, ts in (('B', tid), ('E', tid + 1))))
+    assert [e.device for e in read(path)] == ['cpu(1)', 'cpu(1)', 'cpu pinned']
+
+
+@pytest.mark.parametrize(('name', 'state', 'expected'), [
+    ('_npx_relu,Pooling', 'forward', 'forward'),
+    ('Activation,Convolution,BatchNorm,_npi_add', 'backward', 'forward'),
+    ('ImperativeBulk', 'forward', 'forward'),
+    ('ImperativeBulk', 'backward', 'backward'),
+    ('_backward_BatchNorm,add_n,_backward_Activation', 'forward', 'backward'),
+    ('negative{name=node_67_backward;}]', 'forward', 'backward'),  # MXNet 2
+    ('SetValueOp', 'forward', 'backward'),
+    ('CopyCPU2CPU', 'forward', 'other'),
+    ('CopyGPU2GPU', 'backward', 'allreduce'),
+    ('ElementwiseSum', 'backward', 'allreduce'),
+    ('KVStoreReduce', 'backward', 'allreduce'),
+    ('_npi_add', 'forward', 'forward'),
+    ('_npi_add', 'backward', 'allreduce'),
+    ('_npi_multiply_scalar', 'forward', 'forward'),
+    ('_npi_multiply_scalar', 'backward', 'update'),
+    ('_npi_subtract{a=(1, 2)}', 'backward', 'update'),
+    ('multi_sgd_update', 'forward', 'update'),
+    ('sgd_mom_update', 'backward', 'update'),
+    ('adam_update', 'backward', 'update'),
+    ('mp_lamb_update_phase2', 'backward', 'update'),
+])
+def test_phases(name, state, expected):
+    phase, new_state = classify(name, state)
+    assert phase == expected and phase in COLORS
+    named = name != 'SetValueOp' and phase in ('forward', 'backward')
+    assert new_state == (phase if named else state)
+
+
+def test_busy_shares_by_hand():
+    # Of 4 ms: cpu(0) 0 to 2; cpu(1) 1 to 2 and, overlapping, 1.5 to 3
+    assert busy_shares(EVENTS) == {'cpu(0)': 0.5, 'cpu(1)': 0.5}
+    assert busy_shares(EVENTS[-1:]) == {'cpu(0)': 0.0}
+
+
+def test_devices_are_sorted_by_number():
+    devices = ['cpu(0)', 'gpu(1)', 'gpu(2)', 'gpu(10)', 'gpu(11)']
+    events = [Event(device, 'forward', 0.0, 1.0, 'Convolution') for device in devices[::-1]]
+    assert list(busy_shares(events)) == devices
+
+
+def test_draw_has_one_lane_per_device_and_one_colour_per_phase(tmp_path, figures):
+    draw(EVENTS, tmp_path / 'timeline.png', 'LeNet on glyphs')
+    assert (tmp_path / 'timeline.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
+    axes, = figures[0].axes
+    assert axes.get_title() == 'LeNet on glyphs'
+    assert [label.get_text() for label in axes.get_yticklabels()] == ['cpu(0)', 'cpu(1)']
+    bars = {(bar.get_x(), round(bar.get_y() + 0.4), round(bar.get_width(), 6), bar.get_facecolor())
+            for bar in axes.patches}
+    assert bars == {(0, 0, 2, to_rgba(COLORS['forward'])), (1, 1, 1, to_rgba(COLORS['backward'])),
+                    (1.5, 1, 1.5, to_rgba(COLORS['backward'])), (4, 0, 4 / 800, to_rgba(COLORS['update'])),
+                    (3, 1, 4 / 800, to_rgba(COLORS['other']))}
+    assert [text.get_text() for text in axes.texts] == ['50% busy', '50% busy']
+    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == [
+        'forward', 'backward', 'update', 'other']
+
+
+def test_median_step_of_the_chapter_on_every_device(devices, tmp_path, figures, capsys):
+    from gluon_mgpu import scratch
+    check_profiler(devices)
+    batch = np.ones((16, 1, 28, 28)), np.zeros(16)
+    timeline = Timeline(tmp_path, 'LeNet on ones', warm_up=2, steps=3)
+    run = Run(2, callbacks=[timeline])
+    scratch.train(len(devices), 16, 0.1, devices=devices, data=([batch] * 3, [batch]), run=run)
+    assert (len(run.history), len(timeline.traces)) == (2, 3)
+    assert f'timeline: {tmp_path / "timeline.png"}' in capsys.readouterr().out.splitlines()
+    events = read(timeline.trace)
+    assert {e.device for e in events} >= set(map(str, devices))
+    for device in map(str, devices):
+        names = [e.name.partition('{')[0] for e in events if e.device == device]
+        assert names.count('_npi_subtract') == 8  # exactly one step, with an update of each parameter
+        assert {e.phase for e in events if e.device == device} >= set(COLORS) - {'allreduce', 'other'}
+    assert 'allreduce' in {e.phase for e in events if e.device == str(devices[0])}
+    assert all(e.start >= 0 and e.duration >= 0 for e in events)
+    assert sorted(os.listdir(tmp_path)) == ['timeline.png', 'trace.json']
+    assert (tmp_path / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
+    assert figures[0].axes[0].get_title() == 'LeNet on ones: the median of 3 steps'
+
+
+def test_record_takes_any_step_any_number_of_times(step, devices, tmp_path):
+    step()
+    npx.waitall()
+    first, second = (record(step, tmp_path / name) for name in ('1.json', '2.json'))
+    assert len(first) == len(second)  # the second contains nothing of the first
+    assert {e.device for e in second} == {str(devices[0])}
+
+
+@pytest.mark.slow
+def test_a_long_step_is_recorded_whole(step, tmp_path):
+    """MXNet dumps its records once per second, possibly in the middle of a step."""
+    def long_step():
+        step()
+        npx.waitall()
+        time.sleep(1.5)
+        step()
+
+    step()
+    once, twice = record(step, tmp_path / 'trace.json'), record(long_step, tmp_path / 'trace.json')
+    products = [[e.name for e in events if 'dot' in e.name] for events in (once, twice)]
+    assert products[1] == 2 * products[0] != []
+
+
+def train(run, num_batches, step=lambda: None):
+    """Train like the chapters: epochs of `num_batches` batches, with a `step` for each."""
+    for _ in run.epochs([[]]):
+        for _ in run.batches(range(num_batches)):
+            step()
+            run.record_losses([np.zeros(1)])
+        run.end_epoch(0.5)
+
+
+@pytest.fixture
+def profiles(monkeypatch, write_trace):
+    """Replace the profiler by one that records its calls and returns traces of the given milliseconds."""
+    calls, milliseconds = [], []
+
+    def stop():
+        calls.append('stop')
+        end = 1000 * milliseconds.pop(0)
+        return write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', end)).read_text()
+
+    monkeypatch.setattr(profiler, 'start', lambda: calls.append('start'))
+    monkeypatch.setattr(profiler, 'stop', stop)
+    return calls, milliseconds
+
+
+@pytest.mark.parametrize(('milliseconds', 'median'), [
+    ([7], 7), ([9, 2], 2), ([1, 9, 5], 5), ([4, 3, 1, 2], 2), ([1, 9, 8, 2, 3], 3),
+])
+def test_the_median_step_is_kept(milliseconds, median, profiles, figures, folder):
+    profiles[1].extend(milliseconds)
+    timeline = Timeline(folder, 'LeNet', warm_up=1, steps=len(milliseconds))
+    train(Run(1, quiet=True, callbacks=[timeline]), 9)
+    assert len(timeline.traces) == len(milliseconds)
+    assert [e.duration for e in read(timeline.trace)] == [median]
+    assert profiles[0] == ['start', 'stop'] * len(milliseconds)
+    which = f'the median of {len(milliseconds)} steps' if len(milliseconds) > 1 else 'one step'
+    assert figures[0].axes[0].get_title() == f'LeNet: {which}'
+
+
+def test_no_step_includes_the_end_of_an_epoch(profiles, folder):
+    # Epochs have three batches. The third (1 ms), fourth (200 ms) and fifth (3 ms) are recorded; the profile of 100 ms
+    # that was started after the third is discarded
+    profiles[1].extend([1, 100, 200, 3])
+    timeline = Timeline(folder, 'LeNet', warm_up=2, steps=3)
+    train(Run(3, quiet=True, callbacks=[timeline]), 3)
+    assert profiles[0] == ['start', 'stop'] * 4
+    assert len(timeline.traces) == 3
+    assert [e.duration for e in read(timeline.trace)] == [3]
+
+
+def test_epochs_of_one_batch_can_be_recorded(profiles, folder):
+    profiles[1].extend(range(1, 9))
+    timeline = Timeline(folder, 'LeNet', warm_up=0, steps=2)
+    train(Run(3, quiet=True, callbacks=[timeline]), 1)
+    # Each profile that is started after the epoch's batch is discarded, until two steps are recorded
+    assert (profiles[0], len(timeline.traces)) == (['start', 'stop'] * 3, 2)
+    assert [e.duration for e in read(timeline.trace)] == [1]
+
+
+@pytest.mark.parametrize('error', [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize('num_steps', [0, 1])
+def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_steps, step, folder, tmp_path,
+                                                                     monkeypatch, capsys):
+    record(step, tmp_path / 'warm-up.json')
+    states, batches_left = [], [1 + num_steps]
+    set_state = mx.profiler.set_state
+    monkeypatch.setattr(mx.profiler, 'set_state', lambda state: states.append(state) or set_state(state))
+
+    def failing_step():
+        step()
+        batches_left[0] -= 1
+        if batches_left[0] < 0:
+            raise error
+
+    timeline = Timeline(folder, 'a product', warm_up=1)
+    run = Run(1, callbacks=[timeline])
+    with pytest.raises(error):
+        try:
+            train(run, 9, failing_step)
+        finally:  # as the command line does
+            run.close()
+    assert states == ['run', 'stop'] * (num_steps + 1)
+    timeline.train_end(run)
+    assert len(states) == 2 * (num_steps + 1)  # nothing more to stop
+    assert len(timeline.traces) == num_steps
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    if num_steps:
+        assert sorted(os.listdir(folder)) == ['timeline.png', 'trace.json']
+        assert last_line == f'timeline: {timeline.picture}'
+    else:
+        assert os.listdir(folder) == []
+        assert last_line == 'no timeline: no step was recorded; it needs at least 2 batches'
+    npx.waitall()
+    # Work in progress when the profiler stopped is in no later trace
+    products = [[e.name for e in events if 'dot' in e.name]
+                for events in (record(step, tmp_path / 'a.json'), read(tmp_path / 'warm-up.json'))]
+    assert len(products[0]) == len(products[1]) > 0
+
+
+def test_a_profile_that_cannot_be_written_does_not_end_the_run(folder, capsys, monkeypatch):
+    """MXNet writes a temporary file and, for example on a full disk, reports no error."""
+    profiler.head()
+    monkeypatch.setattr(profiler, '_events', lambda: folder / 'none/events')
+    run = Run(1, callbacks=[Timeline(folder, 'LeNet', warm_up=1)])
+    train(run, 9)
+    assert len(run.history) == 1 and os.listdir(folder) == []
+    assert f'no timeline: {folder}/trace.json contains no operation' in capsys.readouterr().err
+
+
+def test_a_run_of_few_batches_leaves_no_trace(profiles, folder, capsys):
+    profiles[1].append(1)
+    timeline = Timeline(folder, 'LeNet', warm_up=4)
+    train(Run(2, callbacks=[timeline]), 2)
+    assert (len(timeline.traces), profiles[0]) == (0, ['start', 'stop'])
+    assert os.listdir(folder) == []
+    assert capsys.readouterr().out.splitlines()[-1] == 'no timeline: no step was recorded; it needs at least 5 batches'
+
+
+def test_more_cpu_contexts_than_the_profiler_can_record_are_rejected(monkeypatch):
+    monkeypatch.setattr('gluon_mgpu.outputs.timeline.record.num_cores', lambda: 2)
+    check_profiler([mx.cpu(0), mx.cpu(1), mx.gpu(7)])
+    with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond .*: with 2 cores, use cpu:0 to cpu:1$'):
+        check_profiler([mx.cpu(0), mx.cpu(2)])
+
+
+@pytest.mark.parametrize('fast', [True, False])
+def test_the_class_rejects_them_before_training(fast, folder, monkeypatch):
+    """For chapters called from Python. MXNet would crash the process."""
+    monkeypatch.setattr('gluon_mgpu.outputs.timeline.record.num_cores', lambda: 2)
+    contexts = [mx.cpu(i) for i in range(3)]
+    net = gluon.nn.Dense(2)
+    net.initialize(ctx=contexts)  # the shapes are not known yet
+    params = [[np.zeros(3, ctx=context)] for context in contexts]
+    for trained in (hybridized(net) if fast else net, params):
+        with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond what MXNet'):
+            next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(trained))
+    assert next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(params[:2])) == 1
+
+
+@pytest.mark.parametrize('content', [b'', b'no trace', b'[]', b'{}', b'{"traceEvents": 1}',
+                                     b'{"traceEvents": [{"a": 1}]}', b'\xff\xfe'])
+def test_other_files_are_rejected(content, tmp_path):
+    path = tmp_path / 'x.json'
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r'^.*x\.json is not a Chrome trace'):
+        read(path)
+
+
+@pytest.mark.parametrize('rows', [
+    [('B', CPU0, 1, 5, 0), ('E', CPU0, 1, 5, 1)], [('B', CPU0, [], 'a', 0), ('E', CPU0, [], 'a', 1)],
+    [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', 1), ('B', CPU0, 'x', 'a', 0), ('E', CPU0, 'x', 'a', 1)],
+    [('B', CPU0, 1, 'a', 10**400), ('E', CPU0, 1, 'a', 10**400)]])
+def test_a_broken_event_is_rejected(rows, write_trace, capsys):
+    path = write_trace(*rows)
+    assert main([str(path)]) == 2
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'timeline: {path} is not a Chrome trace')
+    path.write_text('{"traceEvents": ' + '[' * 100_000)
+    assert main([str(path)]) == 2
+
+
+def test_a_trace_without_devices_is_rejected(write_trace):
+    path = write_trace(('B', OPERATOR, 1, 'Convolution', 0), ('E', OPERATOR, 1, 'Convolution', 1))
+    with pytest.raises(ValueError, match='contains no operation on a device'):
+        read(path)
+
+
+def test_the_command(write_trace, tmp_path, capsys):
+    path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
+    assert main([str(path)]) == 0
+    assert (tmp_path / 'trace.png').exists()
+    picture = tmp_path / 'a.png'
+    capsys.readouterr()
+    assert main([str(path), '--out', str(picture), '--title', r'a $\foo{$']) == 0  # no formula
+    assert capsys.readouterr() == (f'picture: {picture}\n', '')
+    assert picture.exists()
+    assert main([str(tmp_path / 'missing.json')]) == 2
+    assert capsys.readouterr().err == f'timeline: {tmp_path}/missing.json: No such file or directory\n'
+    path.write_text('{}')
+    assert main([str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f'timeline: {path} is not a Chrome trace')
+
+
+@pytest.mark.slow
+def test_a_trace_is_read_without_mxnet(write_trace):
+    path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
+    code = ('import sys; from gluon_mgpu.outputs.timeline.__main__ import main; '
+            f'main([{str(path)!r}]); sys.exit("mxnet" in sys.modules)')
+    assert subprocess.run([sys.executable, '-c', code], stdout=subprocess.DEVNULL).returncode == 0
+    assert path.with_suffix('.png').exists()
+
+
+@pytest.mark.slow
+def test_recording_keeps_the_null_device_and_leaves_no_file(tmp_path):
+    """MXNet deletes the profiler's output file before it writes. As root, it could delete a device."""
+    code = """
+import sys
+from gluon_mgpu.mxnet_setup.compat import mx, np
+from gluon_mgpu.outputs.timeline.record import record
+files, set_config = [], mx.profiler.set_config
+mx.profiler.set_config = lambda **options: files.append(options['filename']) or set_config(**options)
+for _ in range(2):
+    events = record(lambda: np.dot(np.ones((9, 9)), np.ones((9, 9))), sys.argv[1])
+print(len(events) > 0, [name for name in files if name.startswith('/dev')])
+"""
+    done = subprocess.run([sys.executable, '-c', code, 'trace.json'], cwd=tmp_path, text=True, capture_output=True,
+                          check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, 'True []\n'), done.stderr
+    assert os.listdir(tmp_path) == ['trace.json']
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_a_folder_that_vanishes_does_not_end_the_run(profiles, tmp_path, capsys):
+    profiles[1].extend([1, 2])
+    timeline = Timeline(tmp_path / 'gone', 'LeNet', warm_up=0, steps=2)
+    run = Run(2, callbacks=[timeline])
+    train(run, 3)
+    assert len(run.history) == 2
+    assert 'no timeline: No such file or directory' in capsys.readouterr().err

@@ -1,0 +1,616 @@
+"""Synchronized batch norm: k devices equal one, Gluon's and PyTorch's batch norm, formulas in NumPy."""
+
+import idx_files
+import numpy
+import oracle
+import pytest
+from bfloat16 import needs_bfloat16
+from movable import moving
+from slow import slow
+from test_scratch import Batches
+from threads import Threads, without_rows
+
+from gluon_mgpu import concise
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.networks.hybridize.graph_operators import Operator
+from gluon_mgpu.networks.resnet import Residual, resnet18
+from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.parallel.sync_batch_norm import cut, pieces
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.training.parameters import by_name, statistics
+from gluon_mgpu.training.run import Run
+
+nn = gluon.nn
+SIZES = (64, 1, 5, 2, 32, 3, 7, 4, 33, 16)  # rows of ten batches; with 1 to 3 rows, devices may get none
+
+
+def sequential(*layers):
+    net = nn.HybridSequential()
+    net.add(*layers)
+    return net
+
+
+def small_net():
+    return sequential(nn.Conv2D(4, 3, strides=2), nn.BatchNorm(), nn.Activation('relu'),
+                      nn.Conv2D(6, 3), nn.BatchNorm(), nn.Activation('relu'), nn.Dense(10))
+
+
+class Tangled(HybridBlock):
+    """A convolution used twice, two batch norms of one array, and the input used at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2D(3, 3, padding=1, in_channels=3)
+        self.bn1, self.bn2, self.bn3, self.bn4 = (nn.BatchNorm() for _ in range(4))
+
+    def forward(self, X):
+        Y = self.bn1(self.conv(X))
+        Z = self.bn2(self.conv(Y))
+        return self.bn3(Z) * self.bn4(Z) + Y * X
+
+
+def train(make, devices, synchronized, sizes=SIZES, side=12):
+    """Train a new network in float64; return it."""
+    rng = numpy.random.default_rng(1)
+    net = make()
+    net.initialize(init=init.Xavier(), ctx=devices)
+    for device in devices:
+        net(np.zeros((1, 1, side, side), ctx=device))
+    net.cast('float64')
+    for param in net.collect_params().values():
+        if param.grad_req != 'null':
+            param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
+    trainer = moving(trainable(net), 'sgd', {'learning_rate': 0.1})
+    fast, loss = (SyncBatchNorm if synchronized else hybridized)(net), gluon.loss.SoftmaxCrossEntropyLoss()
+    for n in sizes:
+        X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n).astype('int32')
+        concise.train_batch(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer,
+                            Devices(devices, 64))
+    npx.waitall()
+    return net
+
+
+def values(net, device):
+    return {name: param.data(device).asnumpy() for name, param in by_name(net).items()}
+
+
+def check_that_k_devices_equal_one(make, device_list, *ks, **options):
+    """Compare with Gluon's own batch norm on one device.
+
+    In float64, sums in another order differ by 1e-16 of the largest term. Ten steps through 17 batch norms, of which
+    each may divide by a small deviation, make that 1e-13. The tolerance leaves a factor of a thousand; relu, which may
+    take a number within rounding of 0 for positive or for negative, is not expected to do so in float64.
+    """
+    one = values(train(make, device_list(1), False, **options), device_list(1)[0])
+    for k in ks:
+        net = train(make, device_list(k), True, **options)
+        replicas = [values(net, device) for device in device_list(k)]
+        for name, expected in one.items():
+            assert numpy.isfinite(expected).all()
+            assert abs(replicas[0][name] - expected).max() < 1e-10, name
+            for replica in replicas[1:]:
+                assert (replica[name] == replicas[0][name]).all(), name
+
+
+@pytest.mark.parametrize('k', [slow(1), slow(2), 3, slow(4)])
+def test_k_devices_equal_one(device_list, k):
+    check_that_k_devices_equal_one(small_net, device_list, k)
+
+
+@pytest.mark.slow
+def test_resnet18_on_k_devices_equals_one(device_list):
+    sizes = (64, 1, 5, 2, 7) * 2  # for each new size, 18 pieces are compiled on each device
+    check_that_k_devices_equal_one(lambda: resnet18(10), device_list, 1, 2, 3, 4, sizes=sizes)
+
+
+@pytest.mark.parametrize('layers', [
+    lambda: [nn.BatchNorm()],
+    slow(lambda: [nn.Dense(5), nn.BatchNorm(momentum=0.5, epsilon=0.1), nn.BatchNorm(axis=-1)]),
+    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(axis=3)]),
+    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(scale=False, center=False), nn.Activation('relu')]),
+    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(use_global_stats=True), nn.BatchNorm()]),
+    slow(lambda: [Residual(3, use_1x1conv=True, strides=2)]),
+    lambda: [nn.Conv2D(3, 3), Tangled()],
+    slow(lambda: [nn.Conv2D(3, 3)]),
+    lambda: [nn.Conv2D(3, 3), *2 * [nn.BatchNorm(momentum=1)]],
+], ids=['at the start', 'without pixels', 'last axis', 'without scale and shift', 'given statistics', 'residual',
+        'tangled', 'no batch norm', 'used twice'])
+def test_other_networks(device_list, layers):
+    check_that_k_devices_equal_one(lambda: sequential(*layers(), nn.Dense(10)), device_list, 2, sizes=(7, 1, 4))
+
+
+def test_without_it_k_devices_differ(device_list):
+    """So the tests above show something."""
+    one, two = (values(train(small_net, device_list(k), False, sizes=(7,)), device_list(1)[0]) for k in (1, 2))
+    assert max(abs(one[name] - two[name]).max() for name in one) > 1e-4
+
+
+def batch_norm(X, dY, gamma, beta, eps):
+    """The formulas in the module's docstring, with NumPy: y, dx, dgamma, dbeta."""
+    def mean(array):
+        return array.mean(axis=(0, 2, 3), keepdims=True)
+
+    gamma, beta = gamma.reshape(1, -1, 1, 1), beta.reshape(1, -1, 1, 1)
+    sigma = numpy.sqrt(mean((X - mean(X)) ** 2) + eps)
+    X_hat = (X - mean(X)) / sigma
+    dX = gamma / sigma * (dY - mean(dY) - X_hat * mean(dY * X_hat))
+    return gamma * X_hat + beta, dX, (dY * X_hat).sum(axis=(0, 2, 3)), dY.sum(axis=(0, 2, 3))
+
+
+def run_layer(X, dY, gamma, beta, devices, dtype, eps=1e-5):
+    """Run one synchronized batch norm forward and backward; return y, dx, dgamma, dbeta and the layer."""
+    layer = nn.BatchNorm(epsilon=eps, in_channels=X.shape[1])
+    layer.initialize(ctx=devices)
+    layer.cast(dtype)
+    layer.gamma.set_data(np.array(gamma, dtype=dtype))
+    layer.beta.set_data(np.array(beta, dtype=dtype))
+    X_shards, dY_shards = (split_and_load(array.astype(dtype), devices) for array in (X, dY))
+    for X_shard in X_shards:
+        X_shard.attach_grad()
+    with autograd.record():
+        net = SyncBatchNorm(layer)
+        Y_shards = net.forward(X_shards)
+    net.backward(Y_shards, dY_shards)
+    return (*(numpy.concatenate([a.asnumpy() for a in arrays])
+              for arrays in (Y_shards, [X_shard.grad for X_shard in X_shards])),
+            *(sum(param.grad(device).asnumpy() for device in devices) for param in (layer.gamma, layer.beta)), layer)
+
+
+def random_layer(seed, mean=2.0):
+    rng = numpy.random.default_rng(seed)
+    X, dY = rng.normal(mean, 3, size=(7, 3, 4, 5)), rng.normal(size=(7, 3, 4, 5))
+    return X, dY, rng.normal(size=3), rng.normal(size=3)
+
+
+def test_formulas_on_uneven_shards(device_list, seed):
+    X, dY, gamma, beta = random_layer(seed)
+    *found, layer = run_layer(X, dY, gamma, beta, device_list(3), 'float64')
+    for array, expected in zip(found, batch_norm(X, dY, gamma, beta, 1e-5)):
+        numpy.testing.assert_allclose(array, expected, rtol=1e-10, atol=1e-12)  # other order of 140 float64 numbers
+    for device in device_list(3):
+        running_mean, running_var = (p.data(device).asnumpy() for p in (layer.running_mean, layer.running_var))
+        numpy.testing.assert_allclose(running_mean, 0.1 * X.mean(axis=(0, 2, 3)), rtol=1e-6)  # momentum is float32
+        numpy.testing.assert_allclose(running_var, 0.9 + 0.1 * X.var(axis=(0, 2, 3)), rtol=1e-6)
+
+
+def test_a_large_mean_does_not_spoil_the_variance(device_list, seed):
+    """Mean 10,000, standard deviation 3: mean of squares minus square of the mean would leave no right digit."""
+    X, dY, gamma, beta = random_layer(seed, mean=1e4)
+    X = X.astype('float32').astype('float64')  # the input that float32 can represent
+    *found, layer = run_layer(X, dY, gamma, beta, device_list(2), 'float32')
+    for array, expected in zip(found, batch_norm(X, dY, gamma, beta, 1e-5)):
+        # float32 represents numbers near 10,000 with an error of 1e-3, 3e-4 standard deviations
+        numpy.testing.assert_allclose(array, expected, rtol=1e-3, atol=1e-2)
+    for device in device_list(2):
+        found = layer.running_var.data(device).asnumpy()
+        numpy.testing.assert_allclose(found, 0.9 + 0.1 * X.var(axis=(0, 2, 3)), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_pytorch_on_one_device(device_list, seed):
+    torch = pytest.importorskip('torch')
+    X, dY, gamma, beta = random_layer(seed)
+    layer, X_torch = torch.nn.BatchNorm2d(3, dtype=torch.float64), torch.tensor(X, requires_grad=True)
+    layer.weight.data, layer.bias.data = torch.tensor(gamma), torch.tensor(beta)
+    Y = layer(X_torch)
+    Y.backward(torch.tensor(dY))
+    *found, ours = run_layer(X, dY, gamma, beta, device_list(3), 'float64')
+    expected = [Y.detach(), X_torch.grad, layer.weight.grad, layer.bias.grad]
+    for array, other in zip(found, expected):
+        numpy.testing.assert_allclose(array, other.numpy(), rtol=1e-10, atol=1e-12)
+    numpy.testing.assert_allclose(ours.running_mean.data(device_list(3)[2]).asnumpy(), layer.running_mean.numpy(),
+                                  rtol=1e-6)  # MXNet keeps the momentum in float32
+
+
+def test_evaluation_uses_the_running_statistics(devices):
+    net = train(small_net, devices, True, sizes=(5,))
+    X = np.array(numpy.random.default_rng(0).normal(size=(3, 1, 12, 12)), dtype='float64', ctx=devices[1])
+    assert abs(SyncBatchNorm(net)(X) - net(X)).asnumpy().max() < 1e-13  # rounding
+    with autograd.record(), pytest.raises(ValueError, match=r'call net.forward\(X_shards\)'):
+        SyncBatchNorm(net)(X)
+
+
+@pytest.mark.parametrize('size', [1, 2])
+def test_it_does_not_wait(device_list, no_waiting, size):
+    devices, workers = device_list(3), Workers()
+    workers.size = size
+    net = small_net()
+    net.initialize(ctx=devices)
+    trainer = moving(trainable(net), 'sgd', {'learning_rate': 0.1})
+    net, loss = SyncBatchNorm(net, workers), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
+    rng = numpy.random.default_rng(0)
+    batches = [tuple(map(np.array, oracle.images(rng, n))) for n in (6, 2) * 2]
+    for X, y in batches[:2]:  # initialization and the Trainer block once
+        concise.train_batch(X, y, net, loss, trainer, devices)
+    with no_waiting():
+        for X, y in batches:
+            concise.train_batch(X, y, net, loss, trainer, devices)
+
+
+@pytest.mark.parametrize(('net', 'dtype'), [
+    (small_net, 'float32'),
+    pytest.param(lambda: None, 'float32', marks=pytest.mark.slow),
+    pytest.param(lambda: None, 'bfloat16', marks=[pytest.mark.slow, needs_bfloat16])])
+def test_train_learns(devices, net, dtype):
+    """Bright left half or bright right half, in batches of 16 and a last one of 1 row."""
+    X, y = oracle.bright_halves(numpy.random.default_rng(0), 97, side=12, axis=3)
+    batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 97, 16))
+    run = Run(3, quiet=True)
+    concise.train(2, 16, 0.05, devices=devices, data=(batches, batches), run=run, net=net(), dtype=dtype,
+                  sync_batch_norm=True)
+    assert run.history[-1].loss < run.history[0].loss / 2
+
+
+def test_a_checkpoint_has_one_copy_of_the_statistics(device_list, tmp_path):
+    """So it can be loaded on any number of devices, without averaging."""
+    net = train(small_net, device_list(3), True, sizes=(7, 1))
+    assert len(statistics(net)) == 4
+    path, lines = tmp_path / 'checkpoint.safetensors', []
+    checkpoint.save(path, net)
+    other = train(small_net, device_list(2), True, sizes=(3,))
+    checkpoint.load(path, other, log=lines.append)
+    assert lines == []
+    expected = values(net, device_list(3)[0])
+    for device in device_list(2):
+        for name, value in values(other, device).items():
+            assert (value == expected[name]).all()
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_with_the_flag(tmp_path, capsys):
+    """On another number of devices, where the flag is kept. A run without the flag cannot be resumed with it."""
+    idx_files.write(tmp_path / 'data' / 'mnist', idx_files.dataset(16, 8))
+    first = ['--dataset', 'mnist', '--data-dir', str(tmp_path / 'data'), '--batch-size', '8', '--num-epochs', '1',
+             '--no-plot', '--out-dir']
+    assert concise.main([*first, str(tmp_path / 'with'), '--num-gpus', '2', '--sync-batch-norm']) == 0
+    assert concise.main(['--resume', str(tmp_path / 'with'), '--num-epochs', '2', '--num-gpus', '3']) == 0
+    assert 'differed between' not in capsys.readouterr().err  # the statistics of the two devices
+    assert '"sync_batch_norm": true' in (tmp_path / 'with' / 'config.json').read_text()
+    assert concise.main([*first, str(tmp_path / 'without')]) == 0
+    assert concise.main(['--resume', str(tmp_path / 'without'), '--sync-batch-norm']) == 2
+    assert '--sync-batch-norm' in capsys.readouterr().err
+
+
+def test_the_backward_pass_of_autograd_is_refused(device_list):
+    """It ends at the outputs of the network, and the Trainer would use the gradients of the batch before."""
+    net = small_net()
+    net.initialize(ctx=device_list(2))
+    X_shards, net = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
+    with autograd.record():
+        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
+    autograd.backward(ls)
+    with autograd.record(), pytest.raises(ValueError, match=r'call net.backward\(ls\)'):
+        net.forward(X_shards)
+
+
+def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatch):
+    net = small_net()
+    net.initialize(ctx=device_list(2))
+    X_shards, net = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with autograd.record():
+        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pieces, 'add_gradient', interrupt)
+        net.backward(ls)
+    with autograd.record():
+        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
+    net.backward(ls)
+
+
+def test_forward_is_only_for_training(device_list):
+    net = small_net()
+    net.initialize(ctx=device_list(2))
+    X_shards, synchronized = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
+    for shards, recording in ((X_shards, autograd.pause()), ([], autograd.record())):
+        with recording, pytest.raises(ValueError, match=r'call it within autograd.record\(\); without training'):
+            synchronized.forward(shards)
+
+
+def test_two_shards_on_one_device_are_refused(device_list):
+    """MXNet would use the gradient of one only."""
+    net, (X, _) = small_net(), split_and_load(np.ones((4, 1, 12, 12)), device_list(2))
+    net.initialize(ctx=device_list(2))
+    with autograd.record(), pytest.raises(ValueError, match='^X_shards are on .*: pass one array per device, and'):
+        SyncBatchNorm(net).forward([X, X])
+
+
+def test_a_network_that_cannot_be_traced(devices):
+    class Unknown(HybridBlock):
+        def forward(self, X):
+            return X.no_such_method()
+
+    with autograd.record(), pytest.raises(ValueError, match='^Unknown cannot be traced'):
+        SyncBatchNorm(Unknown()).forward([np.ones((2, 3), ctx=devices[0])])
+
+
+@pytest.mark.parametrize('num_frozen', [1, 3, 5])  # before the first batch norm, between two, before the last layer
+def test_frozen_layers(num_frozen, device_list):
+    found = []
+    for k, wrap in ((1, hybridized), (2, SyncBatchNorm)):
+        devices, net = device_list(k), small_net()
+        npx.random.seed(0)
+        net.initialize(init=init.Xavier(), ctx=devices)
+        for i in range(num_frozen):
+            for param in net[i].collect_params().values():
+                param.grad_req = 'null'
+        X_shards, block = split_and_load(np.arange(4 * 144.0).reshape(4, 1, 12, 12) % 7, devices), wrap(net)
+        with autograd.record():
+            y_hats = block.forward(X_shards) if wrap is SyncBatchNorm else [block(X) for X in X_shards]
+            ls = [(y_hat ** 2).sum() for y_hat in y_hats]
+        (block if wrap is SyncBatchNorm else autograd).backward(ls)
+        found.append([sum(grad.asnumpy() for grad in param.list_grad()) for param in trainable(net)
+                      if param.grad_req != 'null'])
+    assert len(found[0]) == len(found[1]) > 0
+    largest = max(abs(grad).max() for grad in found[0])  # the gradient of a bias before a norm is only rounding
+    for expected, grad in zip(*found):
+        numpy.testing.assert_allclose(grad, expected, rtol=1e-3, atol=1e-4 * largest)
+
+
+def test_a_batch_norm_with_default_options():
+    """Its node in the graph has no attributes."""
+    inputs = ['X', 'gamma', 'beta', 'mean', 'variance']
+    operator = Operator({'op': 'BatchNorm', 'name': 'norm'}, inputs, {0: 'Y'})
+    assert cut._is_batch_norm(operator)
+    norm, operator = cut._separate(operator, 0, dict.fromkeys(inputs[1:]))
+    assert (norm.axis, norm.eps, norm.fix_gamma) == (1, 1e-3, True)
+    assert operator.settings == {'use_global_stats': True, 'fix_gamma': False} and not cut._is_batch_norm(operator)
+
+
+def test_losses_need_not_depend_on_all_shards(device_list):
+    found = []
+    for factor in (1, 0):
+        net = small_net()
+        net.initialize(init=init.Constant(0.1), ctx=device_list(2))
+        X_shards = split_and_load(np.arange(4 * 144.0).reshape(4, 1, 12, 12) % 7, device_list(2))
+        synchronized = SyncBatchNorm(net)
+        with autograd.record():
+            first, second = synchronized.forward(X_shards)
+            ls = [(first ** 2).sum()] if factor else [(first ** 2).sum(), 0 * second.sum()]
+        synchronized.backward(ls)
+        found.append([grad.asnumpy() for param in trainable(net) for grad in param.list_grad()])
+    for expected, grad in zip(*found):
+        assert numpy.isfinite(grad).all()
+        numpy.testing.assert_array_equal(grad, expected)
+
+
+@pytest.mark.parametrize('devices_of_each', [[1, 1], pytest.param([2, 0, 1], marks=without_rows)])
+def test_workers_equal_one_device(device_list, devices_of_each):
+    """Gradients and running statistics of two batches. The workers have one or two devices, or never have rows."""
+    rng, num_workers = numpy.random.default_rng(0), len(devices_of_each)
+    device, *devices = device_list(4)
+    devices_on = [devices[sum(devices_of_each[:rank]):sum(devices_of_each[:rank + 1])] for rank in range(num_workers)]
+    nets = [small_net() for _ in range(num_workers + 1)]
+    for net, used in zip(nets, [*devices_on, [device]]):
+        net.initialize(ctx=used or [device])
+        net(np.zeros((1, 1, 12, 12), ctx=(used or [device])[0]))
+        net.cast('float64')
+        for param, of_first in zip(trainable(net), trainable(nets[0])):
+            param.set_data(of_first.list_data()[0])
+    batches = [np.array(rng.normal(50, 1, size=(n, 1, 12, 12)), dtype='float64') for n in (7, 3)]
+
+    def step(net, X_shards):
+        with autograd.record():
+            ls = [(y_hat ** 2).sum() for y_hat in net.forward(X_shards)]
+        net.backward(ls)
+
+    def train_worker(workers):
+        net, start = SyncBatchNorm(nets[workers.rank], workers), sum(devices_of_each[:workers.rank])
+        for X in batches:
+            X_shards = split_and_load(X, devices[:sum(devices_of_each)])
+            step(net, X_shards[start:start + devices_of_each[workers.rank]])
+        npx.waitall()
+
+    Threads.run(num_workers, train_worker)
+    one = SyncBatchNorm(nets[-1])
+    for X in batches:
+        step(one, [X.as_in_ctx(device)])
+    for name, expected in by_name(nets[-1]).items():
+        params = [by_name(net)[name] for net in nets[:-1]]
+        found = [array.asnumpy() for param in params for array in param.list_data()]
+        assert (expected.data().asnumpy() == pytest.approx(found[0], rel=1e-12))
+        assert all((array == found[0]).all() for array in found)
+        if expected.grad_req != 'null':
+            total = sum(grad.asnumpy() for param in params for grad in param.list_grad())
+            assert abs(total - expected.grad().asnumpy()).max() < 1e-10 * max(1, abs(total).max()), name
+
+
+@without_rows
+def test_a_part_without_rows_on_any_worker(devices):
+    nets = [small_net(), small_net()]
+    for net in nets:
+        net.initialize(ctx=devices)
+        net(np.zeros((1, 1, 12, 12), ctx=devices[0]))
+    before = [values(net, devices[0]) for net in nets]
+
+    def step(workers):
+        synchronized = SyncBatchNorm(nets[workers.rank], workers)
+        with autograd.record():
+            assert synchronized.forward([]) == []
+        synchronized.backward([])
+
+    Threads.run(2, step)
+    for net, earlier in zip(nets, before):
+        for name, value in values(net, devices[0]).items():
+            assert (value == earlier[name]).all()
+
+
+def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
+    """A worker without rows would not know that the others exchange sums in the backward pass."""
+    net, X = small_net(), np.ones((2, 1, 12, 12), ctx=devices[0])
+    net.initialize(ctx=devices)
+    for param in net[1].collect_params().values():
+        param.grad_req = 'null'
+    X.attach_grad()
+    workers = Workers()
+    workers.size = 2
+    with autograd.record(), pytest.raises(ValueError, match='does not pass gradients on to X through a batch norm'):
+        SyncBatchNorm(net, workers).forward([X])
+
+
+class DoubleScale(nn.BatchNorm):
+    """The scale is not a parameter, but computed."""
+
+    def hybrid_forward(self, F, x, gamma, *args, **kwargs):
+        return super().hybrid_forward(F, x, 2 * gamma, *args, **kwargs)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason="MXNet 2's BatchNorm has no hybrid_forward")
+def test_other_batch_norms_are_refused(devices):
+    net = sequential(DoubleScale(in_channels=3), nn.Dense(10))
+    net.initialize(ctx=devices)
+    with autograd.record(), pytest.raises(ValueError, match='only gluon.nn.BatchNorm can be synchronized') as error:
+        SyncBatchNorm(net).forward([np.zeros((2, 3, 4, 4), ctx=devices[0])])
+    assert len(str(error.value).splitlines()) == 1
+
+
+class WithUnused(HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.net, self.unused = small_net(), nn.Dense(1, in_units=2)
+
+    def forward(self, X):
+        return self.net(X)
+
+
+def test_losses_that_use_parameters_directly(device_list):
+    """A penalty on all parameters, one of which the network does not use; equal to Gluon on one device."""
+    gradients = []
+    for k, kind in ((1, hybridized), (1, SyncBatchNorm), (3, SyncBatchNorm)):
+        devices = device_list(k)
+        net = WithUnused()
+        net.initialize(init=init.Xavier(), ctx=devices)
+        net(np.zeros((1, 1, 12, 12), ctx=devices[0]))
+        net.cast('float64')
+        rng = numpy.random.default_rng(1)
+        X = np.array(rng.normal(size=(6, 1, 12, 12)), dtype='float64')
+        for param in trainable(net):
+            param.set_data(np.array(rng.normal(size=param.shape), dtype='float64'))
+        fast, X_shards = kind(net), split_and_load(X, devices)
+        for _ in range(2):  # the second time, gradients of the first are there
+            with autograd.record():
+                y_hats = fast.forward(X_shards) if kind is SyncBatchNorm else [fast(X_shard) for X_shard in X_shards]
+                ls = [(y_hat ** 2).sum() + len(y_hat) * sum((param.data(y_hat.ctx) ** 2).sum()
+                                                            for param in trainable(net)) for y_hat in y_hats]
+            (fast.backward if kind is SyncBatchNorm else autograd.backward)(ls)
+        gradients.append({name: sum(gradient.asnumpy() for gradient in param.list_grad())
+                          for name, param in by_name(net).items() if param.grad_req != 'null'})
+    expected, *others = gradients
+    for found in others:
+        for name, gradient in expected.items():  # float64, as in `check_that_k_devices_equal_one`
+            assert abs(found[name] - gradient).max() < 1e-10 * (1 + abs(gradient).max()), name
+
+
+class Encoder(HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2D(2, 3, in_channels=1)
+
+    def forward(self, X):
+        return self.conv(X)
+
+
+@pytest.mark.parametrize('grad_req', ['write', 'add'])
+def test_an_encoder_in_front(grad_req, device_list):
+    """The losses also use its output directly, and all parameters in a penalty. Equal to Gluon on one device."""
+    found = []
+    for k in (1, 3):
+        devices, rng = device_list(k), numpy.random.default_rng(0)
+        encoder, net = Encoder(), small_net()
+        for block, shape in ((encoder, (1, 1, 14, 14)), (net, (1, 2, 12, 12))):
+            block.initialize(init=init.Xavier(), ctx=devices)
+            block(np.zeros(shape, ctx=devices[0]))
+            block.cast('float64')
+        params = trainable(encoder) + trainable(net)
+        for param in params:
+            param.grad_req = grad_req
+            param.set_data(np.array(rng.normal(size=param.shape), dtype='float64'))
+            for grad in param.list_grad():
+                grad[:] = 0
+        X_shards = split_and_load(np.array(rng.normal(size=(7, 1, 14, 14)), dtype='float64'), devices)
+        for X in X_shards:
+            X.attach_grad()
+        block = SyncBatchNorm(net)
+        for _ in range(2):
+            with autograd.record():
+                codes = [encoder(X) for X in X_shards]
+                y_hats = block.forward(codes) if k > 1 else [net(code) for code in codes]
+                ls = [(y_hat ** 2).sum() + (code ** 3).sum() + len(code) * sum(
+                    (param.data(code.ctx) ** 2).sum() for param in params) for y_hat, code in zip(y_hats, codes)]
+            (block.backward if k > 1 else autograd.backward)(ls)
+        found.append([*(sum(grad.asnumpy() for grad in param.list_grad()) for param in params),
+                      numpy.concatenate([X.grad.asnumpy() for X in X_shards])])
+    for expected, array in zip(*found):  # float64, as in `check_that_k_devices_equal_one`
+        assert abs(array - expected).max() < 1e-10 * (1 + abs(expected).max())
+    assert abs(found[0][0]).max() > 0
+
+
+def norm_of(net, devices):
+    net.initialize(ctx=devices)
+    net(np.zeros((1, 3, 4, 4), ctx=devices[0]))
+    X = numpy.random.default_rng(0).normal(2, 1, (5, 3, 4, 4))
+    X_shards = split_and_load(np.array(X, dtype='float32'), devices)
+    return SyncBatchNorm(net), X_shards, next(param for name, param in by_name(net).items() if 'running_mean' in name)
+
+
+@pytest.mark.parametrize(('frozen', 'updated'), [('1.gamma 1.beta', True), ('0.weight 0.bias 1.gamma 1.beta', False),
+                                                 ('0.weight 0.bias', True)])
+def test_running_statistics_change_as_in_gluon(frozen, updated, device_list):
+    """In the backward pass, unless it ends behind the batch norm."""
+    changed = []
+    for wrap in (SyncBatchNorm, lambda net: net):
+        net = sequential(nn.Conv2D(3, 1), nn.BatchNorm(), nn.Dense(2))
+        block, X_shards, running_mean = norm_of(net, device_list(2))
+        for name in frozen.split():
+            by_name(net)[name].grad_req = 'null'
+        for steps in ('forward', 'forward and backward'):
+            with autograd.record():
+                Y_shards = block.forward(X_shards) if wrap is SyncBatchNorm else list(map(net, X_shards))
+            if 'backward' in steps:
+                (block if wrap is SyncBatchNorm else autograd).backward(Y_shards)
+            npx.waitall()
+            changed.append([bool(abs(array).max() > 0) for array in running_mean.list_data()])
+    assert changed == 2 * [[False, False], [updated, updated]]
+
+
+def test_layers_that_are_frozen_later(device_list):
+    net = sequential(nn.BatchNorm(), nn.Dense(2))
+    block, X_shards, _ = norm_of(net, device_list(2))
+    for frozen in (False, True):
+        net[1].weight.grad_req = 'null' if frozen else 'write'
+        for grad in net[1].bias.list_grad():
+            grad[:] = 7
+        with autograd.record():
+            ls = [Y.sum() for Y in block.forward(X_shards)]
+        block.backward(ls)
+        assert [grad.tolist() for grad in net[1].bias.list_grad()] == [[3, 3], [2, 2]]
+
+
+def test_the_batch_after_an_exception_in_the_loss(device_list):
+    block, X_shards, _ = norm_of(sequential(nn.BatchNorm(), nn.Dense(2)), device_list(2))
+    with pytest.raises(ZeroDivisionError), autograd.record():
+        block.forward(X_shards)
+        raise ZeroDivisionError
+    with autograd.record():
+        ls = [Y.sum() for Y in block.forward(X_shards)]
+    block.backward(ls)
+    assert [grad.tolist() for grad in block.block[1].bias.list_grad()] == [[3, 3], [2, 2]]
+
+
+def test_a_backward_pass_needs_its_own_forward_pass(device_list):
+    block, X_shards, _ = norm_of(sequential(nn.BatchNorm(), nn.Dense(2)), device_list(2))
+    with autograd.record():
+        first, second = block.forward(X_shards), block.forward(X_shards)
+        ls = [(a + b).sum() for a, b in zip(first, second)]
+    with pytest.raises(ValueError, match='the losses depend on two forward passes of SyncBatchNorm'):
+        block.backward(ls)
+    with pytest.raises(ValueError, match='SyncBatchNorm.backward has no forward pass'):
+        block.backward(ls)

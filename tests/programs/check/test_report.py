@@ -1,0 +1,117 @@
+"""The report, its page, and bad input."""
+import re
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import numpy
+import pytest
+from steps_to_check import (
+    copy_with_gradient,
+    make_arrays,
+    make_network,
+    step_from_scratch,
+    step_with_trainer,
+    with_dropout_and_batch_norm,
+)
+
+from gluon_mgpu import check_data_parallel
+from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
+from gluon_mgpu.programs.check import Report
+from gluon_mgpu.programs.check.report import NOT_CHECKED
+
+SHARED = gluon.nn.Dense(4, in_units=6)
+
+
+@pytest.mark.slow
+def test_batch_norm_and_dropout_are_named_and_are_no_mistakes(batches):
+    report = check_data_parallel(partial(make_network, layers=with_dropout_and_batch_norm), step_with_trainer, batches)
+    assert report.ok, report
+    assert report.notes[:2] == ['dropout (2): each device draws its own random numbers; checked without dropout.',
+                                'batch norm (1): each device normalizes by its own rows; checked with fixed '
+                                'statistics.']
+    assert {row[3] for row in report.parameters} == {'batch norm'}
+
+
+def code_of_the_page():
+    """Return the blocks of docs/check.md by the comments before them."""
+    page = (Path(__file__).parents[3] / 'docs' / 'check.md').read_text()
+    return {name: textwrap.dedent(block) for name, block in
+            re.findall(r'^<!-- (.*) -->\n\n((?:    .*\n|\n)+)', page, re.MULTILINE)}
+
+
+def test_the_page(image_batches):
+    """Its step is wrong, then less wrong, then right; the diagnoses are those on the page."""
+    blocks = code_of_the_page()
+    before, end = blocks['wrong'].split('    for i in range(2):\n')
+    codes = {'report': blocks['wrong'], 'next report': blocks['wrong'] + blocks['right'], 'right': ''.join(
+        [before, textwrap.indent(blocks['also right'].strip('\n'), '    '), '\n    for i in range(2):\n', end,
+         blocks['right']])}
+    for name, code in codes.items():
+        names = {}
+        exec(code, names)
+        report = check_data_parallel(names['make'], names['train_batch'], image_batches)
+        assert report.ok is (name == 'right'), report
+        if not report.ok:
+            printed, shown = (text.partition('WRONG')[2].split() for text in (str(report), blocks[name]))
+            assert printed[:len(shown)] == shown
+            assert printed[len(shown):] == ([] if name == 'report' else NOT_CHECKED.split())
+
+
+def test_many_parameters_are_cut(batches):
+    def make(devices):
+        return [params + [copy_with_gradient(np.ones(1), device) for _ in range(9)]
+                for device, params in zip(devices, make_arrays(devices))]
+
+    def train_batch(state, X, y, devices):
+        step_from_scratch([params[:4] for params in state], X, y, devices)
+    lines = str(check_data_parallel(make, train_batch, batches)).splitlines()
+    assert lines[lines.index('and 5 others') + 1] == ''
+
+
+@pytest.mark.slow
+def test_the_same_report_again(batches):
+    wrong = partial(step_from_scratch, mistake='a stale gradient')
+    first, second = (str(check_data_parallel(make_arrays, wrong, batches)) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize('change, message', [
+    ({'devices': [mx.cpu(0)]}, 'the number of devices 1: must be an integer of at least 2'),
+    ({'batches': []}, 'batches have 0 rows: 3 devices need at least 12'),
+    ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]}, r'batches must be a list of \(X, y\)'),
+    *[({'batches': [batch]}, r'of \(X, y\), arrays or tuples of arrays, all with the same number of rows each$')
+      for batch in ((numpy.ones((16, 6)), numpy.ones(15)), (numpy.ones((16, 6)), numpy.float32(3)), ((), ()),
+                    ((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)), ([1] * 16, numpy.ones(16)),
+                    mx.io.DataBatch([mx.nd.ones((16, 6))], [mx.nd.ones(16)]))],
+    *[({'batches': [(numpy.ones((16, 6)), numpy.ones(16)), batch]},
+       'the check joins batches, and their rows differ in shape: pad them')
+      for batch in ((numpy.ones((16, 7)), numpy.ones(16)), ((numpy.ones((16, 6)), numpy.ones(16)), numpy.ones(16)))],
+    ({'batches': [(numpy.ones((16, 6)), numpy.ones(16, 'complex64'))]}, '^dtype complex64: MXNet has no such arrays'),
+    ({'make': lambda devices: [SHARED.initialize(ctx=devices, force_reinit=True), SHARED]},
+     'make returns the same network at each call: create a new one in it'),
+    ({'make': lambda devices: len}, 'make returned builtin_function_or_method without parameters: return the network'),
+    ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device in 5 batches: it must'),
+    ({'make': lambda devices: [np.ones(3)]}, 'make returned list without parameters'),
+    ({'make': lambda devices: [params[:4 - i] for i, params in enumerate(make_arrays(devices))]},
+     r'make puts 3 parameters on cpu\(1\), and 4 on the first device: every device needs its own copy of all'),
+    ({'make': lambda devices: make_arrays([mx.cpu(i) for i in range(3)])},
+     r'make puts parameters on cpu\(1\): use only the devices that it gets, \[cpu\(0\)\]'),
+])
+def test_bad_input_in_one_line(change, message, batches):
+    arguments = {'make': make_arrays, 'train_batch': step_from_scratch, 'batches': batches, **change}
+    with pytest.raises(ValueError, match=message) as error:
+        check_data_parallel(**arguments)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_long_names_do_not_break_the_table():
+    lines = str(Report(True, '3 devices', [('layer' * 20, 1e-9, 0.0, 'equal')], [], [])).splitlines()
+    assert lines[2].endswith('  verdict') and lines[3].endswith('  0.0e+00  equal')
+
+
+def test_an_error_of_the_step_itself(batches):
+    def train_batch(state, X, y, devices):
+        raise KeyError('a name')
+    with pytest.raises(KeyError, match='a name'):
+        check_data_parallel(make_arrays, train_batch, batches)

@@ -1,0 +1,273 @@
+"""No mistake in steps that are right."""
+from functools import partial
+
+import numpy
+import oracle
+import pytest
+from movable import moving
+from steps_to_check import (
+    LOSS,
+    LR,
+    concise_step,
+    copy_with_gradient,
+    make_accumulating,
+    make_arrays,
+    make_lenet,
+    make_momentum,
+    make_network,
+    momentum_from_scratch,
+    network,
+    some_slow,
+    step_from_scratch,
+    step_of_lenet,
+    step_with_trainer,
+)
+
+import gluon_mgpu as d2l
+from gluon_mgpu import check_data_parallel, scratch
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np
+from gluon_mgpu.networks import resnet
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.networks.precision import conv2d
+from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.step import zero_grad
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.trainer import trainable
+
+
+def accumulate(state, X, y, devices, parts=2):
+    """Add the gradients of parts of each shard before one update."""
+    device_params = state['params']
+    for params in device_params:
+        for param in params:
+            param.grad[:] = 0
+    for X_shard, y_shard, params in zip(*split_batch(X, y, devices), device_params):
+        for part in range(min(parts, len(X_shard))):
+            with autograd.record():
+                l = LOSS(network(X_shard[part::parts], params), y_shard[part::parts])
+            l.backward()
+    for arrays in zip(*device_params):
+        scratch.allreduce([array.grad for array in arrays])
+    for params in device_params:
+        scratch.sgd(params, LR, len(X))
+
+
+def one_list_per_parameter(devices):
+    return [list(copies) for copies in zip(*make_arrays(devices))]
+
+
+def step_of_one_list_per_parameter(state, X, y, devices):
+    step_from_scratch([list(params) for params in zip(*state)], X, y, devices)
+
+
+def interleaved(state, X, y, devices):
+    """Split the rows in another order: 0, 3, 6, ... on the first device."""
+    order = numpy.concatenate([numpy.arange(len(X))[i::len(devices)] for i in range(len(devices))])
+    step_from_scratch(state, X[order], y[order], devices)
+
+
+def synchronized_batch_norm(state, X, y, devices):
+    """Normalize by mean and variance over the rows of all devices; one backward pass over all losses."""
+    X_shards, y_shards = split_batch(X, y, devices)
+
+    def mean(arrays):
+        return sum(array.sum(axis=0).as_in_ctx(devices[0]) for array in arrays) / len(X)
+
+    with autograd.record():
+        H = [np.dot(X_shard, params[0]) + params[1] for X_shard, params in zip(X_shards, state)]
+        center = mean(H)
+        H = [h - center.as_in_ctx(h.ctx) for h in H]
+        variance = mean([h ** 2 for h in H])
+        ls = [LOSS(np.dot(h / (variance.as_in_ctx(h.ctx) + 0.1) ** 0.5, params[2]) + params[3], y_shard)
+              for h, params, y_shard in zip(H, state, y_shards)]
+    autograd.backward(ls)
+    for params in state[len(X_shards):]:
+        for param in params:
+            param.grad[:] = 0
+    for arrays in zip(*state):
+        scratch.allreduce([array.grad for array in arrays])
+    for params in state:
+        scratch.sgd(params, LR, len(X))
+
+
+def same_arrays_twice(devices):
+    device_params = make_arrays(devices)
+    return device_params, [tuple(params) for params in device_params]
+
+
+def step_of_the_same_arrays(state, X, y, devices):
+    step_from_scratch(state[1], X, y, devices)
+
+
+def augmented(state, X, y, devices):
+    noise = [module.random.normal(size=X.shape) for module in (np, numpy)]
+    step_from_scratch(state, X + noise[0].astype(X.dtype) + np.array(noise[1], dtype=X.dtype), y, devices)
+
+
+def on_first_device(state, X, y, devices):
+    """Update on the first device alone, as in Minerva; the others get copies."""
+    step_from_scratch([state, *([copy_with_gradient(param, device) for param in state] for device in devices[1:])],
+                      X, y, devices)
+
+
+def make_concise(devices, **options):
+    net, trainer = make_network(devices, **options)
+    return hybridized(net), hybridized(LOSS), trainer
+
+
+def make_only_a_network(devices, kind):
+    """Return nothing but a network, hybridized or with batch norm over all devices."""
+    layers = [gluon.nn.BatchNorm(), gluon.nn.Dense(4)] if kind is SyncBatchNorm else [gluon.nn.Dense(4)]
+    return kind(make_network(devices, layers=lambda: layers)[0])
+
+
+def step_without_trainer(net, X, y, devices):
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        y_hats = net.forward(X_shards) if isinstance(net, SyncBatchNorm) else [net(X_shard) for X_shard in X_shards]
+        ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
+    (net.backward if isinstance(net, SyncBatchNorm) else autograd.backward)(ls)
+    zero_grad(net, devices[len(X_shards):])
+    for param in trainable(net):
+        scratch.allreduce(param.list_grad())
+        scratch.sgd(param.list_data(), LR, len(X))
+
+
+RIGHT = {
+    'from scratch': (make_arrays, step_from_scratch),
+    'momentum from scratch': (make_momentum, momentum_from_scratch),
+    'accumulated gradients': (make_accumulating, accumulate),
+    'one list per parameter': (one_list_per_parameter, step_of_one_list_per_parameter),
+    'interleaved rows': (make_arrays, interleaved),
+    'synchronized batch norm': (make_arrays, synchronized_batch_norm),
+    'random numbers': (make_arrays, augmented),
+    'the same arrays twice': (same_arrays_twice, step_of_the_same_arrays),
+    'one copy of the parameters': (lambda devices: make_arrays(devices)[0], on_first_device),
+    'with a Trainer': (make_network, step_with_trainer),
+    'weight decay and momentum': (partial(make_network, settings={'momentum': 0.9, 'wd': 0.01}), step_with_trainer),
+    'Adam': (partial(make_network, optimizer='adam'), step_with_trainer),
+    'the Trainer with few calls': (partial(make_network, kind=moving),
+                                   step_with_trainer),
+    'layer normalization': (partial(make_network, layers=lambda: [gluon.nn.LayerNorm(), gluon.nn.Dense(4)]),
+                            step_with_trainer),
+    'only a hybridized network': (partial(make_only_a_network, kind=hybridized), step_without_trainer),
+    'SyncBatchNorm': (partial(make_only_a_network, kind=SyncBatchNorm), step_without_trainer),
+    'the concise chapter': (make_concise, concise_step),
+    'the concise chapter in parts': (make_concise, partial(concise_step, parts=2)),
+    'updates on the devices': (partial(make_concise, update_on_kvstore=False), concise_step),
+}
+
+
+@pytest.mark.parametrize('case', some_slow(RIGHT, quick=(
+    'from scratch', 'momentum from scratch', 'accumulated gradients', 'random numbers', 'Adam',
+    'the same arrays twice', 'the concise chapter')))
+def test_no_mistake_in_steps_that_are_right(case, batches):
+    report = check_data_parallel(*RIGHT[case], batches)
+    assert report.ok, report
+    assert 'float64' in report.title and not report.diagnosis
+    numbers = {'layer normalization': 6, 'SyncBatchNorm': 6, 'momentum from scratch': 8}
+    assert len(report.parameters) == numbers.get(case, 4)
+    assert {(between, verdict) for _, _, between, verdict in report.parameters} == {(0, 'equal')}  # to the last bit
+
+
+@pytest.mark.slow
+def test_lenet(image_batches):
+    report = check_data_parallel(make_lenet, step_of_lenet, image_batches)
+    assert report.ok and len(report.parameters) == 8, report
+
+
+def make_resnet(devices, dtype='float32'):
+    net = resnet.resnet18(10, dtype)
+    net.initialize(init=init.Xavier(), ctx=devices)
+    return hybridized(net), hybridized(LOSS), moving(trainable(net), 'sgd', {'learning_rate': LR})
+
+
+@pytest.mark.slow
+def test_resnet18(image_batches, monkeypatch):
+    """In small: an eighth of the channels, and images of 8x8."""
+    monkeypatch.setattr(resnet, 'conv2d', lambda channels, **options: conv2d(channels // 8, **options))
+    report = check_data_parallel(make_resnet, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
+    assert report.ok and report.notes[0].startswith('batch norm (1, 3.0.bn1, 3.0.bn2')
+    assert 'and 68 others' in str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('new', [
+    lambda zoo: zoo.ResNetV1(zoo.BasicBlockV1, [2, 2, 2, 2], [8, 8, 16, 32, 64], classes=10),  # ResNet-18, narrower
+    lambda zoo: zoo.mobilenet0_25(classes=10)], ids=['resnet18_v1', 'mobilenet0_25'])
+def test_the_model_zoo(new, seed):
+    """In small."""
+    def make(devices):
+        net = new(gluon.model_zoo.vision)
+        net.initialize(init=init.Xavier(), ctx=devices)
+        return net, gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.01, 'momentum': 0.9})
+    rng = numpy.random.default_rng(seed)
+    batch = rng.normal(size=(12, 3, 16, 16)).astype('float32'), rng.integers(0, 10, 12)
+    report = check_data_parallel(make, step_with_trainer, [batch], [mx.cpu(0), mx.cpu(1)])
+    assert report.ok, report
+
+
+def books_allreduce(data):
+    for i in range(1, len(data)):
+        data[0][:] += data[i].copyto(data[0].ctx)
+    for i in range(1, len(data)):
+        data[0].copyto(data[i])
+
+
+def books_split_batch(X, y, devices):
+    assert X.shape[0] == y.shape[0]
+    return (gluon.utils.split_and_load(X, devices),
+            gluon.utils.split_and_load(y, devices))
+
+
+def books_train_batch(device_params, X, y, devices, lr=0.2):
+    X_shards, y_shards = books_split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(scratch.lenet.__wrapped__(X_shard, device_W), y_shard)
+              for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
+    for l in ls:
+        l.backward()
+    for i in range(len(device_params[0])):
+        books_allreduce([device_params[c][i].grad for c in range(len(devices))])
+    for param in device_params:
+        d2l.sgd(param, lr, X.shape[0])
+
+
+def books_concise_loop(state, X, y, devices, batch_size=12):
+    net, trainer = state
+    X_shards, y_shards = books_split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+    for l in ls:
+        l.backward()
+    trainer.step(batch_size)
+
+
+def books_network(devices):
+    """In small: with one residual block."""
+    net = gluon.nn.Sequential()
+    net.add(d2l.Residual(4, use_1x1conv=True, strides=2), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(10))
+    net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
+    return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+
+
+@pytest.mark.slow
+def test_the_books_scratch_chapter(image_batches):
+    """Right, but it divides the update of a short last batch by its own rows, and splits evenly only."""
+    def make(devices):
+        params = scratch.init_params()
+        return [oracle.books_get_params(params, device) for device in devices]
+    report = check_data_parallel(make, books_train_batch, image_batches)
+    assert report.ok, report
+    *uneven, own_rows = report.notes
+    assert 'the last 96 then weigh 2.7 times as much as others' in own_rows
+    assert len(uneven) == 3 and all('are not checked' in note for note in uneven)
+
+
+def test_the_books_concise_chapter(image_batches):
+    """It divides by the batch size, and batch norm is per device."""
+    report = check_data_parallel(books_network, books_concise_loop, [(X[..., :8, :8], y) for X, y in image_batches])
+    assert report.ok, report
+    *uneven, batch_norm = report.notes
+    assert batch_norm.startswith('batch norm (0.bn1, 0.bn2): each device normalizes by its own rows')
+    assert len(uneven) == 3

@@ -1,0 +1,266 @@
+"""Tests of the doctor as a program: each kind of fault comes first on the screen, with its remedy, and in the JSON."""
+import os
+import resource
+import subprocess
+import sys
+
+import numpy
+import pytest
+import stub_driver
+from healthy import SELF_TEST, facts_with
+
+from gluon_mgpu.data.folders import FILES
+from gluon_mgpu.devices.nvidia_driver import Gpu
+from gluon_mgpu.mxnet_setup import runtime
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
+from gluon_mgpu.programs import doctor as package
+from gluon_mgpu.programs.doctor import report as module
+from gluon_mgpu.programs.doctor.__main__ import main
+from gluon_mgpu.programs.doctor.screen import screen
+from gluon_mgpu.programs.doctor.self_test import STAGES
+
+NUMPY = '__version__ = "1.26.4"\n'
+OTHERS = dict.fromkeys(('matplotlib', 'tqdm', 'requests', 'safetensors', 'PIL'), '')
+MXNET = {'dists': ('mxnet-1.9.1',)}
+HEALTHY = f'from gluon_mgpu.programs.doctor import report; report.run_self_test = lambda timeout: {SELF_TEST!r}; '
+MAIN = 'import sys; from gluon_mgpu.programs.doctor.__main__ import main; sys.exit(main(sys.argv[1:]))'
+
+
+def cannot_open(library):
+    return f'raise OSError("{library}: cannot open shared object file: No such file or directory")'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('mxnet', 'numpy', 'dists', 'what', 'remedy'), [
+    (None, NUMPY, (), 'MXNet is not installed', 'in the folder'),
+    ('', NUMPY, ('mxnet-1.9.1', 'mxnet_cu112-1.9.1'), 'mxnet and mxnet-cu112 are both installed',
+     'pip uninstall -y mxnet mxnet-cu112, then pip install'),
+    ('', None, ('mxnet-1.9.1',), 'NumPy cannot be imported', "pip install --force-reinstall 'numpy>=1.22'"),
+    (cannot_open('libcuda.so.1'), NUMPY, ('mxnet_cu112-1.9.1',),
+     'MXNet is built for CUDA, but there is no NVIDIA driver here', 'pip uninstall -y mxnet-cu112, then pip install'),
+    (cannot_open('libquadmath.so.0'), NUMPY, ('mxnet-1.9.1',), 'The library libquadmath.so.0',
+     'apt install libquadmath0'),
+    (cannot_open('libgfortran.so.3'), NUMPY, ('mxnet-1.9.1',), 'The library libgfortran.so.3, which comes with MXNet',
+     'pip uninstall -y mxnet, then pip install'),
+    ('raise RuntimeError("too short")', NUMPY, ('mxnet-1.9.1',), 'MXNet cannot be imported (RuntimeError: too short)',
+     'pip uninstall it, then pip install'),
+    ('import os, signal; os.kill(os.getpid(), signal.SIGILL)', NUMPY, ('mxnet-1.9.1',),
+     'the self-test died of SIGILL while importing MXNet', 'pip install --force-reinstall --no-deps mxnet==1.9.1'),
+], ids=['no MXNet', 'both builds', 'no NumPy', 'no driver', 'no libquadmath', 'no libgfortran', 'broken',
+        'crash'])
+def test_mxnet_cannot_be_imported(mxnet, numpy, dists, what, remedy, doctor, count):
+    fakes = {name: source for name, source in (('mxnet', mxnet), ('numpy', numpy)) if source is not None}
+    report = doctor(fakes={**OTHERS, **fakes}, dists=dists)
+    fault, = report['findings']
+    assert fault['level'] == 'fault' and fault['what'].startswith(what) and remedy in fault['remedy']
+    assert report['mxnet']['builds'] == {dist.split('-')[0].replace('_', '-'): '1.9.1' for dist in dists}
+    count('the doctor: MXNet cannot be imported')
+
+
+@pytest.mark.slow
+def test_mxnet_hangs_at_import(doctor):
+    fakes = {**OTHERS, 'numpy': NUMPY, 'mxnet': 'import time; print("lost?", flush=True); time.sleep(600)'}
+    report = doctor('--timeout', '5', fakes=fakes, **MXNET)
+    fault, = report['findings']
+    assert fault['what'] == 'the self-test was killed after 5 s while importing MXNet'
+    assert '--timeout 300' in fault['remedy']
+    assert report['self_test']['during'] == 'mxnet' and report['self_test']['driver']['gpus'] == []
+    assert report['self_test']['stderr'] == ['lost?']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('variable', 'error'), [
+    ('MXNET_ENGINE_TYPE=naiveengine', '(MXNetError: Cannot find Engine naiveengine)'),
+    ('MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN=abc', 'the self-test died of SIGABRT while importing MXNet')])
+def test_a_setting_that_mxnet_rejects(variable, error, doctor):
+    name, value = variable.split('=')
+    fault, = doctor(**{name: value})['findings']
+    assert fault['level'] == 'fault' and fault['what'].endswith(error) and fault['remedy'] == f'unset {name}'
+
+
+@pytest.mark.slow
+def test_a_file_that_hides_a_package(doctor, tmp_path):
+    (tmp_path / 'tqdm.py').touch()
+    fault, = doctor()['findings']
+    assert fault['what'].startswith("summing over the devices failed (ImportError: cannot import name 'tqdm'")
+    assert fault['remedy'] == 'rename ~/tqdm.py, which Python imports instead of the module of that name'
+
+
+def test_the_names_that_were_supplied(doctor):
+    report = doctor(program=('-c', HEALTHY + MAIN))
+    assert report['numpy'] == {'version': numpy.__version__, 'supplied': list(runtime.prepare().names)}
+    assert report['findings'] == []
+
+
+def test_with_nothing_installed_one_command_is_enough(doctor):
+    report = doctor(fakes={})
+    assert [finding['what'] for finding in report['findings']] == ['MXNet is not installed']
+    assert report['packages_missing'] == ['matplotlib', 'tqdm', 'requests', 'safetensors', 'pillow']
+    assert report['self_test']['mxnet']['error'].startswith('MXNet is not installed')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 does not hang')
+def test_two_threads_per_context(doctor):
+    report = doctor(OMP_NUM_THREADS='2')
+    fault, = report['findings']
+    assert fault['level'] == 'fault' and fault['what'].startswith('OMP_NUM_THREADS=2 ') and fault['remedy']
+    assert report['engine']['you'] == {'OMP_NUM_THREADS': '2'}
+
+
+def test_a_full_disk(doctor):
+    """The process may not write a byte to any file."""
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    report = doctor(program=('-c', HEALTHY + MAIN), preexec_fn=full)
+    runs, cache = report['findings']
+    assert runs['level'] == 'fault' and runs['what'] == '~/runs cannot be written: File too large'
+    assert 'free some space' in runs['remedy']
+    assert cache['level'] == 'warning' and 'cannot be written: File too large' in cache['what']
+
+
+def test_a_full_file_system(tmp_path, monkeypatch, capsys):
+    disk = tmp_path / 'disk'
+    disk.mkdir()
+    if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=100000', 'tmpfs', disk], capture_output=True).returncode:
+        pytest.skip('mounting a file system is not permitted here')
+    try:
+        monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+        monkeypatch.chdir(disk)
+        assert main([]) == 0
+        assert capsys.readouterr().out.splitlines()[2].startswith('warning     only 0 MB are free for runs in')
+        (disk / 'large').write_bytes(bytes(90000))
+        assert main([]) == 1
+        assert capsys.readouterr().out.splitlines()[2].startswith(f'FAULT       {disk}/runs')
+        assert os.listdir(disk) == ['large']
+    finally:
+        monkeypatch.undo()
+        subprocess.run(['umount', disk], check=True)
+
+
+@pytest.mark.parametrize('make', [lambda path: path.touch(), lambda path: path.symlink_to('nowhere')],
+                         ids=['a file', 'a link to nothing'])
+def test_runs_is_not_a_folder(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / 'runs')
+    fault, = package.examine()['findings']
+    assert fault['level'] == 'fault' and 'remove what is in the way' in fault['remedy']
+    assert fault['what'].startswith(f'{tmp_path}/runs cannot be written: N')  # Not a directory, No such file
+
+
+def test_runs_is_a_link_to_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'elsewhere').mkdir()
+    (tmp_path / 'runs').symlink_to('elsewhere')
+    assert package.examine()['findings'] == []
+
+
+def test_the_current_folder_has_been_deleted(tmp_path, monkeypatch, capsys):
+    """On Python 3.13, NumPy cannot be imported there; reinstalling it would not help."""
+    failed = {**SELF_TEST, 'mxnet': {'error': 'NumPy cannot be imported (SystemError): pip install numpy'}}
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: failed)
+    folder = tmp_path / 'deleted'
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == ['FAULT       the current folder has been deleted',
+                          '  do        change to a folder that exists']
+    assert sum(line.startswith('FAULT') for line in lines) == 1
+
+
+@pytest.mark.parametrize('folder', ['/proc/none', '/dev/null/cache'], ids=['read-only', 'no folder'])
+def test_a_cache_that_cannot_be_written(folder, monkeypatch):
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    monkeypatch.setenv('XDG_CACHE_HOME', folder)
+    report = package.examine()
+    warning, = report['findings']
+    assert report['can_train'] and warning['what'].startswith(f'{folder}/gluon-mgpu for downloaded data ')
+    assert warning['remedy'] == 'set XDG_CACHE_HOME to a writable folder'
+
+
+def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+    warning, = package.examine()['findings']
+    assert warning['level'] == 'warning' and warning['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
+    assert 'missing' in warning['what'] and warning['remedy'].endswith('; unset GLUON_MGPU_DATA to download them')
+    (tmp_path / 'fashion-mnist').mkdir()
+    for name in FILES:
+        (tmp_path / 'fashion-mnist' / name).touch()
+    report = package.examine()
+    assert report['findings'] == [] and report['data']['folder'] == str(tmp_path / 'fashion-mnist')
+    # Nothing will be downloaded, so the folder for that does not matter
+    monkeypatch.setenv('XDG_CACHE_HOME', '/proc/none')
+    report = package.examine()
+    assert report['findings'] == [] and [*report['disks']] == ['runs']
+    assert not any('for data' in line for line in screen(report))
+
+
+@pytest.mark.slow
+def test_the_whole_doctor_on_a_machine_with_a_hopper_gpu(doctor, tmp_path, devices):
+    """Uses a stub driver and the installed packages; the self-test runs completely."""
+    if devices[0].device_type == 'gpu':
+        pytest.skip('simulates a GPU, so it needs a machine without one')
+    stub_driver.build(tmp_path)
+    report = doctor(**stub_driver.environment(tmp_path, [Gpu(0, 'NVIDIA H200', (9, 0), 150754820096)]))
+    assert report['can_train']
+    if MXNET_MAJOR < 2:
+        warning = next(finding for finding in report['findings'] if 'H200' in finding['what'])
+        assert warning['what'].endswith('(compute capability 9.0), which the installed MXNet does not support')
+        assert warning['remedy'] == 'to use it, install the revived MXNet 2 (https://github.com/smolix/mxnet)'
+    test = report['self_test']
+    assert (test['ended'], test['during'], test['stderr']) == ('well', '', [])
+    assert test['devices'] == {'devices': ['cpu(0)', 'cpu(1)']}
+    assert test['allreduce'] == {'says': 'sums over the devices are right'}
+    assert test['speed']['speed_up'] > 0.7  # may be below 1 while other programs run
+    assert list(test)[:len(STAGES)] == list(STAGES)
+
+
+@pytest.mark.parametrize('can_train', [True, False])
+def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
+    fault = {} if can_train else {'self_test__mxnet': {'error': 'MXNet is not installed: pip install x; for GPUs y'}}
+    facts = facts_with(**fault)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: facts['self_test'])
+    monkeypatch.setattr('gluon_mgpu.programs.doctor.facts.look', lambda: facts)
+    assert main([]) == (0 if can_train else 1)
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == '' and max(map(len, lines)) <= 80 and len(lines) <= 24
+    if not can_train:
+        assert lines[:5] == ['gluon_mgpu 1.0.0: training cannot run', '', 'FAULT       MXNet is not installed',
+                             '  do        pip install x', '            for GPUs y']
+
+
+@pytest.mark.parametrize('streams', [['stdout'], ['stderr'], ['stdout', 'stderr']])
+def test_closed_streams(streams, monkeypatch):
+    """A stream that was closed when Python started is None. The exit status still shows that training can run."""
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    for name in streams:
+        monkeypatch.setattr(sys, name, None)
+    assert main([]) == 0 and main(['--json']) == 0
+    for name in streams:
+        getattr(sys, name).close()  # the replacement made by `run_program`
+
+
+@pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
+                         ids=['closed pipe', 'full disk'])
+def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, 'w') as closed, open(path or os.devnull, 'w') as file, monkeypatch.context() as patch:
+        patch.setattr(sys, 'stdout', file if path else closed)
+        assert main([]) == status
+    err = capsys.readouterr().err
+    assert err.startswith(line) and bool(err) == bool(line)
+
+
+@pytest.mark.parametrize('timeout', [0, 0.5, 10**7, 'long'])
+def test_an_invalid_timeout(timeout):
+    with pytest.raises(ValueError, match='^timeout '):
+        package.examine(timeout)

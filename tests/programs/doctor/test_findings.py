@@ -1,0 +1,149 @@
+"""Tests of the problems found in facts, and of the screen."""
+import pytest
+from healthy import SELF_TEST, facts_with
+
+from gluon_mgpu.devices.nvidia_driver import Gpu
+from gluon_mgpu.programs.doctor.findings import diagnose, from_line
+from gluon_mgpu.programs.doctor.screen import screen
+
+V100, H200, K80 = ({**gpu._asdict(), 'name': str(gpu), 'builds': gpu.builds(), 'description': gpu.description()}
+                   for gpu in (Gpu(0, 'Tesla V100', (7, 0), 2**34), Gpu(1, 'NVIDIA H200', (9, 0), 2**37),
+                               Gpu(0, 'Tesla K80', (3, 7), 2**33)))
+CUDA = {'version': '1.9.1', 'cuda': True, 'num_gpus': 2, 'code_for': ((5, 0), (8, 9))}
+
+
+def driver(*gpus):
+    return {'gpus': list(gpus), 'cuda_version': [12, 4], 'reason': ''}
+
+
+def stopped(during, ended='was killed after 60 s'):
+    stages = list(SELF_TEST)
+    return {**{stage: SELF_TEST[stage] for stage in stages[:stages.index(during)]},
+            'ended': ended, 'during': during, 'stderr': []}
+
+
+def test_nothing_is_wrong():
+    assert diagnose(facts_with()) == []
+
+
+@pytest.mark.parametrize(('changes', 'level', 'what', 'remedy'), [
+    ({'packages_missing': ['tqdm', 'pillow']}, 'fault', 'not installed: tqdm, pillow', 'pip install tqdm pillow'),
+    ({'self_test': stopped('driver')}, 'fault', 'the self-test was killed after 60 s while asking the NVIDIA driver',
+     'nvidia-smi'),
+    ({'self_test': stopped('step')}, 'fault', 'the self-test was killed after 60 s while training for one step',
+     'on a slow or busy machine, use --timeout 300; otherwise report it'),
+    ({'self_test': stopped('speed')}, 'warning', 'the self-test was killed after 60 s while training LeNet',
+     'use --timeout 300'),
+    ({'self_test': stopped('speed', 'died of SIGSEGV')}, 'fault', 'the self-test died of SIGSEGV while', '--json'),
+    ({'self_test': stopped('step', 'died of SIGSEGV')}, 'fault', 'the self-test died of SIGSEGV while training for one',
+     '--json'),
+    ({'self_test': stopped('mxnet', 'died of SIGILL')}, 'fault', 'the self-test died of SIGILL while importing MXNet',
+     'pip install --force-reinstall --no-deps mxnet==1.9.1; if that'),
+    ({'self_test': stopped('mxnet', 'died of SIGABRT'), 'engine__you': {'MXNET_A': 'x'}}, 'fault',
+     'the self-test died of SIGABRT while importing MXNet', 'unset MXNET_A'),
+    ({'self_test__step': {'error': 'KeyError: a: b', 'remedy': 'rename it'}}, 'fault',
+     'training for one step failed (KeyError: a: b)', 'rename it'),
+    ({'self_test__step': {'error': 'KeyError: a: b', 'remedy': ''}}, 'fault',
+     'training for one step failed (KeyError: a: b)', 'report it with the output of'),
+    ({'self_test__step': {'error': 'KeyError: a: b', 'remedy': ''},
+      'engine__you': {'MXNET_A': '4', 'OMP_NUM_THREADS': '4', 'MXNET_B': '4'}},
+     'fault', 'training for one step failed (KeyError: a: b)', 'unset MXNET_A MXNET_B'),
+    ({'self_test__allreduce': {'error': 'sums over the devices are wrong (ring): do not train; report it'}}, 'fault',
+     'sums over the devices are wrong (ring)', 'do not train; report it'),
+    ({'self_test__speed__speed_up': 1.1, 'self_test__speed__load': 1.9}, 'warning',
+     'two devices are only 1.10 times as fast as one', 'repeat when the cores are idle (load 1.9 on 2 cores)'),
+    ({'self_test__speed__speed_up': 1.1, 'engine__you': {'MXNET_CPU_TEMP_COPY': '4'}},
+     'warning', 'two devices are only 1.10', 'unset MXNET_CPU_TEMP_COPY'),
+    ({'self_test__speed__speed_up': 1.1}, 'warning', 'two devices are only 1.10', 'in a container'),
+    ({'horovod__installed': True,
+      'self_test__horovod__error': 'Horovod is not built for this MXNet (a: b): do this'}, 'warning',
+     'Horovod is not built for this MXNet (a: b)', 'do this'),
+    ({'horovod__installed': True, 'self_test': stopped('horovod', 'died of SIGSEGV')}, 'warning',
+     'the self-test died of SIGSEGV while importing Horovod', 'tools/install_horovod.sh '),
+    ({'self_test__driver': driver(V100)}, 'warning',
+     'gpu(0) is Tesla V100 (compute capability 7.0), which the installed MXNet does not support',
+     'to use it, pip '),
+    ({'self_test__driver': driver(K80)}, 'warning',
+     'gpu(0) is Tesla K80 (compute capability 3.7), which no MXNet supports', 'CPU contexts'),
+    ({'self_test__driver': driver(V100), 'self_test__mxnet': {**CUDA, 'num_gpus': 0}}, 'warning',
+     'gpu(0) is Tesla V100 (compute capability 7.0), but MXNet does not see it', 'update'),
+    ({'self_test__driver': driver(V100, H200), 'self_test__mxnet': CUDA,
+      'self_test__devices': {'error': 'gpu(1) is NVIDIA H200 (compute capability 9.0), and this MXNet has code only '
+                                      'for 5.0 to 8.9: use CPU contexts'}},
+     'fault', 'gpu(1) is NVIDIA H200 (compute capability 9.0), and this MXNet has code only', 'use CPU contexts'),
+    ({'self_test__driver': driver(V100, {**V100, 'index': 1}, {**H200, 'index': 2}), 'self_test__mxnet': CUDA},
+     'warning', 'gpu(2) is NVIDIA H200 (compute capability 9.0), which the installed MXNet does not support',
+     'to use it, install the revived MXNet 2 ('),
+    ({'self_test__devices': {'error': 'OMP_NUM_THREADS=2 hangs: unset it'}}, 'fault',
+     'OMP_NUM_THREADS=2 hangs', 'unset it'),
+    ({'self_test__arithmetic': {'error': 'convolutions in float32 are wrong on this processor: export A=B'}}, 'fault',
+     'convolutions in float32 are wrong on this processor', 'export A=B'),
+    ({'self_test': stopped('arithmetic', 'died of SIGILL')}, 'fault',
+     'the self-test died of SIGILL while computing products', 'export DNNL_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE='),
+    ({'cores__amx_obstacle': 'Linux 5.10 refuses the tile registers (Invalid argument): use Linux 5.16'}, 'warning',
+     'bfloat16 without AMX, because Linux 5.10 refuses the tile registers (Invalid argument)', 'use Linux 5.16'),
+    ({'cores__amx_obstacle': 'DNNL_MAX_CPU_ISA=AVX2 is set: unset it'}, 'warning',
+     'bfloat16 without AMX, because DNNL_MAX_CPU_ISA=AVX2 is set', 'unset it'),
+    ({'self_test__mxnet__openblas_kernels': 'Prescott'}, 'warning',
+     'matrix products without AVX2 (Prescott kernels)', 'unset OPENBLAS_CORETYPE'),
+    ({'disks__runs__free': 2**20}, 'warning', 'only 1 MB are free for runs in /data/runs', 'free 200 MB'),
+    ({'disks__cache': {'folder': None, 'free': None, 'error': 'there is no home folder'}}, 'warning',
+     'a folder for downloaded data cannot be written: there is no home folder', 'XDG_CACHE_HOME'),
+])
+def test_problems(changes, level, what, remedy):
+    facts = facts_with(**changes)
+    found = diagnose(facts)
+    assert (found[0].level, len([f for f in found if f.what == found[0].what])) == (level, 1)
+    assert found[0].what.startswith(what) and remedy in found[0].remedy
+    assert len(found) == 1
+    report = {'can_train': level == 'warning', 'findings': [f._asdict() for f in found], **facts}
+    lines = screen(report)
+    assert lines[2].split(maxsplit=1)[0].lower() == level and found[0].what.startswith(lines[2].split(maxsplit=1)[1])
+    assert len(lines) <= 30
+
+
+@pytest.mark.parametrize('changes', [
+    {'cores__avx2': False, 'self_test__mxnet__openblas_kernels': 'Sandybridge'},  # the best for that processor
+    {'cores__count': 1, 'self_test__speed__speed_up': 0.97},  # one core is all there is
+    {'self_test__driver': driver(V100), 'self_test__mxnet': CUDA},
+    {'horovod__installed': True, 'self_test__horovod': {}},
+])
+def test_no_problem(changes):
+    assert diagnose(facts_with(**changes)) == []
+
+
+def test_faults_come_first():
+    facts = facts_with(disks__cache={'folder': 'x', 'free': None, 'error': 'no'}, disks__runs__error='no',
+                       horovod__installed=True, self_test__horovod__error='Horovod fails: do this',
+                       packages_missing=['tqdm'])
+    assert [finding.level for finding in diagnose(facts)] == ['fault', 'fault', 'warning', 'warning']
+
+
+@pytest.mark.parametrize(('line', 'what', 'remedy'), [
+    ('a is b: do c', 'a is b', 'do c'), ('a (b: c (d: e)) f: do g: h', 'a (b: c (d: e)) f', 'do g: h'), ('a', 'a', '')])
+def test_a_line_is_split_where_its_remedy_begins(line, what, remedy):
+    assert from_line('fault', line) == ('fault', what, remedy)
+
+
+@pytest.mark.parametrize(('changes', 'lines'), [
+    ({}, ['matrix products with AVX2 (Zen kernels)', 'bfloat16 without AMX: the processor has none']),
+    ({'cores__amx_obstacle': ''}, ['bfloat16 with AMX']),
+    ({'cores__amx_obstacle': 'Linux 5.10 refuses (no): do that'}, ['bfloat16 without AMX: Linux 5.10 refuses (no)']),
+    ({'cores__bfloat16_obstacle': 'this CPU has no avx512_bf16; use float32'},
+     ['no bfloat16: this CPU has no avx512_bf16']),
+    ({'self_test__mxnet__openblas_kernels': 'Prescott'}, ['matrix products without AVX2 (Prescott kernels)']),
+])
+def test_the_screen_shows_the_instructions_in_use(changes, lines):
+    shown = screen({'can_train': True, 'findings': [], **facts_with(**changes)})
+    assert {f'{"":12}{line}' for line in lines} <= {*shown}
+
+
+def test_the_screen_of_a_machine_with_gpus():
+    facts = facts_with(self_test__driver=driver(V100, H200), self_test__mxnet=CUDA, horovod__installed=True,
+                       self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'})
+    lines = ' '.join(line.strip() for line in screen({'can_train': True, 'findings': [], **facts}))
+    for text in ('mxnet-cu112 1.9.1, with CUDA, /venv',
+                 'gpu(0) Tesla V100 (compute capability 7.0), 16.0 GiB: runs with mxnet-cu112',
+                 'gpu(1) NVIDIA H200 (compute capability 9.0), 128.0 GiB: runs with the revived MXNet 2',
+                 'works with this MXNet'):
+        assert text in lines

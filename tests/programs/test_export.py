@@ -1,0 +1,425 @@
+"""Runs and networks as ONNX models: onnxruntime and PyTorch predict the same as MXNet."""
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import idx_files
+import numpy
+import onnx
+import onnxruntime
+import pytest
+from devices_flag import devices_flag
+from history_csv import history
+from oracle import images, lenet_params, numpy_lenet, to_mx
+from slow import slow
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.checkpoints.run_folder import checkpoints
+from gluon_mgpu.data import load_data
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.programs import export, predict
+from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.load_run import load_run, run_to_load, trained_network
+from gluon_mgpu.training.callback import Callback
+from gluon_mgpu.training.parameters import by_name, statistics
+
+REPO = Path(__file__).parents[2]
+REAL = REPO.parent / 'shared/data'
+TOLERANCE = 1e-5  # of the largest score, as in the export's own check
+
+
+def run_model(path, X):
+    """Return the scores of a model in onnxruntime."""
+    scores, = onnxruntime.InferenceSession(path).run(None, {'images': X})
+    return scores
+
+
+def assert_equal(found, expected):
+    """Check that the scores of each row are those expected, and give the same class."""
+    assert found.shape == expected.shape and found.dtype == 'float32'
+    assert abs(found - expected).max() <= TOLERANCE * abs(expected).max()
+    assert (found.argmax(axis=1) == expected.argmax(axis=1)).all()
+
+
+@pytest.fixture
+def lenet_arrays(seed):
+    """Parameters whose scores differ from row to row."""
+    return lenet_params(numpy.random.default_rng(seed), 0.2)
+
+
+@pytest.fixture
+def net(seed, devices):
+    """ResNet-18 after a step on several devices, each with its own running statistics."""
+    net = resnet18(10)
+    net.initialize(ctx=devices)
+    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    rng = numpy.random.default_rng(seed)
+    for device in devices:
+        X, y = images(rng, 4)
+        with autograd.record():
+            l = loss(net(np.array(X, ctx=device)), np.array(y, ctx=device))
+        l.backward()
+    trainer.step(4 * len(devices))
+    npx.waitall()
+    return net
+
+
+@pytest.mark.parametrize('rows', [1, 3, 64])
+def test_lenet(rows, lenet_arrays, devices, tmp_path):
+    """The model is compared with the chapter's LeNet and with LeNet in NumPy."""
+    params = [scratch.get_params(to_mx(lenet_arrays), d) for d in devices]
+    to_onnx(params, tmp_path / 'all.onnx')
+    to_onnx(params[-1], tmp_path / 'one.onnx')
+    assert (tmp_path / 'all.onnx').read_bytes() == (tmp_path / 'one.onnx').read_bytes()
+    X, _ = images(numpy.random.default_rng(1), rows)
+    found = run_model(tmp_path / 'one.onnx', X)
+    assert_equal(found, scratch.lenet(np.array(X, ctx=devices[0]), params[0]).asnumpy())
+    assert_equal(found, numpy_lenet(X, lenet_arrays))
+
+
+@pytest.mark.slow
+def test_resnet18_on_its_first_device(net, devices, tmp_path):
+    to_onnx(net, tmp_path / 'a.onnx')
+    differ = 0.0
+    for rows in (1, 3, 64):
+        X, _ = images(numpy.random.default_rng(1), rows)
+        first, other = (net(np.array(X, ctx=d)).asnumpy() for d in devices[:2])
+        assert_equal(run_model(tmp_path / 'a.onnx', X), first)
+        differ = max(differ, abs(first - other).max() / abs(first).max())
+    assert differ > 100 * TOLERANCE  # the devices differ, so it matters which one is exported
+
+
+@pytest.mark.slow
+def test_running_statistics_are_part_of_the_model(net, tmp_path):
+    """If one of them changes, the file changes."""
+    to_onnx(net, tmp_path / 'a.onnx')
+    array = by_name(net)[statistics(net)[-1]].list_data()[0]
+    assign(array, array.asnumpy() + 1)
+    to_onnx(net, tmp_path / 'b.onnx')
+    assert (tmp_path / 'a.onnx').read_bytes() != (tmp_path / 'b.onnx').read_bytes()
+
+
+@pytest.fixture
+def chapter(tmp_path, devices, monkeypatch, capsys):
+    """A function that trains a chapter on few rows and returns its exit status and the lines of stdout and stderr."""
+    idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
+    monkeypatch.chdir(tmp_path)
+    flags = ['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--no-plot', *devices_flag(devices)]
+
+    def run(module, *more, first=True):
+        status = module.main([*(flags if first else ()), *more])
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err.splitlines()
+
+    return run
+
+
+def num_correct(model, dataset, data_dir):
+    """Return the number of test images that a model classifies correctly, in batches of 256."""
+    _, test_iter = load_data(dataset, 256, data_dir)
+    return sum((run_model(model, X.asnumpy()).argmax(axis=1) == y.asnumpy()).sum() for X, y in test_iter)
+
+
+@pytest.mark.parametrize('module', [scratch, slow(concise)])
+def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
+    """Both give the same file, and it has the accuracy that the run printed."""
+    status, out, err = chapter(module, '--num-epochs', '2', '--out-dir', 'run', '--export', 'run/a.onnx')
+    assert (status, err) == (0, []) and out[-2].startswith('test acc: ')
+    assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: scores differ from the network's by "
+                        r'\d\.\de[-+]0\d of the largest', out[-1])
+    assert export.main(['run']) == 0
+    checkpoint, model = capsys.readouterr().out.splitlines()
+    assert checkpoint == 'checkpoint: run/checkpoint-00000012.safetensors, after epoch 2 of 2'
+    assert model.startswith('model: run/model.onnx, checked in onnxruntime')
+    assert export.main([str(checkpoints('run')[0]), '--out', 'b.onnx']) == 0
+    contents = [Path(name).read_bytes() for name in ('run/a.onnx', 'run/model.onnx', 'b.onnx')]
+    assert contents[0] == contents[1] == contents[2]
+    if module is scratch:  # ResNet-18's accuracy is from several devices, each with its own statistics
+        assert num_correct('run/a.onnx', 'mnist', 'data') == round(50 * float(history('run')[-1]['test_acc']))
+    found, metadata = run_to_load('run')
+    loaded = load_run(found, metadata['config'], devices)
+    X, _ = images(numpy.random.default_rng(1), 64)
+    X_first = np.array(X, ctx=devices[0])
+    expected = scratch.lenet(X_first, loaded[0]) if module is scratch else loaded(X_first)
+    assert_equal(run_model('b.onnx', X), expected.asnumpy())
+
+
+@pytest.mark.slow
+def test_resnet18_on_one_device_has_the_accuracy_of_the_run(chapter, devices):
+    status, _, err = chapter(concise, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx',
+                             *devices_flag(devices[:1]))
+    assert (status, err) == (0, [])
+    assert num_correct('a.onnx', 'mnist', 'data') == round(50 * float(history('run')[-1]['test_acc']))
+
+
+def test_a_resumed_run(chapter):
+    """It exports at its end, even if only the first command has the flag, or if no epoch is left to train."""
+    assert chapter(scratch, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx')[0] == 0
+    first = Path('a.onnx').read_bytes()
+    assert chapter(scratch, '--resume', 'run', '--num-epochs', '2', first=False)[0] == 0
+    second = Path('a.onnx').read_bytes()
+    assert second != first
+    status, out, _ = chapter(scratch, '--resume', 'run', '--export', 'b.onnx', first=False)
+    assert status == 0 and out[-1].startswith('model: b.onnx') and Path('b.onnx').read_bytes() == second
+    config = json.loads(Path('run/config.json').read_text())
+    assert config['export'] == os.path.abspath('b.onnx') and config['resumed'][-1]['changed'] == {}
+
+
+def test_a_run_that_ends_early_exports_nothing(chapter):
+    status, _, err = chapter(scratch, '--num-epochs', '2', '--lr', '1e30', '--out-dir', 'run', '--export', 'a.onnx')
+    assert status == 2 and len(err) == 1 and not Path('a.onnx').exists()
+
+
+def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
+    """The run is complete, and the error message says how to export it later."""
+    from gluon_mgpu.outputs.onnx_model import writing
+
+    def full(path, content):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(writing, 'write_atomically', full)
+    status, out, err = chapter(scratch, '--num-epochs', '1', '--out-dir', 'my run', '--export', 'a.onnx')
+    assert status == 2 and out[-1].startswith('test acc: ')
+    assert err == ['scratch: cannot write a.onnx (No space left on device); the run is complete; export it '
+                   "with: python -m gluon_mgpu export 'my run/checkpoint-00000006.safetensors' --out a.onnx"]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert export.main([*shlex.split(err[0].partition('gluon_mgpu.programs.export ')[2])]) == 0
+
+
+def test_a_full_disk_before_the_end(chapter, full_disk, tmp_path):
+    """The newest checkpoint is of an earlier epoch, which must not be exported as the result of the run."""
+    class FullInEpoch2(Callback):
+        def epoch_trained(self, run):
+            if len(run.history) == 1:
+                disk.enter_context(full_disk())
+
+    train = ['--num-epochs', '2', '--export', 'a.onnx']
+    with contextlib.ExitStack() as disk, pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.settings.cli.Job._callbacks', lambda job: [FullInEpoch2()])
+        status, _, err = chapter(scratch, *train, '--out-dir', 'my run')
+    assert status == 2 and [path.name for path in checkpoints('my run')] == ['checkpoint-00000006.safetensors']
+    problem, _, command = err[-1].rpartition(': python -m gluon_mgpu.scratch ')
+    assert problem == ('scratch: cannot write a.onnx (No space left on device) or the final checkpoint: free some '
+                       'space, and train the rest again with')
+    assert not Path('a.onnx').exists() and chapter(scratch, *shlex.split(command), first=False)[0] == 0
+    resumed = Path('a.onnx').read_bytes()
+    assert chapter(scratch, *train, '--out-dir', 'b')[0] == 0 and Path('a.onnx').read_bytes() == resumed
+
+
+def test_a_run_without_its_final_checkpoint(chapter, capsys):
+    """An earlier epoch is exported only if its checkpoint is named, or if the run was stopped there."""
+    assert chapter(scratch, '--num-epochs', '2', '--out-dir', 'run')[0] == 0
+    last, first = checkpoints('run')
+    last.unlink()
+    for command in (export, predict):
+        assert command.main(['run']) == 2
+        assert capsys.readouterr().err.partition(': ')[2] == (
+            f'run: its newest complete checkpoint is after epoch 1 of 2, but history.csv has 2 epochs; name {first} if '
+            'you mean this one, or resume the run\n')
+    assert not Path('run/model.onnx').exists()
+    assert export.main([str(first)]) == 0
+    assert capsys.readouterr().out.startswith(f'checkpoint: {first}, after epoch 1 of 2\n')
+    lines = Path('run/history.csv').read_text().splitlines(keepends=True)
+    Path('run/history.csv').write_text(''.join(lines[:2]))  # as in a run that was stopped after epoch 1
+    assert export.main(['run']) == 0
+    assert capsys.readouterr().out.startswith(f'checkpoint: {first}, after epoch 1 of 2\n')
+
+
+def test_a_run_that_was_stopped_within_an_epoch(chapter, capsys):
+    assert chapter(scratch, '--num-epochs', '2', '--checkpoint-every', '4', '--out-dir', 'run')[0] == 0
+    assert export.main([str(checkpoints('run')[1])]) == 0
+    assert capsys.readouterr().out.startswith('checkpoint: run/checkpoint-00000008.safetensors, after 2 batches of '
+                                              'epoch 2 of 2\n')
+
+
+@pytest.mark.parametrize('module', [scratch, concise])
+def test_invalid_paths_are_rejected_before_training(module, chapter, monkeypatch):
+    """The command prints one line, ends with status 2, and writes nothing."""
+    before, here, find_spec = sorted(Path().rglob('*')), Path().absolute(), importlib.util.find_spec
+
+    def error_of(path):
+        status, out, err = chapter(module, '--out-dir', 'run', '--export', path)
+        assert (status, out, sorted(Path().rglob('*'))) == (2, [], before)
+        line, = err
+        return line.partition(': ')[2]
+
+    assert error_of('no/a.onnx') == f'no/a.onnx cannot be written: {here}/no is not a writable folder'
+    assert error_of('a.bin') == 'a.bin: must be a file name that ends in .onnx'
+    monkeypatch.setattr(importlib.util, 'find_spec',
+                        lambda name, *more: None if name == 'onnx' else find_spec(name, *more))
+    assert error_of('a.onnx') == 'a.onnx cannot be written without onnx: pip install onnx onnxruntime'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.is_dir(), reason=f'no Fashion-MNIST in {REAL.parent.name}/{REAL.name} beside the project')
+@pytest.mark.parametrize('module', [scratch, concise])
+def test_the_accuracy_on_fashion_mnist(module, tmp_path, devices, long):
+    """The model gives each of the 10,000 test rows the same class as the network."""
+    if module is concise and not long:
+        pytest.skip('ResNet-18 on 10,000 rows takes a minute: --long')
+    out, model, device = tmp_path / 'run', tmp_path / 'a.onnx', devices[0]
+    assert module.main(['--dataset', 'fashion-mnist', '--data-dir', str(REAL), '--batch-size', '64', '--no-plot',
+                        '--num-epochs', '2', '--train-size', '20000' if module is scratch else '1024',
+                        *devices_flag([device]), '--out-dir', str(out),
+                        '--export', str(model)]) == 0
+    net, _, _ = trained_network(out)
+    count_right = 0
+    for X, y in load_data('fashion-mnist', 256, REAL)[1]:
+        found = run_model(model, X.asnumpy())
+        assert_equal(found, net(X.as_in_ctx(device)).asnumpy())
+        count_right += (found.argmax(axis=1) == y.asnumpy()).sum()
+    assert count_right == round(10000 * float(history(out)[-1]['test_acc']))
+
+
+@pytest.fixture
+def exported(tmp_path, monkeypatch):
+    """The network of the files net-symbol.json and net-0000.params of ``net.export``."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(4, 3, activation='relu'), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
+    net.initialize()
+    net.hybridize()
+    net(np.zeros((1, 2, 8, 8)))
+    monkeypatch.chdir(tmp_path)
+    net.export('net')
+    return net
+
+
+def test_the_files_of_net_export(exported, capsys):
+    flags = ['net-symbol.json', 'net-0000.params', '--shape', '1,2,8,8']
+    assert export.main(flags) == 0
+    example, model = capsys.readouterr().out.splitlines()
+    assert example == 'example: data (1, 2, 8, 8), float32, random numbers from 0 to 1; seed 0'
+    assert model.startswith('model: net.onnx, checked in onnxruntime: ')
+    assert export.main([*flags, '--out', 'other.onnx']) == 0
+    assert Path('other.onnx').read_bytes() == Path('net.onnx').read_bytes()
+    X = numpy.random.default_rng(0).random((5, 2, 8, 8), 'float32')
+    found, = onnxruntime.InferenceSession('net.onnx').run(None, {'data': X})
+    assert_equal(found, exported(np.array(X)).asnumpy())
+
+
+def test_parameters_that_the_graph_does_not_use(exported):
+    """They are left out, as in a graph that was cut off before the last layers."""
+    params = mx.nd.load('net-0000.params')
+    mx.nd.save('more.params', {**params, 'arg:unused': next(iter(params.values()))})
+    for name, out in (('more.params', 'a.onnx'), ('net-0000.params', 'b.onnx')):
+        assert export.main(['net-symbol.json', name, '--shape', '1,2,8,8', '--out', out]) == 0
+    assert Path('a.onnx').read_bytes() == Path('b.onnx').read_bytes()
+
+
+@pytest.fixture
+def module_files(tmp_path, monkeypatch):
+    """A function that writes the checkpoint of a Module and returns its results for an array in prediction mode."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(loss, data, label):
+        scores = mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, flatten=False, name='fc')
+        with semantics_of(mx.nd.ones(1)):
+            module = mx.mod.Module(loss(scores), label_names=['loss_label'])
+            module.bind([('data', data.shape)], [('loss_label', label)])
+            module.init_params(mx.init.Uniform(1))
+            module.save_checkpoint('old net', 12)
+            module.forward(mx.io.DataBatch([mx.nd.array(data)], [mx.nd.zeros(label)]), is_train=False)
+            return module.get_outputs()[0].asnumpy()
+    return write
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no Module')
+@pytest.mark.parametrize('loss, shape, label', [
+    (lambda X: mx.sym.SoftmaxOutput(X, name='loss'), (2, 5), (2,)),
+    (lambda X: mx.sym.SoftmaxOutput(X, name='loss'), (2, 3, 5), (2, 3, 3)),  # over both other axes
+    (lambda X: mx.sym.SoftmaxOutput(X, name='loss', multi_output=True), (2, 3, 5), (2, 3)),
+    (lambda X: mx.sym.SoftmaxOutput(X, name='loss', preserve_shape=True), (2, 3, 5), (2, 3)),
+    (lambda X: mx.sym.SoftmaxOutput(X, mx.sym.reshape(mx.sym.var('loss_label'), shape=(-1,))), (2, 5), (2, 1)),
+    (lambda X: mx.sym.LogisticRegressionOutput(X, name='loss'), (2, 5), (2, 3)),
+    (lambda X: mx.sym.LinearRegressionOutput(X, name='loss'), (2, 5), (2, 3)),
+])
+def test_the_checkpoint_of_a_module(loss, shape, label, module_files):
+    """The model needs no labels, and its parameters have the names of the file."""
+    data = numpy.random.default_rng(0).random(shape, 'float32')
+    expected = module_files(loss, data, label)
+    assert export.main(['old net-symbol.json', 'old net-0012.params', '--shape', ','.join(map(str, shape))]) == 0
+    session = onnxruntime.InferenceSession('old net.onnx')
+    assert [value.name for value in session.get_inputs()] == ['data']
+    assert abs(session.run(None, {'data': data})[0] - expected).max() <= TOLERANCE * abs(expected).max()
+    assert {array.name for array in onnx.load('old net.onnx').graph.initializer} == {'fc_weight', 'fc_bias'}
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no Module')
+def test_files_of_older_versions(module_files):
+    """They have the settings elsewhere, and Python 2 wrote L after some numbers."""
+    def loss(X):
+        return mx.sym.LinearRegressionOutput(mx.sym.slice(X, begin=(0, 1), end=(2, 3)), name='loss')
+
+    data = numpy.random.default_rng(0).random((2, 5), 'float32')
+    expected = module_files(loss, data, (2, 2))
+    graph = json.loads(Path('old net-symbol.json').read_text())
+    for node in graph['nodes']:
+        node['param'] = {name: value.replace(')', 'L)') for name, value in node.pop('attrs', {}).items()}
+    del graph['attrs']
+    Path('old net-symbol.json').write_text(json.dumps(graph))
+    assert export.main(['old net-symbol.json', 'old net-0012.params', '--shape', '2,5']) == 0
+    found, = onnxruntime.InferenceSession('old net.onnx').run(None, {'data': data})
+    assert abs(found - expected).max() <= TOLERANCE * abs(expected).max()
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no Module')
+@pytest.mark.parametrize('settings, label', [({}, (2, 3)), ({'multi_output': True}, (2, 3)),
+                                             ({'preserve_shape': True}, (2, 3))])
+def test_softmax_of_mxnet_0(settings, label, module_files):
+    """SoftmaxOutput was called Softmax, which is another operator than softmax."""
+    data = numpy.random.default_rng(0).random((2, 3, 5), 'float32')
+    expected = module_files(lambda X: mx.sym.SoftmaxOutput(X, name='loss', **settings), data, label)
+    graph = Path('old net-symbol.json')
+    graph.write_text(graph.read_text().replace('"SoftmaxOutput"', '"Softmax"'))
+    assert export.main(['old net-symbol.json', 'old net-0012.params', '--shape', '2,3,5']) == 0
+    session = onnxruntime.InferenceSession('old net.onnx')
+    assert [value.name for value in session.get_inputs()] == ['data']
+    assert abs(session.run(None, {'data': data})[0] - expected).max() <= TOLERANCE * abs(expected).max()
+
+
+def programs():
+    """Return the programs in docs/export.md: 'MODEL, LIBRARY' -> source."""
+    blocks = re.findall(r'(?:^(?:    .*)?\n)+', (REPO / 'docs/export.md').read_text(), re.MULTILINE)
+    found = [textwrap.dedent(block).strip() for block in blocks if re.search(r'^    import onnx', block, re.MULTILINE)]
+    return {f'{re.search(r"(lenet|resnet18).onnx", code)[1]}, {re.search(r"import (torch|onnxruntime)", code)[1]}': code
+            for code in found}
+
+
+def test_the_programs_of_the_documentation_are_found():
+    assert list(programs()) == ['lenet, onnxruntime', 'lenet, torch', 'resnet18, torch']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', programs())
+def test_the_programs_of_the_documentation(name, net, lenet_arrays, tmp_path, devices):
+    """They print the classes of three black images. Those in PyTorch are compared on other images as well."""
+    model, library = name.split(', ')
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f'{library} is not installed')
+    params = scratch.get_params(to_mx(lenet_arrays), devices[0])
+    to_onnx(params if model == 'lenet' else net, tmp_path / f'{model}.onnx')
+    X = numpy.concatenate([numpy.zeros((3, 1, 28, 28), 'float32'), images(numpy.random.default_rng(1), 5)[0]])
+    numpy.save(tmp_path / 'images.npy', X)
+    more = 'import numpy\nnumpy.save("scores.npy", net(torch.tensor(numpy.load("images.npy"))).detach().numpy())'
+    code = programs()[name] + ('\n' + more if library == 'torch' else '')
+    # In a subprocess, because PyTorch and MXNet each load their own OpenMP
+    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr
+    X_first = np.array(X, ctx=devices[0])
+    expected = (scratch.lenet(X_first, params) if model == 'lenet' else net(X_first)).asnumpy()
+    assert re.findall(r'\d+', done.stdout) == [str(i) for i in expected[:3].argmax(axis=1)]
+    if library == 'torch':
+        assert_equal(numpy.load(tmp_path / 'scores.npy'), expected)

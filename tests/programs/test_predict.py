@@ -1,0 +1,296 @@
+"""Tests of `python -m gluon_mgpu predict`, on the test set and on image files."""
+import re
+import shutil
+
+import idx_files
+import numpy
+import pytest
+from devices_flag import devices_flag
+from history_csv import history
+from PIL import Image
+from slow import slow
+
+from gluon_mgpu import concise, scratch
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints.run_folder import checkpoints
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.programs import predict
+from gluon_mgpu.programs.image_file import read_image
+from gluon_mgpu.programs.load_run import run_to_load, trained_network
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A folder for the runs that all tests here share."""
+    return tmp_path_factory.mktemp('trained')
+
+
+@pytest.fixture
+def runs(trained, tmp_path, devices, monkeypatch, capsys):
+    """A function that copies a run of a chapter on few rows and returns its folder and last accuracy."""
+    idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 50))
+    monkeypatch.chdir(tmp_path)
+
+    def run(chapter, *flags):
+        module = {'scratch': scratch, 'concise': concise}[chapter]
+        folder = trained / ''.join([chapter, *flags])
+        if not folder.exists():
+            assert module.main(['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '2',
+                                '--no-plot', *devices_flag(devices), '--out-dir', str(folder), *flags]) == 0
+        shutil.copytree(folder, tmp_path / chapter)
+        capsys.readouterr()
+        return tmp_path / chapter, float(history(tmp_path / chapter)[-1]['test_acc'])
+
+    return run
+
+
+@pytest.mark.parametrize('chapter', ['scratch', slow('concise')])
+def test_the_accuracy_equals_that_of_the_run(chapter, runs, capsys):
+    """On the devices of the run, after its last epoch."""
+    folder, accuracy = runs(chapter)
+    assert predict.main([str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines() == [f'test acc: {accuracy:.4f}', f'picture: {folder}/predictions.png']
+    assert (folder / 'predictions.png').read_bytes()[:4] == b'\x89PNG'
+
+
+@pytest.mark.slow
+def test_the_accuracy_of_a_run_with_shares(runs, devices, capsys):
+    """Each device has its own statistics of batch norm, so it must get the same rows in the same batches."""
+    folder, accuracy = runs('concise', '--shares', ','.join('2' + '1' * (len(devices) - 1)), '--train-size', '40')
+    assert predict.main([str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
+    assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
+    assert 'each device now has their mean' in capsys.readouterr().out
+
+
+def test_the_rows_follow_the_shares_and_the_batches(devices):
+    sizes = []
+
+    def net(X):
+        sizes.append(len(X))
+        return X.reshape(len(X), -1)[:, :2]
+
+    predict.probabilities(net, numpy.zeros((8, 28, 28), 'float32'), devices[:2], batch_size=4, shares='3,1')
+    assert sizes == [3, 1, 3, 1]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, tmp_path):
+    folder, accuracy = runs('scratch')
+    flags = [str(checkpoints(folder)[0]), '--devices', f'{devices[0].device_type}:0', '--out', 'there.png']
+    assert predict.main(flags) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
+    assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
+
+
+@pytest.mark.slow
+def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
+    folder, _ = runs('concise')
+    assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
+    assert 'each device now has their mean' in capsys.readouterr().out
+
+
+def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
+    """A job records a device for each worker, possibly with the same names."""
+    folder, accuracy = runs('scratch')
+    record, arrays = checkpoint.read(checkpoints(folder)[0])
+    metadata, names = record.pop('metadata'), list(map(str, devices))
+    metadata['config']['devices'] = names + names
+    checkpoint.write(tmp_path / 'job.safetensors', checkpoint.Snapshot(arrays, record), metadata)
+    assert list(map(str, trained_network(tmp_path / 'job.safetensors')[1])) == names
+    assert predict.main([str(tmp_path / 'job.safetensors')]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
+
+
+def test_image_files_are_not_required(capsys):
+    with pytest.raises(SystemExit):
+        predict.main([])
+    assert capsys.readouterr().err == 'predict: the following arguments are required: RUN; --help shows all flags\n'
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
+    path = tmp_path / 'net.params'
+    path.write_bytes(b'of another program')
+    assert predict.main([str(path)]) == 2
+    assert capsys.readouterr().err == (f'predict: {path}: truncated or altered, or not a checkpoint of gluon_mgpu; '
+                                       'name the folder of a run or one of its checkpoints\n')
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_skipped(runs, capsys):
+    """The one before it is of an earlier epoch and must be named."""
+    folder, _ = runs('scratch')
+    newest, earlier = checkpoints(folder)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert predict.main([str(folder)]) == 2
+    skipped, refused = capsys.readouterr().err.splitlines()
+    assert skipped.startswith(f'{newest}: truncated or altered')
+    assert f'after epoch 1 of 2, but history.csv has 2 epochs; name {earlier} if' in refused
+    assert predict.main([str(earlier)]) == 0
+
+
+def test_image_files(runs, capsys):
+    folder, _ = runs('scratch')
+    rng = numpy.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 255, (28, 28), 'uint8')).save('grey.png')
+    Image.fromarray(rng.integers(0, 255, (90, 200, 3), 'uint8')).save('colour.jpg')
+    assert predict.main([str(folder), 'grey.png', 'colour.jpg']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and not (folder / 'predictions.png').exists()
+    for name, line in zip(('grey.png', 'colour.jpg'), lines):
+        found = re.fullmatch(rf'{name}: (\d) (\d+)%, (\d) (\d+)%, (\d) (\d+)%', line)
+        assert found, line
+        shares = [int(found[i]) for i in (2, 4, 6)]
+        assert shares == sorted(shares, reverse=True) and sum(shares) <= 102 and len(set(found.group(1, 3, 5))) == 3
+
+
+def test_probabilities_by_hand(devices):
+    """The network gives log(1), log(2), log(3) to every row, so that they are 1/6, 2/6, 3/6."""
+    def net(X):
+        return np.broadcast_to(np.log(np.array([1.0, 2.0, 3.0], ctx=X.ctx)), (len(X), 3))
+
+    for n in (1, 5, 300):
+        found = predict.probabilities(net, numpy.zeros((n, 28, 28), 'float32'), devices)
+        # float32 logarithms, of up to 1.1: 2^-24 of it, and exp as much again
+        numpy.testing.assert_allclose(found, [[1 / 6, 2 / 6, 3 / 6]] * n, rtol=2e-7)
+
+
+def test_rows_keep_their_order(devices):
+    images = numpy.arange(7, dtype='float32')[:, None, None] * numpy.ones((1, 28, 28), 'float32')
+    found = predict.probabilities(lambda X: X.reshape(len(X), -1)[:, :1] * np.array([[0.0, 1.0]], ctx=X.ctx), images,
+                                  devices, batch_size=3)
+    assert numpy.argsort(found[:, 1]).tolist() == list(range(7))
+
+
+def test_confusion_by_hand():
+    found = predict.confusion(numpy.array([0, 0, 1, 2, 2]), numpy.array([0, 1, 1, 2, 0]), 3)
+    assert found.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 1]]
+
+
+def test_the_picture_marks_wrong_predictions(tmp_path, figures):
+    images, labels = numpy.zeros((3, 28, 28)), numpy.array([0, 1, 1])
+    predict.draw(images, labels, numpy.array([0, 1, 0]), ('cat', 'dog'), tmp_path / 'a.png', 'two of three')
+    left, right = figures[0].subfigs
+    assert [axes.get_title() for axes in left.axes[:4]] == ['cat', 'dog', 'cat\n(is dog)', '']
+    assert [axes.title.get_color() for axes in left.axes[:3]] == ['black', 'black', 'tab:red']
+    assert [text.get_text() for text in right.axes[0].texts] == ['1', '1', '1']  # no number for zero
+
+
+def picture(value, size=(56, 56), spot=None, mode='L'):
+    image = Image.new(mode, size, value)
+    if spot is not None:
+        image.paste(spot, (size[0] // 4, size[1] // 4, 3 * size[0] // 4, 3 * size[1] // 4))
+    return image
+
+
+@pytest.mark.parametrize('name, image, corner, middle', [
+    ('dark.png', picture(0, spot=255), 0, 1), ('light.png', picture(255, spot=0), 0, 1),
+    ('wide.png', picture(0, (112, 56), spot=255), 0, 1), ('tiny.png', picture(0, (3, 3)), 0, 0),
+    ('colour.png', picture((255, 255, 255), spot=(0, 0, 0), mode='RGB'), 0, 1),
+    ('transparent.png', picture((0, 0, 0, 0), spot=(255, 255, 255, 255), mode='RGBA'), 0, 1),
+    ('dark on transparent.png', picture((0, 0, 0, 0), spot=(0, 0, 0, 255), mode='RGBA'), 0, 1),
+    ('dark on white.png', picture((255, 255, 255, 0), spot=(0, 0, 0, 255), mode='RGBA'), 0, 1),
+    ('nothing.png', picture((0, 0, 0, 0), mode='RGBA'), 0, 0),
+    ('grey.png', picture((0, 0), spot=(0, 255), mode='LA'), 0, 1),
+    ('palette.gif', picture(0, spot=255).convert('P'), 0, 1), ('one bit.png', picture(0, spot=1, mode='1'), 0, 1)])
+def test_images_of_all_kinds_become_28_by_28_light_on_black(name, image, corner, middle, tmp_path):
+    image.save(tmp_path / name)
+    found = read_image(tmp_path / name)
+    assert (found.shape, found.dtype) == ((28, 28), numpy.dtype('float32'))
+    assert (found[0, 0], found[14, 14]) == (corner, middle)
+
+
+def test_a_dataset_image_is_left_as_it_is(tmp_path):
+    image = numpy.random.default_rng(0).integers(0, 255, (28, 28), 'uint8')
+    image[0] = image[-1] = image[:, 0] = image[:, -1] = 0
+    Image.fromarray(image).save(tmp_path / 'a.png')
+    assert read_image(tmp_path / 'a.png').tolist() == (image.astype('float32') / 255).tolist()
+
+
+@pytest.mark.parametrize('name, dtype', [
+    ('a.png', 'uint16'), ('a.tiff', 'uint16'), ('a.tiff', '>u2')])
+def test_an_image_of_16_bits_keeps_the_upper_8(name, dtype, tmp_path):
+    values = numpy.random.default_rng(0).integers(0, 65536, (28, 28))
+    values[0] = values[-1] = values[:, 0] = values[:, -1] = 0
+    Image.fromarray(values.astype(dtype)).save(tmp_path / name)
+    assert read_image(tmp_path / name).tolist() == (values // 256 / numpy.float32(255)).astype('float32').tolist()
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int32'])
+def test_an_image_of_32_bits_is_rejected(dtype, tmp_path):
+    """Its pixels may be from 0 to 1, to 255, or to any other number."""
+    Image.fromarray(numpy.full((9, 9), 200, dtype)).save(tmp_path / 'a.tiff')
+    with pytest.raises(ValueError, match=r'a.tiff: cannot be read as an image \(its pixels have 32 bits\); use a PNG'):
+        read_image(tmp_path / 'a.tiff')
+
+
+@pytest.mark.parametrize('size', [(1, 1000), (1000, 1), (1, 1), (20_000, 3)])
+def test_a_very_long_image_is_a_line(size, tmp_path):
+    """Pillow 10 alone would scale it to no rows."""
+    picture(100, size).save(tmp_path / 'a.png')
+    rows = [int((read_image(tmp_path / 'a.png') > 0).sum(axis=i).max()) for i in (1, 0)]
+    assert rows == [28 if side == max(size) else 1 for side in size]
+
+
+@pytest.mark.slow
+def test_the_printed_name_of_the_picture(runs, capsys, tmp_path):
+    folder, _ = runs('scratch')
+    assert predict.main([str(folder), '--out', 'pic']) == 0
+    assert capsys.readouterr().out.splitlines()[1] == 'picture: pic.png'
+    assert (tmp_path / 'pic.png').exists()
+
+
+def test_files_that_are_not_images_are_rejected(tmp_path):
+    (tmp_path / 'a.png').write_text('no image')
+    Image.new('L', (9, 9)).save(tmp_path / 'exif.png', exif=b'II*\0\x08')  # cut
+    for path in (tmp_path / 'a.png', tmp_path / 'exif.png', tmp_path / 'missing.png', tmp_path):
+        with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); use a PNG or JPEG file'):
+            read_image(path)
+
+
+@pytest.mark.parametrize('side', [11, 56])
+def test_an_image_of_a_billion_pixels_is_rejected(side, tmp_path, monkeypatch):
+    """Pillow warns above its limit, and raises an error above twice its limit."""
+    picture(0, (side, side)).save(tmp_path / 'a.png')
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
+    with pytest.raises(ValueError, match=r'a.png: cannot be read as an image \(Image size .* exceeds limit'):
+        read_image(tmp_path / 'a.png')
+
+
+def test_invalid_command_lines(runs, tmp_path, capsys):
+    folder, accuracy = runs('scratch')
+    picture(0, (28, 28)).save(tmp_path / 'a.png')
+    for flags, line in (
+            ([folder, 'a.png', '--out', 'b.png'], '--out and --data-dir are for the test set: leave them out, or the'),
+            ([folder, 'a.png', '--data-dir', 'data'], '--out and --data-dir are for the test set'),
+            ([folder, '--out', 'missing/b.png'], 'missing/b.png: No such file or directory')):
+        assert predict.main([str(flag) for flag in flags]) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith(f'predict: {line}') and err.count('\n') == 1
+    assert out == f'test acc: {accuracy:.4f}\n'  # not lost
+    with pytest.raises(SystemExit):
+        predict.main([''])
+
+
+def test_a_run_with_a_relative_data_dir_from_another_folder(runs, tmp_path, capsys, monkeypatch):
+    folder, accuracy = runs('scratch')
+    (tmp_path / 'elsewhere').mkdir()
+    monkeypatch.chdir(tmp_path / 'elsewhere')
+    assert predict.main([str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(f'test acc: {accuracy:.4f}')
+
+
+@pytest.mark.parametrize('dataset', [{}, {'dataset': 'cifar'}])
+def test_a_run_on_an_unknown_dataset(dataset, devices, tmp_path, capsys):
+    config = {'chapter': 'scratch', 'devices': [str(devices[0])], **dataset}
+    params = scratch.get_params(scratch.init_params(), devices[0])
+    checkpoint.save(tmp_path / 'a.safetensors', [params], config=config, run={'num_steps': 1})
+    assert predict.main([str(tmp_path / 'a.safetensors')]) == 2
+    assert re.search("its dataset, (None|'cifar'), must be one of .*fashion-mnist", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'mine'}, {'chapter': 'scratch', 'devices': ['cpu(0)']}])
+def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
+    checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
+    with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch or concise'):
+        run_to_load(tmp_path / 'a.safetensors')

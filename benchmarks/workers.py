@@ -50,6 +50,9 @@ class WithoutSums(HorovodWorkers):
     def trainer(self, *args, **settings):
         return Workers.trainer(self, *args, **settings)
 
+    def check_equal(self, *args):
+        """Accept parameters that differ."""
+
 
 class Steps(Callback):
     """Callback that records the seconds of each epoch and the bytes that this worker sent."""

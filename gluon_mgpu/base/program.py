@@ -32,6 +32,13 @@ class JobError(Exception):
         self.status, self.on_all_ranks, self.reported = status, on_all_ranks, reported
 
 
+class InputError(JobError, ValueError):
+    """Wrong input. All workers raise this at the same point."""
+
+    def __init__(self, line: str):
+        super().__init__(line, BAD_INPUT, on_all_ranks=True)
+
+
 class Stopped(JobError):  # noqa: N818, not an error
     """End of a run after a signal, at a point where it can be resumed. All workers raise it at the same point."""
 

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
 
 from ..base.arguments import integer
+from ..base.program import InputError
 from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np
 from .shards import shard_rows
 
@@ -72,12 +73,12 @@ class BatchIterator:
         return X, y
 
 
-def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
+def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callable = lambda value: [value]) -> tuple:
     """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
     Raises ValueError for another batch size than that of the data, or for labels outside the network's classes. MXNet
     itself would treat those as the first or last class. Both are checked in a `BatchIterator`, list or tuple, and the
-    batch size also in a ``gluon.data.DataLoader``.
+    batch size also in a ``gluon.data.DataLoader``. `allgather` exchanges the sizes of the shards of several workers.
     """
     try:
         train_iter, test_iter = data
@@ -95,11 +96,13 @@ def check_data(data: tuple, batch_size: int, net: Any = None) -> tuple:
         if num_classes is not None and (lowest < 0 or highest >= num_classes):
             raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has {num_classes} '
                              f'outputs: labels must be from 0 to {num_classes - 1}')
-    rows = _batch_size(train_iter)
     is_only = isinstance(train_iter, (list, tuple)) and len(train_iter) == 1  # like a last one, it may be smaller
-    if rows is not None and (rows > batch_size or (rows < batch_size and not is_only)):
-        raise ValueError(f'batch_size {batch_size}, but the training data has batches of {rows} rows: use the same '
-                         'number, because every update is divided by batch_size')
+    rows_of_all, are_only = zip(*allgather((_batch_size(train_iter), is_only)))
+    rows = None if None in rows_of_all else sum(rows_of_all)
+    if rows is not None and (rows > batch_size or (rows < batch_size and not all(are_only))):
+        together = ' over all workers' if len(rows_of_all) > 1 else ''
+        raise InputError(f'batch_size {batch_size}, but the training data has batches of {rows} rows{together}: use '
+                         'the same number, because every update is divided by batch_size')
     return train_iter, test_iter
 
 
@@ -138,9 +141,9 @@ def _check_batch(name: str, batch: Any) -> None:
 
 
 def _batch_size(batches: Any) -> int | None:
-    """Return how many rows each batch has, except a smaller last one; None if unknown."""
+    """Return how many rows of each batch, except a smaller last one, this worker has; None if unknown."""
     if isinstance(batches, BatchIterator):
-        return batches.batch_size
+        return len(range(batches.batch_size)[shard_rows(batches.batch_size, *batches.shard)])
     if isinstance(batches, gluon.data.DataLoader):
         return getattr(batches._batch_sampler, '_batch_size', None)
     return max(len(y) for _, y in batches) if isinstance(batches, (list, tuple)) and batches else None

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import os
@@ -18,12 +19,13 @@ from typing import Any
 import numpy
 
 from ..base.nested import leaves, refill
-from ..base.program import BAD_INPUT, JobError, reason, warn
+from ..base.program import BAD_INPUT, JobError, clear_engine_errors, reason, warn
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx, zeros
 from ..mxnet_setup.installation import how_to_get_horovod
 from ..parallel.workers import Workers
 from . import launchers
+from .trainer import HorovodTrainer
 from .watch import BEAT, Watchdog, silence
 
 # Horovod identifies operations by their names and caches metadata for each name, so a few names are used in turn. Two
@@ -58,6 +60,8 @@ class HorovodWorkers(Workers):
     GPU, its device is ``gpu(0)``; without GPUs, it is ``cpu(0)``.
     """
 
+    _watchdog: Any = None
+    _has_left = False  # True from the end of the with block
     _initialized = False  # True once this process has called hvd.init, which can connect workers only once
 
     def __init__(self, signals: Any = None, program: str = 'gluon_mgpu'):
@@ -80,6 +84,7 @@ class HorovodWorkers(Workers):
         # hvd.local_rank() is 0 except under horovodrun, see `launchers.rendezvous`
         self.device = mx.gpu(gpu_of_worker(info.local_rank)) if num_mxnet_gpus() else mx.cpu(0)
         super().__init__(signals)
+        self._thread = threading.get_ident()
         self._signum = 0  # the signal that all workers know of, 0 if none
         self._numbers: dict[str, count] = defaultdict(count)  # of the operations of each kind
         self._sums: deque = deque()  # results of `allreduce`, the newest NUM_NAMES
@@ -87,15 +92,22 @@ class HorovodWorkers(Workers):
         self.hosts, uuids = zip(*places)
         self._check_own_gpu(uuids)
         self._watchdog = Watchdog(self.rank, self.allgather, launchers.address(), f'{host}, process {os.getpid()}',
-                                  lambda line: warn(f'{program}: {line}; the job ends{self.resume_hint}'))
+                                  lambda line, ends: warn(f'{program}: {line}; the job ' + (
+                                      f'ends{self.resume_hint}' if ends else 'continues')))
+        atexit.register(self.__exit__, None, None, None)  # of a program without a with block
 
     def __enter__(self) -> HorovodWorkers:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or (isinstance(error, JobError) and error.on_all_ranks):
+        if self._has_left:
+            return
+        self._has_left = True
+        if error is None or getattr(error, 'on_all_ranks', False) or (
+                isinstance(error, SystemExit) and not error.code):
+            self.record('the end of its program', str(error) if isinstance(error, JobError) else '')
             npx.waitall()  # wait for the queued allreduces, which end because all workers have queued the same ones
-            self.allgather(None)  # wait for the slowest worker
+            self._allgather(None, 'end')  # wait for the slowest worker
             self._watchdog.leave()
             self._hvd.shutdown()
             if isinstance(error, JobError):
@@ -105,6 +117,8 @@ class HorovodWorkers(Workers):
             time.sleep(2 * BEAT)
         # The other workers may not have failed. They would block in an allreduce with this one, so make them exit
         self._watchdog.leave(failed=True)
+        atexit.register(clear_engine_errors)  # of operations that wait for other workers, which this fails before:
+        atexit.register(self._hvd.shutdown)
         if self.size > 1:  # exit by force after 3 s, because Horovod's shutdown at exit may block on pending allreduces
             timer = threading.Timer(3, os._exit, [1])
             timer.daemon = True
@@ -114,7 +128,7 @@ class HorovodWorkers(Workers):
         """See `Workers.extend_allreduce`."""
         def over_all_workers(data: list) -> None:
             algorithm(data)
-            self._allreduce(data[0], 'gradient')
+            self._allreduce(data[0], 'gradients')
             for array in data[1:]:
                 data[0].copyto(array)
         return over_all_workers
@@ -125,7 +139,7 @@ class HorovodWorkers(Workers):
         if len(self._sums) == NUM_NAMES:
             self._sums.popleft().wait_to_read()
         self._sums.append(array)
-        return self._allreduce(array, 'sum')
+        return self._allreduce(array, 'sums')
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = None) -> Any:
         """See `Workers.trainer`."""
@@ -133,26 +147,22 @@ class HorovodWorkers(Workers):
             if len(param.list_ctx()) > 1:
                 raise ValueError(f'{param.name} is on {param.list_ctx()}, but Horovod sums the gradients of one device '
                                  'for each worker: initialize the network on [workers.device]')
-        # DistributedTrainer also divides by the number of workers. `rescale_grad` cancels it, so that the sum is only
-        # divided by the batch size
-        return self._hvd.DistributedTrainer({param.name: param for param in params}, optimizer,
-                                            {**optimizer_params, 'rescale_grad': self.size})
+        return HorovodTrainer(self, next(self._numbers['Trainer']), params, optimizer, optimizer_params)
 
-    def broadcast_parameters(self, net: Any, *args: Any) -> None:
+    def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         """See `Workers.broadcast_parameters`."""
         if hasattr(net, 'collect_params'):
             params = net.collect_params().values()
             if any(param._deferred_init for param in params):
                 self._infer_shapes(net, args)
-            all_params = [p.data() for p in params]
-            # Without batch norm's running statistics: each worker has its own, possibly from a checkpoint
-            trainable = [p.data() for p in params if p.grad_req != 'null']
+            arrays = [param.data() for param in params if statistics or param._differentiable]
         else:
-            all_params = trainable = net[0]
-        self.check_equal({f'parameter {i}': f'{array.shape} {array.dtype}' for i, array in enumerate(all_params)})
+            arrays = net[0]
+        self.check_equal({f'parameter {i}': f'{array.shape} {array.dtype}' for i, array in enumerate(arrays)})
         # Through the host, because Horovod cannot read weights that oneDNN has put into its own memory layout
-        for array, value in zip(trainable, self.on_rank_0(lambda: [param.asnumpy() for param in trainable])):
-            assign(array, value)
+        for array, value in zip(arrays, self.on_rank_0(lambda: [param.asnumpy() for param in arrays])):
+            if not numpy.array_equal(array.asnumpy(), value):  # a static operator may still be reading the statistics
+                assign(array, value)
 
     def _infer_shapes(self, net: Any, args: tuple) -> None:
         try:
@@ -175,12 +185,16 @@ class HorovodWorkers(Workers):
             return rows[:, 1:1 + len(numbers)].tolist()
         return wait
 
-    def allgather(self, value: Any) -> list:
+    def allgather(self, value: Any, what: str = 'an exchange of values') -> list:
         """See `Workers.allgather`."""
+        self.record(what)
+        return self._allgather(value, what)
+
+    def _allgather(self, value: Any, name: str) -> list:
         gathered = [(value, self._received_signal())]
         if self.size > 1:
             with CONTROL:  # allgather_object creates its arrays on the current context
-                gathered = self._hvd.allgather_object(gathered[0], name='gather')
+                gathered = self._hvd.allgather_object(gathered[0], name=name)
         self._signum = max(self._signum, *(signum for _, signum in gathered))
         return [value for value, _ in gathered]
 
@@ -196,7 +210,20 @@ class HorovodWorkers(Workers):
                                f'{uuid}): start at most one worker per GPU', BAD_INPUT, on_all_ranks=True,
                                reported=self.rank != 0)
 
-    def _allreduce(self, array: Any, kind: str) -> Any:
-        """Sum an array over all workers, in place, and return it; does not block."""
-        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{next(self._numbers[kind]) % NUM_NAMES}')
+    def _allreduce(self, array: Any, kind: str, number: int | None = None) -> Any:
+        """Sum an array over all workers, in place, and return it; does not block. Smaller numbers are summed first."""
+        priority = -(number or 0)
+        if number is None:
+            self.record(f'an exchange of {kind}')
+            number = next(self._numbers[kind]) % NUM_NAMES
+        self._hvd.allreduce_(array, op=self._hvd.Sum, name=f'{kind}.{number}', priority=priority)
         return array
+
+    def record(self, exchange: str, place: str | None = None) -> None:
+        """Note an exchange, to end the job if another worker takes part in another one instead.
+
+        Not those of other threads, such as in the backward pass of an ``autograd.Function``, which come in any order.
+        """
+        if self._watchdog and threading.get_ident() == self._thread:
+            number = next(self._numbers[exchange]) + 1
+            self._watchdog.record(exchange, (self.place or f'number {number}') if place is None else place)

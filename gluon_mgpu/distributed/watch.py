@@ -1,17 +1,23 @@
 """Detection of lost workers: if one was killed or stopped, or its machine is gone, print its name and end the job.
 
 Horovod itself waits half a minute for a stopped worker and does not name it. Here, each worker keeps a connection to
-rank 0, and a thread at both ends sends a byte about every half second. A main thread that hangs is not noticed.
+rank 0, and a thread at both ends sends a byte about every half second.
+
+Workers that take part in different exchanges wait for each other for ever, for example one that trains on another batch
+and one at the end of its program. So each worker also sends rank 0 the list of its exchanges, which must be the same on
+all. When they come does not matter: a worker for which the others wait for minutes is named, and the job continues.
 """
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -22,8 +28,9 @@ BEAT = 0.5       # seconds between two bytes
 PATIENCE = 30.0  # seconds for all workers to connect
 SILENCE = '10'   # seconds without a byte after which a worker counts as lost; the default of GLUON_MGPU_WORKER_TIMEOUT
 REMEDY = 'check that no firewall blocks connections between the machines'
+STALL = 120      # seconds after which a worker is named for which the others wait
 TOKEN_BYTES = 16
-ALIVE, LEAVE, FAILED, END = b'.', b'l', b'f', b'e'
+ALIVE, LEAVE, FAILED, END = CONTROL = b'\0', b'\1', b'\2', b'\3'  # may come within the text of an exchange
 
 
 def silence() -> float:
@@ -38,11 +45,11 @@ class Watchdog:
     """Thread that watches the other workers until `leave` is called.
 
     `address` is that of this machine for the other workers, and `name` the name of this worker in messages, such as
-    ``'a, process 4711'``. `report` prints the message about a lost worker.
+    ``'a, process 4711'``. ``report(line, ends)`` prints a message; `ends` says whether it ends the job.
     """
 
     def __init__(self, rank: int, allgather: Callable[[Any], list], address: str, name: str,
-                 report: Callable[[str], None]):
+                 report: Callable[[str, bool], None]):
         self.rank, self.report = rank, report
         self.silence = silence()
         listener = socket.create_server((address, 0)) if rank == 0 else None
@@ -65,8 +72,16 @@ class Watchdog:
             connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ)
         self._leaving = False
+        self._recorded: deque[bytes] = deque()  # exchanges of this worker, as lines, until they are sent or compared
+        self._pending = dict.fromkeys(range(len(self.names)) if rank == 0 else [rank], b'')  # lines by rank
+        self._compared_at = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name='watch', daemon=True)
         self._thread.start()
+
+    def record(self, exchange: str, place: str) -> None:
+        """Note that this worker takes part in an exchange, at a place such as ``'batch 6 of epoch 1'``."""
+        if self._others:
+            self._recorded.append(f'{exchange}\t{" ".join(place.split())}\n'.encode(errors='replace'))
 
     def leave(self, failed: bool = False) -> None:
         """Stop watching; blocks up to 5 s. If this worker has failed, the other workers end as well."""
@@ -103,6 +118,7 @@ class Watchdog:
                     self._heard = dict.fromkeys(self._heard, now)
                 last_beat = now
                 self._send(ALIVE)
+                self._compare()
             for other, heard in self._heard.items():
                 if now - heard > self.silence:
                     self._end(f'{self._name(self._others[other])} has not answered for {self.silence:g} s: it is '
@@ -117,6 +133,8 @@ class Watchdog:
             received = b''
         other = self._name(self._others[connection])
         self._heard[connection] = time.monotonic()
+        if self.rank == 0:
+            self._pending[self._others[connection]] += received.translate(None, b''.join(CONTROL))
         if END in received:
             self._end('')
         if FAILED in received:
@@ -126,6 +144,33 @@ class Watchdog:
             self._selector.unregister(connection)
         elif not received:
             self._end(f'{other} was killed or has crashed')
+
+    def _compare(self) -> None:
+        """On rank 0, end the job if the next exchange is not the same on all workers; elsewhere send those of this one.
+        """
+        pending = self._pending
+        while self._recorded:
+            pending[self.rank] += self._recorded.popleft()
+        if self.rank:
+            with contextlib.suppress(OSError):  # full
+                pending[self.rank] = pending[self.rank][next(iter(self._others)).send(pending[self.rank]):]
+            return
+        while all(b'\n' in lines for lines in pending.values()):
+            self._compared_at = time.monotonic()
+            heads = {}
+            for rank, lines in pending.items():
+                heads[rank], _, pending[rank] = lines.partition(b'\n')
+                if heads[rank].split(b'\t')[0] != heads[0].split(b'\t')[0]:
+                    self._end(f'{self._name(0)} is at {_shown(heads[0])}, and {self._name(rank)} at '
+                              f'{_shown(heads[rank])}: all workers must take the same steps, with as many batches and '
+                              'evaluations')
+        late = [rank for rank, lines in pending.items() if not lines]
+        if len(late) in (0, len(pending)):
+            self._compared_at = time.monotonic()
+        elif time.monotonic() - self._compared_at > STALL:
+            self._compared_at = math.inf  # once
+            waiting = next(filter(None, pending.values())).partition(b'\n')[0]
+            self.report(f'{self._name(late[0])} has not come in {STALL} s to {_shown(waiting)}: others wait', False)
 
     def _name(self, other: int) -> str:
         return f'worker {other} of {len(self.names)} ({self.names[other]})'
@@ -141,5 +186,10 @@ class Watchdog:
             return
         self._send(END)
         if line and self.rank < 2:  # if rank 0 is lost, rank 1 prints the line
-            self.report(line)
+            self.report(line, True)
         os._exit(1)
+
+
+def _shown(line: bytes) -> str:
+    exchange, _, place = line.decode(errors='replace').partition('\t')
+    return f'{exchange} ({place})' if place else exchange

@@ -5,11 +5,16 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
-from ..base.program import BAD_INPUT, JobError, Stopped, clear_engine_errors
+import numpy
+
+from ..base.program import InputError, Stopped, clear_engine_errors
+
+SAME_PROGRAM = 'start all workers with the same program, flags, versions and data'
 
 
 class Workers:
@@ -27,12 +32,14 @@ class Workers:
         Program that started the workers, such as ``'srun'``, or ''.
     resume_hint : str
         End of the message about a lost worker.
+    place : str
+        Where this worker is, such as ``'batch 6 of epoch 1'``, for messages.
     """
 
     rank, size = 0, 1
     hosts: Sequence[str] = ('',)
     device: Any = None
-    launcher = resume_hint = ''
+    launcher = resume_hint = place = ''
 
     def __init__(self, signals: Any = None):
         self._signals = signals
@@ -78,13 +85,13 @@ class Workers:
         from .trainer import Trainer
         return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 
-    def broadcast_parameters(self, net: Any, *args: Any) -> None:
+    def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         """Copy the parameters of rank 0 to all workers, in place; blocks.
 
         `net` is a gluon.Block, or lists of np.ndarray, one per device. If parameters of a Block wait for their shapes,
-        it is called with one row of `args`, arrays or lists of arrays (n, ...), possibly without rows. Parameters
-        without gradients, such as batch norm's running statistics, stay as they are. Raises `JobError` if shapes or
-        dtypes differ, and ValueError if the call fails.
+        it is called with one row of `args`, arrays or lists of arrays (n, ...), possibly without rows. With
+        ``statistics=False``, batch norm's running statistics stay as they are, for example those of a checkpoint, where
+        each worker has its own. Raises `JobError` if shapes or dtypes differ, and ValueError if the call fails.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
@@ -92,7 +99,7 @@ class Workers:
         correct, rows = 0.0, 0
         for more, size in takewhile(lambda _: not self._received_signal(), counts):
             correct, rows = correct + more, rows + size
-        counted = self.allgather((correct, rows))
+        counted = self.allgather((correct, rows), 'an evaluation')
         if self.pending_signal():
             raise Stopped(self.pending_signal())
         return sum(correct for correct, _ in counted), sum(rows for _, rows in counted)
@@ -104,8 +111,9 @@ class Workers:
         """
         return lambda: [numbers]
 
-    def allgather(self, value: Any) -> list:
-        """Return the value of each worker, ordered by rank; blocks."""
+    def allgather(self, value: Any, what: str = '') -> list:
+        """Return the value of each worker, ordered by rank; blocks. All workers say the same in `what`, for messages.
+        """
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:
@@ -127,18 +135,17 @@ class Workers:
         for rank, line in enumerate(lines):
             if line is not None:
                 line = line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}'
-                raise JobError(line, BAD_INPUT, on_all_ranks=True)
+                raise InputError(line)
         return list(results)
 
-    def check_equal(self, facts: dict[str, Any]) -> None:
-        """Raise `JobError` on all workers if a value differs between them; blocks."""
+    def check_equal(self, facts: dict[str, Any], remedy: str = SAME_PROGRAM) -> None:
+        """Raise `JobError`, with a remedy, on all workers if a value differs between them; blocks."""
         first, *others = self.allgather(facts)
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
                 if first.get(name) != other.get(name):
-                    raise JobError(f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on '
-                                   f'{self._name(rank)}: start all workers with the same program, flags, versions '
-                                   'and data', BAD_INPUT, on_all_ranks=True)
+                    raise InputError(f'{name} is {first.get(name)} on {self._name(0)} and {other.get(name)} on '
+                                     f'{self._name(rank)}: {remedy}')
 
     def pending_signal(self) -> int:
         """Return the signal that all workers know of, or 0; does not block.
@@ -160,3 +167,11 @@ def _attempt(function: Callable[[], Any]) -> tuple[Any, str | None]:
         return function(), None
     except (ValueError, OSError) as error:
         return None, str(error)
+
+
+def checksum(arrays: Iterable) -> int:
+    """Return a checksum of the values of MXNet arrays; blocks."""
+    value = 0
+    for array in arrays:
+        value = zlib.crc32(numpy.ascontiguousarray(array.asnumpy()), value)
+    return value

@@ -62,6 +62,8 @@ class TrainingSetup:
         values = check_settings(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
         self.seed: int = values['seed']
         self.run = Run(values['num_epochs']) if values['run'] is None else values['run']
+        self.run.workers.check_equal({name: value for name, value in values.items() if name != 'devices' and isinstance(
+            value, (str, int, float))})
         devices = find_devices(values, self.run.workers)
         if not isinstance(devices, Devices):
             devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],
@@ -75,7 +77,7 @@ class TrainingSetup:
             if self.optimizer != 'adam':
                 self.optimizer_params['momentum'] = values['momentum']
         self.data: tuple = (find_data(values, self.run.workers) if values['data'] is None else
-                            check_data(values['data'], batch_size, self.net))
+                            check_data(values['data'], batch_size, self.net, self.run.workers.allgather))
         self.run.check_data(*self.data)
         if values['label_smoothing']:
             self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]

@@ -10,7 +10,7 @@ from operator import length_hint
 import numpy
 
 from ..base.arguments import at_least_0
-from ..base.program import BAD_INPUT, JobError
+from ..base.program import InputError
 from ..base.progress import Progress
 from ..data.batches import check_batches
 from ..mxnet_setup.compat import npx
@@ -22,11 +22,8 @@ SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
 LONG_EVALUATION = 10  # seconds; the time of a longer one is printed
 
 
-class DivergenceError(JobError, ValueError):
+class DivergenceError(InputError):
     """The loss or a parameter is NaN or infinite. All workers raise it after the same batch."""
-
-    def __init__(self, line: str):
-        super().__init__(line, BAD_INPUT, on_all_ranks=True)
 
 
 class _CurrentEpoch:
@@ -62,7 +59,10 @@ class _CurrentEpoch:
                              'resume with the same batch size and data')
         if self._workers.size > 1 and getattr(train_iter, 'shard', None) != self._workers.shard:
             raise ValueError(f"rank {self._workers.rank}: train_iter does not yield this worker's shard; load the data "
-                             'with shard=workers.shard')
+                             'with shard=workers.shard, or, if it does, set train_iter.shard = workers.shard')
+        lengths = self._workers.allgather(length)
+        if 0 not in lengths and len(set(lengths)) > 1:
+            raise InputError(f'train_iter has {lengths} batches on the workers: all need as many, even without rows')
         if hasattr(train_iter, 'epoch'):
             train_iter.epoch = self.number - 1
         self._text = f'epoch {self.number}/{num_epochs}'

@@ -79,6 +79,22 @@ def unchanged_names(net: Any) -> set[str]:
     return {name for name, param in _registered(net).items() if param.grad_req == 'null' and param._differentiable}
 
 
+def trained_arrays(net: Any) -> list:
+    """Return the parameters that training changes, on the first device, as arrays; does not wait."""
+    params = _registered(net)
+    return [arrays[0] for name, arrays in copies(net).items() if name not in params or params[name].grad_req != 'null']
+
+
+def layers(net: Any) -> dict[str, str]:
+    """Describe the layers of a Gluon network by what its parameters do not show, such as the kind of an activation."""
+    found: list = []
+    if isinstance(block := unwrapped(net), gluon.Block):
+        block.apply(found.append)
+    options = '_act_type', '_rate', '_alpha', '_kwargs'
+    return {f'layer {i}': f'{type(layer).__name__} {[vars(layer)[name] for name in options if name in vars(layer)]}'
+            for i, layer in enumerate(found)}
+
+
 def first_non_finite(net: Any) -> str:
     """Return the name of the first parameter that holds NaN or infinity on any device, '' if none does; waits.
 

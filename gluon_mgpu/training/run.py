@@ -17,12 +17,13 @@ from ..base.arguments import integer
 from ..base.files import SameFolder
 from ..base.program import Stopped
 from ..base.progress import Progress
-from ..parallel.workers import Workers
+from ..parallel.workers import Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
 from .history import EpochResult, summary, write_history
-from .parameters import copies, first_non_finite, seed_all
+from .parameters import copies, first_non_finite, layers, seed_all, trained_arrays
 from .schedules import rates
+from .signals import lost_interrupts
 
 GROWTH = 10  # of the loss, from the first to the last epoch, at which a run warns
 
@@ -68,6 +69,7 @@ class Run:
         self.lr: Any = None
         self._lrs = rates(None)  # learning rates of the coming batches
         self._seed: int | None = None
+        self._lost_interrupts: list = []
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
@@ -88,7 +90,7 @@ class Run:
         seed : int, optional
             Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
             as an uninterrupted one. Resumed within an epoch, it begins those of this epoch anew. A DataLoader that
-            shuffles needs a seed to repeat the order.
+            shuffles needs a seed to repeat the order. All workers have the same.
         lr : float or callable, optional
             The learning rate, or a function that maps the number of the update (1 for the first) to it. `Run.lr` has
             the rate of each batch, the history that of the last batch of each epoch.
@@ -97,7 +99,9 @@ class Run:
         if not hasattr(net, 'collect_params'):
             copies(net)  # raises an error for what is no list of arrays
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
-        try:
+        self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr,
+                                  **layers(net)})
+        with contextlib.closing(self), lost_interrupts() as self._lost_interrupts:
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
             self._write_history()  # 2. without epochs that this state does not have
             for _ in range(self.num_steps):  # 3. one by one, because MXNet's schedulers keep state
@@ -112,8 +116,6 @@ class Run:
             first, last = self.history[0].loss, self.history[-1].loss
             if last > GROWTH * max(first, 1):  # a small loss may fluctuate
                 self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
-        finally:
-            self.close()
 
     def check_data(self, *data: Iterable) -> None:
         """Raise ValueError if this run has ended, or if it has several epochs and `data` can be read only once."""
@@ -139,14 +141,16 @@ class Run:
         epoch.begin(train_iter, self.num_epochs)  # 3. the clock starts
         for batch in islice(train_iter, epoch.num_batches, None):
             if self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
-                self.workers.broadcast_parameters(self.net, batch[0])
+                self.workers.broadcast_parameters(self.net, batch[0], statistics=not self.num_steps)
                 self._broadcast_pending = False
             self.lr = next(self._lrs)
+            self.workers.place = f'batch {epoch.num_batches + 1} of epoch {epoch.number}'
             yield batch
             epoch.num_batches += 1
             self.num_steps += 1
             self._call('batch_end')
             self._stop_after_signal()
+        self.workers.place = f'the end of epoch {epoch.number}'
         if not epoch.num_batches:
             raise ValueError(f'train_iter has no batches in epoch {epoch.number}: pass batches that can be read again '
                              'in each epoch, not a generator')
@@ -155,6 +159,9 @@ class Run:
         self._call('epoch_trained')               # 5. outside the time of training
         if name := next(filter(None, self.workers.allgather(first_non_finite(self.net))), ''):
             raise DivergenceError(f'{name} is no longer finite after epoch {epoch.number}: use a smaller learning rate')
+        if self.workers.size > 1:
+            self.workers.check_equal({'the learning rate': self.lr, 'the checksum of the parameters': checksum(
+                trained_arrays(self.net))}, 'sum the gradients over all workers, and update with the same settings')
         self._stop_after_signal()                 # 6. `allgather` has exchanged the signals
         epoch.begin_evaluation()
 
@@ -246,6 +253,8 @@ class Run:
         self.complete = any(self.workers.allgather(stop)) or len(self.history) == self.num_epochs
 
     def _stop_after_signal(self) -> None:
-        """Raise `Stopped` if all workers know of a signal; does not block."""
+        """Raise `Stopped` if all workers know of a signal, KeyboardInterrupt if one was lost; does not block."""
+        if self._lost_interrupts:
+            raise KeyboardInterrupt
         if signum := self.workers.pending_signal():
             raise Stopped(signum)

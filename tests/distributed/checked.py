@@ -5,7 +5,7 @@ LeNet, right and without the sum over the workers; synchronized batch norm.
 from types import SimpleNamespace
 
 from cases import LR, rows_of_worker
-from parallel.test_sync_batch_norm import small_net
+from parallel.sync_batch_norm.test_sync_batch_norm import small_net
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon
@@ -41,3 +41,18 @@ def train_synchronized(state, X, y, devices):
     together = Devices(devices, len(X), workers=state.workers)
     concise.train_batch(*rows_of_worker(X, y, state.workers), state.net, gluon.loss.SoftmaxCrossEntropyLoss(),
                         state.trainer, together)
+
+
+def train_synchronized_or_fail(state, X, y, devices):
+    """Fail on worker 1 only: in a batch of 7 rows before the exchange, otherwise after it."""
+    if state.workers.rank and len(y) == 7:
+        raise KeyError('before the exchange')
+    train_synchronized(state, X, y, devices)
+    if state.workers.rank and len(y) == 8:
+        raise KeyError('after the exchange')
+
+
+def train_or_fail(state, X, y, devices):
+    if state.workers.rank and len(y) == 7:
+        raise KeyError('before the exchange')
+    train_batch(state, X, y, devices)

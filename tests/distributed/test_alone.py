@@ -1,5 +1,7 @@
 """Tests of a worker without other workers: place in the job, shards of batches, flags."""
+import collections
 import contextlib
+import itertools
 import os
 import resource
 import selectors
@@ -141,10 +143,11 @@ def test_a_lost_worker_is_named_before_horovods_own_error(monkeypatch):
     timer = SimpleNamespace(start=lambda: done.append('timer'))
     monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.time.sleep', lambda seconds: done.append(seconds))
     monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.threading.Timer', lambda *args: timer)
-    workers = object.__new__(HorovodWorkers)
-    workers.size, workers._watchdog = 2, watchdog
-    workers.__exit__(RuntimeError, RuntimeError('Connection closed by peer'), None)
-    workers.__exit__(ValueError, ValueError('another'), None)
+    monkeypatch.setattr('gluon_mgpu.distributed.horovod_workers.atexit.register', lambda function: None)
+    for error in (RuntimeError('Connection closed by peer'), ValueError('another')):
+        workers = object.__new__(HorovodWorkers)
+        workers.size, workers._watchdog, workers._hvd = 2, watchdog, SimpleNamespace(shutdown=None)
+        workers.__exit__(type(error), error, None)
     assert done == [1, 'leave', 'timer', 'leave', 'timer']
 
 
@@ -155,6 +158,7 @@ def test_a_job_that_was_suspended_continues(monkeypatch):
     dog = object.__new__(watch.Watchdog)
     dog.rank, dog.silence, dog.names, dog.report = 0, 2, ['a', 'b'], print
     dog._others, dog._heard, dog._leaving = {here: 1}, {here: 100.0}, False
+    dog._compare = lambda: None
     dog._selector = selectors.DefaultSelector()
     ended, times = [], iter([100.0, 200.0, 200.1])
 
@@ -242,6 +246,81 @@ def test_many_open_files(monkeypatch):
         assert ended == [] and watches[0]._heard == {}
         for connection in [*watches[0]._others, *watches[1]._others]:
             connection.close()
+
+
+@contextlib.contextmanager
+def watchdogs(monkeypatch, lines):
+    """Two workers; `lines` gets the messages of rank 0, and whether the job ends."""
+    everybody, values, found = threading.Barrier(2), {}, {}
+    monkeypatch.setattr(watch.os, '_exit', lambda status: setattr(found[0], '_leaving', True))
+
+    def be_worker(rank):
+        def allgather(value):
+            values[rank] = value
+            everybody.wait()
+            return [values[0], values[1]]
+        found[rank] = watch.Watchdog(rank, allgather, '127.0.0.1', 'ab'[rank], lambda *line: lines.append(line))
+
+    thread = threading.Thread(target=be_worker, args=(1,))
+    thread.start()
+    be_worker(0)
+    thread.join(10)
+    yield found[0], found[1]
+    for each in found.values():
+        each.leave()
+        for connection in each._others:
+            connection.close()
+
+
+def wait_for(lines, number=1):
+    """Wait until there are as many lines."""
+    deadline = time.monotonic() + 10
+    while len(lines) < number and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_workers_that_take_part_in_different_exchanges(monkeypatch):
+    lines = []
+    with watchdogs(monkeypatch, lines) as both:
+        for each in both:
+            for number in range(1000):
+                each.record('a sum', f'number {number}')
+        both[0].record('an evaluation', '\u00e9\nn')
+        time.sleep(3 * watch.BEAT)
+        assert not lines  # worker 1 may be slow
+        both[1].record('the end of its program', '')
+        wait_for(lines)
+    assert lines == [('worker 0 of 2 (a) is at an evaluation (\u00e9 n), and worker 1 of 2 (b) at the end of its '
+                      'program: all workers must take the same steps, with as many batches and evaluations', True)]
+
+
+def test_exchanges_of_other_threads_come_in_any_order():
+    workers, noted = object.__new__(HorovodWorkers), []
+    workers._watchdog, workers._thread = SimpleNamespace(record=lambda *args: noted.append(args)), threading.get_ident()
+    workers._numbers = collections.defaultdict(itertools.count)
+    thread = threading.Thread(target=workers.record, args=['a sum'])
+    for call in (lambda: workers.record('a sum'), thread.start, thread.join, lambda: workers.record('a sum')):
+        call()
+    assert noted == [('a sum', 'number 1'), ('a sum', 'number 2')]
+
+
+def test_a_slow_worker_is_named_and_not_ended(monkeypatch):
+    monkeypatch.setattr(watch, 'STALL', 1)
+    lines = []
+    with watchdogs(monkeypatch, lines) as both:
+        both[0].record('a sum', 'batch 1')
+        both[1].record('a sum', 'batch 1')
+        time.sleep(1.5)  # nobody waits
+        assert not lines
+        both[1].record('a sum', 'batch 2')
+        wait_for(lines)
+        time.sleep(1.5)  # named once
+        both[0].record('a sum', 'batch 2')
+        time.sleep(1)
+        assert lines == [('worker 0 of 2 (a) has not come in 1 s to a sum (batch 2): others wait', False)]
+        both[0].record('a sum', 'batch 3')
+        wait_for(lines, 2)
+    assert lines[1:] == [('worker 1 of 2 (b) has not come in 1 s to a sum (batch 3): others wait', False)]
 
 
 def test_the_others_wait_for_a_late_worker(monkeypatch):

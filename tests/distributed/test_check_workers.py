@@ -1,4 +1,5 @@
 """check_data_parallel in a job: all workers together, compared with one device; rank 0 prints the report."""
+import re
 import sys
 from pathlib import Path
 
@@ -20,3 +21,15 @@ def test_check(job, make, name, status, words):
     assert words in run.text
     assert 'batch norm' not in run.text  # that only fixed statistics make the devices equal
     assert ('cpu(0) of worker 1' in run.text) == status
+
+
+@pytest.mark.parametrize('make, name, words', [
+    ('make_synchronized', 'train_synchronized_or_fail', "KeyError: 'after the exchange'"),
+    ('make', 'train_or_fail', r"worker 0 of 2 \(.*\) is at an exchange of gradients \(.*\), and worker 1 of 2 \(.*\) "
+     r"at the end of a step \(after KeyError: 'before the exchange'\): all workers")])
+def test_the_step_fails_on_one_worker(job, make, name, words):
+    path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
+    with job(2, sys.executable, '-m', 'gluon_mgpu', 'check', f'checked:{make}', f'checked:{name}', '--horovod',
+             PYTHONPATH=path) as run:
+        assert run.end(timeout=60) != 0, run.text
+    assert re.search(words, run.text), run.text

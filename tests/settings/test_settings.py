@@ -11,16 +11,8 @@ from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.settings import cli
-from gluon_mgpu.settings.settings import (
-    CHAPTERS,
-    SHARED,
-    Setting,
-    check_settings,
-    check_together,
-    settings,
-    with_flags,
-)
+from gluon_mgpu.settings import cli, settings
+from gluon_mgpu.settings.settings import CHAPTERS, SHARED, Setting, check_settings, check_together, with_flags
 from gluon_mgpu.settings.setup import TrainingSetup
 from gluon_mgpu.training.run import Run
 

@@ -199,7 +199,7 @@ def test_evaluation_on_several_workers_stops_at_a_signal():
     """Each starts no more batches, but still sends its counts, because the other workers wait for them."""
     workers, drawn = object.__new__(HorovodWorkers), []
     workers._signals, workers._signum = SimpleNamespace(received=0), 0
-    workers.allgather = lambda counted: [counted, (3.0, 4)]
+    workers.allgather = lambda counted, what: [counted, (3.0, 4)]
 
     def counts(signal_after):
         for number in range(5):

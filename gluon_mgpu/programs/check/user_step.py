@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 
+from ...base.program import reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ...parallel.workers import Workers
 from ...training.parameters import seed_all
@@ -37,11 +38,12 @@ class Training:
     fixed_statistics: bool = False  # of batch norm
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
+    job: Workers | None = None      # all workers, if `workers` is this one alone
     hung: list = field(default_factory=list)  # steps in forked processes, of all trainings of the check
 
     def on_one_device(self) -> Training:
         """Return the same training on the first device only."""
-        return replace(self, devices=self.devices[:1], workers=Workers())
+        return replace(self, devices=self.devices[:1], workers=Workers(), job=self.job or self.workers)
 
     @cached_property
     def state(self) -> Any:
@@ -74,15 +76,26 @@ class Training:
 
     def step(self, batch: Sequence) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
-        state = self.state
-        if self.zero_gradients:
-            for _, array in chain(*self.params()):
-                if array.grad is not None:
-                    fill(array.grad, 0)
-        _seed(self.seed)
-        X, y = each(self.places, lambda place: self._array(batch[place]))
-        self.train_batch(state, X, y, self.devices)
-        npx.waitall()  # raises errors that the parameters do not show
+        error, job = None, self.job or self.workers
+        try:
+            state = self.state
+            if self.zero_gradients:
+                for _, array in chain(*self.params()):
+                    if array.grad is not None:
+                        fill(array.grad, 0)
+            _seed(self.seed)
+            X, y = each(self.places, lambda place: self._array(batch[place]))
+            self.train_batch(state, X, y, self.devices)
+            npx.waitall()  # raises errors that the parameters do not show
+        except Exception as caught:
+            error = caught
+        # Agree, because a worker with an error would not take part in the next step. If others still wait in an
+        # exchange of this step, the job ends and prints `place`
+        job.place = f'after {type(error).__name__}: {reason(error)}' if error else ''
+        of_others = ', '.join(filter(None, job.allgather(job.place, 'the end of a step')))
+        job.place = ''
+        if error or of_others:
+            raise error or ValueError(f'the step fails on another worker {of_others}')
         return self.values()
 
     def _array(self, data: numpy.ndarray) -> Any:

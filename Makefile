@@ -4,7 +4,7 @@
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
 .PHONY: help install demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 \
-        test-wheel test-processors gpu-report horovod test-horovod test-hosts lint audit docs clean
+        test-wheel test-processors test-onnxruntime gpu-report horovod test-horovod test-hosts lint audit docs clean
 
 help:
 	@echo 'make install      create .venv and install everything into it (2 minutes)'
@@ -20,6 +20,7 @@ help:
 	@echo 'make test-arm64   some tests in an emulated ARM64 Debian (7 minutes)'
 	@echo 'make test-wheel   install the wheel in an empty environment, train'
 	@echo 'make test-processors quick tests, instructions of old processors'
+	@echo 'make test-onnxruntime exported models in old and new onnxruntime'
 	@echo 'make gpu-report   on GPUs: the commands of tools/gpu_report.txt'
 	@echo 'make horovod      build Horovod into .venv, for several machines'
 	@echo 'make test-horovod tests that need Horovod'
@@ -79,6 +80,10 @@ test-arm64:
 test-wheel: .venv/installed
 	@tools/test_wheel.sh .venv
 
+# Needs Python 3.11, for wheels of the oldest onnxruntime
+test-onnxruntime: .venv/installed
+	@tools/test_onnxruntime.sh .venv $(ARGS)
+
 # --check fails without a GPU, before some GB are installed
 gpu-report:
 	@python3 tools/gpu_report.py --check
@@ -121,6 +126,6 @@ ifdef PYTHON  # always call the script, which compares it with the Python of an 
 endif
 
 clean:
-	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .venv-docs site .pytest_cache .ruff_cache .mypy_cache \
-	       .hypothesis
+	rm -rf .venv .venv-mxnet2 .venv-oldest .venv-cu112 .venv-compare .venv-docs .venv-onnxruntime site .pytest_cache \
+	       .ruff_cache .mypy_cache .hypothesis
 	find gluon_mgpu tests examples benchmarks tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -33,9 +33,9 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
             batch_axis: int | Sequence[int | None] = 0, log: Callable[[str], None] = print) -> None:
     """Write a network as an ONNX model for batches of any size; blocks. Needs onnx.
 
-    Before the file is written, onnxruntime, if installed, computes the examples and random inputs with another batch
-    size. If a result differs from the network's by more than 1e-5 of the largest number in that output, or if an
-    operator cannot be converted, nothing is written, and ValueError says why.
+    Before the file is written, onnxruntime, if installed, computes the examples, random inputs with another batch size,
+    and values such as 0. If a result differs from the network's by more than 1e-5 of the largest number in that output,
+    or if an operator cannot be converted, nothing is written, and ValueError says why.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def _shape(value: str) -> tuple[tuple[int, ...], str]:
 
 
 def _axes(value: str) -> int | list[int | None]:
-    axes = [None if axis == 'none' else int(axis) if axis.isdecimal() else -1 for axis in value.split(',')]
-    if -1 in axes or axes[0] is None:
+    axes: list[Any] = [None if axis == 'none' else int(axis) if axis.isdecimal() else -1 for axis in value.split(',')]
+    if -1 in axes or {*axes} == {None}:
         raise argparse.ArgumentTypeError(f'{value}: must be an axis, from 0, or one for each input, such as 1,0,none')
     return axes if len(axes) > 1 else axes[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from math import inf, nan
 from typing import Any, NamedTuple
 
 from ...mxnet_setup.compat import graph_from_json, mx
@@ -49,12 +50,11 @@ def kind_of(operator: str) -> str:
 
 
 def _parse(setting: str) -> Any:
-    if setting in ('inf', '-inf', 'nan'):
-        return float(setting)
+    words = {'inf': inf, '-inf': -inf, 'nan': nan, 'true': True, 'false': False}
     try:
         return ast.literal_eval(re.sub('(?<=[0-9])L', '', setting))  # (2L, 2L) in files of Python 2
     except (SyntaxError, ValueError):
-        return setting  # a word
+        return words.get(setting.lower(), setting)  # MXNet.jl and the Scala front end write false
 
 
 def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:

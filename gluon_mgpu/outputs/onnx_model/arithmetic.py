@@ -1,15 +1,17 @@
 """Converters of operators that compute each element by itself: arithmetic, comparisons, and functions of one array."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from math import log
 
 import numpy
 
 from .building import Converters, require
 
 SAME = {**{name.lower(): name for name in ('Relu', 'Sigmoid', 'Tanh', 'Softsign', 'Exp', 'Log', 'Sqrt', 'Abs', 'Erf',
-                                           'Floor', 'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
-        'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg', 'addn': 'Sum',
+                                           'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
+        'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg',
         **dict.fromkeys(('copy', 'dropout', 'blockgrad', 'stopgradient', 'makeloss'), 'Identity')}
 ARITHMETIC = {'add': 'Add', 'plus': 'Add', 'sub': 'Sub', 'subtract': 'Sub', 'minus': 'Sub', 'mul': 'Mul',
               'multiply': 'Mul', 'div': 'Div', 'truedivide': 'Div', 'power': 'Pow', 'maximum': 'Max', 'minimum': 'Min',
@@ -26,9 +28,30 @@ def _operands(g, dtype, A, B, scalar):
 
 def _arithmetic(operator: str, swapped: bool = False) -> Callable:
     def converter(g, op, A, B=None, scalar=None, **_):
-        operands = _operands(g, op.output.dtype, A, B, scalar)[::-1 if swapped else 1]
-        return _mod(g, op.output.dtype, *operands) if operator == 'Mod' else g.add(operator, *operands)
-    return converter
+        dtype = op.output.dtype
+        operands = _operands(g, dtype, A, B, scalar)[::-1 if swapped else 1]
+        if dtype == 'bool':
+            return g.add({'Add': 'Or', 'Mul': 'And'}[operator], *operands)
+        return _mod(g, dtype, *operands) if operator == 'Mod' else g.add(operator, *operands)
+    return in_floats(converter) if operator == 'Pow' else converter
+
+
+def in_floats(converter: Callable) -> Callable:
+    """Return a converter that computes in floating point, as MXNet does for integers, which ONNX does not accept."""
+    def converted(g, op, *X, **settings):
+        if op.kind in ('floor', 'ceil', 'around', 'rint', 'round', 'fix', 'trunc') and 'int' in op.output.dtype:
+            return g.Identity(*X)
+        dtype = op.output.dtype if op.output.dtype.startswith('float') else 'float32'
+        arrays = [array._replace(name=g.name(g.cast(array, dtype)), dtype=dtype) for array in X]
+        outputs = {number: array._replace(dtype=dtype) for number, array in op.outputs.items()}
+        Y = converter(g, op._replace(outputs=outputs), *arrays, **settings)
+        return Y if dtype == op.output.dtype else g.cast(Y, op.output.dtype)
+    return converted
+
+
+def _floor(g, X):
+    """Return the floor; Floor of onnxruntime 1.15 is wrong for numbers beyond 2^31, Ceil is not."""
+    return g.Neg(g.Ceil(g.Neg(X)))
 
 
 def _mod(g, dtype, A, B):
@@ -57,19 +80,23 @@ def _comparison(operator: str) -> Callable:
 
 
 def _where(g, op, condition, *values, **_):
-    dtype = op.output.dtype
+    dtype = op.output.dtype if op.output.dtype != 'bool' else 'uint8'  # onnxruntime has no Where for bool
     A, B = (numpy.array(X, dtype) if isinstance(X, (int, float)) else g.cast(X, dtype) for X in values)
-    return g.Where(g.cast(condition, 'bool'), A, B)
+    mask = g.cast(condition, 'bool')
+    if op.node['op'] == 'where' and condition.rank == 1:  # mx.nd selects rows
+        mask = g.Reshape(mask, [-1] + [1] * (op.output.rank - 1))
+    return g.Where(mask, A, B) if dtype == op.output.dtype else g.cast(g.Where(mask, A, B), 'bool')
 
 
-def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, **_):
+def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, lower_bound=0.125, upper_bound=0.334, **_):
     if act_type == 'prelu':
         return g.PRelu(X, g.Reshape(gamma, [-1, *[1] * (X.rank - 2)]))
     if act_type in ('gelu', 'gelu_erf'):  # X / 2 * (1 + erf(X / sqrt(2)))
         return g.Mul(g.Mul(X, 0.5), g.Add(g.Erf(g.Mul(X, 0.5 ** 0.5)), 1.0))
     if act_type == 'selu':
         return g.Selu(X)
-    return g.add({'leaky': 'LeakyRelu', 'elu': 'Elu'}[act_type], X, alpha=float(slope))
+    slope = (lower_bound + upper_bound) / 2 if act_type == 'rrelu' else slope  # in prediction
+    return g.add({'leaky': 'LeakyRelu', 'rrelu': 'LeakyRelu', 'elu': 'Elu'}[act_type], X, alpha=float(slope))
 
 
 def _smoothl1(g, op, X, scalar=1, **_):
@@ -77,15 +104,29 @@ def _smoothl1(g, op, X, scalar=1, **_):
     return g.Where(g.Greater(size, limit), g.Sub(size, 0.5 * limit), g.Mul(g.Mul(X, X), 0.5 * scalar ** 2))
 
 
-CONVERTERS: Converters = {
-    **{kind: lambda g, op, *X, operator=operator, **_: g.add(operator, *X) for kind, operator in SAME.items()},
+FUNCTIONS: Converters = {
+    **{kind: lambda g, op, X, operator=operator, **_: g.add(operator, X) for kind, operator in SAME.items()},
     'activation': lambda g, op, X, act_type, **_: g.add(SAME[act_type], X),
     'leakyrelu': _leakyrelu,
     'rsqrt': lambda g, op, X, **_: g.Reciprocal(g.Sqrt(X)),
     'log1p': lambda g, op, X, **_: g.Log(g.Add(X, 1.0)),
+    'log2': lambda g, op, X, **_: g.Div(g.Log(X), log(2)),
+    'log10': lambda g, op, X, **_: g.Div(g.Log(X), log(10)),
+    'expm1': lambda g, op, X, **_: g.Sub(g.Exp(X), 1.0),
     'square': lambda g, op, X, **_: g.Mul(X, X),
     'hardsigmoid': lambda g, op, X, alpha=0.2, beta=0.5, **_: g.HardSigmoid(X, alpha=float(alpha), beta=float(beta)),
     'smoothl1': _smoothl1,
+    'around': lambda g, op, X, decimals=0, **_: g.Div(g.Round(g.Mul(X, 10.0 ** decimals)), 10.0 ** decimals),
+    'rint': lambda g, op, X, **_: g.Ceil(g.Sub(X, 0.5)),  # a half becomes the lower number
+    'round': lambda g, op, X, **_: g.Mul(g.Sign(X), _floor(g, g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
+    **dict.fromkeys(('fix', 'trunc'), lambda g, op, X, **_: g.Mul(g.Sign(X), _floor(g, g.Abs(X)))),
+    'floor': lambda g, op, X, **_: _floor(g, X),
+}
+EXACT = {kind for kind, operator in SAME.items() if operator in ('Abs', 'Sign', 'Neg', 'Identity')}
+CONVERTERS: Converters = {
+    **{kind: function if kind in EXACT else in_floats(function) for kind, function in FUNCTIONS.items()},
+    'relu': lambda g, op, X, **_: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
+    'addn': lambda g, op, *X, **_: functools.reduce(g.Add, X),
     'divsqrtdim': lambda g, op, X, **_: g.Div(X, X.shape[-1] ** 0.5),
     'clip': lambda g, op, X, a_min, a_max, **_: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
     'cast': lambda g, op, X, **_: g.cast(X, op.output.dtype),

@@ -1,6 +1,7 @@
 """Converters of operators that make, move, select or repeat the elements of arrays."""
 from __future__ import annotations
 
+import functools
 from itertools import zip_longest
 
 import numpy
@@ -17,7 +18,7 @@ def _arange(g, op, *_, start=0, stop=None, step=1, repeat=1, **__):
 
 def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False, **_):
     size, parts = X.shape[axis], num_outputs or sections
-    starts = [i * size // parts for i in range(parts)] or [*indices]
+    starts = [i * (size // parts) + min(i, size % parts) for i in range(parts)] or [*indices]
     results = g.Split(X, numpy.diff([*starts, size]), results=len(starts), axis=axis)
     return [g.Squeeze(Y, [axis]) for Y in results] if squeeze_axis else results
 
@@ -57,15 +58,41 @@ def _tile(g, op, X, reps, **_):
     return g.Tile(g.Unsqueeze(X, [*range(added)]) if added > 0 else X, [1] * -added + reps)
 
 
-def _repeat(g, op, X, repeats, axis, **_):
-    new, times = axis % X.rank + 1, as_list(repeats)[0]
+def _repeat(g, op, X, repeats, axis=None, **_):
+    times = as_list(repeats)[0]
+    if axis is None:
+        return g.reshape(g.Tile(g.Reshape(X, [-1, 1]), [1, times]), op.output)
+    new = axis % X.rank + 1
     copies = g.Tile(g.Unsqueeze(X, [new]), [times if i == new else 1 for i in range(X.rank + 1)])
     return g.reshape(copies, op.output)
 
 
 def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values=0, **_):
-    widths = numpy.reshape(pad_width, (-1, 2)).T.ravel()
+    widths = numpy.reshape(pad_width, (-1, 2))
+    require(mode in ('constant', 'edge', 'reflect', 'symmetric'), f'mode {mode}')
+    if mode == 'symmetric':
+        axes = [axis for axis, width in enumerate(widths) if width.any()]
+        require_fixed(X, axes=axes)
+        return functools.reduce(lambda Y, axis: g.Gather(
+            Y, numpy.pad(numpy.arange(X.shape[axis]), widths[axis], mode), axis=axis), axes, X)
+    widths = widths.T.ravel()
     return g.Pad(X, widths, numpy.array(constant_value or constant_values, X.dtype), mode=mode)
+
+
+def _concat(g, op, *X, dim=1, axis=None, **_):
+    arrays, axis = [g.cast(each, op.output.dtype) for each in X], axis if op.kind == 'concatenate' else dim
+    if axis is None:  # of np.concatenate
+        arrays, axis = [g.Reshape(each, [-1]) for each in arrays], 0
+    return g.Concat(*arrays, axis=axis)
+
+
+def _roll(g, op, X, shift, axis=None, **_):
+    require(axis is not None, 'no axis')
+    require_fixed(X, axes=as_list(axis))
+    for by, each in zip(as_list(shift), as_list(axis)):
+        start = -by % op.output.shape[each]
+        X = g.Concat(g.Slice(X, [start], [END], [each]), g.Slice(X, [0], [start], [each]), axis=each)
+    return X
 
 
 CONVERTERS: Converters = {
@@ -92,10 +119,17 @@ CONVERTERS: Converters = {
     'tile': _tile,
     'repeat': _repeat,
     'pad': _pad,
-    'concat': lambda g, op, *X, dim=1, axis=0, **_: g.Concat(
-        *(g.cast(each, op.output.dtype) for each in X), axis=axis if op.kind == 'concatenate' else dim),
+    'concat': _concat,
     'stack': lambda g, op, *X, axis=0, **_: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
     'depthtospace': lambda g, op, X, block_size, **_: g.DepthToSpace(X, blocksize=block_size),
     'spacetodepth': lambda g, op, X, block_size, **_: g.SpaceToDepth(X, blocksize=block_size),
     'arange': _arange,
+    'moveaxis': lambda g, op, X, source, destination, **_: g.Transpose(  # of an array whose sizes are 0, 1, 2 ...
+        X, perm=numpy.moveaxis(numpy.empty(range(X.rank)), source, destination).shape),
+    'roll': _roll,
+    'tril': lambda g, op, X, k=0, **_: g.Where(
+        numpy.tri(X.shape[-2], X.shape[-1], k, bool), X, numpy.array(0, X.dtype)),
+    'eye': lambda g, op, N, k=0, **_: g.Identity(numpy.eye(N, op.output.shape[1], k).astype(op.output.dtype)),
+    'gathernd': lambda g, op, X, places, **_: g.GatherND(
+        X, g.Transpose(g.cast(places, 'int64'), perm=[*range(1, places.rank), 0])),
 }

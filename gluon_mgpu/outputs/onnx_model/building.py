@@ -35,12 +35,13 @@ class Builder:
     """An ONNX graph under construction. ``g.Conv(X, W, group=2)`` appends an ONNX operator to `nodes`.
 
     Its inputs are arrays of the network, results of other operators, or constants: numbers, lists, and NumPy arrays.
-    `batch_axis` of the array `first` has the batch size. `taken` are names of inputs, parameters and outputs.
+    `batch_axis` of the array `first` has the batch size. `taken` are names of inputs, parameters and outputs. Numbers
+    with a fraction become `float_dtype`.
     """
 
     def __init__(self, first: Array, batch_axis: int, taken: set[str]):
         self.nodes: list[NodeProto] = []
-        self._first, self._batch_axis, self._taken = first, batch_axis, taken
+        self._first, self._batch_axis, self._taken, self.float_dtype = first, batch_axis, taken, 'float32'
 
     def __getattr__(self, operator: str) -> Callable[..., Any]:
         return functools.partial(self.add, operator)
@@ -63,7 +64,7 @@ class Builder:
             return X.name
         values = numpy.asarray(X)
         if values.dtype == 'float64' and not isinstance(X, numpy.ndarray):
-            values = values.astype('float32')
+            values = values.astype(self.float_dtype)
         return self.add('Constant', value=numpy_helper.from_array(values))
 
     def cast(self, X: Any, dtype: str) -> Any:

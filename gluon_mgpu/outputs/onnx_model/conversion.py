@@ -4,11 +4,15 @@ Operator set 18 and IR version 8, of 2022. The initializers of the model are the
 """
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import numpy
 from onnx import ModelProto, checker, helper, numpy_helper, shape_inference
 
 from ...base.machine import versions
 from ...base.program import reason
+from ...networks.hybridize.graph_operators import Operator
 from .building import Builder
 from .graph import Array, Graph
 from .operators import convert
@@ -17,16 +21,18 @@ OPSET, IR_VERSION = 18, 8
 
 
 def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str, numpy.ndarray]], outputs: list[str],
-               batch_axis: int) -> ModelProto:
-    """Convert a network.
+               batch: tuple[str, int]) -> tuple[ModelProto, Callable[[Exception], ValueError]]:
+    """Convert a network; return the model, and a function that explains an error of onnxruntime about it.
 
     `inputs` maps the names of inputs in the graph to those in the model, `params` those of parameters to names in the
-    model and values. `outputs` are names in the model.
+    model and values. `outputs` are names in the model. `batch` is an input in the graph and the axis of its
+    batch.
     """
     names = {**inputs, **{variable: name for variable, (name, _) in params.items()}}
-    first = graph.variables[next(iter(inputs))]
+    first, batch_axis = graph.variables[batch[0]], batch[1]
     model = Builder(first._replace(name=names[first.name]), batch_axis, {*names.values(), *outputs})
     place = 'at the input'
+    origins: dict[str, tuple[Operator, str]] = {}  # of the model's nodes, and where they are
     for operator in graph.operators:
         for array in operator.inputs:
             if array.name in params:
@@ -36,9 +42,8 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
             results = convert(model, operator._replace(inputs=renamed))
         except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
             why = f'{error} is not supported' if isinstance(error, KeyError) else reason(error)
-            before = [array.internal for array in operator.inputs if array.name not in graph.variables]
-            raise ValueError(f'no model is written because {operator.node["op"]} {place} cannot be converted, '
-                             f'{why}: {_where_to_cut([*dict.fromkeys(before)])}') from error
+            raise _refusal(graph, operator, place, why) from error
+        origins.update({node.name: (operator, place) for node in model.nodes[len(origins):]})
         names.update({array.name: results[output] for output, array in operator.outputs.items()})
     for array, name in zip(graph.outputs, outputs):
         model.nodes.append(helper.make_node('Identity', [names[array.name]], [name], name))
@@ -55,12 +60,26 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
         [numpy_helper.from_array(value, name) for name, value in params.values() if name in used])
     made = helper.make_model(onnx_graph, producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
                              opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
+
+    def explain(error: Exception) -> ValueError:
+        """Name the operator of the network from which the node in a message was made."""
+        found = [origins[name] for name in re.findall(r'\w+', str(error)) if name in origins]
+        if not found:
+            return ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}')
+        dtypes = ', '.join(dict.fromkeys(array.dtype for array in found[0][0].inputs))
+        return _refusal(graph, *found[0], f'not for {dtypes} in onnxruntime, {reason(error)}')
+
     try:
         checker.check_model(made, full_check=True)
     except (checker.ValidationError, shape_inference.InferenceError) as error:
-        raise ValueError(f'no model is written because it would be invalid, {reason(error)}: please report this'
-                         ) from error
-    return made
+        raise explain(error) from error
+    return made, explain
+
+
+def _refusal(graph: Graph, operator: Operator, place: str, why: str) -> ValueError:
+    before = dict.fromkeys(array.internal for array in operator.inputs if array.name not in graph.variables)
+    return ValueError(f'no model is written because {operator.node["op"]} {place} cannot be converted, {why}: '
+                      f'{_where_to_cut([*before])}')
 
 
 def _where_to_cut(names: list[str]) -> str:

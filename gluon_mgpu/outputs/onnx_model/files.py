@@ -62,8 +62,12 @@ def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
         symbol = graph_from_json(graph)
         return symbol, MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     except mx.MXNetError as error:
-        raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: use the version '
-                         'that wrote it') from error
+        advice = 'use the version that wrote it'
+        for node in reversed([node for node in graph['nodes'] if node['op'] == 'Custom']):
+            before = ', '.join(graph['nodes'][number]['name'] for number, *_ in node['inputs'])
+            advice = (f'for the custom operator {node["name"]}, import the module that registers it and pass '
+                      f'SymbolBlock.imports(...) to to_onnx, or cut the file after {before}, as in docs/export.md')
+        raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: {advice}') from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f'{path}: the first file must be NAME-symbol.json of net.export, Module or sym.save, and the '
                          'second one NAME-0000.params') from error
@@ -152,5 +156,6 @@ def _block(symbol: Any, names: list[str], params: dict, params_file: str, float3
             if not float32:
                 raise ValueError(f'{params_file}: {name} is {dtype}: add --float32 for a model in float32')
             array = array.astype('float32')
+        param.shape = array.shape
         param._load_init(array, mx.cpu(), True, 'saved')  # with the dtype of the array
     return net

@@ -6,6 +6,7 @@ import math
 
 import numpy
 
+from .arithmetic import in_floats
 from .building import Converters, as_list, require, require_fixed
 
 REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min': 'ReduceMin', 'prod': 'ReduceProd',
@@ -25,7 +26,7 @@ def _sequencemask(g, op, X, length=None, axis=0, value=0, **_):
     if length is None:
         return X
     missing = [i for i in range(X.rank) if i != 1 - axis]  # the rows are on axis 1 or 0
-    return g.Where(g.before(X, length, axis, missing), X, float(value))
+    return g.Where(g.before(X, length, axis, missing), X, numpy.array(value, X.dtype))
 
 
 def _softmaxoutput(g, op, X, *_, multi_output=False, preserve_shape=False, **__):
@@ -39,12 +40,27 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
     every = range(X.rank)
     axes = every if axis is None else [each % X.rank for each in as_list(axis)]
     axes = [each for each in every if (each in axes) != exclude]
-    X = g.cast(X, op.output.dtype)
+    dtype = op.output.dtype if op.output.dtype != 'bool' else 'int32'
+    Y = g.cast(X, dtype)
     if not axes:
         return g.Identity(X)
-    Y = g.add(REDUCTIONS[op.kind], X, axes, keepdims=int(keepdims))
+    Y = g.add(REDUCTIONS[op.kind], Y, axes, keepdims=int(keepdims))
+    Y = Y if dtype == op.output.dtype else g.cast(Y, 'bool')
     is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
     return g.Reshape(Y, [1]) if is_number else Y
+
+
+def _var(g, op, X, axis=None, ddof=0, keepdims=False, **_):
+    axes = [*range(X.rank)] if axis is None else as_list(axis)
+    count, distances = math.prod(X.shape[each] for each in axes), g.Sub(X, g.ReduceMean(X, axes))
+    Y = g.Mul(g.ReduceMean(g.Mul(distances, distances), axes, keepdims=int(keepdims)), count / (count - ddof))
+    return g.Sqrt(Y) if op.kind == 'std' else Y
+
+
+def _einsum(g, op, *X, subscripts, **_):
+    """Return Einsum with small letters, because old runtimes have no others, in the same order."""
+    letters = sorted({*filter(str.isalpha, subscripts)})
+    return g.Einsum(*X, equation=subscripts.translate({ord(letter): 97 + i for i, letter in enumerate(letters)}))
 
 
 def _argmax(g, op, X, axis=None, keepdims=False, **_):
@@ -107,7 +123,11 @@ CONVERTERS: Converters = {
         g, op, X, k=0, is_ascend=is_ascend, ret_typ='value', **settings),
     'argsort': lambda g, op, X, is_ascend=True, **settings: _topk(g, op, X, k=0, is_ascend=is_ascend, **settings),
     'matmul': _matmul,
-    'einsum': lambda g, op, *X, subscripts, **_: g.Einsum(*X, equation=subscripts),
+    'linalggemm2': lambda g, op, *X, alpha=1, **settings: g.Mul(_matmul(g, op, *X, **settings), float(alpha)),
+    'einsum': _einsum,
+    'var': in_floats(_var),
+    'cumsum': lambda g, op, X, axis=None, **_: g.CumSum(
+        g.cast(g.Reshape(X, [-1]) if axis is None else X, op.output.dtype), numpy.array(axis or 0)),
     'interleavedmatmulselfattqk': _attention_scores,
     'interleavedmatmulencdecqk': _attention_scores,
     'interleavedmatmulselfattvalatt': functools.partial(_attention_values, parts=3),

@@ -108,8 +108,19 @@ def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any]
         raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
     known = {name: arrays[name] for name in symbol.list_arguments()}
     shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]
+    # MXNet infers other shapes for the inputs of np.concatenate(axis=None) than they have
+    shapes = [known[name].shape if name in known else shape for name, shape in zip(used, shapes)]
     dtypes = symbol.infer_type_partial(**{name: array.dtype for name, array in known.items()})[1]
     dtypes = [numpy.dtype(dtype).name for dtype in dtypes]
-    if MXNET_MAJOR < 2 and not any(array.dtype == numpy.float64 for array in known.values()):
-        dtypes = [name.replace('float64', 'float32') for name in dtypes]  # computed for float32 + bool, unlike inferred
+    if MXNET_MAJOR < 2:
+        dtypes = _without_float64(operators, known, dict(zip(used, dtypes)))
     return dict(zip(used, map(Array, used, shapes, shapes, dtypes, symbol.list_outputs())))
+
+
+def _without_float64(operators: list[Operator], variables: dict[str, Any], dtypes: dict[str, str]) -> list[str]:
+    """Return the dtypes, with float32 for a float64 that no array or setting has: MXNet infers it for bool * 2.0."""
+    exact = {name for name, array in variables.items() if array.dtype == numpy.float64}
+    for operator in operators:
+        if operator.settings.get('dtype') == 'float64' or exact & {*operator.inputs}:
+            exact.update(name for name in operator.outputs.values() if dtypes.get(name) == 'float64')
+    return [dtype if name in exact else dtype.replace('float64', 'float32') for name, dtype in dtypes.items()]

@@ -13,19 +13,35 @@ GATES = {'lstm': [0, 3, 1, 2], 'gru': [1, 0, 2]}  # MXNet's gates in ONNX's orde
 def _convolution(g, op, *arrays, kernel, stride=None, pad=(), dilate=None, adj=None, num_group=1, layout='NC',
                  target_shape=None, **_):
     require(layout.startswith('NC') and not target_shape, f'layout {layout} or target_shape')
-    return g.add('Conv' if op.kind == 'convolution' else 'ConvTranspose', *arrays, kernel_shape=kernel,
+    return g.add('ConvTranspose' if op.kind == 'deconvolution' else 'Conv', *arrays, kernel_shape=kernel,
                  strides=stride, pads=pad * 2 or None, dilations=dilate, group=num_group, output_padding=adj)
 
 
 def _pooling(g, op, X, kernel=None, pool_type='max', global_pool=False, stride=None, pad=(), layout='NC',
              pooling_convention='valid', count_include_pad=True, **_):
     require(layout.startswith('NC'), f'layout {layout}')
-    operator = {'max': 'MaxPool', 'avg': 'AveragePool'}[pool_type]
+    require(pooling_convention in ('valid', 'full'), f'pooling_convention {pooling_convention}')
+    operator, is_average = {'max': 'MaxPool', 'avg': 'AveragePool'}[pool_type], pool_type == 'avg'
     if global_pool:
         return g.add(f'Global{operator}', X)
-    settings = {'count_include_pad': int(count_include_pad)} if pool_type == 'avg' else {}
-    return g.add(operator, X, kernel_shape=kernel, strides=stride, pads=pad * 2 or None,
-                 ceil_mode={'valid': 0, 'full': 1}[pooling_convention], **settings)
+    settings = {'count_include_pad': int(count_include_pad)} if is_average else {}
+    pads = [*(pad or [0] * len(kernel))] * 2
+    if pooling_convention == 'full':  # onnxruntime before 1.29 divides by other numbers with ceil_mode=1
+        require_fixed(X, axes=range(2, X.rank))
+        sizes = zip(X.shape[2:], op.output.shape[2:], kernel, stride or [1] * len(kernel), pads)
+        ends = [max((new - 1) * by + width - size - first, first) for size, new, width, by, first in sizes]
+        outer, inner = pads[:len(kernel)] + ends, [0] * len(pads)
+        if is_average:
+            inner = pads if count_include_pad else inner
+            settings['count_include_pad'] = 0
+        elif any(end >= width for end, width in zip(ends, kernel)):  # the last window is in the padding
+            inner = outer
+        if any(inner):
+            fill = numpy.array(0 if is_average else numpy.finfo(X.dtype).min, X.dtype)
+            X = g.Pad(X, [0, 0, *inner[:len(kernel)], 0, 0, *inner[len(kernel):]], fill)
+        pads = [int(pad) for pad in numpy.subtract(outer, inner)]
+        require(all(pad < width for pad, width in zip(pads, [*kernel] * 2)), 'an average of padding only')
+    return g.add(operator, X, kernel_shape=kernel, strides=stride, pads=pads if any(pads) else None, **settings)
 
 
 def _adaptiveavgpooling2d(g, op, X, output_size=1, **_):
@@ -81,7 +97,7 @@ def _upsampling(g, op, X, *others, sample_type='nearest', align_corners=True, **
     if op.kind == 'upsampling':
         settings = {'nearest_mode': 'floor', 'coordinate_transformation_mode': 'asymmetric'}
     else:
-        corners = 'align_corners' if align_corners else 'half_pixel'
+        corners = 'align_corners' if align_corners else 'pytorch_half_pixel'
         settings = {'mode': 'linear', 'coordinate_transformation_mode': corners}
     return g.Resize(X, '', '', g.shape(op.output), **settings)
 

@@ -50,8 +50,8 @@ class Network:
         if param_names and len(param_names) != number:
             raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
 
-    def evaluate(self, batches: list[list], batch_axis: int) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
-        """Return the results for two lists of inputs with different batch sizes, and the graph; blocks.
+    def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
+        """Return the results for two lists of inputs with these batch sizes, and the graph; blocks.
 
         Sets `variables`, the names of the inputs in the graph, and `params`, the name in the network and the array of
         each parameter, by its name in the graph.
@@ -59,7 +59,7 @@ class Network:
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches))
-                return results, describe(graphs, arrays, [batch[0].shape[batch_axis] for batch in batches])
+                return results, describe(graphs, arrays, batch_sizes)
         except ERRORS as error:
             if self.is_graph:
                 name = 'the network'
@@ -71,11 +71,28 @@ class Network:
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
             raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(why)}: {advice}') from error
 
+    def results(self, inputs: list) -> list[numpy.ndarray] | None:
+        """Return the results for some inputs, None if MXNet cannot compute them; blocks."""
+        try:
+            with semantics_of(inputs[0]), autograd.pause():
+                results = self._net(*refill(self._examples, iter(self._args(inputs))))
+                return [array.asnumpy() for array in leaves(results)]
+        except ERRORS:
+            return None
+
+    def _args(self, inputs: list) -> list:
+        """Return the inputs and the arrays that are parameters in the order of the arguments."""
+        new = iter(inputs)
+        return [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
+
     def _run(self, inputs: list) -> tuple[list[numpy.ndarray], Any, dict]:
         """Return the results for some inputs, the graph (a symbol), and the arrays of its variables by name."""
-        new = iter(inputs)
-        args = [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
+        args = self._args(inputs)
         nested = refill(self._examples, iter(args))
+        if self.is_graph:  # shapes that do not fit may end MXNet's process when they are used
+            symbol, variables = trace(self._net, nested)
+            shapes = {param.var().name: param.shape for param in self._net.collect_params().values() if param.shape}
+            symbol.infer_shape(**shapes, **{name: array.shape for name, array in zip(variables, args)})
         results = self._net(*nested)  # before tracing, because on MXNet 2 it infers shapes
         symbol, variables = trace(self._net, nested)
         self.variables = [*compress(variables, self._is_input)]

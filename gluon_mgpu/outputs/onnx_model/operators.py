@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from ...networks.hybridize.graph_operators import Operator
 from . import arithmetic, arrays, detection, functions, layers
-from .building import Builder, Converters
+from .building import Builder, Converters, require
 
 ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
            'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'split': 'slicechannel',
-           'splitv2': 'slicechannel', 'reverse': 'flip', 'repeats': 'repeat', 'arangelike': 'arange',
+           'splitv2': 'slicechannel', 'hsplit': 'slicechannel', 'std': 'var', 'convolutionv1': 'convolution',
+           'batchnormv1': 'batchnorm', 'reverse': 'flip', 'repeats': 'repeat', 'arangelike': 'arange',
            'argmin': 'argmax', 'bilinearresize2d': 'upsampling', 'ampcast': 'cast',
            **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
            **dict.fromkeys(('flatten', 'expanddims', 'squeeze', 'reshapelike'), 'reshape'),
@@ -27,5 +28,8 @@ def convert(g: Builder, op: Operator) -> list[str]:
     converter = CONVERTERS.get(ALIASES.get(op.kind, op.kind))
     if not converter:
         raise NotImplementedError('which docs/export.md does not list')
+    g.float_dtype = 'float64' if op.output.dtype == 'float64' else 'float32'
     results = converter(g, op, *op.inputs, **op.settings)
-    return [g.name(Y) for Y in (results if isinstance(results, list) else [results])]
+    results = results if isinstance(results, list) else [results]
+    require(max(op.outputs) < len(results), f'output {max(op.outputs)}')
+    return [g.name(Y) for Y in results]

@@ -11,17 +11,17 @@ import numpy
 
 from ...base.files import check_writable, write_atomically
 from ...base.program import reason
-from ...mxnet_setup.compat import mx, np, npx
+from ...mxnet_setup.compat import npx
 from ...networks.hybridize.block import unwrapped
-from ...networks.hybridize.tracing import is_legacy
 from ...networks.precision import Cast
 from ...networks.resnet import resnet18
 from ...training.parameters import by_name, copies
+from .comparison import Example, compare, random_like, session, special_examples
 from .network import Network
 
 LENET = ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
-TOLERANCE = 1e-5  # of the largest number in an output
-SMALLEST = 1e-30  # lower limit of that number, because all may be 0
+ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
+FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
 
 
 def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
@@ -69,13 +69,14 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     from .conversion import onnx_model
     npx.waitall()  # under MXNet's hybridize(static_shape=True), reading running statistics does not wait for them
     network = Network(net, examples, param_names)
-    axes = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
-    if not axes or len(axes) != len(network.inputs) or axes[0] is None or not all(
+    axes: list[Any] = [batch_axis] * len(network.inputs) if isinstance(batch_axis, int) else [*batch_axis]
+    first = next((place for place, axis in enumerate(axes) if axis is not None), -1)  # input with a batch
+    if first < 0 or len(axes) != len(network.inputs) or not all(
             axis is None or 0 <= axis < array.ndim for axis, array in zip(axes, network.inputs)):
         raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(network.inputs)} inputs, or None '
-                         'for inputs other than the first')
-    batches = [network.inputs, [_random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
-    results, graph = network.evaluate(batches, axes[0])
+                         'for some of them')
+    batches = [network.inputs, [random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
+    results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])
     if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operators):
         raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
     unused = [name for name in network.variables if name not in graph.variables]
@@ -87,63 +88,19 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     names = [*inputs, *outputs, *(name for name, _ in params.values())]
     if len(inputs) != len(axes) or len(outputs) != number or len(set(names)) != len(names):
         raise ValueError(f'input_names {inputs}, output_names {outputs}: must be {len(axes)} and {number} names, '
-                         'different from each other and from those of the parameters')
-    content = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, axes[0]).SerializeToString()
-    feeds = [{name: array.asnumpy() for name, array in zip(inputs, batch)} for batch in batches]
-    remark = 'please report this' if network.is_graph else (
-        'MXNet may not trace some of its code, such as a branch on values or an overridden forward')
-    result = _compare(content, feeds, outputs, results, remark)
+                         'different from each other and from those of the parameters; in a command, set --output-names')
+    batch = network.variables[first], axes[first]
+    model, explain = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs, batch)
+    content = model.SerializeToString()
+    result = 'not checked because onnxruntime is not installed: pip install onnxruntime'
+    if importlib.util.find_spec('onnxruntime'):
+        compared = [Example(*each) for each in zip(batches, results)]
+        compared += special_examples(network.results, network.inputs, graph.operators)
+        try:
+            run = session(content, inputs)
+            found = [run(example.inputs) for example in compared]
+        except Exception as error:
+            raise explain(error) from error
+        result = compare(outputs, compared, found, FILE_ADVICE if network.is_graph else ADVICE)
     write_atomically(path, content)
     log(f'model: {path}, {result}')
-
-
-def _random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
-    """Return random numbers in the range of an example, integers if it has only integers, for a larger batch."""
-    values, rng = array.asnumpy(), numpy.random.default_rng(seed)
-    shape = [size + 4 * (axis == batch_axis) for axis, size in enumerate(values.shape)]
-    finite = values[numpy.isfinite(values)]
-    if not finite.size:
-        raise ValueError(f'an example of shape {values.shape} has no finite number: pass realistic values')
-    low, high = float(finite.min()), float(finite.max())
-    if low == high:
-        new = rng.random(shape) if values.dtype.kind == 'f' else numpy.full(shape, low)
-    elif (finite == finite.round()).all() and max(-low, high) < 2**53:  # not the lowest float in a mask
-        new = rng.integers(int(low), int(high) + 1, shape)
-    else:
-        new = rng.uniform(low, high, shape)
-    make = mx.nd.array if is_legacy(array) else np.array
-    return make(new.astype(values.dtype), dtype=values.dtype, ctx=array.ctx)
-
-
-def _compare(content: bytes, feeds: list[dict], outputs: list[str], expected: Sequence[list], remark: str) -> str:
-    """Compare the outputs of a model in onnxruntime with those expected, for each of some inputs.
-
-    Return the largest difference in words; raise ValueError, with `remark`, if it is more than rounding.
-    """
-    if not importlib.util.find_spec('onnxruntime'):
-        return 'not checked because onnxruntime is not installed: pip install onnxruntime'
-    import onnxruntime
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4  # 4: errors are raised, not also printed
-    try:
-        session = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
-        found = [session.run(None, feed) for feed in feeds]
-    except Exception as error:
-        raise ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}') from error
-    differences = {}
-    for i, name in enumerate(outputs):
-        pairs = [(right[i], results[i]) for right, results in zip(expected, found)]
-        for Y, Y_found in pairs:
-            if not (numpy.isfinite(Y).all() and numpy.isfinite(Y_found).all()):
-                raise ValueError(f'no model is written because {name} of random inputs are not finite: check the '
-                                 'parameters, or pass other examples to to_onnx')
-            if (Y.shape, Y.dtype) != (Y_found.shape, Y_found.dtype):
-                raise ValueError(f"no model is written because the model's {name} are {Y_found.dtype} {Y_found.shape}, "
-                                 f"the network's {Y.dtype} {Y.shape}: see batch_axis in docs/export.md")
-        largest = max(abs(Y.astype('float64')).max(initial=SMALLEST) for Y, _ in pairs)
-        differences[name] = max(abs(Y_found.astype('float64') - Y).max(initial=0) for Y, Y_found in pairs) / largest
-    name, difference = max(differences.items(), key=lambda item: item[1])
-    if difference > TOLERANCE:
-        raise ValueError(f"no model is written because the model's {name} in onnxruntime differ from the network's "
-                         f'by {difference:.1e} of the largest; rounding explains {TOLERANCE:.0e}: {remark}')
-    return f"checked in onnxruntime: {name} differ from the network's by {difference:.1e} of the largest"

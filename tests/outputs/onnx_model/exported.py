@@ -3,7 +3,9 @@
 `NETWORKS` maps names to functions that return a network and its examples. `ZOO` has sizes of images for networks of
 MXNet's model zoo.
 """
+import os
 import re
+import shutil
 
 import numpy
 import onnxruntime
@@ -66,6 +68,12 @@ def check(net, examples, **settings):
         assert Y_found.shape == Y.shape and Y_found.dtype == Y.dtype
         difference = abs(Y_found.astype('float64') - Y).max()
         assert abs(Y).max() > 0 and difference <= 1e-5 * abs(Y).max()
+    if folder := os.environ.get('SAVE_MODELS'):  # for tools/compare_models.py
+        path = f'{folder}/{len(os.listdir(folder)):05}'
+        numpy.savez(f'{path}.npz', test=os.environ['PYTEST_CURRENT_TEST'],
+                    **{f'input{i}': array.asnumpy() for i, array in enumerate(tripled)},
+                    **{f'output{i}': array for i, array in enumerate(expected)})
+        shutil.copyfile('a.onnx', f'{path}.onnx')
 
 
 def trained(net, *examples, initializer=None):

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import textwrap
 from pathlib import Path
 
 import numpy
@@ -72,7 +73,7 @@ def results(path, *arrays):
     (['custom.json', 'net-0000.params', *IMAGE], f'custom.json: MXNet {mx.__version__} cannot read this graph, '),
     (FILES, '--shape: must be given once for each input of the network: data'),
     ([*FILES, *IMAGE, *IMAGE], '--shape: must be given once for each input of the network: data'),
-    ([*FILES, '--shape', '1,2'], 'the network cannot be traced with inputs (1, 2) or (5, 2), '),
+    ([*FILES, '--shape', '1,2'], 'the network cannot be traced with inputs (1, 2) or (2, 2), '),
     ([*FILES, *IMAGE, '--batch-axis', '4'], 'batch_axis 4: must be an axis of each of 1 inputs'),
     ([*FILES, *IMAGE, '--output-names', 'a,b'], "input_names ['data'], output_names ['a', 'b']: must be 1 and 1 names"),
     ([*FILES, *IMAGE, '--out', 'no/a.onnx'], 'no/a.onnx cannot be written: '),
@@ -258,6 +259,43 @@ def test_inputs_without_batch(run):
     assert results('net.onnx', *(numpy.ones((n, 3), 'float32') for n in (5, 1)))[0].shape == (5, 3)
 
 
+def test_a_first_input_without_batch(run):
+    """The sizes of the model follow the batch of the second input, also where they are computed."""
+    saved(mx.sym.broadcast_add(mx.sym.reshape(mx.sym.var('table'), shape=(1, 1, 3)), mx.sym.broadcast_axis(
+        mx.sym.reshape(mx.sym.var('X'), shape=(0, -4, 1, -1)), axis=1, size=2)), unused=[1])
+    table, X = numpy.arange(3, dtype='float32').reshape(1, 3), numpy.ones((4, 3), 'float32')
+    status, line = run(*FILES, '--shape', '1,3', '--shape', '2,3', '--batch-axis', 'none,0')
+    assert status == 0, line
+    found = onnx.load('net.onnx').graph
+    assert [[axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+            for value in (*found.input, *found.output)] == [[1, 3], ['batch', 3], ['batch', 2, 3]]
+    assert (results('net.onnx', table, X)[0] == table + numpy.ones((4, 2, 3))).all()
+
+
+@pytest.mark.parametrize('network', [
+    lambda X: [mx.sym.exp(X, name='exp')] * 2, lambda X: [mx.sym.exp(X, name='data')],
+    lambda X: [mx.sym.FullyConnected(X, num_hidden=3, no_bias=True, name='fc'), mx.sym.exp(X, name='fc_weight')]])
+def test_names_that_are_given_twice(network, run):
+    saved(mx.sym.Group(network(mx.sym.var('data'))), fc_weight=numpy.ones((3, 5)))
+    status, line = run(*FILES, '--shape', '2,5')
+    assert status == 2 and line.endswith('different from each other and from those of the parameters; in a command, '
+                                         'set --output-names')
+    names = ['a', 'b'][:len(network(mx.sym.var('data')))]
+    assert run(*FILES, '--shape', '2,5', '--output-names', ','.join(names))[0] == 0
+    assert [value.name for value in onnx.load('net.onnx').graph.output] == names
+
+
+def test_shapes_are_inferred_before_the_network_runs(run, monkeypatch):
+    """With shapes in the wrong order, some of MXNet's operators end the process."""
+    def forward(*_):
+        raise SystemError
+
+    saved(mx.sym.dot(mx.sym.var('A'), mx.sym.var('B')), unused=[1])
+    monkeypatch.setattr(gluon.SymbolBlock, 'forward', forward)
+    status, line = run(*FILES, '--shape', '3,4', '--shape', '2,3', '--batch-axis', '0,none')
+    assert status == 2 and line.startswith('the network cannot be traced with ') and line.endswith(FITTING)
+
+
 def test_the_outputs_have_the_names_of_the_layers(run):
     data = mx.sym.var('data')
     pair = mx.sym.SliceChannel(data, num_outputs=2, name='halves')
@@ -370,6 +408,23 @@ def saved(network, **params):
     mx.nd.save('net-0000.params', {name: mx.nd.array(array) for name, array in params.items()})
 
 
+@pytest.mark.parametrize('change', [str, str.lower, str.upper])
+def test_settings_in_lower_case(change, run):
+    """MXNet.jl and the Scala front end write false."""
+    data = mx.sym.var('data')
+    pooled = mx.sym.Pooling(data, kernel=(2,), pool_type='avg', pad=(1,), count_include_pad=False, global_pool=False)
+    saved(mx.sym.sum(pooled, axis=1, keepdims=False, exclude=True), unused=[1])
+    graph = json.loads(Path('net-symbol.json').read_text())
+    for node in graph['nodes']:
+        node['attrs'] = {name: change(value) if value in ('True', 'False') else value
+                         for name, value in node.get('attrs', {}).items()}
+    Path('net-symbol.json').write_text(json.dumps(graph))
+    assert run(*FILES, '--shape', '2,3,8')[0] == 0
+    X = numpy.random.default_rng(0).random((2, 3, 8), 'float32')
+    means = [X[:, :, 0], *((X[:, :, i] + X[:, :, i + 1]) / 2 for i in range(7)), X[:, :, 7]]
+    assert abs(results('net.onnx', X)[0] - numpy.sum(means, axis=(0, 1))).max() < 1e-4
+
+
 def test_dropout_that_is_always_on(run):
     saved(mx.sym.Dropout(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='fc'), p=0.5, mode='always'),
           fc_weight=numpy.ones((3, 5)), fc_bias=numpy.ones(3))
@@ -391,4 +446,23 @@ def test_a_wrong_converter(run, monkeypatch):
     monkeypatch.setitem(CONVERTERS, 'square', lambda g, op, X, **_: g.Mul(X, 2.0))
     saved(mx.sym.square(mx.sym.var('data'), name='squares'), unused=[1])
     status, line = run(*FILES, '--shape', '2,5')
-    assert status == 2 and line.endswith('rounding explains 1e-05: please report this')
+    assert status == 2 and line.endswith('rounding explains 1e-05: export a part of the network to find the operator, '
+                                         'as in docs/export.md')
+
+
+def test_a_custom_operator(run):
+    """Without the module that registers it, MXNet cannot read the graph. The recipe of the page cuts it."""
+    saved(mx.sym.exp(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='relu5')),
+          relu5_weight=numpy.ones((3, 5)), relu5_bias=numpy.ones(3))
+    graph = json.loads(Path('net-symbol.json').read_text())
+    graph['nodes'][-1].update(op='Custom', name='mine', attrs={'op_type': 'unknown'})
+    Path('net-symbol.json').write_text(json.dumps(graph))
+    status, line = run(*FILES, '--shape', '2,5')
+    assert status == 2 and line.startswith(f'net-symbol.json: MXNet {mx.__version__} cannot read this graph, ')
+    assert line.endswith('for the custom operator mine, import the module that registers it and pass '
+                         'SymbolBlock.imports(...) to to_onnx, or cut the file after relu5, as in docs/export.md')
+    page = (Path(__file__).parents[3] / 'docs/export.md').read_text()
+    recipe, = (block for block in re.findall(r'(?:^(?:    .*)?\n)+', page, re.MULTILINE) if 'arg_nodes' in block)
+    exec(textwrap.dedent(recipe), {})
+    assert run('cut-symbol.json', 'net-0000.params', '--shape', '2,5')[0] == 0
+    assert (results('cut.onnx', numpy.ones((4, 5), 'float32'))[0] == 6).all()

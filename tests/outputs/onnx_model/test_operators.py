@@ -51,7 +51,7 @@ def check_older(code, *arrays, **settings):
 
 def check_symbols(code, *arrays):
     """Compare an expression of arrays of ``mx.np``."""
-    check(Lambda(lambda F, *inputs: eval(code, dict(zip('XY', inputs)))), arrays)
+    check(Lambda(lambda F, *inputs: eval(code, {'F': F, **dict(zip('XY', inputs))})), arrays)
 
 
 def check_both(code, *arrays, **settings):
@@ -206,6 +206,43 @@ def test_sign(array):
 @pytest.mark.parametrize('operator', ['MakeLoss', 'make_loss', 'BlockGrad', 'stop_gradient', 'identity'])
 def test_operators_that_return_their_input(operator):
     check_older(f'F.{operator}(X * 2)', random(2, 3))
+
+
+@mxnet_1
+@pytest.mark.parametrize('pad', [0, 1])
+@pytest.mark.parametrize('kind', ["'max'", "'avg'", "'avg', count_include_pad=False"])
+@pytest.mark.parametrize('kernel, stride', [(2, 2), (3, 2), (3, 3), (2, 3)])
+@pytest.mark.parametrize('size', [6, 7, 8])
+def test_pooling_whose_last_window_reaches_over_the_border(size, kernel, stride, kind, pad):
+    """Old runtimes divide averages by the whole kernel. In windows of padding only, MXNet has the lowest number."""
+    last = -(-(size + 2 * pad - kernel) // stride) * stride - pad  # its first row
+    settings = (f'kernel=({kernel}, 2), stride=({stride}, 1), pad=({pad}, 0), pool_type={kind}, '
+                'pooling_convention="full"')
+    code = f'F.clip(F.Pooling(X, {settings}), -9, 9)'
+    if last >= size + ('count' not in kind) * pad and 'avg' in kind:
+        with pytest.raises(ValueError, match='^no model is written because Pooling .* an average of padding only'):
+            check_older(code, random(2, 3, size, 4))
+    else:
+        check_older(code, random(2, 3, size, 4))
+
+
+@mxnet_1
+@pytest.mark.parametrize('shape', [(4, 3, 2), (4, 4), (4,)])
+def test_where_with_a_condition_for_each_row(shape):
+    """Also if there are as many rows as columns."""
+    check_older('F.where(X > 0, Y, -2 * Y)', whole(4), random(*shape))
+    check_older('F.where(X > 0, F.tanh(X), X)', random(*shape))
+
+
+@pytest.mark.parametrize('code', [
+    "X.astype('float64') % 1009", "(X.astype('float64') - Y.astype('float64')).astype('float32')",
+    "F.np.sqrt(X.astype('float64') * 0.5 + 1.5)", "F.np.mean(X.astype('float64'), axis=1)",
+    "F.np.where(X.astype('float64') > 2**30, 0.5, X.astype('float64'))",
+    "F.npx.softmax(X.astype('float64') * 1e-9)", "(X < Y) * 2.0 + F.np.sin(X.astype('float32') / 2.0**31)"])
+def test_float64_inside_a_network(code):
+    """Hashed ids above 2^24 and differences of time stamps need it; for bool * 2.0, MXNet infers it without need."""
+    X = whole(4, 3, low=2**25, high=2**31 - 1, dtype='int32')
+    check_symbols(code, *[X, X[::-1] + 1][:1 + ('Y' in code)])
 
 
 @mxnet_1
@@ -409,3 +446,69 @@ def test_where_to_cut(operator, capsys):
     assert export.main(['cut-symbol.json', 'net-0000.params', '--shape', '2,4']) == 0
     for found, layer in zip(run_model('cut.onnx', X), (one, two)):
         assert abs(found - layer(X).asnumpy()).max() <= 1e-6
+
+
+@mxnet_1
+@pytest.mark.parametrize('dtype', ['int32', 'int64'])
+@pytest.mark.parametrize('code', [
+    'F.exp(X)', 'F.sqrt(F.abs(X))', 'F.log(F.abs(X) + 1)', 'F.log1p(F.abs(X))', 'F.square(X)', 'F.rsqrt(F.abs(X) + 1)',
+    'F.reciprocal(F.abs(X) + 1)', 'F.smooth_l1(X)', 'F.floor(X)', 'X ** 2', 'F.relu(X)', 'F.add_n(X, X)',
+    'F.abs(X)', 'F.sign(X)', 'F.negative(X)', 'F.clip(X, -1, 2)', 'F.max(X, axis=1)', 'F.sum(X, axis=1)',
+    'F.add_n(X, X, X)', 'F.SequenceMask(X, F.cast(F.slice_axis(F.abs(X), axis=1, begin=0, end=1).reshape((-1,)), '
+    'dtype="float32") % 4, use_sequence_length=True, axis=1, value=-1)'])
+def test_functions_of_integers(code, dtype):
+    """MXNet computes them in float32 and cuts off the fraction; ONNX has no such functions."""
+    check_older(code, whole(4, 3, dtype=dtype))
+
+
+@pytest.mark.parametrize('code', [
+    '(X > 0) + (Y > 0)', '(X > 0) * (Y > 0)', 'F.np.max(X > 0, axis=1)', 'F.np.min(X > -1, axis=1)',
+    'F.np.sum(X > 0, axis=1)', 'F.np.where(X > 0, X > 1, Y > 1)'])
+def test_boolean_arrays(code):
+    X = whole(4, 3)
+    check_symbols(code, *[X, X[::-1]][:1 + ('Y' in code)])
+
+
+@pytest.mark.parametrize('code', [
+    'F.np.repeat(X, 2).reshape(-1, 24)', 'F.np.concatenate([X, X + 1], axis=None)', 'F.np.concatenate([X, X + 1])',
+    "F.np.pad(X, ((0, 0), (1, 2), (4, 3)), mode='symmetric')", "F.np.pad(X, ((0, 0), (1, 2), (3, 3)), mode='reflect')",
+    "F.np.einsum('Bij,BkJ->BijkJ', X, X)", "F.np.einsum('bBi,bCi', X, X)", 'F.np.array_split(X, 2, axis=1)',
+    'F.np.array_split(X, 3, axis=2)', 'F.np.hsplit(X, 3)', 'F.np.moveaxis(X, 0, -1)',
+    'F.np.moveaxis(X, (2, 0), (0, 1))', 'F.np.var(X, axis=1)', 'F.np.std(X, axis=(1, 2), ddof=1, keepdims=True)',
+    'F.np.std(X[:, 0], axis=-1)', 'F.np.expm1(X)', 'F.np.log2(F.np.abs(X) + 1)', 'F.np.log10(F.np.abs(X) + 1)',
+    'F.np.cumsum(X)', 'F.np.cumsum(X, axis=1)', 'F.np.roll(X, (1, -2), axis=(1, 2))', 'F.np.roll(X, -7, axis=-1)',
+    'F.np.tril(X)', 'F.np.tril(X, 1)', 'F.np.tril(X, -1)', 'X * F.np.eye(3, 4, 1)', 'X * F.np.eye(4)[0]',
+    "F.npx.gather_nd(X, F.np.ones((2, 3), dtype='int32'))", 'F.np.around(2 * X)', 'F.np.around(X, 1)',
+    'F.np.rint(2 * X)', 'F.np.fix(2 * X)', 'F.np.trunc(2 * X)', 'F.np.floor(X * 1e10)',
+    'F.np.trunc(X * 1e10)', 'F.np.ceil(X * 1e10)'])
+def test_more_operators(code):
+    """Halves are rounded in different ways."""
+    X = random(2, 3, 4)
+    X[0, 0] = np.array([-0.75, -0.25, 0.25, 0.75])
+    check_symbols(code, X)
+
+
+@mxnet_1
+@pytest.mark.parametrize('code', [
+    'F.round(2 * X)', "F.LeakyReLU(X, act_type='rrelu')[0]",
+    "F.LeakyReLU(X, act_type='rrelu', lower_bound=0.3, upper_bound=0.5)[0]",
+    'F.linalg.gemm2(X, X, transpose_b=True, alpha=0.5)', 'F.repeat(X, repeats=2).reshape((-1, 24))',
+    'F.contrib.BilinearResize2D(F.expand_dims(X, 1), height=1, width=1)',
+    'F.contrib.BilinearResize2D(F.expand_dims(X, 1), height=5, width=1, align_corners=False)',
+    'F.Convolution_v1(F.expand_dims(X, 1), F.ones((2, 1, 3, 3)), F.ones(2), kernel=(3, 3), num_filter=2, pad=(1, 1))'])
+def test_more_operators_of_mx_nd(code):
+    X = random(2, 3, 4)
+    X[0, 0] = np.array([-0.75, -0.25, 0.25, 0.75])
+    check_older(code, X)
+
+
+@mxnet_1
+@pytest.mark.parametrize('fix_gamma', [True, False])
+def test_batch_norm_of_mxnet_0(fix_gamma):
+    with semantics_of(mx.nd.ones(1)):
+        symbol = mx.sym.BatchNorm_v1(mx.sym.var('data'), fix_gamma=fix_gamma, name='bn')
+        block, rng = gluon.SymbolBlock(symbol, mx.sym.var('data')), numpy.random.default_rng(0)
+        for param in block.collect_params().values():
+            param.shape = (3,)
+            param._load_init(mx.nd.array(rng.uniform(0.5, 1.5, 3)), mx.cpu())
+        check(block, [random(2, 3, 4, 4).as_nd_ndarray()])

@@ -97,8 +97,8 @@ def test_typed():
 
 # From top to bottom; each layer imports only from layers below it
 LAYERS = [
-    {'__main__'}, {'programs'}, {'scratch', 'concise', 'ch13'}, {'settings'}, {'outputs'}, {'checkpoints'}, {'training'},
-    {'distributed'}, {'parallel'}, {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},
+    {'__main__'}, {'programs'}, {'scratch', 'concise', 'ch13'}, {'settings'}, {'outputs'}, {'checkpoints'},
+    {'training'}, {'distributed'}, {'parallel'}, {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},
 ]
 
 

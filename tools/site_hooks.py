@@ -211,7 +211,7 @@ def fenced(code: str, language: str, marked: str = '') -> str:
 def api_pages() -> dict[str, tuple[str, list[str]]]:
     """Return the API pages: uri -> (title, names of modules)."""
     package = REPO / 'gluon_mgpu'
-    chapters = ['scratch', 'concise']
+    chapters = ['scratch', 'concise', 'ch13']
     others = sorted(path.stem for path in package.glob('[!_]*.py') if path.stem not in chapters)
     pages = {'api/chapters.md': ('The chapters', chapters), 'api/programs.md': ('Programs and helpers', others)}
     for folder in sorted(path.parent for path in package.glob('*/**/__init__.py')):

@@ -28,10 +28,7 @@ def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, 
 
 def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: Callable, trainer: gluon.Trainer,
                num_epochs: int, devices: list | None = None, split_f: Callable = split_batch) -> None:
-    """Train as `train_batch_ch13`, by default on all devices; print loss, accuracy and time as a `Run` does.
-
-    The book waits for each batch; here the devices always have work. Each loss must be an array (n,).
-    """
+    """Train as `train_batch_ch13`, by default on all devices; print loss, accuracy and time as a `Run` does."""
     devices = as_devices(try_all_gpus() if devices is None else devices)
     run = Run(num_epochs, workers=devices.workers)
     run.check_data(train_iter, test_iter)
@@ -50,8 +47,7 @@ def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: C
               f'{result.images_per_second:.1f} examples/sec on {devices}')
 
 
-def _train_batch(net: Callable, features: Any, labels: Any, loss: Callable, trainer: gluon.Trainer, devices: Devices,
-                 split_f: Callable) -> tuple[list, list]:
+def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f) -> tuple[list, list]:
     """Train on one batch; return the losses and numbers of correct predictions, as arrays; does not block."""
     step.check_trainer(trainer, devices)
     correct: list = []

@@ -36,8 +36,7 @@ class Animator:
                  yscale='linear', fmts=('-', 'm--', 'g-.', 'r:'), nrows=1, ncols=1, figsize=(3.5, 2.5)):
         self.axes_settings = {'xlabel': xlabel, 'ylabel': ylabel, 'xlim': _with_width(xlim), 'ylim': _with_width(ylim),
                               'xscale': xscale, 'yscale': yscale}
-        self.legend, self.fmts = legend, fmts
-        self.nrows, self.ncols, self.figsize = nrows, ncols, figsize
+        self.legend, self.fmts, self.figsize, self.shape = legend, fmts, figsize, (nrows, ncols)
         self.X: list[list[float]] = []
         self.Y: list[list[float]] = []
         self._shown: Any = None  # in a notebook: the output that contains the figure
@@ -58,10 +57,9 @@ class Animator:
 
     @cached_property
     def axes(self) -> Any:
-        """The axes of the figure, in a flat array; the lines are in the first. Matplotlib is imported only now."""
-        from matplotlib.figure import Figure
-        # Not by pyplot, which would show the figure again at the end of the cell
-        return Figure(figsize=self.figsize, layout='tight').subplots(self.nrows, self.ncols, squeeze=False).flatten()
+        """The axes of the figure, in a flat array; the lines are in the first."""
+        from matplotlib.figure import Figure  # not pyplot, which would show the figure again at the end of the cell
+        return Figure(figsize=self.figsize, layout='tight').subplots(*self.shape, squeeze=False).flatten()
 
     fig = property(lambda self: self.axes[0].figure, doc='The figure.')
 

@@ -27,9 +27,8 @@ from __future__ import annotations
 
 from flags import read_flags
 
-from gluon_mgpu import check_data_parallel, train_batch_ch13, train_ch13
+from gluon_mgpu import check_data_parallel, data_parallel, train_batch_ch13, train_ch13
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.parallel.data_parallel import data_parallel
 
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
 

@@ -26,27 +26,47 @@ __version__ = '1.0.0'
 
 runtime.prepare()
 
-_NAMES_OF = {  # module -> its public names
-    'devices.lists': ('try_gpu', 'try_all_gpus'),
-    'parallel.split': ('split_and_load', 'split_batch'),
-    'data': ('load_data_fashion_mnist',),
-    'training.timer': ('Timer', 'Accumulator'),
-    'outputs.plot': ('Animator',),
-    'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
+_NAMES_OF = {  # module: its public names; a deep path to anything else may change
+    'devices.lists': ('parse_devices', 'try_all_gpus', 'try_gpu'),
+    'data': ('load_data', 'load_data_fashion_mnist'),
+    'data.shards': ('shard_rows',),
+    'networks.hybridize.block': ('hybridized',),
     'networks.resnet': ('Residual', 'resnet18'),
+    'parallel.allreduce': ('ring', 'star', 'tree'),
+    'parallel.data_parallel': ('data_parallel',),
+    'parallel.devices': ('Devices',),
+    'parallel.split': ('split_and_load', 'split_batch'),
+    'parallel.step': ('backward', 'gradients', 'in_parts', 'prepare_idle_devices', 'zero_grad'),
+    'parallel.sync_batch_norm.network': ('SyncBatchNorm',),
+    'parallel.trainer': ('Trainer', 'trainable'),
+    'distributed.horovod_workers': ('HorovodWorkers',),
+    'training.callback': ('Callback',),
+    'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
+    'training.run': ('Run',),
+    'training.schedules': ('schedule',),
+    'training.timer': ('Accumulator', 'Timer'),
+    'checkpoints.callback': ('CheckpointCallback',),
+    'outputs.plot': ('Animator',),
     'scratch': ('sgd',),
     'ch13': ('train_batch_ch13', 'train_ch13'),
     'programs.check': ('check_data_parallel',),
+    'programs.export': ('to_onnx',),
 }
-_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+PLACES = {name: (module, name) for module, names in _NAMES_OF.items() for name in names}
+PLACES |= {  # public name: (module, its name there)
+    'save_checkpoint': ('checkpoints.checkpoint', 'save'), 'load_checkpoint': ('checkpoints.checkpoint', 'load'),
+    'parameters_by_name': ('training.parameters', 'by_name'),
+    'record_timeline': ('outputs.timeline.record', 'record'), 'draw_timeline': ('outputs.timeline.draw', 'draw'),
+}
 
-__all__ = sorted(_MODULE_OF)
+__all__ = sorted(PLACES)
 
 
 def __getattr__(name: str):
-    if name not in _MODULE_OF:
+    if name not in PLACES:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(importlib.import_module(f'{__name__}.{_MODULE_OF[name]}'), name)
+    module, attribute = PLACES[name]
+    return getattr(importlib.import_module(f'{__name__}.{module}'), attribute)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ import numpy
 import pytest
 from docs_code import OWN_PROJECT, SEMANTICS, blocks, program, table
 
+import gluon_mgpu as d2l
 from gluon_mgpu import concise, resnet18
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
@@ -139,7 +140,7 @@ def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
 @pytest.mark.parametrize('by_trainer', [True, False])
 def test_clipping_by_the_global_norm(by_trainer, k, max_norm, semantics, device_list):
     """Both ways of the page, compared with NumPy."""
-    names: dict = {}
+    names: dict = {'d2l': d2l}
     exec(blocks()['clipping'], names)
     devices, rng = device_list(k), numpy.random.default_rng(1)
     net = gluon.nn.Dense(3, in_units=4)
@@ -194,7 +195,7 @@ def test_weights_from_pytorch(devices, tmp_path, monkeypatch):
              for name, param in by_name(nets[0]).items()}
     torch_net = type('Net', (), {'state_dict': lambda self: names})()
     exec(blocks()['in PyTorch'], {'net': torch_net, 'numpy': numpy})
-    exec(blocks()['weights'], {'net': nets[1], 'np': np})
+    exec(blocks()['weights'], {'net': nets[1], 'np': np, 'd2l': d2l, 'numpy': numpy})
     assert (nets[1](X).asnumpy() == expected).all()
 
 

@@ -14,9 +14,13 @@ from gluon_mgpu.mxnet_setup import installation
 
 REPO = Path(__file__).parents[1]
 NAMES = [
-    'Accumulator', 'Animator', 'Residual', 'Timer', 'accuracy', 'check_data_parallel', 'evaluate_accuracy_gpu',
-    'evaluate_accuracy_gpus', 'load_data_fashion_mnist', 'resnet18', 'sgd', 'split_and_load', 'split_batch',
-    'train_batch_ch13', 'train_ch13', 'try_all_gpus', 'try_gpu',
+    'Accumulator', 'Animator', 'Callback', 'CheckpointCallback', 'Devices', 'HorovodWorkers', 'Residual', 'Run',
+    'SyncBatchNorm', 'Timer', 'Trainer', 'accuracy', 'backward', 'check_data_parallel', 'data_parallel',
+    'draw_timeline', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts', 'load_checkpoint',
+    'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices',
+    'record_timeline', 'resnet18', 'ring', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows', 'split_and_load',
+    'split_batch', 'star', 'to_onnx', 'train_batch_ch13', 'train_ch13', 'trainable', 'tree', 'try_all_gpus', 'try_gpu',
+    'zero_grad',
 ]
 
 
@@ -54,7 +58,7 @@ def test_public_names():
     exec('from gluon_mgpu import *', namespace)
     for name in NAMES:
         assert namespace[name] is getattr(gluon_mgpu, name)
-        assert namespace[name].__name__ == name
+        assert namespace[name].__name__ == gluon_mgpu.PLACES[name][1]
         assert namespace[name].__module__.startswith('gluon_mgpu.')
 
 

@@ -1,4 +1,4 @@
-"""Write the table of operators in docs/export.md, from gluon_mgpu/outputs/onnx_model: python tools/operators_table.py"""
+"""Write the table of operators in docs/export.md: python tools/operators_table.py"""
 from __future__ import annotations
 
 import re

@@ -5,7 +5,7 @@
 - ``<!-- code: PATH FUNCTION -->`` in a page is replaced by the function without its docstring, and ``<!-- side by side:
   PATH FUNCTION | PATH FUNCTION -->`` by two functions, with the differing lines marked. For GitHub, ``python
   tools/site_hooks.py`` writes the function, or a diff of the two, after each comment.
-- The API has one page per package, generated from the docstrings.
+- The API has a page of the public names and one of the chapters, generated from the docstrings.
 """
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def on_files(files, config):
     from mkdocs.structure.files import File, InclusionLevel
     for path, uri in READMES.items():
         files.append(File.generated(config, uri, abs_src_path=str(REPO / path)))
-    for uri, (title, modules) in api_pages().items():
-        files.append(File.generated(config, uri, content=api_page(title, modules)))
+    for uri, (title, names) in api_pages().items():
+        files.append(File.generated(config, uri, content=api_page(title, names)))
     pages = [*REPO.glob('docs/*.md'), *(REPO / path for path in READMES)]
     for path in sorted({linked for page in pages for linked in linked_sources(page)}):
         if path.suffix in LANGUAGES:
@@ -208,23 +208,17 @@ def fenced(code: str, language: str, marked: str = '') -> str:
     return f'````{language}{f" hl_lines={chr(34)}{marked}{chr(34)}" if marked else ""}\n{code.rstrip()}\n````\n'
 
 
-def api_pages() -> dict[str, tuple[str, list[str]]]:
-    """Return the API pages: uri -> (title, names of modules)."""
-    package = REPO / 'gluon_mgpu'
-    chapters = ['scratch', 'concise', 'ch13']
-    others = sorted(path.stem for path in package.glob('[!_]*.py') if path.stem not in chapters)
-    pages = {'api/chapters.md': ('The chapters', chapters), 'api/programs.md': ('Programs and helpers', others)}
-    for folder in sorted(path.parent for path in package.glob('*/**/__init__.py')):
-        name = '.'.join(folder.relative_to(package).parts)
-        pages[f'api/{name}.md'] = (name, [name, *(f'{name}.{path.stem}' for path in sorted(folder.glob('[!_]*.py')))])
-    return pages
+def api_pages() -> dict[str, tuple[str, dict[str, str]]]:
+    """Return the API pages: uri -> (title, the public names and where they are)."""
+    from gluon_mgpu import PLACES
+    names = {name: '.'.join(place) for name, place in sorted(PLACES.items())}
+    return {'api/index.md': ('gluon_mgpu', names),
+            'api/chapters.md': ('the chapters', {name: name for name in ('scratch', 'concise')})}
 
 
-def api_page(title: str, modules: list[str]) -> str:
+def api_page(title: str, names: dict[str, str]) -> str:
     """Return the Markdown of an API page."""
-    # Folders import their public names from their modules, which show them
-    sections = [f'## gluon_mgpu.{name}\n\n::: gluon_mgpu.{name}\n'
-                + ('    options: {members: false}\n' if name == title else '') for name in modules]
+    sections = [f'## gluon_mgpu.{name}\n\n::: gluon_mgpu.{place}\n' for name, place in names.items()]
     return f'# API: {title}\n\n' + '\n'.join(sections)
 
 

@@ -48,6 +48,7 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'checkpoints.callback': ('CheckpointCallback',),
     'outputs.plot': ('Animator',),
     'scratch': ('sgd',),
+    'ch13': ('train_batch_ch13', 'train_ch13'),
     'programs.check': ('check_data_parallel',),
     'programs.export': ('to_onnx',),
 }

@@ -102,7 +102,7 @@ def test_typed():
 
 # From top to bottom; each layer imports only from layers below it
 LAYERS = [
-    {'__main__'}, {'programs'}, {'scratch', 'concise', 'ch13'}, {'settings'}, {'outputs'}, {'checkpoints'},
+    {'__main__'}, {'programs'}, {'scratch', 'concise'}, {'settings'}, {'outputs'}, {'checkpoints'},
     {'training'}, {'distributed'}, {'parallel'}, {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},
 ]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .devices.lists import try_all_gpus
-from .mxnet_setup.compat import autograd, gluon
-from .outputs.plot import Animator
-from .parallel import step
-from .parallel.devices import Devices, as_devices
-from .parallel.split import split_batch
-from .training.evaluate import count_correct, evaluate_accuracy_gpus
-from .training.run import Run
+import gluon_mgpu as d2l  # for what the book takes from its package d2l
+
+from ..mxnet_setup.compat import autograd, gluon
+from ..parallel import step
+from ..parallel.devices import Devices, as_devices
+from ..parallel.split import split_batch
+from .evaluate import count_correct, evaluate_accuracy_gpus
+from .run import Run
 
 
 def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, trainer: gluon.Trainer, devices: list,
@@ -29,10 +29,10 @@ def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, 
 def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: Callable, trainer: gluon.Trainer,
                num_epochs: int, devices: list | None = None, split_f: Callable = split_batch) -> None:
     """Train as `train_batch_ch13`, by default on all devices; print loss, accuracy and time as a `Run` does."""
-    devices = as_devices(try_all_gpus() if devices is None else devices)
+    devices = as_devices(d2l.try_all_gpus() if devices is None else devices)
     run = Run(num_epochs, workers=devices.workers)
     run.check_data(train_iter, test_iter)
-    animator = Animator('epoch', xlim=[1, num_epochs], ylim=[0, 1], legend=['train loss', 'train acc', 'test acc'])
+    animator = d2l.Animator('epoch', xlim=[1, num_epochs], ylim=[0, 1], legend=['train loss', 'train acc', 'test acc'])
     for epoch in run.epochs(net, trainer):
         counts = []
         for features, labels in run.batches(train_iter):

@@ -124,7 +124,7 @@ def test_train_ch13(k, options, device_list, seed, capsys):
 
 
 def test_train_ch13_uses_all_devices(devices, seed, monkeypatch, capsys):
-    monkeypatch.setattr('gluon_mgpu.ch13.try_all_gpus', lambda: devices)
+    monkeypatch.setattr('gluon_mgpu.devices.lists.try_all_gpus', lambda: devices)
     net, trainer = with_gluon(devices)
     d2l.train_ch13(net, batches(seed), batches(seed), loss, trainer, 1)
     assert str(devices) in capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_train_ch13_uses_all_devices(devices, seed, monkeypatch, capsys):
 
 def test_the_curve_has_three_lines(devices, seed, monkeypatch):
     points = []
-    monkeypatch.setattr('gluon_mgpu.ch13.Animator.add', lambda self, x, y: points.append((x, y)))
+    monkeypatch.setattr('gluon_mgpu.outputs.plot.Animator.add', lambda self, x, y: points.append((x, y)))
     net, trainer = with_gluon(devices)
     d2l.train_ch13(net, batches(seed), batches(seed), loss, trainer, 3, devices)
     assert [x for x, _ in points] == [1, 2, 3] and {len(y) for _, y in points} == {3}

@@ -132,7 +132,7 @@ class _Graphs:
             with _TRACING:
                 self.graphs, self._snapshot = {}, Snapshot(self.network)
                 self._changes += 1
-        lists = _structure(args)
+        lists = structure(args)
         if lists is None or (self._changes >= MAX_CHANGES and self._calls < CALLS_PER_CHANGE * self._changes):
             return None
         params = [(param.grad_req == 'null', param.dtype) for param in self._snapshot.params]
@@ -155,13 +155,13 @@ class _Graphs:
             raise
 
 
-def _structure(values: Any) -> tuple | bool | None:
+def structure(values: Any) -> tuple | bool | None:
     """Return nested lists and tuples of arrays as tuples, with True for each array and False for None.
 
     Returns None if they hold anything else. Raises ValueError for an array of NumPy.
     """
     if isinstance(values, (list, tuple)):
-        found = tuple(map(_structure, values))
+        found = tuple(map(structure, values))
         return None if None in found else found
     if isinstance(values, numpy.ndarray):
         raise ValueError('an argument is an array of NumPy: pass arrays of MXNet, or lists of them')

@@ -353,7 +353,7 @@ def test_out_of_memory(chapter, tmp_path):
     the old address, and the next operator writes to freed memory, which is freed again later. MXNet without this
     package crashes in the same way: call `topk` on an array that is too large for the memory, then on a small one.
     """
-    code = ('import resource, sys; from gluon_mgpu import cli, scratch, concise\n'
+    code = ('import resource, sys; from gluon_mgpu import scratch, concise; from gluon_mgpu.settings import cli\n'
             'train = sys.modules["gluon_mgpu." + sys.argv[1]].train\n'
             'def limited(*args, **kwargs):\n'
             '    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()\n'

@@ -123,9 +123,24 @@ def test_a_network_with_dropout_resumes_after_an_epoch(devices, data, tmp_path):
         net.add(gluon.nn.Flatten(), gluon.nn.Dropout(0.5), gluon.nn.Dense(10))
         return net
 
-    whole = train(concise, devices[:1], data, tmp_path / 'whole', every=None, net=net())
-    train(concise, devices[:1], data, tmp_path / 'first', every=None, num_epochs=1, net=net())
-    assert train(concise, devices[:1], data, tmp_path / 'second', every=None, net=net(),
+    check_resuming_after_an_epoch(devices[:1], data, tmp_path, net)
+
+
+def test_a_dataloader_that_shuffles_resumes_after_an_epoch(devices, tmp_path):
+    """It draws the order of the rows from NumPy's random numbers."""
+    rng = numpy.random.default_rng(0)
+    rows = gluon.data.ArrayDataset(rng.random((ROWS, 6), 'float32'), rng.integers(0, 9, ROWS))
+
+    def data():
+        return gluon.data.DataLoader(rows, BATCH, shuffle=True), gluon.data.DataLoader(rows, BATCH)
+
+    check_resuming_after_an_epoch(devices, data, tmp_path, lambda: gluon.nn.Dense(10))
+
+
+def check_resuming_after_an_epoch(devices, data, tmp_path, net):
+    whole = train(concise, devices, data, tmp_path / 'whole', every=None, net=net())
+    train(concise, devices, data, tmp_path / 'first', every=None, num_epochs=1, net=net())
+    assert train(concise, devices, data, tmp_path / 'second', every=None, net=net(),
                  resume=checkpoint_after(5, tmp_path / 'first')) == whole
 
 

@@ -111,13 +111,7 @@ class Job:
         else:
             check_free(settings['out_dir'])
         if settings['export']:
-            try:
-                check_path(settings['export'], settings['out_dir'])
-            except ValueError as error:
-                if 'export' in self.given:
-                    raise
-                warn(f'the model will not be exported because {error}; name another file as --export')
-                settings['export'] = None
+            check_path(settings['export'], settings['out_dir'])
         return settings, resumed
 
     def load(self) -> None:
@@ -215,8 +209,11 @@ class Job:
         """Return the command that resumes this run, also if it has no checkpoint yet."""
         launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
         horovod = ' --horovod' if self.settings['horovod'] else ''
+        model = self.settings['export']
+        is_elsewhere = model and Path(model).resolve().parent != self.folder.resolve()
+        export = f' --export {quoted(model)}' if is_elsewhere else ''
         return (f'{launcher}python -m gluon_mgpu.{self.chapter}{horovod} --resume auto --out-dir '
-                f'{quoted(self.folder)}')
+                f'{quoted(self.folder)}{export}')
 
     def _callbacks(self) -> list[Callback]:
         """Return the callbacks besides checkpoints."""

@@ -11,7 +11,7 @@ from devices_flag import devices_flag
 from history_csv import history
 from slow import slow
 
-from gluon_mgpu import concise, scratch
+from gluon_mgpu import concise, export, predict, scratch
 from gluon_mgpu.base.program import JobError
 from gluon_mgpu.checkpoints import callback, checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
@@ -392,16 +392,38 @@ def test_history_csv_is_that_of_the_resumed_state(program):
     assert seen == [1] and len(history(program.out)) == 2
 
 
-def test_a_moved_run_with_a_kept_export_path(program, tmp_path):
-    (tmp_path / 'models').mkdir()
-    program.start('--num-epochs', 1, '--export', 'models/a.onnx')
-    moved = program.out.rename(tmp_path / 'moved')
-    shutil.rmtree(tmp_path / 'models')
-    status, _, err = program('--resume', moved, '--num-epochs', 2)
-    assert status == 0 and re.fullmatch(r'the model will not be exported because .*a.onnx cannot be written: .*; '
-                                        'name another file as --export\n', err)
-    status, _, err = program('--resume', moved, '--export', tmp_path / 'models/a.onnx')
+def test_a_model_outside_the_folder_of_a_run_is_written_only_with_the_flag(program, tmp_path):
+    """The folder may be from somebody else, and name any file."""
+    model = tmp_path / 'models/a.onnx'
+    model.parent.mkdir()
+    program.start('--num-epochs', 1, '--export', model)
+    model.write_text('mine')
+    status, _, err = program('--resume', program.out, '--num-epochs', 2)
+    assert (status, model.read_text()) == (0, 'mine') and err == (
+        f'the model will not be exported to {model}, outside the folder of the run, unless --export is given again\n')
+    status, _, err = program('--resume', program.out, '--export', model)
+    assert (status, err) == (0, '') and model.read_bytes() != b'mine'
+    shutil.rmtree(model.parent)
+    status, _, err = program('--resume', program.out, '--export', model)
     assert status == 2 and 'cannot be written' in err
+
+
+@pytest.mark.parametrize('name', ['history.csv', 'checkpoint-00000008.safetensors', 'model.onnx', 'predictions.png'])
+def test_a_link_out_of_the_folder_of_a_run_is_not_followed(name, program, tmp_path):
+    """The folder may be from somebody else, and link to any file."""
+    program.start('--num-epochs', 1)
+    (program.out / name).unlink(missing_ok=True)
+    other = tmp_path / 'other'
+    other.write_text('mine')
+    (program.out / name).symlink_to(other)
+    flags = ['--resume', program.out, '--num-epochs', 2], [program.out], [program.out, '--data-dir', 'data']
+    for chapter, words in zip((scratch, export, predict), flags):
+        status, _, err = program(*words, chapter=chapter)
+        assert status == 2 and f'{program.out / name} is a link to a file outside the folder, which could be' in err
+    assert other.read_text() == 'mine'
+    (program.out / name).unlink()
+    (program.out / 'latest').symlink_to(checkpoints(program.out)[0])
+    assert program('--resume', program.out, '--num-epochs', 2)[0] == 0
 
 
 def test_what_is_no_run_is_named_with_a_remedy(program, tmp_path):

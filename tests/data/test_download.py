@@ -83,9 +83,10 @@ def test_the_mirrors_of_both_datasets():
     for listed in MIRRORS.values():
         assert len({host(mirror) for mirror in listed}) >= 2
         assert all(re.fullmatch(r'https?://.+/', mirror) for mirror in listed)
+        assert listed[0].startswith('https://')
     for sums in module.CHECKSUMS.values():
         assert len(sums) == len(set(sums)) == len(FILES)
-        assert all(re.fullmatch(r'[0-9a-f]{32}', checksum) for checksum in sums)
+        assert all(re.fullmatch(r'[0-9a-f]{64}', checksum) for checksum in sums)
 
 
 def test_all_files(tmp_path, serve):

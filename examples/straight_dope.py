@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import Timer, accuracy, split_batch
 from gluon_mgpu.data import load_data
@@ -107,8 +107,6 @@ def load(args, batch_size: int) -> tuple:
         print(f'glyphs instead of {args.dataset}: {error}')
         args.dataset = 'glyphs'
         return load(args, batch_size)
-    except ValueError as error:
-        args.refuse(str(error))
 
 
 def main(argv: list | None = None) -> None:
@@ -131,4 +129,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -1,6 +1,8 @@
 """The examples: each runs as a program, and its results are compared with one device or with NumPy."""
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -109,6 +111,44 @@ def test_program_prints_what_its_docstring_says(name, device_list):
         if name in EXACT and devices == [mx.cpu(i) for i in range(num_devices)]:
             same = [a == b for a, b in zip(printed, expected) if not re.search('[~…]', b)]
             assert all(same) and len(same) > 1
+
+
+def test_every_program_ends_as_those_of_the_package():
+    for name in PROGRAMS:
+        assert (FOLDER / f'{name}.py').read_text().endswith("if __name__ == '__main__':\n    run_example(main)\n")
+
+
+def run_one_step(*flags, **options):
+    return subprocess.Popen([sys.executable, FOLDER / 'one_step.py', '--no-pause', *flags], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_a_picture_that_cannot_be_written():
+    with run_one_step('--without-allreduce', '--steps', '1', '--out', '/proc/none/a.png') as process:
+        assert re.fullmatch('one_step: /proc/none: .*\n', process.communicate()[1]) and process.returncode == 2
+
+
+def test_an_output_that_nobody_reads():
+    with run_one_step(env={**os.environ, 'PYTHONUNBUFFERED': '1'}) as process:
+        assert process.stdout.readline().startswith('1. Batch')
+        process.stdout.close()
+        assert (process.wait(60), complaints(process.stderr.read())) == (1, [])
+
+
+@pytest.mark.parametrize('during', ['the import', 'a step'])
+def test_ctrl_c(during, tmp_path):
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet' / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')
+    env = {**os.environ, 'PYTHONPATH': str(tmp_path)} if during == 'the import' else None
+    flags = ['--without-allreduce', '--steps', '1000000']
+    with run_one_step(*flags, env=env, preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler)) as process:
+        for line in process.stdout:
+            if line.startswith(('importing', '6. ')):
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) in (-signal.SIGINT, 130)
+        assert complaints(process.stderr.read()) in ([], ['one_step: interrupted'])
 
 
 def test_all_programs_are_tested_and_in_the_readme():

@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
     """Command line of ``python -m MODULE``; reports a wrong flag in one line."""
 
     def __init__(self, module: str, description: str | None, **settings):
-        super().__init__(prog=f'python -m {module}', description=description, **settings)
+        super().__init__(prog=f'python -m {module}', description=description, allow_abbrev=False, **settings)
         self.program = module.rpartition('.')[2]
 
     def error(self, message: str) -> NoReturn:

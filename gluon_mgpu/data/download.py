@@ -110,7 +110,7 @@ def _fetch(url: str, progress: bool) -> bytes:
 
     # In a thread, because no timeout of requests limits the look-up of a host name, or notices single bytes
     thread, before = threading.Thread(target=receive, daemon=True), -PIECE
-    with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, disable=not progress) as bar:
+    with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, shown=progress) as bar:
         thread.start()
         while thread.is_alive() and len(content) >= before + PIECE:
             before = len(content)

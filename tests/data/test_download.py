@@ -288,11 +288,14 @@ def test_a_full_disk(tmp_path, serve, monkeypatch):
     assert content_of(tmp_path) == {}
 
 
-def test_output_on_the_screen(tmp_path, serve, capfd):
+def test_output_on_the_screen(tmp_path, serve, capfd, monkeypatch):
     serve()
-    download('mnist', tmp_path / 'a', progress=False)
+    download('mnist', tmp_path / 'a')
+    assert capfd.readouterr() == ('', '')  # stderr is a log
+    monkeypatch.setattr('sys.stderr.isatty', lambda: True)
+    download('mnist', tmp_path / 'b', progress=False)
     assert capfd.readouterr() == ('', '')
-    download('mnist', tmp_path / 'b')
+    download('mnist', tmp_path / 'c')
     out, err = capfd.readouterr()
     assert out == ''
     assert all(name in err for name in FILES)

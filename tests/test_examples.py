@@ -163,6 +163,16 @@ def test_all_exercises_are_tested_and_in_the_docs():
     assert programs == EXERCISES.keys() == set(re.findall(r'\(\.\./examples/exercises/(\w+)\.py\)', text))
 
 
+def test_straight_dope__without_mnist_in_the_folder_of_the_class(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+    args = types.SimpleNamespace(dataset='mnist', data_dir='', train_size=64)
+    assert example.load(args, 64)[0].dataset == 'glyphs'
+    assert re.fullmatch('glyphs instead of mnist: .*/mnist, from GLUON_MGPU_DATA: .*\n', capsys.readouterr().out)
+    args = types.SimpleNamespace(dataset='mnist', data_dir=str(tmp_path), train_size=64)
+    with pytest.raises(ValueError, match='mnist: train-images.* missing; '):
+        example.load(args, 64)
+
+
 def test_parallel_accuracy__every_split_counts_the_same_rows(example, device_list, capsys):
     flags = ['--dataset', 'glyphs', '--test-size', '20', '--batch-size', '7', '--rounds', '1']
     example.main([*flags, *devices_flag(device_list(4))])

@@ -18,7 +18,7 @@ if not __package__:
 
 from .base.arguments import integer
 from .base.flags import Parser, path, picture, text
-from .base.pictures import write_picture
+from .base.pictures import in_lines, write_picture
 from .checkpoints.run_folder import check_links
 from .data import load_data
 from .data.glyphs import LETTERS
@@ -138,8 +138,9 @@ def _run(args: argparse.Namespace) -> None:
     share = (predicted == labels).mean()
     print(f'test acc: {share:.4f}', flush=True)
     out = args.out or folder / 'predictions.png'
-    title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
-    draw(test_images, labels, predicted, names, out, title)
+    title = (f'{args.run}: {config["chapter"]} on {config["dataset"]}, {share:.1%} of {len(labels):,} test images '
+             'correct')
+    draw(test_images, labels, predicted, names, out, in_lines(title))
     print(f'picture: {out}')
 
 

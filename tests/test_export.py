@@ -135,7 +135,7 @@ def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
     """Both give the same file, and it has the accuracy that the run printed."""
     status, out, err = chapter(module, '--num-epochs', '2', '--out-dir', 'run', '--export', 'run/a.onnx')
     assert (status, err) == (0, []) and out[-2].startswith('test acc: ')
-    assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: scores differ from the network's by "
+    assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: numbers of scores differ from the network's by "
                         r'\d\.\de[-+]0\d of the largest', out[-1])
     assert export.main(['run']) == 0
     checkpoint, model = capsys.readouterr().out.splitlines()

@@ -10,7 +10,7 @@ from history_csv import history
 from PIL import Image
 from slow import slow
 
-from gluon_mgpu import concise, predict, scratch
+from gluon_mgpu import concise, export, predict, scratch
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.data.image_file import read_image
@@ -89,6 +89,12 @@ def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
     assert 'each device now has their mean' in capsys.readouterr().out
 
 
+def test_the_picture_names_the_run(runs, figures):
+    folder, _ = runs('scratch')
+    assert predict.main([str(folder)]) == 0
+    assert str(folder) in figures[-1].get_suptitle().replace('\n', '')
+
+
 def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
     """A job records a device for each worker, possibly with the same names."""
     folder, accuracy = runs('scratch')
@@ -105,6 +111,13 @@ def test_image_files_are_not_required(capsys):
     with pytest.raises(SystemExit):
         predict.main([])
     assert capsys.readouterr().err == 'predict: the following arguments are required: RUN; --help shows all flags\n'
+
+
+def test_a_run_without_a_checkpoint(tmp_path, capsys):
+    (tmp_path / 'config.json').touch()
+    for program in (predict, export):
+        assert program.main([str(tmp_path)]) == 2
+        assert capsys.readouterr().err.endswith(f'{tmp_path}: no complete checkpoint was found; resume the run\n')
 
 
 def test_a_file_that_is_no_checkpoint(tmp_path, capsys):

@@ -120,6 +120,6 @@ def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
                 raise ValueError(f"OMP_NUM_THREADS={omp_threads()} with {num_cpus} CPU contexts hangs in MXNet's "
                                  'OpenBLAS: unset it or set it to 1')
             raise ValueError(f"{num_cpus} CPU contexts would hang in MXNet's OpenBLAS with {omp_threads()} threads of "
-                             'OpenMP, which another library has loaded before gluon_mgpu: import gluon_mgpu before it '
-                             '(PyTorch, LightGBM or mxnet), or start Python with OMP_NUM_THREADS=1')
+                             'OpenMP, which another library has loaded before gluon_mgpu: export OMP_NUM_THREADS=1; '
+                             'or import gluon_mgpu before it (PyTorch, LightGBM or mxnet) in your program')
     return list(devices)

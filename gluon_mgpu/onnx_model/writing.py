@@ -144,6 +144,6 @@ def _compare(content: bytes, feeds: list[dict], outputs: list[str], expected: Se
         differences[name] = max(abs(Y_found.astype('float64') - Y).max(initial=0) for Y, Y_found in pairs) / largest
     name, difference = max(differences.items(), key=lambda item: item[1])
     if difference > TOLERANCE:
-        raise ValueError(f"no model is written because the model's {name} in onnxruntime differ from the network's "
-                         f'by {difference:.1e} of the largest; rounding explains {TOLERANCE:.0e}: {remark}')
-    return f"checked in onnxruntime: {name} differ from the network's by {difference:.1e} of the largest"
+        raise ValueError(f"no model is written because numbers of the model's {name} in onnxruntime differ from the "
+                         f"network's by {difference:.1e} of the largest; rounding explains {TOLERANCE:.0e}: {remark}")
+    return f"checked in onnxruntime: numbers of {name} differ from the network's by {difference:.1e} of the largest"

@@ -315,8 +315,8 @@ def test_openmp_loaded_first_by_another_library(first, works):
     if not works:
         assert done.stderr.splitlines()[-1] == (
             f"ValueError: 2 CPU contexts would hang in MXNet's OpenBLAS with {threads} threads of OpenMP, which "
-            'another library has loaded before gluon_mgpu: import gluon_mgpu before it (PyTorch, LightGBM or mxnet), '
-            'or start Python with OMP_NUM_THREADS=1')
+            'another library has loaded before gluon_mgpu: export OMP_NUM_THREADS=1; or import gluon_mgpu before it '
+            '(PyTorch, LightGBM or mxnet) in your program')
 
 
 def test_there_are_no_gpus_if_mxnet_fails_to_count_them(monkeypatch):

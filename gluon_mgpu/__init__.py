@@ -43,7 +43,8 @@ __all__ = sorted(_MODULE_OF)
 
 def __getattr__(name: str):
     if name not in _MODULE_OF:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: names of the book's other chapters are "
+                             "in the book's package; pip install --no-deps d2l, and write from d2l import mxnet")
     return getattr(importlib.import_module(f'{__name__}.{_MODULE_OF[name]}'), name)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import scratch
 from gluon_mgpu.data.batches import BatchIterator
@@ -90,4 +90,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -11,7 +11,7 @@ The losses differ, because batch norm computes its statistics from each device's
 """
 from __future__ import annotations
 
-from flags import read_flags
+from flags import read_flags, run_example
 from one_device import compare
 
 from gluon_mgpu import concise
@@ -67,4 +67,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -24,8 +24,10 @@ from .networks.resnet import resnet18
 from .parallel import step
 from .parallel.data_parallel import data_parallel
 from .parallel.devices import as_devices
+from .settings.settings import takes_settings
 from .settings.setup import TrainingSetup
 from .training.evaluate import evaluate_accuracy_gpus
+from .training.run import Run
 
 
 def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: Callable) -> list:
@@ -73,12 +75,12 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     return ls
 
 
-def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> None:
+@takes_settings('concise')
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``.
-
-    Raises ValueError as `scratch.train` does, and if a device does not support `dtype`.
+    Source: D2L 13.6.3, ``train``. Returns the `Run`, and raises ValueError, as `scratch.train`; also if a device does
+    not support `dtype`.
 
     Parameters
     ----------
@@ -108,6 +110,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)
+    return run
 
 
 def main(argv: list | None = None) -> int:

@@ -19,6 +19,7 @@ if not __package__:
     sys.exit('run this program as a module: python -m gluon_mgpu export')
 
 from ..base.flags import Parser, path
+from ..checkpoints.run_folder import check_links
 from ..mxnet_setup.compat import mx
 from ..outputs.onnx_model.files import load_files
 from ..outputs.onnx_model.writing import check_path, write_chapter, write_model
@@ -108,6 +109,8 @@ def _run(args: argparse.Namespace) -> None:
                          'net.export, NAME-symbol.json and NAME-0000.params')
     found, metadata = run_to_load(args.run)
     print(f'checkpoint: {found}, {place_of(metadata)}')
+    if not args.out:
+        check_links(found.parent)
     out = Path(args.out) if args.out else found.parent / 'model.onnx'
     check_path(out)
     # As many CPU contexts as the run had devices: each gets the running statistics of one device

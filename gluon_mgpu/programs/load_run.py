@@ -55,7 +55,8 @@ def run_to_load(path) -> tuple[Path, dict]:
     except checkpoint.DamagedError as error:
         raise checkpoint.CheckpointError(f'{error}; name the folder of a run or one of its checkpoints') from None
     if found is None:
-        raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; name the folder of a run')
+        remedy = 'resume the run' if (Path(path) / 'config.json').exists() else 'name the folder of a run'
+        raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; {remedy}')
     config = metadata.get('config')
     is_chapter = isinstance(config, dict) and config.get('chapter') in ('scratch', 'concise')
     if not is_chapter or recorded_steps(metadata) is None:

@@ -111,13 +111,7 @@ class Job:
         else:
             check_free(settings['out_dir'])
         if settings['export']:
-            try:
-                check_path(settings['export'], settings['out_dir'])
-            except ValueError as error:
-                if 'export' in self.given:
-                    raise
-                warn(f'the model will not be exported because {error}; name another file as --export')
-                settings['export'] = None
+            check_path(settings['export'], settings['out_dir'])
         return settings, resumed
 
     def load(self) -> None:
@@ -144,10 +138,10 @@ class Job:
         self.heading = f'{self.network} on {train_iter.dataset}, {", ".join(all_devices)}'
 
     def open_folder(self) -> Path:
-        """Print the first line; create and lock the run's folder, or use that of the run to resume."""
+        """Print the first lines; create and lock the run's folder, or use that of the run to resume."""
         size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         train_iter, test_iter = self.data
-        self.log(f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
+        self.log(f'{self.heading}{size}\n{train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
                  f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
@@ -215,8 +209,11 @@ class Job:
         """Return the command that resumes this run, also if it has no checkpoint yet."""
         launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
         horovod = ' --horovod' if self.settings['horovod'] else ''
+        model = self.settings['export']
+        is_elsewhere = model and Path(model).resolve().parent != self.folder.resolve()
+        export = f' --export {quoted(model)}' if is_elsewhere else ''
         return (f'{launcher}python -m gluon_mgpu.{self.chapter}{horovod} --resume auto --out-dir '
-                f'{quoted(self.folder)}')
+                f'{quoted(self.folder)}{export}')
 
     def _callbacks(self) -> list[Callback]:
         """Return the callbacks besides checkpoints."""

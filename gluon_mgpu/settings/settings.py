@@ -6,10 +6,11 @@ To add a setting, declare it here and use it where it acts. From the declaration
 """
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..base.arguments import at_least_0, full_path, integer, not_empty, positive
 from ..base.flags import checked_flag
@@ -23,6 +24,7 @@ from ..training.run import Run
 from ..training.schedules import SCHEDULES
 
 CHAPTERS = ('scratch', 'concise')
+Function = TypeVar('Function', bound=Callable)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Setting:
         The valid values, instead of a check; with `or_function`, also any function.
     default_text, page : str
         A description of the default None, and a page of docs/.
+    accepts : str
+        The types that ``train`` accepts, if they are more than `kind` and that of the default.
     on_resume : str
         ``'fixed'``: a resumed run cannot change it, because another value would be another problem to solve: other
         data, another network or another objective. ``'recorded'``: a change is noted in ``config.json``. ``'free'``:
@@ -60,6 +64,7 @@ class Setting:
     metavar: str | None = None
     default_text: str = ''
     page: str = ''
+    accepts: str = ''
     chapters: Sequence[str] = CHAPTERS
     on_resume: str = 'recorded'
     kept: bool = True
@@ -72,6 +77,11 @@ class Setting:
     def default_of(self, chapter: str) -> Any:
         """Return the default in a chapter."""
         return self.default[chapter] if isinstance(self.default, dict) else self.default
+
+    @property
+    def annotation(self) -> str:
+        """Return the types of the argument of ``train``."""
+        return (self.accepts or self.kind.__name__) + (' | None' if self.default is None else '')
 
     def checked(self, value: Any, name: str | None = None) -> Any:
         """Return a valid value; raise ValueError with the name, by default that of the setting, for another one."""
@@ -119,10 +129,11 @@ SHARED = (
             check=_from(1, MAX_DEVICES), kind=int, metavar='N', default_text='2, or 1 on a machine with one GPU',
             kept=False),
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
-            'context per core)', check=_devices, metavar='LIST', default_text='the first, as many as --num-gpus',
-            page='devices.md#naming-devices'),
+            'context per core)', check=_devices, metavar='LIST', accepts='Sequence[Context] | str',
+            default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
     Setting('shares', "relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows",
-            check=_text_not_empty, metavar='LIST', default_text='equal', page='devices.md#devices-of-unequal-speed'),
+            check=_text_not_empty, metavar='LIST', accepts='Sequence[float] | str', default_text='equal',
+            page='devices.md#devices-of-unequal-speed'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
     # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
     Setting('lr', 'learning rate', {'scratch': 0.2, 'concise': 0.1},
@@ -137,7 +148,7 @@ SHARED = (
             on_resume='fixed'),
     Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
-            chapters=('scratch',), page='allreduce.md'),
+            accepts='Callable | str', chapters=('scratch',), page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
             'tested); both need MXNet 1.9', 'float32', choices=DTYPES, chapters=('concise',), on_resume='fixed'),
     Setting('optimizer', 'how the parameters are updated; adam needs a smaller learning rate, such as 0.001', 'sgd',
@@ -155,7 +166,8 @@ SHARED = (
             page='departures.md#how-far-k-devices-equal-one'),
 )
 # Arguments of `train` only
-ARGUMENTS = (Setting('data'), Setting('run', check=_run), Setting('net', chapters=('concise',)))
+ARGUMENTS = (Setting('data', accepts='tuple'), Setting('run', check=_run, accepts='Run'),
+             Setting('net', accepts='gluon.Block', chapters=('concise',)))
 # Flags only
 FLAGS = (
     Setting('lr_schedule', 'cosine: the rate falls to almost 0; step: it is divided by 10 after half and three '
@@ -193,6 +205,25 @@ FLAGS = (
 ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}
 
 
+def arguments_of(chapter: str) -> list[Setting]:
+    """Return the settings of a chapter that its ``train`` takes."""
+    return [setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters]
+
+
+def takes_settings(chapter: str) -> Callable[[Function], Function]:
+    """Return a decorator that shows the settings of a chapter in the signature of its ``train``, for help and editors.
+    """
+    def show(train: Function) -> Function:
+        signature = inspect.signature(train)
+        given = [parameter for name, parameter in signature.parameters.items() if name != 'settings']
+        others = [setting for setting in arguments_of(chapter) if setting.name not in signature.parameters]
+        train.__signature__ = signature.replace(parameters=[*given, *(  # type: ignore[attr-defined]
+            inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=setting.default_of(chapter),
+                              annotation=setting.annotation) for setting in others)])
+        return train
+    return show
+
+
 def flags_of(chapter: str) -> list[Setting]:
     """Return the settings of a chapter that have a flag."""
     return [setting for setting in (*SHARED, *FLAGS) if chapter in setting.chapters]
@@ -220,7 +251,7 @@ def check_settings(chapter: str, settings: dict) -> dict:
     Raises ValueError for an unknown name or an invalid value, if ``num_gpus`` contradicts ``devices``, and if
     ``num_epochs`` contradicts ``run``. What `Devices` carry is taken from there.
     """
-    known = {setting.name: setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters}
+    known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:
         if name not in known:
             instead = ('; load images with data=load_data(...), and give epochs, folder and callbacks to run=Run(...)'

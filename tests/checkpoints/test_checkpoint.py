@@ -81,18 +81,19 @@ def test_a_resumed_loop_equals_an_uninterrupted_one(k, optimizer, params, option
     assert k > 1 or resumed.values()['1.running_mean'][0] != [0, 0, 0]
 
 
+@pytest.mark.parametrize('num_steps', [0, 2])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('k', [1, 2])
-def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, device_list, tmp_path):
+def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, num_steps, device_list, tmp_path):
     """As when returning to the best epoch. The package's Trainer keeps the sum of all gradients in its KVStore."""
     name, settings = OPTIMIZERS[optimizer]
     loop = Loop(device_list(k))
     loop.trainer = moving(trainable(loop.net), name, settings)
-    loop.train(2)
+    loop.train(num_steps)
     checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
     ends = []
     for _ in range(2):
-        loop.num_steps = 2
+        loop.num_steps = num_steps
         ends.append(loop.train(2).values())
         checkpoint.load(tmp_path / 'a', loop.net, loop.trainer)
     assert ends[0] == ends[1]
@@ -345,6 +346,13 @@ def test_values_that_differ_between_devices_are_kept_per_device(devices, tmp_pat
         f'parameters/{name}': len(devices) if 'running' in name else 1 for name in by_name(loop.net)}
     for k in range(len(devices)):
         assert arrays['parameters/1.running_mean'][k].tolist() == loop.values()['1.running_mean'][k]
+
+
+def test_twelve_devices(tmp_path):
+    """Their numbers are not in the order of their text."""
+    arrays = [numpy.array([k]) for k in range(12)]
+    checkpoint.write(tmp_path / 'a', checkpoint.Snapshot({'parameters/a': arrays}, {}), {})
+    assert checkpoint.read(tmp_path / 'a')[1]['parameters/a'] == arrays
 
 
 def test_another_number_of_devices(device_list, tmp_path):

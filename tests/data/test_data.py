@@ -340,8 +340,9 @@ def test_a_named_folder_lacks_files(data_dir, tmp_path, monkeypatch, asked, need
     if place == 'environment':
         monkeypatch.setenv('GLUON_MGPU_DATA', str(data_dir))
     message = error_of(asked, 32, data_dir=data_dir if place == 'argument' else None)
-    assert message == (f'{folder}: {FILES[1]}, {FILES[2]} missing; put the four files of {needed} there, '
-                       'or name another folder with --data-dir')
+    source = '' if place == 'argument' else ', from GLUON_MGPU_DATA'
+    assert message == (f'{folder}{source}: {FILES[1]}, {FILES[2]} missing; put the four files of {needed} there, '
+                       'name another folder with --data-dir, or train on generated images with --dataset glyphs')
 
 
 def test_a_missing_folder(tmp_path):

@@ -107,7 +107,7 @@ def test_rank_0_exports(job, flags, tmp_path):
 def test_a_signal_to_a_worker_while_rank_0_exports(job, flags, tmp_path, signum):
     """The training is over, so the signal is too late."""
     code = ('import sys, time\n'
-            'from gluon_mgpu import cli, scratch\n'
+            'from gluon_mgpu import scratch\nfrom gluon_mgpu.settings import cli\n'
             'write = cli.write_chapter\n'
             'def slow(*args):\n'
             '    print("exporting now", flush=True)\n'

@@ -1,12 +1,15 @@
 """Tests of the declarations of settings, and of what follows from one."""
 import importlib.util
+import inspect
 import json
 import pickle
 from pathlib import Path
 
 import idx_files
 import pytest
+from oracle import images
 
+from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.devices import Devices
@@ -14,6 +17,7 @@ from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.settings import cli, settings
 from gluon_mgpu.settings.settings import CHAPTERS, SHARED, Setting, check_settings, check_together, with_flags
 from gluon_mgpu.settings.setup import TrainingSetup
+from gluon_mgpu.training.parameters import copies
 from gluon_mgpu.training.run import Run
 
 REPO = Path(__file__).parents[2]
@@ -189,3 +193,23 @@ def test_one_declaration_is_enough(tmp_path, monkeypatch, capsys):
         cli.run(*chapter, [*flags, '--smoothing', '0.1', '--out-dir', str(tmp_path / 'other')])
         cli.run(*chapter, ['--resume', 'auto', '--out-dir', str(tmp_path / 'other')])
         assert found[2:] == [0.1, 0.1] and check_settings('scratch', GIVEN)['smoothing'] == 0.0
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_the_signature_of_train_has_all_settings(chapter):
+    name = chapter.__name__.rpartition('.')[2]
+    values = check_settings(name, GIVEN)
+    found = inspect.signature(chapter.train).parameters
+    assert [*found][:3] == ['num_gpus', 'batch_size', 'lr'] and found.keys() == values.keys()
+    assert all(parameter.default == values[name] for name, parameter in found.items() if name not in GIVEN)
+    assert (found['num_epochs'].annotation, found['devices'].annotation, found['run'].annotation) == (
+        'int', 'Sequence[Context] | str | None', 'Run | None')
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_train_returns_its_run(chapter, devices, rng):
+    X, y = images(rng, 4)
+    data = [(np.array(X), np.array(y))]
+    run = chapter.train(None, 4, 1e-3, devices=devices[:2], data=(data, data), num_epochs=1)
+    assert repr(run) == '<Run: 1 of 1 epochs>' and len(run.history) == 1
+    assert all(len(replicas) == 2 for replicas in copies(run.net).values())

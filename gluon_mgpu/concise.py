@@ -24,8 +24,7 @@ from .networks.resnet import resnet18
 from .parallel import step
 from .parallel.data_parallel import data_parallel
 from .parallel.devices import as_devices
-from .settings.settings import takes_settings
-from .settings.setup import TrainingSetup
+from .settings.setup import TrainingSetup, takes_settings
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
@@ -90,7 +89,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         As in `scratch.train`, and some more, such as ``dtype``, ``momentum``, or ``net``, another network, whose
         parameters are initialized anew; `settings.py` declares all.
     """
-    setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
+    setup = TrainingSetup(batch_size, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 gets its values in the first batch of `run`
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
@@ -116,7 +115,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from .settings import cli
-    return cli.run('concise', 'ResNet-18', train, argv)
+    return cli.run('concise', argv)
 
 
 if __name__ == '__main__':

@@ -28,8 +28,7 @@ from .networks.loss import cross_entropy
 from .parallel import step
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
-from .settings.settings import takes_settings
-from .settings.setup import TrainingSetup
+from .settings.setup import TrainingSetup, takes_settings
 from .training.run import Run
 
 
@@ -184,8 +183,8 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     **settings
         What the book fixes or leaves out, such as ``num_epochs=10``, ``devices`` or ``data``; see `settings.py`.
     """
-    # Check the arguments; find the devices and the data. `run` counts the epochs, measures the time and prints
-    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings, allreduce)
+    # The settings have been checked; find the data. `run` counts the epochs, measures the time and prints
+    setup = TrainingSetup(batch_size, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()
@@ -212,7 +211,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from .settings import cli
-    return cli.run('scratch', 'LeNet', train, argv, forward=lenet)
+    return cli.run('scratch', argv)
 
 
 if __name__ == '__main__':

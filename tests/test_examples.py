@@ -561,7 +561,7 @@ def assert_equals_the_chapter_on_one_device(example, chapter, device, rows, lr, 
         return losses(lambda *given, **rest: function(*args, *given, devices=[device], **settings(), **rest), rows, lr)
 
     of_chapter = train(chapter.train, 1)
-    assert train(example.train) == of_chapter
+    assert train(example.train, 1) == of_chapter
     assert of_chapter[0] > of_chapter[1]  # it learns
     return of_chapter
 

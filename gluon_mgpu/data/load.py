@@ -41,8 +41,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     """
     from .batches import BatchIterator
     name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
-    images, labels = _first('train_size', train_size, images, labels)
-    test_images, test_labels = _first('test_size', test_size, test_images, test_labels)
+    images, labels = _first('the number of training images', train_size, images, labels)
+    test_images, test_labels = _first('the number of test images', test_size, test_images, test_labels)
     train_iter = BatchIterator(images, labels, batch_size, name, shuffle=True, seed=seed, shard=shard)
     return train_iter, BatchIterator(test_images, test_labels, batch_size, name, shard=shard)
 

@@ -100,11 +100,11 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
     if before['chapter'] != chapter:
         raise ValueError(f'{folder} is a run of {before["chapter"]}: resume it with python -m '
                          f'gluon_mgpu.{before["chapter"]}')
-    settings, dropped = defaults(chapter), set()
+    settings, dropped = defaults(chapter), {*given}
     if given.get('horovod'):
-        dropped = {'devices', 'shares', 'allreduce'}
+        dropped |= {'devices', 'shares', 'allreduce'}
     elif given.keys() & {'num_gpus', 'devices'}:
-        dropped = {'devices', 'shares'}
+        dropped |= {'devices', 'shares'}
     for setting in flags_of(chapter):
         if setting.kept and setting.name in before and setting.name not in dropped:
             value = before[setting.name]
@@ -124,7 +124,7 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
             warn(f'the model will not be exported to {model}, outside the folder of the run, unless --export is given '
                  'again')
     if resumed.checkpoint:
-        check_num_epochs(settings['num_epochs'], resumed.metadata['run'])
+        check_num_epochs(settings['num_epochs'], resumed.metadata['run'], '--num-epochs')
     return settings
 
 

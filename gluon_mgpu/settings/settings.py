@@ -6,11 +6,9 @@ To add a setting, declare it here and use it where it acts. From the declaration
 """
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from ..base.arguments import at_least_0, full_path, integer, not_empty, positive
 from ..base.flags import checked_flag
@@ -22,14 +20,12 @@ from ..parallel.devices import Devices
 from ..parallel.split import check_shares
 from ..training.run import Run
 from ..training.schedules import SCHEDULES
-
-CHAPTERS = ('scratch', 'concise')
-Function = TypeVar('Function', bound=Callable)
+from .chapters import CHAPTERS
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of one chapter or of both.
+    """A setting of all chapters, or of those that name it as their own.
 
     Attributes
     ----------
@@ -37,7 +33,7 @@ class Setting:
         Its name as an argument of ``train`` and in ``config.json``. The flag is the same with hyphens; one of `kind`
         bool also has the opposite, such as ``--no-quiet``.
     default : Any
-        If it differs between the chapters, a dict of both. None is always valid for a setting with this default.
+        A chapter may have another one. None is always valid for a setting with this default.
     check : callable
         Maps (name, value) to the value; raises ValueError with the name, the value and the rule.
     choices : sequence of str
@@ -65,9 +61,13 @@ class Setting:
     default_text: str = ''
     page: str = ''
     accepts: str = ''
-    chapters: Sequence[str] = CHAPTERS
     on_resume: str = 'recorded'
     kept: bool = True
+
+    @property
+    def chapters(self) -> list[str]:
+        """Return the names of the chapters that have this setting."""
+        return [name for name, chapter in CHAPTERS.items() if self.name in chapter.own] or [*CHAPTERS]
 
     @property
     def flag(self) -> str:
@@ -76,7 +76,7 @@ class Setting:
 
     def default_of(self, chapter: str) -> Any:
         """Return the default in a chapter."""
-        return self.default[chapter] if isinstance(self.default, dict) else self.default
+        return CHAPTERS[chapter].defaults.get(self.name, self.default)
 
     @property
     def annotation(self) -> str:
@@ -135,9 +135,8 @@ SHARED = (
             check=_text_not_empty, metavar='LIST', accepts='Sequence[float] | str', default_text='equal',
             page='devices.md#devices-of-unequal-speed'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
-    # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
-    Setting('lr', 'learning rate', {'scratch': 0.2, 'concise': 0.1},
-            lambda name, value: value if callable(value) else positive(name, value), float, metavar='RATE'),
+    Setting('lr', 'learning rate', 0.1, lambda name, value: value if callable(value) else positive(name, value), float,
+            metavar='RATE'),
     Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int, metavar='N',
             page='larger-batches.md#gradient-accumulation'),
     Setting('num_epochs', 'passes over the training images', 10, _from(1), int, metavar='N'),
@@ -148,26 +147,24 @@ SHARED = (
             on_resume='fixed'),
     Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
-            accepts='Callable | str', chapters=('scratch',), page='allreduce.md'),
+            accepts='Callable | str', page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
-            'tested); both need MXNet 1.9', 'float32', choices=DTYPES, chapters=('concise',), on_resume='fixed'),
+            'tested); both need MXNet 1.9', 'float32', choices=DTYPES, on_resume='fixed'),
     Setting('optimizer', 'how the parameters are updated; adam needs a smaller learning rate, such as 0.001', 'sgd',
-            choices=('sgd', 'nag', 'adam'), chapters=('concise',), on_resume='fixed', page='larger-batches.md'),
+            choices=('sgd', 'nag', 'adam'), on_resume='fixed', page='larger-batches.md'),
     Setting('clip_norm', 'limit the norm of the gradient of the mean loss to C', check=positive, kind=float,
-            metavar='C', default_text='no limit', chapters=('concise',),
-            page='larger-batches.md#clipping-by-the-global-norm'),
+            metavar='C', default_text='no limit', page='larger-batches.md#clipping-by-the-global-norm'),
     Setting('momentum', 'share of the last step that is added to each step', 0.0,
-            lambda name, value: at_least_0(name, value, 1), float, metavar='M', chapters=('concise',),
-            on_resume='fixed', page='larger-batches.md'),
+            lambda name, value: at_least_0(name, value, 1), float, metavar='M', on_resume='fixed',
+            page='larger-batches.md'),
     Setting('weight_decay', 'share of the parameters that is added to their gradients', 0.0, at_least_0, float,
-            metavar='WD', chapters=('concise',), on_resume='fixed', page='larger-batches.md'),
+            metavar='WD', on_resume='fixed', page='larger-batches.md'),
     Setting('sync_batch_norm', 'compute batch norm over the rows of all devices and workers instead of those of each',
-            False, kind=bool, chapters=('concise',), on_resume='fixed',
-            page='departures.md#how-far-k-devices-equal-one'),
+            False, kind=bool, on_resume='fixed', page='departures.md#how-far-k-devices-equal-one'),
 )
 # Arguments of `train` only
 ARGUMENTS = (Setting('data', accepts='tuple'), Setting('run', check=_run, accepts='Run'),
-             Setting('net', accepts='gluon.Block', chapters=('concise',)))
+             Setting('net', accepts='gluon.Block'))
 # Flags only
 FLAGS = (
     Setting('lr_schedule', 'cosine: the rate falls to almost 0; step: it is divided by 10 after half and three '
@@ -210,34 +207,9 @@ def arguments_of(chapter: str) -> list[Setting]:
     return [setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters]
 
 
-def takes_settings(chapter: str) -> Callable[[Function], Function]:
-    """Return a decorator that shows the settings of a chapter in the signature of its ``train``, for help and editors.
-    """
-    def show(train: Function) -> Function:
-        signature = inspect.signature(train)
-        given = [parameter for name, parameter in signature.parameters.items() if name != 'settings']
-        others = [setting for setting in arguments_of(chapter) if setting.name not in signature.parameters]
-        train.__signature__ = signature.replace(parameters=[*given, *(  # type: ignore[attr-defined]
-            inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=setting.default_of(chapter),
-                              annotation=setting.annotation) for setting in others)])
-        return train
-    return show
-
-
 def flags_of(chapter: str) -> list[Setting]:
     """Return the settings of a chapter that have a flag."""
     return [setting for setting in (*SHARED, *FLAGS) if chapter in setting.chapters]
-
-
-def with_flags(message: str) -> str:
-    """Return an error's message with flags instead of the names of arguments of ``train``."""
-    if 'config.json' in message:  # the names are those of its entries
-        return message
-    names = {setting.name: setting.flag for setting in (*SHARED, *FLAGS)}
-    # Names with an underscore everywhere but in paths; others, which are words as well, only before their value
-    anywhere, before_value = '|'.join(name for name in names if '_' in name), '|'.join(names)
-    pattern = fr'(?<![\w./-])({anywhere})(?![\w/])|(?:^|(?<=: ))({before_value})(?= \S+(?: on .*)?: | is )'
-    return re.sub(pattern, lambda match: names[match[0]], message)
 
 
 def defaults(chapter: str) -> dict:
@@ -284,16 +256,20 @@ def _check_carried(devices: Devices, settings: dict) -> None:
         raise ValueError('run must have the workers of devices: pass run=Run(num_epochs, workers=workers)')
 
 
-def check_together(settings: dict, devices: list) -> None:
-    """Raise ValueError if settings, of which some may be missing, do not fit each other or the devices."""
-    num_epochs, warmup_epochs = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
-    if warmup_epochs >= num_epochs:
-        raise ValueError(f'warmup_epochs {warmup_epochs}: must be less than num_epochs {num_epochs}')
+def check_together(settings: dict, devices: list, name: Callable[[str], str] = str) -> None:
+    """Raise ValueError if settings, of which some may be missing, do not fit each other or the devices.
+
+    `name` maps a setting's name to the one that messages have, such as its flag.
+    """
+    num_epochs, warmup = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
+    if warmup >= num_epochs:
+        raise ValueError(f'{name("warmup_epochs")} {warmup}: must be less than {name("num_epochs")} {num_epochs}')
     if settings.get('accumulate', 1) > settings.get('batch_size', 1):
-        raise ValueError(f'accumulate {settings["accumulate"]}: must be at most batch_size {settings["batch_size"]}')
+        raise ValueError(f'{name("accumulate")} {settings["accumulate"]}: must be at most {name("batch_size")} '
+                         f'{settings["batch_size"]}')
     if settings.get('shares') is not None:
-        check_shares(settings['shares'], devices)
+        check_shares(settings['shares'], devices, name('shares'))
     if settings.get('optimizer') == 'adam' and settings.get('momentum'):
-        raise ValueError(f'momentum {settings["momentum"]}: adam has none; leave it out')
+        raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
     if 'dtype' in settings:
-        check_dtype(settings['dtype'], devices)
+        check_dtype(settings['dtype'], devices, name('dtype'))

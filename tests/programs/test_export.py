@@ -196,7 +196,7 @@ def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
                    "with: python -m gluon_mgpu export 'my run/checkpoint-00000006.safetensors' --out a.onnx"]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    assert export.main([*shlex.split(err[0].partition('gluon_mgpu.programs.export ')[2])]) == 0
+    assert export.main([*shlex.split(err[0].partition('gluon_mgpu export ')[2])]) == 0
 
 
 def test_a_full_disk_before_the_end(chapter, full_disk, tmp_path):

@@ -157,7 +157,7 @@ def test_commands_are_listed_and_exist():
     assert {module for module, _ in PROGRAMS.values()} == found - {'__main__', 'mxnet_setup.arm64'}  # a repair of MXNet
 
 
-@pytest.mark.parametrize('word, advice', [('dotcor', 'did you mean doctor?'), ('x', 'use scratch, concise, predict,')])
+@pytest.mark.parametrize('word, advice', [('dotcor', 'did you mean doctor?'), ('x', 'use scratch, concise, ')])
 def test_a_wrong_command_names_the_nearest(word, advice, capsys):
     from gluon_mgpu.__main__ import main
     with pytest.raises(SystemExit) as ended:

@@ -415,6 +415,22 @@ def test_other_programs_can_read_a_checkpoint(devices, tmp_path):
         assert json.loads(file.metadata()['gluon_mgpu'])['metadata'] == {'epoch': 1}
 
 
+def test_other_entries_are_ignored(tmp_path):
+    """Those of the header, and what another version adds to the record and the arrays."""
+    path, net = tmp_path / 'a.safetensors', gluon.nn.Dense(2, in_units=3)
+    net.initialize()
+    kept = checkpoint.snapshot(net)
+    checkpoint.write(path, kept._replace(arrays={**kept.arrays, 'average/weight': [numpy.ones(3)]},
+                                         record={'mine': 1}), {'epoch': 3})
+    with safetensors.safe_open(path, 'numpy') as file:
+        arrays, header = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
+    path.write_bytes(safetensors.numpy.save(arrays, {**header, 'format': 'pt'}))
+    assert checkpoint.load(path, net) == {'epoch': 3}
+    path.write_bytes(safetensors.numpy.save({**arrays, 'average/bias@0': numpy.ones(3)}, header))
+    with pytest.raises(CheckpointError, match='truncated or altered'):  # not in the checksum
+        checkpoint.load(path, net)
+
+
 def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, full_disk):
     loop = Loop(devices)
     checkpoint.save(tmp_path / 'a', loop.net, epoch=1)

@@ -14,18 +14,11 @@ from ..settings.chapters import CHAPTERS
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
-    """Load the network that a run has trained; blocks.
+    """Load the network that a run has trained; return it, its devices and the configuration of the run; blocks.
 
-    `path` is a checkpoint, or the folder of a run, for its newest complete checkpoint. `devices` are by default those
-    of the run. On another number of devices, each gets the mean of batch norm's running statistics.
-
-    Returns
-    -------
-    net : callable
-        Maps X (n, 1, 28, 28) on one of `devices` to scores (n, 10) there; does not block.
-    devices : list of mx.Context
-    config : dict
-        Configuration of the run.
+    `path` is a checkpoint, or the folder of a run, for its newest complete checkpoint. The network maps X (n, 1, 28,
+    28) on one of `devices`, by default those of the run, to scores (n, 10) there. On another number of devices, each
+    gets the mean of batch norm's running statistics.
     """
     found, metadata = run_to_load(path)
     config = metadata['config']
@@ -58,7 +51,7 @@ def run_to_load(path) -> tuple[Path, dict]:
         remedy = 'resume the run' if (Path(path) / 'config.json').exists() else 'name the folder of a run'
         raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; {remedy}')
     config = metadata.get('config')
-    is_chapter = isinstance(config, dict) and config.get('chapter') in CHAPTERS
+    is_chapter = isinstance(config, dict) and config.get('chapter') in [*CHAPTERS]
     if not is_chapter or recorded_steps(metadata) is None:
         raise checkpoint.CheckpointError(f'{found}: must be from a run of {" or ".join(CHAPTERS)}')
     history = found.parent / 'history.csv'
@@ -79,10 +72,7 @@ def place_of(metadata: dict) -> str:
 
 
 def load_run(found: Path, config: dict, devices: list) -> Any:
-    """Load the checkpoint that `run_to_load` has found; blocks.
-
-    Returns a ``gluon.Block``, or a list of parameters for each device.
-    """
+    """Load what `run_to_load` found: parameters as a list for each device, or a Gluon block; blocks."""
     chapter = CHAPTERS[config['chapter']]
     net = chapter.untrained(chapter.module, config)
     if chapter.forward:

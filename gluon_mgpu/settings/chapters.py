@@ -2,8 +2,6 @@
 
 This module imports no chapter, because chapters import the settings; a chapter is imported when it is used.
 """
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,30 +12,16 @@ OF_TRAINER = ('optimizer', 'clip_norm', 'momentum', 'weight_decay', 'sync_batch_
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter: the module ``gluon_mgpu.NAME``, with ``train`` and ``main``.
-
-    Attributes
-    ----------
-    network, purpose : str
-        The network's name, and what the program does.
-    untrained : callable
-        Maps the module and a run's configuration to the network: a Gluon block, or a list of arrays, its parameters.
-    own : sequence of str
-        The settings that not all chapters have.
-    defaults : dict
-        The defaults of settings that differ from their declarations.
-    forward, param_names : str, sequence of str
-        For a list of parameters: the name of the function of (X, params) in the module, and theirs in a model.
-    """
+    """A chapter: the module ``gluon_mgpu.NAME``, with ``train`` and ``main``."""
 
     name: str
-    network: str
-    purpose: str
-    untrained: Callable[[Any, dict], Any]
-    own: Sequence[str] = ()
-    defaults: dict[str, Any] = field(default_factory=dict)
-    forward: str = ''
-    param_names: Sequence[str] = ()
+    network: str  # its name for people
+    purpose: str  # of the program
+    untrained: Callable[[Any, dict], Any]  # (module, configuration of a run) -> a Gluon block, or parameters as a list
+    own: Sequence[str] = ()                # the settings that not all chapters have
+    defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the declarations of the settings
+    forward: str = ''                      # for a list: the function of (X, params) in the module
+    param_names: Sequence[str] = ()        # and the parameters' names in an exported model
 
     @property
     def module(self) -> Any:

@@ -15,6 +15,7 @@ from ..base.machine import versions
 from ..base.program import Stopped, run_program, show, warn
 from ..checkpoints.callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder, this_process
+from ..data import load_data
 from ..distributed.launchers import launch_info
 from ..mxnet_setup.runtime import settings as environment
 from ..outputs.onnx_model.writing import check_path
@@ -29,7 +30,7 @@ from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
 from .resume import ResumedRun, check_on_rank_0, record_resume, resumed_settings, run_to_resume
 from .settings import ALL, arguments_of, defaults, flags_of
-from .setup import find_data, find_devices
+from .setup import find_devices
 
 
 def run(name: str, argv: list | None = None) -> int:
@@ -48,7 +49,7 @@ def _run(job: Job, signals: StopSignals) -> None:
     # 1. First, because workers with different flags could take different steps below and deadlock. Their platforms
     # may differ
     workers.check_equal({**versions(), 'platform': '', 'chapter': job.chapter.name,
-                         **{_flag(name): value for name, value in job.settings.items()}})
+                         **{ALL[name].flag: value for name, value in job.settings.items()}})
     if job.settings['resume']:
         check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
     # 2. on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
@@ -67,16 +68,8 @@ def _run(job: Job, signals: StopSignals) -> None:
 class Job:
     """A command of a chapter: its settings, what it found and what it opened.
 
-    `given` are the flags. The constructor writes and locks nothing; `_run` calls the methods in order.
-
-    Attributes
-    ----------
-    settings : dict
-        All settings that have a flag, from the flags, the run to resume and the defaults.
-    devices, data : list of mx.Context, (train_iter, test_iter)
-        Those of this worker.
-    config : dict
-        The content of ``config.json``.
+    `given` are the flags. The constructor writes and locks nothing; `_run` calls the methods in order. `settings` are
+    all that have a flag, also from the run to resume and the defaults; `devices` and `data` are those of this worker.
     """
 
     def __init__(self, chapter: Chapter, given: dict, workers: Workers, stack: contextlib.ExitStack):
@@ -85,7 +78,7 @@ class Job:
         self.resumed: ResumedRun | None = None
         self.devices: list = []
         self.data: tuple = ()
-        self.config: dict[str, Any] = {}
+        self.config: dict[str, Any] = {}  # the content of config.json
         self.heading = ''
         self.folder = Path()
         self.checkpoints: Any = None  # the CheckpointCallback of `train`
@@ -111,11 +104,13 @@ class Job:
     def load(self) -> None:
         """Find the devices of this worker, and load its shards of the data."""
         settings, on_rank_0 = self.settings, self.workers.rank == 0
-        self.devices = find_devices(settings, self.workers, self.log, _flag)
+        self.devices = find_devices(settings, self.workers, self.log, lambda name: ALL[name].flag)
         if settings['timeline']:
             check_profiler(self.devices)
-        self.data = find_data(settings, self.workers, log=warn if on_rank_0 else lambda line: None,
-                              progress=on_rank_0 and not settings['quiet'])
+        self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
+                              settings['seed'], log=warn if on_rank_0 else lambda line: None,
+                              progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard,
+                              test_size=settings['test_size'])
         # The same limit as in `schedule`, which gets the number of updates after the folder is written
         integer('--num-epochs', settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 
@@ -234,10 +229,6 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
     if info.launcher == 'horovodrun' and info.size > 1:
         raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
     return contextlib.nullcontext(Workers(signals))
-
-
-def _flag(name: str) -> str:
-    return ALL[name].flag
 
 
 def _given_flags(chapter: Chapter, argv: list | None) -> dict:

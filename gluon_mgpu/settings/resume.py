@@ -111,7 +111,7 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
             if setting.name == 'devices' and isinstance(value, list):
                 value = devices_text(value)  # each once; workers may have devices of the same name
             # Checked, because someone may have edited the file
-            settings[setting.name] = setting.checked(value, f'{folder}/config.json: {setting.name}')
+            settings[setting.name] = setting.checked(f'{folder}/config.json: {setting.name}', value)
     # 'auto' is resolved when the data is loaded; then `record_resume` checks it
     check_same_run(before, {name: value for name, value in given.items() if value != 'auto'})
     settings = {**settings, **given, 'out_dir': str(folder)}

@@ -13,7 +13,7 @@ from typing import Any
 from ..base.arguments import at_least_0, full_path, integer, not_empty, positive
 from ..base.flags import checked_flag
 from ..data import DATASETS
-from ..devices.lists import MAX_DEVICES, check_devices, parse_devices
+from ..devices.lists import MAX_DEVICES, check_devices
 from ..networks.precision import DTYPES, check_dtype
 from ..parallel.allreduce import ALGORITHMS
 from ..parallel.devices import Devices
@@ -25,44 +25,23 @@ from .chapters import CHAPTERS
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of all chapters, or of those that name it as their own.
+    """A setting of all chapters, or of those that name it as their own."""
 
-    Attributes
-    ----------
-    name : str
-        Its name as an argument of ``train`` and in ``config.json``. The flag is the same with hyphens; one of `kind`
-        bool also has the opposite, such as ``--no-quiet``.
-    default : Any
-        A chapter may have another one. None is always valid for a setting with this default.
-    check : callable
-        Maps (name, value) to the value; raises ValueError with the name, the value and the rule.
-    choices : sequence of str
-        The valid values, instead of a check; with `or_function`, also any function.
-    default_text, page : str
-        A description of the default None, and a page of docs/.
-    accepts : str
-        The types that ``train`` accepts, if they are more than `kind` and that of the default.
-    on_resume : str
-        ``'fixed'``: a resumed run cannot change it, because another value would be another problem to solve: other
-        data, another network or another objective. ``'recorded'``: a change is noted in ``config.json``. ``'free'``:
-        it does not affect training.
-    kept : bool
-        A resumed run keeps the value if the flag is left out.
-    """
-
-    name: str
+    name: str           # as an argument of `train` and in config.json; the flag has hyphens, that of a bool an opposite
     help: str = ''
-    default: Any = None
-    check: Callable[[str, Any], Any] = lambda name, value: value
+    default: Any = None  # a chapter may have another one; None is always valid for a setting with this default
+    check: Callable[[str, Any], Any] = lambda name, value: value  # the value; ValueError with name, value and rule
     kind: type = str
-    choices: Sequence[str] = ()
-    or_function: bool = False
+    choices: Sequence[str] = ()  # the valid values, instead of a check
+    or_function: bool = False    # a function is valid as well
     metavar: str | None = None
-    default_text: str = ''
-    page: str = ''
-    accepts: str = ''
+    default_text: str = ''       # a description of the default None
+    page: str = ''               # of docs/
+    accepts: str = ''            # the types that `train` accepts, if more than `kind` and that of the default
+    # 'fixed': a resumed run cannot change it, because another value would be another problem to solve: other data,
+    # another network or another objective. 'recorded': config.json notes a change. 'free': it does not affect training
     on_resume: str = 'recorded'
-    kept: bool = True
+    kept: bool = True            # a resumed run keeps the value if the flag is left out
 
     @property
     def chapters(self) -> list[str]:
@@ -83,9 +62,8 @@ class Setting:
         """Return the types of the argument of ``train``."""
         return (self.accepts or self.kind.__name__) + (' | None' if self.default is None else '')
 
-    def checked(self, value: Any, name: str | None = None) -> Any:
-        """Return a valid value; raise ValueError with the name, by default that of the setting, for another one."""
-        name = self.name if name is None else name
+    def checked(self, name: str, value: Any) -> Any:
+        """Return a valid value; raise ValueError, with this name of the setting, for another one."""
         if value is None and self.default is None:
             return None
         if self.kind is bool and not isinstance(value, bool):
@@ -98,7 +76,7 @@ class Setting:
         """Return the value of a flag, for argparse; 'none' removes the recorded one if the default is None."""
         if word == 'none' and self.default is None and self.kept:
             return None
-        return checked_flag(lambda name, value: self.checked(value, name), kind=self.kind)(word)
+        return checked_flag(self.checked, kind=self.kind)(word)
 
 
 def _from(minimum: int, *maximum: int) -> Callable[[str, Any], int]:
@@ -111,10 +89,6 @@ def _devices(name: str, value: Any) -> Any:
         return not_empty(name, value)
     devices = check_devices(value)
     return value if isinstance(value, Devices) else devices
-
-
-def _text_not_empty(name: str, value: Any) -> Any:
-    return not_empty(name, value) if isinstance(value, str) else value
 
 
 def _run(name: str, value: Any) -> Run:
@@ -132,8 +106,8 @@ SHARED = (
             'context per core)', check=_devices, metavar='LIST', accepts='Sequence[Context] | str',
             default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
     Setting('shares', "relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows",
-            check=_text_not_empty, metavar='LIST', accepts='Sequence[float] | str', default_text='equal',
-            page='devices.md#devices-of-unequal-speed'),
+            check=lambda name, value: not_empty(name, value) if isinstance(value, str) else value, metavar='LIST',
+            accepts='Sequence[float] | str', default_text='equal', page='devices.md#devices-of-unequal-speed'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
     Setting('lr', 'learning rate', 0.1, lambda name, value: value if callable(value) else positive(name, value), float,
             metavar='RATE'),
@@ -220,8 +194,8 @@ def defaults(chapter: str) -> dict:
 def check_settings(chapter: str, settings: dict) -> dict:
     """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others.
 
-    Raises ValueError for an unknown name or an invalid value, if ``num_gpus`` contradicts ``devices``, and if
-    ``num_epochs`` contradicts ``run``. What `Devices` carry is taken from there.
+    Raises ValueError for an unknown name or an invalid value, and if a setting contradicts what `Devices` or ``run``
+    have, from which it is taken.
     """
     known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:
@@ -229,15 +203,12 @@ def check_settings(chapter: str, settings: dict) -> dict:
             instead = ('; load images with data=load_data(...), and give epochs, folder and callbacks to run=Run(...)'
                        if ALL.get(name) in FLAGS else '')
             raise ValueError(f'{name}: {chapter} has no such setting; it has {", ".join(known)}{instead}')
-    values = {name: setting.checked(settings.get(name, setting.default_of(chapter))) for name, setting in known.items()}
-    num_gpus, run = values['num_gpus'], values['run']
-    if isinstance(values['devices'], str):
-        values['devices'] = parse_devices(values['devices'])
+    values = {name: setting.checked(name, settings.get(name, setting.default_of(chapter)))
+              for name, setting in known.items()}
+    run = values['run']
     if isinstance(values['devices'], Devices):
         _check_carried(values['devices'], settings)
         values['accumulate'] = values['devices'].parts
-    if values['devices'] is not None and num_gpus not in (None, len(values['devices'])):
-        raise ValueError(f'num_gpus {num_gpus}: must be {len(values["devices"])}, the number of devices')
     if run is not None:
         if settings.get('num_epochs', run.num_epochs) != run.num_epochs:
             raise ValueError(f'num_epochs {settings["num_epochs"]}: must be {run.num_epochs}, as in run; leave it out')

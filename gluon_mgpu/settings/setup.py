@@ -64,21 +64,13 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
         devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
     else:
         devices = parse_devices(settings['devices']) if isinstance(settings['devices'], str) else settings['devices']
+        if settings['num_gpus'] not in (None, len(devices)):
+            raise ValueError(f'num_gpus {settings["num_gpus"]}: must be {len(devices)}, the number of devices')
     if workers.device is not None and len(devices) > 1:
         raise ValueError(f'{devices} for one worker, whose gradients Horovod sums on one device: start one worker per '
                          'device')
     check_together(settings, devices, name)
     return devices
-
-
-def find_data(settings: dict, workers: Workers, **options: Any) -> tuple:
-    """Load this worker's shards of the dataset that checked settings name, by default Fashion-MNIST.
-
-    `options` are those of `load_data`.
-    """
-    return load_data(settings.get('dataset', 'fashion-mnist'), settings['batch_size'], settings.get('data_dir'),
-                     settings.get('train_size'), settings['seed'], shard=workers.shard,
-                     test_size=settings.get('test_size'), **options)
 
 
 class TrainingSetup:
@@ -103,7 +95,7 @@ class TrainingSetup:
             self.optimizer_params = {'wd': settings['weight_decay'], 'clip_norm': settings['clip_norm']}
             if self.optimizer != 'adam':
                 self.optimizer_params['momentum'] = settings['momentum']
-        self.data: tuple = (find_data({**settings, 'batch_size': batch_size}, self.run.workers)
+        self.data: tuple = (load_data('fashion-mnist', batch_size, seed=self.seed, shard=self.run.workers.shard)
                             if settings['data'] is None else
                             check_data(settings['data'], batch_size, self.net, self.run.workers.allgather))
         self.run.check_data(*self.data)

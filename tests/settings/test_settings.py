@@ -48,7 +48,7 @@ def test_the_table_of_the_docs_is_up_to_date():
 def test_defaults_are_valid(chapter):
     for setting in settings.flags_of(chapter):
         default = setting.default_of(chapter)
-        assert setting.checked(default) == default
+        assert setting.checked(setting.name, default) == default
 
 
 def test_the_arguments_of_train():
@@ -58,7 +58,7 @@ def test_the_arguments_of_train():
                       'sync_batch_norm': False, 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None,
                       'net': None}
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
-    assert check_settings('scratch', {**GIVEN, 'devices': 'cpu:0,cpu:1'})['devices'] == [mx.cpu(0), mx.cpu(1)]
+    assert setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=([], [])).devices == [mx.cpu(0), mx.cpu(1)]
     assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
     assert check_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': '0.5'})['num_epochs'] == 3
 
@@ -84,7 +84,7 @@ def test_the_arguments_of_train():
 ])
 def test_invalid_settings(chapter, changes, message):
     with pytest.raises(ValueError, match=f'^{message}'):
-        check_settings(chapter, {**GIVEN, **changes})
+        setup_of(chapter, **{**GIVEN, **changes})
 
 
 def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, monkeypatch):
@@ -153,7 +153,7 @@ def two_workers():
 def test_settings_that_contradict_devices(changes, message):
     devices = Devices([mx.cpu(0), mx.cpu(1)], 256, workers=two_workers() if 'run' in message else None)
     with pytest.raises(ValueError, match=f'^{message}'):
-        check_settings('scratch', {**GIVEN, 'devices': devices, **changes})
+        setup_of('scratch', **{**GIVEN, 'devices': devices, **changes})
 
 
 @pytest.mark.parametrize('values, message', [

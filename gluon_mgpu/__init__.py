@@ -41,6 +41,7 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'parallel.trainer': ('Trainer', 'trainable'),
     'distributed.horovod_workers': ('HorovodWorkers',),
     'training.callback': ('Callback',),
+    'training.ch13': ('train_batch_ch13', 'train_ch13'),
     'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
     'training.run': ('Run',),
     'training.schedules': ('schedule',),

@@ -6,6 +6,7 @@ import importlib
 import sys
 
 from .base.flags import Parser
+from .base.program import run_program
 from .settings.chapters import CHAPTERS
 
 PROGRAMS = {  # name: (module with `main`, purpose)
@@ -26,9 +27,9 @@ def main(argv: list | None = None) -> int:
     if name in PROGRAMS:
         return importlib.import_module(f'gluon_mgpu.{PROGRAMS[name][0]}').main(rest)
     if name in ('-h', '--help'):
-        print(*(f'python -m gluon_mgpu {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()),
-              'Each program has --help.', sep='\n')
-        return 0
+        return run_program('gluon_mgpu', lambda: print(*(
+            f'python -m gluon_mgpu {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()),
+            'Each program has --help.', sep='\n'))
     nearest = difflib.get_close_matches(name, PROGRAMS, 1)
     advice = f'did you mean {nearest[0]}?' if nearest else 'use ' + ', '.join(PROGRAMS)
     Parser('gluon_mgpu', __doc__).error(f'{name}: no such program; {advice}')

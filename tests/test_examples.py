@@ -29,6 +29,7 @@ PROGRAMS = {
     'book_tryouts': (2, []),
     'copy_overlap': (2, ['--size', '64', '--times', '5']),
     'data_parallel': (4, ['--batch-size', '16']),
+    'fine_tuning': (2, ['--rows', '16', '--side', '16', '--batch-size', '8']),
     'layer_partition': (2, ['--batch-size', '8']),
     'many_machines': (2, []),
     'minerva_style': (2, ['--size', '64']),

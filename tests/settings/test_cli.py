@@ -13,7 +13,9 @@ from devices_flag import devices_flag
 from history_csv import history
 from slow import slow
 
+import gluon_mgpu
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.folders import DownloadError
 from gluon_mgpu.networks.precision import check_dtype
@@ -448,9 +450,10 @@ def test_help_gives_defaults_and_units(chapter, capsys):
         assert phrase in text
 
 
-@pytest.mark.parametrize('name', ['scratch', 'concise', 'programs/export', 'programs/predict', 'outputs/plot'])
+@pytest.mark.parametrize('name', ['scratch', 'concise', 'export', 'predict', 'plot'])
 def test_a_program_that_is_run_as_a_file(name):
-    path = Path(scratch.__file__).parent / f'{name}.py'
+    path = Path(gluon_mgpu.__file__).parent / (PROGRAMS[name][0].replace('.', '/') + '.py')
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert re.fullmatch(f'run this program as a module: python -m gluon_mgpu[. ]{path.stem}\n', done.stderr)
+    command = f'gluon_mgpu.{name}' if name in ('scratch', 'concise') else f'gluon_mgpu {name}'
+    assert done.stderr == f'run this program as a module: python -m {command}\n'

@@ -35,7 +35,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
 from gluon_mgpu.parallel.devices import Devices
@@ -151,4 +151,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -7,10 +7,10 @@ import sys
 
 from .base.flags import Parser
 from .base.program import run_program
+from .settings.chapters import CHAPTERS
 
 PROGRAMS = {  # name: (module with `main`, purpose)
-    'scratch': ('scratch', 'train LeNet, implemented from scratch (D2L 13.5)'),
-    'concise': ('concise', "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)"),
+    **{name: (name, chapter.purpose) for name, chapter in CHAPTERS.items()},
     'predict': ('programs.predict', 'evaluate a trained run on the test set, or classify image files'),
     'export': ('programs.export', 'write the network of a run as an ONNX model'),
     'doctor': ('programs.doctor.__main__', 'check this machine and suggest what to fix'),

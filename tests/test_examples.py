@@ -1,6 +1,8 @@
 """The examples: each runs as a program, and its results are compared with one device or with NumPy."""
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -112,6 +114,44 @@ def test_program_prints_what_its_docstring_says(name, device_list):
             assert all(same) and len(same) > 1
 
 
+def test_every_program_ends_as_those_of_the_package():
+    for name in PROGRAMS:
+        assert (FOLDER / f'{name}.py').read_text().endswith("if __name__ == '__main__':\n    run_example(main)\n")
+
+
+def run_one_step(*flags, **options):
+    return subprocess.Popen([sys.executable, FOLDER / 'one_step.py', '--no-pause', *flags], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_a_picture_that_cannot_be_written():
+    with run_one_step('--without-allreduce', '--steps', '1', '--out', '/proc/none/a.png') as process:
+        assert re.fullmatch('one_step: /proc/none: .*\n', process.communicate()[1]) and process.returncode == 2
+
+
+def test_an_output_that_nobody_reads():
+    with run_one_step(env={**os.environ, 'PYTHONUNBUFFERED': '1'}) as process:
+        assert process.stdout.readline().startswith('1. Batch')
+        process.stdout.close()
+        assert (process.wait(60), complaints(process.stderr.read())) == (1, [])
+
+
+@pytest.mark.parametrize('during', ['the import', 'a step'])
+def test_ctrl_c(during, tmp_path):
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet' / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')
+    env = {**os.environ, 'PYTHONPATH': str(tmp_path)} if during == 'the import' else None
+    flags = ['--without-allreduce', '--steps', '1000000']
+    with run_one_step(*flags, env=env, preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler)) as process:
+        for line in process.stdout:
+            if line.startswith(('importing', '6. ')):
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) in (-signal.SIGINT, 130)
+        assert complaints(process.stderr.read()) in ([], ['one_step: interrupted'])
+
+
 def test_all_programs_are_tested_and_in_the_readme():
     programs = {path.stem for path in FOLDER.glob('*.py')} - {'flags'}
     assert programs == set(re.findall(r'\((\w+)\.py\)', (FOLDER / 'README.md').read_text()))
@@ -122,6 +162,16 @@ def test_all_exercises_are_tested_and_in_the_docs():
     programs = {path.stem for path in (FOLDER / 'exercises').glob('*.py')} - {'common'}
     text = (FOLDER.parent / 'docs' / 'exercises.md').read_text()
     assert programs == EXERCISES.keys() == set(re.findall(r'\(\.\./examples/exercises/(\w+)\.py\)', text))
+
+
+def test_straight_dope__without_mnist_in_the_folder_of_the_class(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+    args = types.SimpleNamespace(dataset='mnist', data_dir='', train_size=64)
+    assert example.load(args, 64)[0].dataset == 'glyphs'
+    assert re.fullmatch('glyphs instead of mnist: .*/mnist, from GLUON_MGPU_DATA: .*\n', capsys.readouterr().out)
+    args = types.SimpleNamespace(dataset='mnist', data_dir=str(tmp_path), train_size=64)
+    with pytest.raises(ValueError, match='mnist: train-images.* missing; '):
+        example.load(args, 64)
 
 
 def test_parallel_accuracy__every_split_counts_the_same_rows(example, device_list, capsys):
@@ -512,7 +562,7 @@ def assert_equals_the_chapter_on_one_device(example, chapter, device, rows, lr, 
         return losses(lambda *given, **rest: function(*args, *given, devices=[device], **settings(), **rest), rows, lr)
 
     of_chapter = train(chapter.train, 1)
-    assert train(example.train) == of_chapter
+    assert train(example.train, 1) == of_chapter
     assert of_chapter[0] > of_chapter[1]  # it learns
     return of_chapter
 

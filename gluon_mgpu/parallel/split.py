@@ -97,7 +97,8 @@ def check_shares(shares: Sequence[float] | str, devices: Sequence[Context], name
     """
     if isinstance(shares, (Set, Mapping, bytes)):
         raise ValueError(f'{name} {shares!r}: must be a list of numbers, in the order of the devices')
-    numbers: Any = shares.split(',') if isinstance(shares, str) else shares if hasattr(shares, '__len__') else [shares]
+    numbers: Any = shares.split(',') if isinstance(shares, str) else shares
+    numbers = numbers if hasattr(numbers, '__len__') else [numbers]
     if len(numbers) != len(devices):
         raise ValueError(f'{name} {",".join(map(str, numbers))}: must be one number for each of {list(devices)}')
     return tuple(positive('share', number) for number in numbers)

@@ -86,7 +86,7 @@ def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
 def _draw_confusion(figure: Any, counts: numpy.ndarray, names: tuple) -> None:
     axes = figure.subplots()
     axes.imshow(counts, cmap='Blues')
-    for true, guess in numpy.ndindex(counts.shape):
+    for true, guess in numpy.ndindex(*counts.shape):
         if counts[true, guess]:
             dark = counts[true, guess] > counts.max() / 2
             axes.text(guess, true, counts[true, guess], ha='center', va='center', fontsize='small',

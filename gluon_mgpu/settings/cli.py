@@ -162,8 +162,8 @@ class Job:
         workers.resume_hint = f'; resume with: {self._resume_command()}'  # printed if a worker is lost
         self.checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
                                               resume=self.resumed and self.resumed.checkpoint,
-                                              require=settings['require_checkpoint'],
-                                              resume_command=self._resume_command())
+                                              require=settings['require_checkpoint'], keep_best=settings['keep_best'])
+        self.checkpoints.resume_command = self._resume_command()
         run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
                   callbacks=[self.checkpoints, *self._callbacks()], workers=workers)
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,

@@ -162,6 +162,8 @@ FLAGS = (
             metavar='STEPS', default_text='after every epoch', page='checkpoints.md'),
     Setting('resume', 'resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, '
             'or start it', check=full_path, metavar='auto|PATH', on_resume='free', kept=False, page='checkpoints.md'),
+    Setting('keep_best', 'keep the checkpoint of the epoch with the best test accuracy as well', False, kind=bool,
+            page='checkpoints.md#the-best-epoch'),
     Setting('require_checkpoint', 'end the run if a checkpoint cannot be written, instead of a warning', False,
             kind=bool, page='checkpoints.md'),
     Setting('export', 'write the trained network as an ONNX model', check=full_path, metavar='MODEL.onnx',

@@ -427,6 +427,32 @@ def test_a_link_out_of_the_folder_of_a_run_is_not_followed(name, program, tmp_pa
     assert program('--resume', program.out, '--num-epochs', 2)[0] == 0
 
 
+@pytest.mark.parametrize('every', [None, 3])
+def test_the_best_epoch_is_kept(every, devices, data, tmp_path, monkeypatch):
+    """Also if it is resumed after the best epoch, and if the newest checkpoints are within epochs."""
+    accuracies = iter([0.5, 0.7, 0.7, 0.6, 0.8])
+    end_epoch = Run.end_epoch
+    monkeypatch.setattr(Run, 'end_epoch', lambda run, test_acc: end_epoch(run, next(accuracies)))
+    kept = []
+    for num_epochs, resume in ((3, None), (4, 'newest'), (5, 'newest')):
+        callbacks = [CheckpointCallback(tmp_path, every, keep_best=True,
+                                        resume=resume and checkpoints(tmp_path)[0])]
+        run = Run(num_epochs, quiet=True, callbacks=callbacks)
+        scratch.train(None, BATCH, 0.1, devices=devices, data=data(), run=run)
+        record, arrays = checkpoint.read(tmp_path / callback.BEST)
+        kept.append(len(record['metadata']['run']['history']))
+    assert kept == [2, 2, 5]
+    assert bits(arrays) == bits(checkpoint.read(checkpoints(tmp_path)[0])[1])
+
+
+def test_predict_export_and_resume_take_the_best_checkpoint(program):
+    program.start('--num-epochs', 1, '--keep-best')
+    best = program.out / callback.BEST
+    assert program(best, '--data-dir', 'data', chapter=predict)[0] == 0
+    assert program(best, chapter=export)[0] == 0
+    assert program('--resume', best, '--num-epochs', 2)[0] == 0
+
+
 def test_what_is_no_run_is_named_with_a_remedy(program, tmp_path):
     (tmp_path / 'x.png').write_bytes(b'a picture')
     problem = 'is not the folder of a run (config.json cannot be read, No such file or directory)'

@@ -171,7 +171,8 @@ def test_signals_in_another_thread_do_nothing():
 
 def train(folder, signals=None, every=None, before=(), callbacks=()):
     """Train three epochs of three batches; return the run and the message about stopping, '' if it completed."""
-    checkpointing = CheckpointCallback(folder, every, resume_command='again')
+    checkpointing = CheckpointCallback(folder, every)
+    checkpointing.resume_command = 'again'
     run = Run(3, quiet=True, folder=folder, callbacks=[*before, checkpointing, *callbacks], workers=Workers(signals))
     try:
         for _ in run.epochs([[np.zeros(1)]]):
@@ -216,10 +217,11 @@ def test_a_signal_while_the_last_epoch_is_recorded_is_too_late(tmp_path, monkeyp
 
 def test_the_message_of_a_stopped_run(tmp_path):
     """It ends with the command that resumes the run, if there is one."""
-    for name, advice, end in (('a', {}, ''), ('b', {'resume_command': 'again'}, '; resume with: again')):
+    for name, command, end in (('a', '', ''), ('b', 'again', '; resume with: again')):
         folder = tmp_path / name
         folder.mkdir()
-        checkpoints = CheckpointCallback(folder, **advice)
+        checkpoints = CheckpointCallback(folder)
+        checkpoints.resume_command = command
         run = Run(2, quiet=True, callbacks=[checkpoints])
         for _ in run.epochs([[np.zeros(1)]]):
             assert str(checkpoints.save_on_stop(run, 2)) == f'stopped before the first batch{end}'

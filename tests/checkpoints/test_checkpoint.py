@@ -355,6 +355,48 @@ def test_twelve_devices(tmp_path):
     assert checkpoint.read(tmp_path / 'a')[1]['parameters/a'] == arrays
 
 
+def test_the_mean_of_devices_is_computed_in_float64(tmp_path):
+    arrays = [numpy.array([value], 'float32') for value in (2**24, 1, 1)]  # in float32, 2**24 + 1 is 2**24
+    checkpoint.write(tmp_path / 'a', checkpoint.Snapshot({'parameters/parameter 0': arrays}, {}), {})
+    params = [np.zeros(1)]
+    checkpoint.load(tmp_path / 'a', params, log=lambda line: None)
+    assert params[0].item() == (2**24 + 2) / 3
+
+
+@pytest.mark.parametrize('other', [numpy.zeros(4, 'int32'), numpy.zeros((2, 2), 'float32')])
+def test_the_checksum_depends_on_dtype_and_shape(other):
+    assert checkpoint.checksum({}, {'a': other}) != checkpoint.checksum({}, {'a': numpy.zeros(4, 'float32')})
+
+
+def test_saving_and_loading_wait_for_running_statistics(devices, tmp_path, monkeypatch):
+    """The engine does not know that the backward pass of a static graph writes them."""
+    net, calls = [np.ones(2)], []
+
+    def recorded(owner, name):
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: calls.append(name) or function(*args, **kwargs))
+
+    for owner, name in ((npx, 'waitall'), (checkpoint.state, 'collect_network'), (checkpoint.state, 'assign')):
+        recorded(owner, name)
+    checkpoint.save(tmp_path / 'a', net)
+    checkpoint.load(tmp_path / 'a', net)
+    assert calls == ['waitall', 'collect_network', 'waitall', 'assign', 'waitall']
+
+
+def test_states_follow_the_weights_to_their_device(device_list, tmp_path):
+    """Of another device than the first, to which MXNet's key-value store moves the weights."""
+    def contexts(loop):
+        states = loop.trainer._kvstore._updater.states
+        return {i: state.context for i, state in states.items()}
+
+    devices = device_list(3)[1:]
+    whole = Loop(devices, 'momentum').train(1)
+    checkpoint.save(tmp_path / 'a', whole.net, whole.trainer)
+    resumed = Loop(devices, 'momentum')
+    checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
+    assert contexts(resumed.train(1)) == contexts(whole.train(1))
+
+
 def test_another_number_of_devices(device_list, tmp_path):
     """Values that differ between devices are averaged with a message; parameters and the update count are kept."""
     two, messages = Loop(device_list(2), 'adam').train(3), []

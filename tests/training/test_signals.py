@@ -371,6 +371,26 @@ def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
     assert f'{folder}/history.csv cannot be written (it was replaced by another folder)' in err
 
 
+def test_a_folder_replaced_while_a_checkpoint_is_written(tmp_path, monkeypatch, capsys):
+    """The first run removes nothing there."""
+    folder, write = tmp_path / 'run', checkpoint.write
+    folder.mkdir()
+    theirs = [f'checkpoint-{n:08}.safetensors' for n in (1, 2, 4)]
+
+    def write_and_replace(path, *args):
+        write(path, *args)
+        if path.name.endswith('6.safetensors'):
+            shutil.rmtree(folder)
+            folder.mkdir()
+            for name in theirs:
+                (folder / name).touch()
+
+    monkeypatch.setattr(checkpoint, 'write', write_and_replace)
+    train(folder)
+    assert sorted(path.name for path in folder.iterdir()) == theirs
+    assert 'it was replaced by another folder' in capsys.readouterr().err
+
+
 def test_damaged_files_with_higher_numbers_do_not_displace_new_checkpoints(tmp_path):
     """As after --resume auto has skipped them; they are left where they are."""
     for steps in (8, 9):

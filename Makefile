@@ -4,7 +4,8 @@
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
 .PHONY: help install demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 \
-        test-wheel test-processors test-onnxruntime gpu-report horovod test-horovod test-hosts lint audit docs clean
+        test-wheel test-processors test-onnxruntime gpu-report horovod test-horovod test-hosts lint lint-oldest audit \
+        docs clean
 
 help:
 	@echo 'make install      create .venv and install everything into it (2 minutes)'
@@ -26,6 +27,7 @@ help:
 	@echo 'make test-horovod tests that need Horovod'
 	@echo 'make test-hosts   jobs on two simulated hosts; needs root, SSH server'
 	@echo 'make lint         check the code with Ruff and mypy'
+	@echo 'make lint-oldest  the same with the lowest versions of NumPy and mypy'
 	@echo 'make audit        look for known vulnerabilities in installed packages'
 	@echo 'make docs         build the documentation in site/'
 	@echo 'make clean        delete the environments and caches of these commands'
@@ -99,9 +101,13 @@ test-horovod: horovod
 test-hosts: horovod
 	.venv/bin/python -m pytest tests/distributed/hosts --all $(ARGS)
 
+# pyproject.toml says what is checked
 lint: .venv/installed
 	.venv/bin/python -m ruff check $(ARGS)
 	.venv/bin/python -m mypy
+
+lint-oldest: .venv-oldest/installed
+	.venv-oldest/bin/python -m mypy
 
 audit: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'

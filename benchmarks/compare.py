@@ -43,7 +43,8 @@ def main(argv: list | None = None) -> int:
 
 
 def parse_arguments(argv: list | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     parser.add_argument('--quick', action='store_true', help='fewer rows, 2 epochs, 2 rounds')
     parser.add_argument('--rounds', type=int, metavar='N', help='runs of each contender (default: 5)')
     parser.add_argument('--epochs', type=int, metavar='N', help='epochs per run, at least 2 (default: 3)')

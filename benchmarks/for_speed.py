@@ -167,7 +167,8 @@ def measure(case: str, variant: str, batches: int | None) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     parser.add_argument('--cases', nargs='+', choices=CASES, default=list(CASES), metavar='CASE', help=', '.join(CASES))
     parser.add_argument('--only', nargs='+', choices=VARIANTS, default=list(VARIANTS), metavar='THING',
                         help=f'besides "as it is": {", ".join([*VARIANTS][1:])}')

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package beside benchmarks/, installed or not
@@ -111,7 +112,7 @@ def _run(args: argparse.Namespace) -> None:
              'batch_sizes': batch_sizes, 'num_rounds': rounds, 'steps': steps, **versions(), 'environment': settings()}
     out_dir = new_folder(args.out_dir, 'scaling')
 
-    print(f'{machine}, {train_iter.dataset}, {rounds} rounds', flush=True)
+    print(fill(machine, 80), f'{train_iter.dataset}, {rounds} rounds', sep='\n', flush=True)
     results = measure(cases, devices, train_iter, rounds, steps)
     print('', table(results), '', sep='\n')
     write_atomically(out_dir / 'scaling.json', json.dumps({**about, 'results': results}, indent=2).encode())
@@ -201,14 +202,12 @@ def machine_line(devices: list) -> str:
 
 def table(results: list) -> str:
     """Return the results as aligned text."""
-    row = '{:10} {:16} {:>7} {:>6} {:>9} {:21} {:>8} {:15} {:>10} {:>11}'.format
-    lines = [row('network', 'mode', 'devices', 'batch', 'images/s', '', 'speed-up', '', 'efficiency', 'ms per step')]
+    row = '{:9} {:16} {:>7} {:>6} {:>9} {:>8} {:17}'.format
+    lines = [row('network', 'mode', 'devices', 'batch', 'images/s', 'speed-up', '')]
     for r in results:
-        least, most = r['images_per_second_range']
         low, high = r['speed_up_range']
         lines.append(row(NETWORKS[r['network']].title, r['mode'], r['num_devices'], r['rows'],
-                         f'{r["images_per_second"]:,.0f}', f'({least:,.0f} to {most:,.0f})', f'{r["speed_up"]:.2f}',
-                         f'({low:.2f} to {high:.2f})', f'{r["efficiency"]:.0%}', f'{r["ms_per_step"]:.1f}'))
+                         f'{r["images_per_second"]:,.0f}', f'{r["speed_up"]:.2f}', f'({low:.2f} to {high:.2f})'))
     return '\n'.join(lines)
 
 

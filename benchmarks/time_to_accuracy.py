@@ -72,7 +72,8 @@ def draw(runs, accuracies, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     parser.add_argument('runs', nargs='+', type=Path, metavar='RUN', help='folder of a run')
     parser.add_argument('--accuracies', nargs='+', type=float, default=[0.90, 0.92, 0.93], metavar='ACC',
                         help='(default: %(default)s)')

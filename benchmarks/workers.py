@@ -190,7 +190,8 @@ def draw(links: dict, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     parser.add_argument('--link', choices=('loopback', '1gbit'), help='measure only this one')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write all numbers to this file')
     parser.add_argument('--png', type=Path, metavar='FILE', help='draw the model to this file')

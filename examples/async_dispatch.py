@@ -19,7 +19,7 @@ value, such as `print(Y)`, `Y.asnumpy()` or `float(Y.sum())`.
 """
 from __future__ import annotations
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import Timer
 from gluon_mgpu.mxnet_setup.compat import np, npx
@@ -80,4 +80,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

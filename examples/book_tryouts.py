@@ -27,7 +27,7 @@ Prints, on a machine without GPUs (the two means vary, but are equal):
 """
 from __future__ import annotations
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import resnet18, split_and_load, try_all_gpus, try_gpu
 from gluon_mgpu.devices.gpus import num_mxnet_gpus
@@ -97,4 +97,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

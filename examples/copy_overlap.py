@@ -25,7 +25,7 @@ results are equal, but not how much a GPU would gain.
 """
 from __future__ import annotations
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import Timer
 from gluon_mgpu.base.machine import num_cores
@@ -78,4 +78,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

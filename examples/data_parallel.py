@@ -22,7 +22,7 @@ the batch, so the step equals that of a single device.
 """
 from __future__ import annotations
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import split_and_load
 from gluon_mgpu.mxnet_setup.compat import np
@@ -67,4 +67,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -1,9 +1,19 @@
-"""Command-line flags of the examples: `--devices LIST`, and others with the types of their defaults."""
+"""Command line of the examples: `--devices LIST`, other flags with the types of their defaults, and how they end."""
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# Ctrl-C ends an example without a traceback while it is imported; see `run_program`
+if (Path(__file__).parent in Path(sys.argv[0]).absolute().parents
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from gluon_mgpu.base.flags import picture
+from gluon_mgpu.base.program import run_program
 from gluon_mgpu.devices import parse_devices
 
 
@@ -29,7 +39,7 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     argparse.Namespace
         The flags as attributes, ``devices`` as a list. ``refuse('why')`` exits as for a wrong flag.
     """
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0], allow_abbrev=False)
     parser.add_argument('--devices', default=devices, metavar='LIST',
                         help="such as 'gpu:0,gpu:1', 'gpu:all' or 'cpu:0-3' (default: %(default)s)")
     for name, default in defaults.items():
@@ -55,3 +65,8 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
             except argparse.ArgumentTypeError as error:
                 parser.error(f'--out {error}')
     return args
+
+
+def run_example(main: Callable[[], object]) -> None:
+    """Call `main` and exit: an error, Ctrl-C, and `| head` end an example as they end the programs of the package."""
+    sys.exit(run_program(Path(sys.argv[0]).stem, main))

@@ -21,7 +21,7 @@ the first device, and their sum back: once per step, and the same number of byte
 from __future__ import annotations
 
 import numpy
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
 from gluon_mgpu.scratch import init_params, loss
@@ -109,4 +109,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -44,7 +44,7 @@ import inspect
 import os
 
 import numpy
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import split_batch
 from gluon_mgpu.data.batches import BatchIterator
@@ -123,4 +123,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import operator
 
 import numpy
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import Timer
 from gluon_mgpu.mxnet_setup.compat import np, npx
@@ -124,4 +124,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -26,7 +26,7 @@ larger than the formula, which assumes equal stages, devices that work strictly 
 """
 from __future__ import annotations
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import Timer, split_batch
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np, npx
@@ -116,4 +116,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import autograd, npx
 from gluon_mgpu.outputs.plot import Animator
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
-from gluon_mgpu.settings.setup import TrainingSetup
+from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
@@ -40,8 +40,9 @@ def train_batch(X, y, params, device, lr, batch_size):
     return ls
 
 
-def train(batch_size, lr, **settings):
-    setup = TrainingSetup('scratch', 1, batch_size, lr, settings)
+@takes_settings('scratch')
+def train(num_gpus, batch_size, lr, **settings):
+    setup = TrainingSetup(batch_size, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()
@@ -79,7 +80,7 @@ def losses(train: Callable, rows: int, lr: float = 0.2) -> list[float]:
 
 def compare(one: Callable, several: Callable, devices: list, rows: int, lr: float) -> None:
     """Print the losses of two programs, one on the first device and one on the first two."""
-    on_one = losses(lambda *args, **kwargs: one(*args, devices=devices[:1], **kwargs), rows, lr)
+    on_one = losses(lambda *args, **kwargs: one(1, *args, devices=devices[:1], **kwargs), rows, lr)
     on_two = losses(lambda *args, **kwargs: several(2, *args, devices=devices[:2], **kwargs), rows, lr)
     print('losses on one device {:.4f} {:.4f}, on two {:.4f} {:.4f}'.format(*on_one, *on_two))
 
@@ -90,4 +91,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

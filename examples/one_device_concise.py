@@ -11,7 +11,7 @@ The losses differ, because batch norm computes its statistics from each device's
 """
 from __future__ import annotations
 
-from flags import read_flags
+from flags import read_flags, run_example
 from one_device import compare
 
 from gluon_mgpu import concise
@@ -21,7 +21,7 @@ from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.plot import Animator
 from gluon_mgpu.parallel.trainer import trainable
-from gluon_mgpu.settings.setup import TrainingSetup
+from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 
@@ -39,8 +39,9 @@ def train_batch(X, y, net, loss, trainer, device, batch_size):
     return ls
 
 
-def train(batch_size, lr, **settings):
-    setup = TrainingSetup('concise', 1, batch_size, lr, settings)
+@takes_settings('concise')
+def train(num_gpus, batch_size, lr, **settings):
+    setup = TrainingSetup(batch_size, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
     if setup.devices.parts > 1 or setup.optimizer_params.pop('clip_norm') is not None:
@@ -67,4 +68,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -20,8 +20,8 @@ Prints, on two CPU contexts:
        cpu(1)  -0.34 -0.28 -0.35 -0.06 -0.27 -0.25  0.10 -0.08  0.74  0.79
        alone   -0.34 -0.28 -0.35 -0.06 -0.27 -0.25  0.10 -0.08  0.74  0.79
     6. Update: b4 minus 0.1 / 8 times this sum, shown times 1000. Replicas agree.
-       cpu(0)   0.0042  0.0035  0.0044  0.0008  0.0034  0.0031 -0.0013  0.0010 -0.0092 -0.0099
-       cpu(1)   0.0042  0.0035  0.0044  0.0008  0.0034  0.0031 -0.0013  0.0010 -0.0092 -0.0099
+       cpu(0)   4.21  3.52  4.42  0.78  3.37  3.14 -1.25  0.96 -9.22 -9.94
+       cpu(1)   4.21  3.52  4.42  0.78  3.37  3.14 -1.25  0.96 -9.22 -9.94
        largest difference between the replicas: 0.0; from one device: ~2e-08
 
 The entry of class c in b4's gradient is the sum of the rows' probabilities of c, minus the number of rows with label c.
@@ -35,7 +35,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
 from gluon_mgpu.parallel.devices import Devices
@@ -100,14 +100,15 @@ def largest_difference(device_params: list) -> float:
 
 
 def train(X, y, params: list, devices: list, lr: float, num_steps: int, allreduce: Callable) -> tuple[list, list]:
-    """Train; return, for each step, the difference between the replicas and each replica's loss on all rows."""
+    """Train; return, before and after each step, the replicas' difference and the loss of each on all rows."""
     device_params = [get_params(params, device) for device in devices]
     differences, losses = [], []
-    for _ in range(num_steps):
+    for step in range(num_steps + 1):
+        if step:
+            train_batch(X, y, device_params, Devices(devices, allreduce=allreduce), lr)
         differences.append(largest_difference(device_params))
         losses.append([float(loss(lenet(X.as_in_ctx(device), params), y.as_in_ctx(device)).mean())
                        for device, params in zip(devices, device_params)])
-        train_batch(X, y, device_params, Devices(devices, allreduce=allreduce), lr)
     return differences, losses
 
 
@@ -151,4 +152,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -4,8 +4,8 @@
     python examples/straight_dope.py --devices gpu:0-3
     python examples/straight_dope.py --train-size 60000 --epochs 5   # the text's table, with MNIST at hand
 
-`gluon_mgpu.data` finds or downloads MNIST. If the download fails, the program says so and uses `glyphs`, images of
-letters. If `--data-dir` or GLUON_MGPU_DATA names a folder, missing files are an error.
+`gluon_mgpu.data` finds or downloads MNIST. If that fails, the program says so and uses `glyphs`, images of letters. If
+`--data-dir` names a folder, missing files are an error.
 
 Prints, with glyphs on two cores (numbers vary):
 
@@ -29,11 +29,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import Timer, accuracy, split_batch
 from gluon_mgpu.data import load_data
-from gluon_mgpu.data.download import DownloadError
+from gluon_mgpu.data.folders import MissingError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.parallel.step import zero_grad
@@ -103,12 +103,12 @@ def load(args, batch_size: int) -> tuple:
     """Return iterators over the training and validation rows of `--dataset`, or of glyphs if it is not available."""
     try:
         return load_data(args.dataset, batch_size, args.data_dir or None, args.train_size)
-    except DownloadError as error:
+    except MissingError as error:
+        if args.data_dir:
+            raise
         print(f'glyphs instead of {args.dataset}: {error}')
         args.dataset = 'glyphs'
         return load(args, batch_size)
-    except ValueError as error:
-        args.refuse(str(error))
 
 
 def main(argv: list | None = None) -> None:
@@ -131,4 +131,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -41,6 +41,7 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'parallel.trainer': ('Trainer', 'trainable'),
     'distributed.horovod_workers': ('HorovodWorkers',),
     'training.callback': ('Callback',),
+    'training.ch13': ('train_batch_ch13', 'train_ch13'),
     'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
     'training.run': ('Run',),
     'training.schedules': ('schedule',),
@@ -63,7 +64,8 @@ __all__ = sorted(PLACES)
 
 def __getattr__(name: str):
     if name not in PLACES:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: names of the book's other chapters are "
+                             "in the book's package; pip install --no-deps d2l, and write from d2l import mxnet")
     module, attribute = PLACES[name]
     return getattr(importlib.import_module(f'{__name__}.{module}'), attribute)
 

@@ -6,10 +6,11 @@ import importlib
 import sys
 
 from .base.flags import Parser
+from .base.program import run_program
+from .settings.chapters import CHAPTERS
 
 PROGRAMS = {  # name: (module with `main`, purpose)
-    'scratch': ('scratch', 'train LeNet, implemented from scratch (D2L 13.5)'),
-    'concise': ('concise', "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)"),
+    **{name: (name, chapter.purpose) for name, chapter in CHAPTERS.items()},
     'predict': ('programs.predict', 'evaluate a trained run on the test set, or classify image files'),
     'export': ('programs.export', 'write the network of a run as an ONNX model'),
     'doctor': ('programs.doctor.report', 'check this machine and suggest what to fix'),
@@ -26,9 +27,9 @@ def main(argv: list | None = None) -> int:
     if name in PROGRAMS:
         return importlib.import_module(f'gluon_mgpu.{PROGRAMS[name][0]}').main(rest)
     if name in ('-h', '--help'):
-        print(*(f'python -m gluon_mgpu {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()),
-              'Each program has --help.', sep='\n')
-        return 0
+        return run_program('gluon_mgpu', lambda: print(*(
+            f'python -m gluon_mgpu {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()),
+            'Each program has --help.', sep='\n'))
     nearest = difflib.get_close_matches(name, PROGRAMS, 1)
     advice = f'did you mean {nearest[0]}?' if nearest else 'use ' + ', '.join(PROGRAMS)
     Parser('gluon_mgpu', __doc__).error(f'{name}: no such program; {advice}')

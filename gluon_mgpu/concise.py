@@ -24,8 +24,9 @@ from .networks.resnet import resnet18
 from .parallel import step
 from .parallel.data_parallel import data_parallel
 from .parallel.devices import as_devices
-from .settings.setup import TrainingSetup
+from .settings.setup import TrainingSetup, takes_settings
 from .training.evaluate import evaluate_accuracy_gpus
+from .training.run import Run
 
 
 def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: Callable) -> list:
@@ -73,12 +74,12 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     return ls
 
 
-def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> None:
+@takes_settings('concise')
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``.
-
-    Raises ValueError as `scratch.train` does, and if a device does not support `dtype`.
+    Source: D2L 13.6.3, ``train``. Returns the `Run`, and raises ValueError, as `scratch.train`; also if a device does
+    not support `dtype`.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         As in `scratch.train`, and some more, such as ``dtype``, ``momentum``, or ``net``, another network, whose
         parameters are initialized anew; `settings.py` declares all.
     """
-    setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
+    setup = TrainingSetup(batch_size, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 gets its values in the first batch of `run`
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
@@ -108,12 +109,13 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)
+    return run
 
 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from .settings import cli
-    return cli.run('concise', 'ResNet-18', train, argv)
+    return cli.run('concise', argv)
 
 
 if __name__ == '__main__':

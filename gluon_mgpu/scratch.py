@@ -28,7 +28,8 @@ from .networks.loss import cross_entropy
 from .parallel import step
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
-from .settings.setup import TrainingSetup
+from .settings.setup import TrainingSetup, takes_settings
+from .training.run import Run
 
 
 def init_params(scale: float = 0.01) -> list:
@@ -161,32 +162,29 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     return ls
 
 
-def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> None:
+@takes_settings('scratch')
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.5.6, ``train``, which waits for the devices after every batch. Here the program queues the next
-    batches while the devices compute: it reads losses some batches later, and waits at the end of an epoch.
+    Source: D2L 13.5.6, ``train``, which returns nothing and waits for the devices after every batch. Here the program
+    queues the next batches while the devices compute; it reads losses later, and waits at the end of an epoch.
 
-    Returns nothing; to get the trained parameters, pass ``run=Run(10)`` of `training.run` and read ``run.net``.
-    Raises ValueError if an argument is invalid, or a device or the data is missing. Its subclass `DivergenceError`
-    means that the loss or a parameter is NaN or infinite.
+    Returns the `Run`, with ``net`` and ``history``. Raises ValueError if an argument is invalid, or a device or data is
+    missing; its subclass `DivergenceError` if the loss or a parameter is NaN or infinite.
 
     Parameters
     ----------
     num_gpus : int or None
         Number of GPUs, or of CPU contexts if MXNet sees no GPU; with ``devices``, None or their number.
     batch_size : int
-        Rows in a batch, over all devices. Every update is divided by it, as in 13.6, so that every image has the same
-        weight. (The book's 13.5 divides by the rows of the batch, which are fewer in the last one.)
+        Rows in a batch, over all devices. As in 13.6, every update is divided by it, and not by the rows of the batch.
     lr : float or callable
-        The learning rate, or a function that maps the number of the update (1 for the first) to it, such as one of
-        MXNet's schedulers.
+        The learning rate, or a function of the number of the update, from 1, such as one of MXNet's schedulers.
     **settings
-        What the book fixes or leaves out, such as ``num_epochs=10``, ``seed=0``, ``devices``, ``data`` or ``run``;
-        `settings.py` declares all.
+        What the book fixes or leaves out, such as ``num_epochs=10``, ``devices`` or ``data``; see `settings.py`.
     """
-    # Check the arguments; find the devices and the data. `run` counts the epochs, measures the time and prints
-    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings, allreduce)
+    # The settings have been checked; find the data. `run` counts the epochs, measures the time and prints
+    setup = TrainingSetup(batch_size, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()
@@ -207,12 +205,13 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)
+    return run
 
 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from .settings import cli
-    return cli.run('scratch', 'LeNet', train, argv, forward=lenet)
+    return cli.run('scratch', argv)
 
 
 if __name__ == '__main__':

@@ -43,7 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Set in the environment and not by a fixture, so that it applies to the processes that tests start as well
     config.cache_home = tempfile.mkdtemp(prefix='gluon-mgpu-tests-')
     os.environ['XDG_CACHE_HOME'] = config.cache_home   # not the user's cache
-    os.environ.pop('GLUON_MGPU_DATA', None)
+    # Those of a make that runs the tests would change a make that a test runs
+    for name in ('GLUON_MGPU_DATA', 'MAKEFLAGS', 'MFLAGS', 'MAKEOVERRIDES', 'MAKELEVEL', 'PYTHON', 'ARGS', 'OUT'):
+        os.environ.pop(name, None)
     os.environ['MPLBACKEND'] = 'Agg'                   # draw without a screen
 
 

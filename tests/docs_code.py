@@ -29,10 +29,10 @@ def loop_on_few_rows(page, first_line, num_rows, monkeypatch):
     return '\n'.join(line[4:] for line in block if line)
 
 
-def blocks() -> dict[str, str]:
-    """Return the code of docs/own-project.md by the comments before it; blocks with the same comment are joined."""
+def blocks(page: str = OWN_PROJECT) -> dict[str, str]:
+    """Return the code of a page by the comments before it; blocks with the same comment are joined."""
     found: dict[str, str] = {}
-    for name, block in re.findall(r'^<!-- (.*) -->\n\n((?:    .*\n|\n)+)', OWN_PROJECT, re.MULTILINE):
+    for name, block in re.findall(r'^<!-- (.*) -->\n\n((?:    .*\n|\n)+)', page, re.MULTILINE):
         found[name] = found.get(name, '') + textwrap.dedent(block)
     return found
 

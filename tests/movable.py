@@ -11,7 +11,7 @@ class Movable:
         self._params = params
 
     def collect_params(self):
-        return {param.name: param for param in self._params}
+        return dict(enumerate(self._params))  # in MXNet 2, several may have the same name
 
 
 def moving(params, *args, **settings):

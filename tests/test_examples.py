@@ -1,6 +1,8 @@
 """The examples: each runs as a program, and its results are compared with one device or with NumPy."""
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -26,12 +28,13 @@ PROGRAMS = {
     'async_dispatch': (2, ['--size', '64']),
     'book_tryouts': (2, []),
     'copy_overlap': (2, ['--size', '64', '--times', '5']),
-    'data_parallel': (4, ['--batch-size', '16']),
-    'layer_partition': (2, ['--batch-size', '8']),
+    'data_parallel': (4, []),
+    'fine_tuning': (2, ['--rows', '16', '--side', '16', '--batch-size', '8']),
+    'layer_partition': (2, []),
     'many_machines': (2, []),
     'minerva_style': (2, ['--size', '64']),
     'network_partition': (2, ['--width', '16', '--batch-size', '32']),
-    'one_device': (2, ['--rows', '16']),
+    'one_device': (2, []),
     'one_device_concise': (2, ['--rows', '8']),
     'one_step': (2, ['--no-pause']),
     'straight_dope': (4, ['--dataset', 'glyphs', '--train-size', '300']),
@@ -53,7 +56,8 @@ EXERCISES = {
     'wait_for_one': (2, ['--size', '16', '--rounds', '1']),
 }
 PROGRAMS.update({f'exercises/{name}': program for name, program in EXERCISES.items()})
-EXACT = ('book_tryouts', 'exercises/shared_allreduce')  # their numbers do not depend on chance
+SEEDED = ('book_tryouts', 'data_parallel', 'layer_partition', 'many_machines', 'one_device', 'one_step',
+          'exercises/shared_allreduce')  # the flags above do not change their numbers
 
 
 @pytest.fixture
@@ -68,6 +72,17 @@ def shape_of(lines):
     """Return the lines with # for each number, or … for a time, and without the spaces that align them."""
     lines = [re.sub(r'~?-?\d+(\.\d*)?(e[-+]\d+)?|…', '#', line) for line in lines]
     return [re.sub(r' *([\[\]]) *', r'\1', re.sub(r' +', ' ', line)).strip() for line in lines]
+
+
+NUMBER = re.compile(r'[~\w]?-?\d+(?:\.\d*)?(?:e[-+]\d+)?|…')  # ~ or … if it varies; also the end of a name
+
+
+def assert_same_numbers(line, expected):
+    """Compare, up to a unit of the last digit shown; zero must be exact."""
+    for mine, number in zip(NUMBER.findall(line), NUMBER.findall(expected)):
+        if number[0] not in '~…':
+            unit = 10.0 ** -len(number.partition('.')[2])
+            assert mine == number or (float(number) and abs(float(mine) - float(number)) < 1.5 * unit), (line, expected)
 
 
 def expected_output(name):
@@ -96,7 +111,7 @@ def test_complaints_finds_problems():
         assert ours in complaints(logged + ours)
 
 
-@pytest.mark.parametrize('name', [name if name == 'data_parallel' else slow(name) for name in PROGRAMS])
+@pytest.mark.parametrize('name', [name if name in ('data_parallel', 'one_step') else slow(name) for name in PROGRAMS])
 def test_program_prints_what_its_docstring_says(name, device_list):
     num_devices, flags = PROGRAMS[name]
     devices = device_list(num_devices)
@@ -106,9 +121,47 @@ def test_program_prints_what_its_docstring_says(name, device_list):
     if devices[0].device_type == 'cpu':  # the docstrings show a machine without GPUs
         printed, expected = done.stdout.splitlines(), expected_output(name)
         assert shape_of(printed) == shape_of(expected)
-        if name in EXACT and devices == [mx.cpu(i) for i in range(num_devices)]:
-            same = [a == b for a, b in zip(printed, expected) if not re.search('[~…]', b)]
-            assert all(same) and len(same) > 1
+        if name in SEEDED and MXNET_MAJOR < 2 and devices == [mx.cpu(i) for i in range(num_devices)]:
+            for line, of_docstring in zip(printed, expected):
+                assert_same_numbers(line, of_docstring)
+
+
+def test_every_program_ends_as_those_of_the_package():
+    for name in PROGRAMS:
+        assert (FOLDER / f'{name}.py').read_text().endswith("if __name__ == '__main__':\n    run_example(main)\n")
+
+
+def run_one_step(*flags, **options):
+    return subprocess.Popen([sys.executable, FOLDER / 'one_step.py', '--no-pause', *flags], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_a_picture_that_cannot_be_written():
+    with run_one_step('--without-allreduce', '--steps', '1', '--out', '/proc/none/a.png') as process:
+        assert re.fullmatch('one_step: /proc/none: .*\n', process.communicate()[1]) and process.returncode == 2
+
+
+def test_an_output_that_nobody_reads():
+    with run_one_step(env={**os.environ, 'PYTHONUNBUFFERED': '1'}) as process:
+        assert process.stdout.readline().startswith('1. Batch')
+        process.stdout.close()
+        assert (process.wait(60), complaints(process.stderr.read())) == (1, [])
+
+
+@pytest.mark.parametrize('during', ['the import', 'a step'])
+def test_ctrl_c(during, tmp_path):
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet' / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')
+    env = {**os.environ, 'PYTHONPATH': str(tmp_path)} if during == 'the import' else None
+    flags = ['--without-allreduce', '--steps', '1000000']
+    with run_one_step(*flags, env=env, preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler)) as process:
+        for line in process.stdout:
+            if line.startswith(('importing', '6. ')):
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) in (-signal.SIGINT, 130)
+        assert complaints(process.stderr.read()) in ([], ['one_step: interrupted'])
 
 
 def test_all_programs_are_tested_and_in_the_readme():
@@ -121,6 +174,16 @@ def test_all_exercises_are_tested_and_in_the_docs():
     programs = {path.stem for path in (FOLDER / 'exercises').glob('*.py')} - {'common'}
     text = (FOLDER.parent / 'docs' / 'exercises.md').read_text()
     assert programs == EXERCISES.keys() == set(re.findall(r'\(\.\./examples/exercises/(\w+)\.py\)', text))
+
+
+def test_straight_dope__without_mnist_in_the_folder_of_the_class(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+    args = types.SimpleNamespace(dataset='mnist', data_dir='', train_size=64)
+    assert example.load(args, 64)[0].dataset == 'glyphs'
+    assert re.fullmatch('glyphs instead of mnist: .*/mnist, from GLUON_MGPU_DATA: .*\n', capsys.readouterr().out)
+    args = types.SimpleNamespace(dataset='mnist', data_dir=str(tmp_path), train_size=64)
+    with pytest.raises(ValueError, match='mnist: train-images.* missing; '):
+        example.load(args, 64)
 
 
 def test_parallel_accuracy__every_split_counts_the_same_rows(example, device_list, capsys):
@@ -293,10 +356,10 @@ def test_one_step__replicas_drift_apart_without_allreduce(example, devices, tmp_
     runs = {function.__name__: example.train(X, y, params, devices, 0.1, 12, function)
             for function in (scratch.allreduce, lambda data: None)}
     (with_it, losses_with), (without, losses_without) = runs.values()
-    assert with_it == [0] * 12
-    assert without[0] == 0 < without[1] < without[6] < without[11]
-    assert max(losses_with[11]) < 0.3 * min(losses_with[0])
-    assert min(losses_without[11]) > 3 * max(losses_with[11])
+    assert with_it == [0] * 13
+    assert without[0] == 0 < without[1] < without[6] < without[12]
+    assert max(losses_with[12]) < 0.3 * min(losses_with[0])
+    assert min(losses_without[12]) > 3 * max(losses_with[12])
     example.draw(runs, tmp_path / 'new' / 'one_step.png')
     assert (tmp_path / 'new' / 'one_step.png').read_bytes().startswith(b'\x89PNG')
 
@@ -511,7 +574,7 @@ def assert_equals_the_chapter_on_one_device(example, chapter, device, rows, lr, 
         return losses(lambda *given, **rest: function(*args, *given, devices=[device], **settings(), **rest), rows, lr)
 
     of_chapter = train(chapter.train, 1)
-    assert train(example.train) == of_chapter
+    assert train(example.train, 1) == of_chapter
     assert of_chapter[0] > of_chapter[1]  # it learns
     return of_chapter
 

@@ -1,5 +1,6 @@
 """`import gluon_mgpu as d2l`: quick, without MXNet, and with the names that the chapters use."""
 import ast
+import importlib
 import os
 import re
 import subprocess
@@ -16,10 +17,11 @@ REPO = Path(__file__).parents[1]
 NAMES = [
     'Accumulator', 'Animator', 'Callback', 'CheckpointCallback', 'Devices', 'HorovodWorkers', 'Residual', 'Run',
     'SyncBatchNorm', 'Timer', 'Trainer', 'accuracy', 'backward', 'check_data_parallel', 'data_parallel',
-    'draw_timeline', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts', 'load_checkpoint',
-    'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices',
-    'record_timeline', 'resnet18', 'ring', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows', 'split_and_load',
-    'split_batch', 'star', 'to_onnx', 'trainable', 'tree', 'try_all_gpus', 'try_gpu', 'zero_grad',
+    'draw_timeline', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts',
+    'load_checkpoint', 'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices',
+    'prepare_idle_devices', 'record_timeline', 'resnet18', 'ring', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows',
+    'split_and_load', 'split_batch', 'star', 'to_onnx', 'train_batch_ch13', 'train_ch13', 'trainable', 'tree',
+    'try_all_gpus', 'try_gpu', 'zero_grad',
 ]
 
 
@@ -63,8 +65,8 @@ def test_public_names():
 
 def test_unknown_name():
     assert not hasattr(gluon_mgpu, 'no_such_name')
-    with pytest.raises(AttributeError, match="module 'gluon_mgpu' has no attribute 'no_such_name'"):
-        _ = gluon_mgpu.no_such_name
+    with pytest.raises(AttributeError, match="has no attribute 'train_ch6': .* pip install --no-deps d2l, and write"):
+        _ = gluon_mgpu.train_ch6  # of the book's chapter 7
 
 
 def test_names_that_need_mxnet_raise_an_import_error_without_it():
@@ -100,8 +102,8 @@ def test_typed():
 
 # From top to bottom; each layer imports only from layers below it
 LAYERS = [
-    {'__main__'}, {'programs'}, {'scratch', 'concise'}, {'settings'}, {'outputs'}, {'checkpoints'}, {'training'},
-    {'distributed'}, {'parallel'}, {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},
+    {'__main__'}, {'programs'}, {'scratch', 'concise'}, {'settings'}, {'outputs'}, {'checkpoints'},
+    {'training'}, {'distributed'}, {'parallel'}, {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},
 ]
 
 
@@ -151,13 +153,14 @@ def test_commands_are_listed_and_exist():
     from gluon_mgpu.__main__ import PROGRAMS
     listed = run('import gluon_mgpu.__main__ as m; m.main([])').stdout.splitlines()[:-1]
     assert [line.split()[3] for line in listed] == list(PROGRAMS)
-    package = REPO / 'gluon_mgpu'
-    found = {'.'.join(path.relative_to(package).with_suffix('').parts) for path in package.rglob('*.py')
-             if 'def main(argv: list' in path.read_text()}
-    assert {module for module, _ in PROGRAMS.values()} == found - {'__main__', 'mxnet_setup.arm64'}  # a repair of MXNet
+    for name, (module, _) in PROGRAMS.items():
+        assert callable(importlib.import_module(f'gluon_mgpu.{module}').main), name
+    # The chapters, and the list of devices, can also be run as modules
+    as_module = run('import runpy; runpy.run_module("gluon_mgpu.devices", run_name="__main__")')
+    assert 'one CPU context per core' in as_module.stdout
 
 
-@pytest.mark.parametrize('word, advice', [('dotcor', 'did you mean doctor?'), ('x', 'use scratch, concise, predict,')])
+@pytest.mark.parametrize('word, advice', [('dotcor', 'did you mean doctor?'), ('x', 'use scratch, concise, ')])
 def test_a_wrong_command_names_the_nearest(word, advice, capsys):
     from gluon_mgpu.__main__ import main
     with pytest.raises(SystemExit) as ended:

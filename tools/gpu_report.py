@@ -63,7 +63,7 @@ def run(command: str, timeout: float) -> tuple[str, str, float]:
 
 def main(argv: list | None = None) -> int:
     """Run the list; return the exit status."""
-    parser = argparse.ArgumentParser(prog='gpu_report', description=__doc__.partition('\n')[0])
+    parser = argparse.ArgumentParser(prog='gpu_report', description=__doc__.partition('\n')[0], allow_abbrev=False)
     parser.add_argument('--list', default=REPO / 'tools' / 'gpu_report.txt', type=Path,
                         help='the file with the commands')
     parser.add_argument('--out', default='gpu-report.txt', help='the file to write (default: %(default)s)')

@@ -4,7 +4,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gluon_mgpu.settings.settings import CHAPTERS, FLAGS, SHARED, Setting
+from gluon_mgpu.settings.chapters import CHAPTERS
+from gluon_mgpu.settings.settings import FLAGS, SHARED, Setting
 
 PAGE = Path(__file__).resolve().parents[1] / 'docs' / 'command-line.md'
 HEAD = '| flag | default | | when resuming |\n|---|---|---|---|\n'
@@ -24,7 +25,7 @@ def row(setting: Setting) -> str:
     if setting.page:
         text += f': [{setting.page.partition(".")[0].strip("#").replace("-", " ")}]({setting.page})'
     if len(setting.chapters) < len(CHAPTERS):
-        text = f'`{setting.chapters[0]}` only: {text}'
+        text = f'{", ".join(f"`{chapter}`" for chapter in setting.chapters)} only: {text}'
     rule = ('fixed' if setting.on_resume == 'fixed' else 'kept') if setting.kept else 'not kept'
     return f'| `{setting.flag}{" " + metavar if metavar else ""}` | {default(setting)} | {text} | {rule} |\n'.replace(
         'auto|PATH', 'auto\\|PATH')
@@ -32,8 +33,8 @@ def row(setting: Setting) -> str:
 
 def default(setting: Setting) -> str:
     """Return the default in words."""
-    if isinstance(setting.default, dict):
-        return ', '.join(f'`{chapter}` {value}' for chapter, value in setting.default.items())
+    if any(setting.name in chapter.defaults for chapter in CHAPTERS.values()):
+        return ', '.join(f'`{name}` {setting.default_of(name)}' for name in setting.chapters)
     if setting.kind is bool:
         return 'on' if setting.default else 'off'
     return setting.default_text or ('' if setting.default is None else str(setting.default).replace('0.0', '0'))

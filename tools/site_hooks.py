@@ -211,9 +211,10 @@ def fenced(code: str, language: str, marked: str = '') -> str:
 def api_pages() -> dict[str, tuple[str, dict[str, str]]]:
     """Return the API pages: uri -> (title, the public names and where they are)."""
     from gluon_mgpu import PLACES
+    from gluon_mgpu.settings.chapters import CHAPTERS
     names = {name: '.'.join(place) for name, place in sorted(PLACES.items())}
     return {'api/index.md': ('gluon_mgpu', names),
-            'api/chapters.md': ('the chapters', {name: name for name in ('scratch', 'concise')})}
+            'api/chapters.md': ('the chapters', {name: name for name in CHAPTERS})}
 
 
 def api_page(title: str, names: dict[str, str]) -> str:

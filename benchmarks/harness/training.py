@@ -16,7 +16,8 @@ WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
 
 def flags_parser(doc: str) -> argparse.ArgumentParser:
     """Return a parser with the flags of the dataset; `doc` is the docstring of the program."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     parser.add_argument('--dataset', default='glyphs', help='glyphs or fashion-mnist (default: %(default)s)')
     parser.add_argument('--data-dir', help='folder that contains fashion-mnist/')
     return parser

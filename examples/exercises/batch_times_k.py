@@ -25,7 +25,7 @@ import contextlib
 import math
 from statistics import median
 
-from common import part_of, read_flags
+from common import part_of, read_flags, run_example
 
 from gluon_mgpu import scratch
 from gluon_mgpu.training.epoch import DivergenceError
@@ -81,4 +81,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

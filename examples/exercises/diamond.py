@@ -25,7 +25,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy
-from common import median_seconds, read_flags
+from common import median_seconds, read_flags, run_example
 
 from gluon_mgpu.mxnet_setup.compat import np, npx
 
@@ -68,4 +68,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from common import median_seconds, read_flags
+from common import median_seconds, read_flags, run_example
 
 from gluon_mgpu import Timer
 from gluon_mgpu.mxnet_setup.compat import np, npx
@@ -69,4 +69,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

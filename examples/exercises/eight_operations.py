@@ -21,7 +21,7 @@ import tempfile
 from itertools import accumulate
 from pathlib import Path
 
-from common import median_seconds, read_flags
+from common import median_seconds, read_flags, run_example
 
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.outputs.timeline.record import check_profiler, record
@@ -50,10 +50,7 @@ def at_the_same_time(function) -> int:
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2, size=1000, rounds=9)
-    try:
-        check_profiler(args.devices[:2])
-    except ValueError as error:
-        args.refuse(str(error))
+    check_profiler(args.devices[:2])
     Xs = [np.eye(args.size, ctx=device) for device in args.devices[:2]]
     functions = {f'one after another on {args.devices[0]}': lambda: in_a_row(Xs[0]),
                  f'independent on {args.devices[0]}': lambda: independent(Xs[:1]),
@@ -66,4 +63,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common import part_of, read_flags
+from common import part_of, read_flags, run_example
 
 from gluon_mgpu import scratch
 from gluon_mgpu.training.epoch import DivergenceError
@@ -72,4 +72,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -19,7 +19,7 @@ devices' accuracies would be wrong whenever shards differ in size.
 """
 from __future__ import annotations
 
-from common import median_seconds, part_of, read_flags
+from common import median_seconds, part_of, read_flags, run_example
 
 from gluon_mgpu import evaluate_accuracy_gpus
 from gluon_mgpu.mxnet_setup.compat import npx
@@ -54,4 +54,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -14,7 +14,7 @@ Prints, on two CPU contexts:
 """
 from __future__ import annotations
 
-from common import part_of, read_flags
+from common import part_of, read_flags, run_example
 
 from gluon_mgpu import concise
 from gluon_mgpu.training.epoch import DivergenceError
@@ -44,4 +44,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -21,7 +21,7 @@ wherever parameters begin, and sends and receives 4 (k - 1) / k arrays, as in a 
 """
 from __future__ import annotations
 
-from common import median_seconds, read_flags
+from common import median_seconds, read_flags, run_example
 
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import np
@@ -79,4 +79,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

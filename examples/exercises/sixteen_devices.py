@@ -21,7 +21,7 @@ its own 2 rows. In both, one Python thread starts the work of all devices, so th
 """
 from __future__ import annotations
 
-from common import part_of, read_flags
+from common import part_of, read_flags, run_example
 
 from gluon_mgpu import Timer, concise, scratch
 from gluon_mgpu.mxnet_setup.compat import init, npx
@@ -81,4 +81,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -21,7 +21,7 @@ import os
 import subprocess
 import sys
 
-from common import median_seconds, read_flags
+from common import median_seconds, read_flags, run_example
 
 from gluon_mgpu.mxnet_setup.compat import np, npx
 
@@ -64,4 +64,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

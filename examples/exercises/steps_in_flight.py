@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
 
-from common import available, part_of, read_flags
+from common import available, part_of, read_flags, run_example
 
 from gluon_mgpu import Timer
 from gluon_mgpu.devices import devices_text, parse_devices
@@ -93,12 +93,9 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', batch_size=256, steps=60, dataset='auto', out='')
-    try:
-        args.dataset = available(args.dataset)
-        if args.out:
-            check_profiler(args.devices)
-    except ValueError as error:
-        args.refuse(str(error))
+    args.dataset = available(args.dataset)
+    if args.out:
+        check_profiler(args.devices)
     devices = devices_text(args.devices)
     flags = {name: getattr(args, name) for name in ('batch_size', 'steps', 'dataset', 'out')}
     print(f'LeNet, {args.steps} steps of {args.batch_size} rows')
@@ -116,4 +113,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

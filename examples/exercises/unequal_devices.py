@@ -28,7 +28,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import median_seconds, part_of, read_flags
+from common import median_seconds, part_of, read_flags, run_example
 
 from gluon_mgpu.mxnet_setup.compat import np, npx
 from gluon_mgpu.parallel.devices import Devices
@@ -87,4 +87,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

@@ -14,7 +14,7 @@ to do, also for work that has nothing to do with the result, such as the next ba
 """
 from __future__ import annotations
 
-from common import median_seconds, read_flags
+from common import median_seconds, read_flags, run_example
 
 from gluon_mgpu.mxnet_setup.compat import np, npx
 
@@ -42,4 +42,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

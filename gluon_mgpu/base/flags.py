@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
     """Command line of ``python -m PROGRAM``; reports a wrong flag in one line."""
 
     def __init__(self, program: str, description: str | None, **settings):
-        super().__init__(prog=f'python -m {program}', description=description, **settings)
+        super().__init__(prog=f'python -m {program}', description=description, allow_abbrev=False, **settings)
         self.program = re.split('[. ]', program)[-1]
 
     def error(self, message: str) -> NoReturn:

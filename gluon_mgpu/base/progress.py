@@ -13,7 +13,11 @@ class ProgressBar(tqdm):
     """A progress bar of tqdm for one process.
 
     tqdm's own lock is for several; from Python 3.14 on, it starts a process, which would outlive a killed worker.
+    The bar is shown only if stderr is a terminal.
     """
+
+    def __init__(self, shown: bool = True, **options):
+        super().__init__(disable=None if shown and sys.stderr is not None else True, **options)
 
     def display(self, *args, **options) -> None:
         """Show the bar, with the cursor at its beginning: at its end, the ^C of a terminal would begin a new line."""
@@ -29,14 +33,14 @@ class Progress:
 
     def __init__(self, quiet: bool, rank: int = 0):
         self._rank, self._quiet = rank, quiet or rank > 0
-        self._bar = ProgressBar(disable=True)
+        self._bar = ProgressBar(shown=False)
 
     def begin_epoch(self, text: str, done: int, total: int) -> None:
         """Show `text` and a bar with `done` of `total` batches; `total` is 0 if unknown."""
         left = ', {remaining} left' if total else ''
         self._bar = ProgressBar(desc=text, initial=done, total=total or None, leave=False, smoothing=0.05,
                                 bar_format=f'{{desc}} |{{bar}}| {{n_fmt}}/{{total_fmt}}{{postfix}}{left}',
-                                disable=True if self._quiet or sys.stderr is None else None, dynamic_ncols=True)
+                                shown=not self._quiet, dynamic_ncols=True)
 
     def advance(self, num_batches: int, loss: float, images_per_second: float) -> None:
         """Count batches that the devices have finished, and show their loss and speed."""

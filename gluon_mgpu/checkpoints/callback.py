@@ -9,7 +9,7 @@ import numpy
 from ..base.arguments import integer
 from ..base.files import SameFolder, is_unfinished
 from ..base.program import JobError, Stopped, reason
-from ..training.callback import Callback
+from ..training.callback import Callback, epochs_since_best
 from ..training.epoch import DivergenceError
 from ..training.parameters import unchanged_names
 from ..training.run import Run
@@ -18,6 +18,7 @@ from .checkpoint import CheckpointError, Snapshot
 from .run_folder import checkpoints, newest_checkpoint, steps_in_name
 
 NUM_KEPT = 2
+BEST = 'best.safetensors'
 
 
 class CheckpointCallback(Callback):
@@ -39,18 +40,27 @@ class CheckpointCallback(Callback):
         The checkpoint to resume from.
     require : bool
         End the run with `JobError` if a checkpoint cannot be written.
+    keep_best : bool
+        Also write `BEST` after each epoch with a better test accuracy than all before.
+
+    Attributes
+    ----------
     resume_command : str
         Command that resumes or starts the run, for the message of `save_on_stop`.
+    last : Path or None
+        The newest complete checkpoint, on rank 0.
+    problem : str
+        Why a newer one could not be written; '' if it was, or if a warning has said so and the run continues.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
-                 require: bool = False, resume_command: str = ''):
+                 require: bool = False, keep_best: bool = False):
         self.folder = Path(folder)
         self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
-        self.resume, self.require, self.resume_command = resume, require, resume_command
-        self.problem = ''  # why the newest could not be written; '' if it was, or if a warning has said so
-        self.last: Path | None = None  # the newest complete checkpoint, on rank 0
+        self.resume, self.require, self.keep_best = resume, require, keep_best
+        self.resume_command = self.problem = ''
+        self.last: Path | None = None
 
     def train_begin(self, run: Run) -> None:
         """Remove the temporary files of a killed process, and load the checkpoint to resume from.
@@ -87,9 +97,10 @@ class CheckpointCallback(Callback):
             self._save(run)
 
     def epoch_end(self, run: Run) -> None:
-        """Write a checkpoint if the run is complete or `every` is None."""
-        if run.complete or not self.every:
-            self._save(run)
+        """Write a checkpoint if the run is complete, `every` is None, or the epoch is the best one to be kept."""
+        is_best = self.keep_best and not epochs_since_best([epoch.test_acc for epoch in run.history])
+        if run.complete or not self.every or is_best:
+            self._save(run, is_best)
 
     def train_end(self, run: Run) -> None:
         """Warn if the last checkpoint could not be written."""
@@ -105,7 +116,7 @@ class CheckpointCallback(Callback):
         advice = f'resume with: {self.resume_command}' if can_resume else ''
         return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self.problem, advice))))
 
-    def _save(self, run: Run) -> None:
+    def _save(self, run: Run, is_best: bool = False) -> None:
         """Wait for the devices, and write a checkpoint; a failure is reported later, unless `require` is set."""
         run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
@@ -119,6 +130,8 @@ class CheckpointCallback(Callback):
         self.problem = ''
         try:
             self._write(snapshot, {'run': run.state(), 'config': self.config})
+            if is_best:
+                checkpoint.write(self.folder / BEST, snapshot, {'run': run.state(), 'config': self.config})
         except OSError as error:
             last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
             self.problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'

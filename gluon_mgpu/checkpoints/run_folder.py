@@ -74,6 +74,13 @@ def lock_folder(folder: str | os.PathLike, stack: contextlib.ExitStack) -> None:
         pass
 
 
+def check_links(folder: Path) -> None:
+    """Raise ValueError if a file of a run is a link out of its folder. Writing it would overwrite the other file."""
+    for path in folder.iterdir():
+        if os.path.dirname(os.path.realpath(path)) != os.path.realpath(folder):
+            raise ValueError(f'{path} is a link to a file outside the folder, which could be overwritten: remove it')
+
+
 def this_process() -> dict[str, object]:
     """Return the process number, machine and time, for ``config.json``."""
     return {'pid': os.getpid(), 'host': platform.node(), 'since': time.strftime('%Y-%m-%d %H:%M:%S')}

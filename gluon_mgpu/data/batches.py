@@ -69,7 +69,8 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
     try:
         train_iter, test_iter = data
     except (TypeError, ValueError):
-        raise ValueError(f'data must be a pair (train_iter, test_iter), not {type(data).__name__}') from None
+        found = f'{type(data).__name__} of {len(data)}' if hasattr(data, '__len__') else type(data).__name__
+        raise ValueError(f'data must be a pair (train_iter, test_iter), not {found}') from None
     for name, batches in (('training', train_iter), ('test', test_iter)):
         check_batches(batches)
         for batch in batches if isinstance(batches, (list, tuple)) else ():

@@ -21,15 +21,19 @@ from .folders import FILES, DownloadError, find
 TIMEOUT, PIECE = 5, 2**12  # a mirror must send at least one piece of these bytes in these seconds
 MAX_SIZE = 2**26           # bytes; the largest file has 26 MB
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
-CHECKSUMS = {  # MD5 of each of `FILES`
-    'fashion-mnist': ('8d4fb7e6c68d591d4c3dfef9ec88bf0d', '25c81989df183df01b3e8a0aad5dffbe',
-                      'bef4ecab320f06d8554ea6380940ec79', 'bb300cfdad3c16e7a12a480ee83cd310'),
-    'mnist': ('f68b3c2dcbeaaa9fbdd348bbdeb94873', 'd53e105ee54ea40749a09fcbcd1e9432',
-              '9fb629c4189551a2d022fa330f9573f3', 'ec29112dd5afa0611ce80d1b7f02629c'),
+CHECKSUMS = {  # SHA-256 of each of `FILES`
+    'fashion-mnist': ('3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84',
+                      'a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845',
+                      '346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073',
+                      '67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5'),
+    'mnist': ('440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609',
+              '3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c',
+              '8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6',
+              'f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6'),
 }
-MIRRORS = {  # web folders with these files
-    'fashion-mnist': ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
-                      'https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/'),
+MIRRORS = {  # web folders with these files, HTTPS first
+    'fashion-mnist': ('https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/',
+                      'http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/'),
     'mnist': ('https://ossci-datasets.s3.amazonaws.com/mnist/',
               'https://storage.googleapis.com/cvdf-datasets/mnist/'),
 }
@@ -79,7 +83,7 @@ def _download_from(mirror: str, checksums: tuple[str, ...], folder: Path, progre
             return 'unreachable or too slow'
         except OSError as error:  # such as missing certificates
             return f'not asked, {error}'
-        if hashlib.md5(content, usedforsecurity=False).hexdigest() != checksum:
+        if hashlib.sha256(content).hexdigest() != checksum:
             return 'sent a file with a wrong checksum'
         write_atomically(folder / name, content)
     return ''
@@ -105,7 +109,7 @@ def _fetch(url: str, progress: bool) -> bytes:
 
     # In a thread, because no timeout of requests limits the look-up of a host name, or notices single bytes
     thread, before = threading.Thread(target=receive, daemon=True), -PIECE
-    with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, disable=not progress) as bar:
+    with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, shown=progress) as bar:
         thread.start()
         while thread.is_alive() and len(content) >= before + PIECE:
             before = len(content)

@@ -11,11 +11,18 @@ FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
          't10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz')
 
 
-class DownloadError(ValueError):
-    """Error for a dataset that cannot be downloaded; its arguments are a reason and a remedy."""
+FROM_ENVIRONMENT = ', from GLUON_MGPU_DATA'
+
+
+class MissingError(ValueError):
+    """Error for a dataset that is not there; its arguments are a reason and a remedy."""
 
     def __str__(self) -> str:
         return '; '.join(self.args)
+
+
+class DownloadError(MissingError):
+    """Error for a dataset that cannot be downloaded."""
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -39,8 +46,11 @@ def cache_dir() -> Path:
                             'folder, or use --data-dir to name a folder with the files') from None
 
 
-def named_folder(dataset: str, data_dir: str | os.PathLike) -> Path:
-    """Return the readable folder with the files of `dataset`: ``data_dir/dataset``, or `data_dir` if so named."""
+def named_folder(dataset: str, data_dir: str | os.PathLike, source: str = '') -> Path:
+    """Return the folder with the four files of `dataset`: ``data_dir/dataset``, or `data_dir` if it has that name.
+
+    Raises MissingError, with the `source` of the name, if files are missing, and ValueError if it is not readable.
+    """
     data_dir = Path(full_path('data_dir', os.fspath(data_dir))).absolute()
     folder = data_dir / dataset
     try:
@@ -49,8 +59,8 @@ def named_folder(dataset: str, data_dir: str | os.PathLike) -> Path:
             folder = data_dir
         missing = [name for name in FILES if not find(folder, name)]
     except OSError as error:
-        raise ValueError(f'{folder}: cannot be read ({error.strerror}); make it readable') from None
+        raise ValueError(f'{folder}{source}: cannot be read ({error.strerror}); make it readable') from None
     if missing:
-        raise ValueError(f'{folder}: {", ".join(missing)} missing; put the four files of {dataset} there, or name '
-                         'another folder with --data-dir')
+        raise MissingError(f'{folder}{source}: {", ".join(missing)} missing', f'put the four files of {dataset} there, '
+                           'name another folder with --data-dir, or train on generated images with --dataset glyphs')
     return folder

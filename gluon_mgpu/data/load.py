@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
-from .folders import FILES, DownloadError, cache_dir, find, named_folder
+from .folders import FILES, FROM_ENVIRONMENT, DownloadError, cache_dir, find, named_folder
 
 if TYPE_CHECKING:
     from .batches import BatchIterator
@@ -20,7 +20,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
               test_size: int | None = None) -> tuple[BatchIterator, BatchIterator]:
     """Return iterators over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
 
-    Raises ValueError for an argument out of range, a damaged file or (`DownloadError`) an unavailable dataset.
+    Raises ValueError for an argument out of range, a damaged file or (`MissingError`) an unavailable dataset.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     """
     from .batches import BatchIterator
     name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
-    images, labels = _first('train_size', train_size, images, labels)
-    test_images, test_labels = _first('test_size', test_size, test_images, test_labels)
+    images, labels = _first('the number of training images', train_size, images, labels)
+    test_images, test_labels = _first('the number of test images', test_size, test_images, test_labels)
     train_iter = BatchIterator(images, labels, batch_size, name, shuffle=True, seed=seed, shard=shard)
     return train_iter, BatchIterator(test_images, test_labels, batch_size, name, shard=shard)
 
@@ -81,9 +81,10 @@ def _load(dataset, data_dir, log, progress) -> tuple[str, tuple, tuple]:
             return 'glyphs', *glyphs.load(cache_dir())
         except DownloadError:  # no home folder: generate them each time
             return 'glyphs', *glyphs.load(None)
+    source = '' if data_dir else FROM_ENVIRONMENT
     data_dir = data_dir or os.environ.get('GLUON_MGPU_DATA')
     if data_dir:
-        folder = named_folder(dataset, data_dir)
+        folder = named_folder(dataset, data_dir, source)
     else:
         from . import download
         folder = cache_dir() / dataset

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from ..base.flags import Parser
 from ..base.machine import num_cores
-from ..mxnet_setup.installation import installed_builds
+from ..mxnet_setup.installation import BUILDS, installed_builds
+from ..mxnet_setup.runtime import import_mxnet
 from .nvidia_driver import Gpu, ask_driver, dotted, hidden
 
 CPU_CONTEXTS = 'CPU contexts (cpu:0,cpu:1)'
@@ -11,28 +12,32 @@ CPU_CONTEXTS = 'CPU contexts (cpu:0,cpu:1)'
 
 def num_mxnet_gpus() -> int:
     """Return how many GPUs MXNet sees, including those that it has no code for."""
-    from ..mxnet_setup.compat import mx, npx
+    mx = import_mxnet()
     try:
-        return npx.num_gpus()
+        return mx.npx.num_gpus()
     except mx.base.MXNetError:   # a CUDA build with a missing or old driver
         return 0
 
 
 def why_no_gpus() -> str:
     """Return in a few words why MXNet sees no GPU on this machine."""
-    from ..mxnet_setup.compat import mx
     gpus, cuda_version, reason = ask_driver()
     if not gpus:
         return reason if cuda_version else 'no NVIDIA GPU found'  # the doctor has the details
     names = ', '.join(gpu.name for gpu in gpus)
-    if mx.runtime.Features().is_enabled('CUDA'):
+    if import_mxnet().runtime.Features().is_enabled('CUDA'):
         return f'MXNet cannot see {names}, possibly because the driver for CUDA {dotted(cuda_version)} is too old'
     return f"MXNet's CPU build cannot use {names}; python -m gluon_mgpu doctor says which build can"
 
 
+def compute_capabilities() -> tuple:
+    """Return the lowest and the highest compute capability that the installed MXNet has code for."""
+    on_pypi, revived = BUILDS.values()
+    return on_pypi if import_mxnet().__version__.startswith(('1.', '2.0.0b')) else revived
+
+
 def _gpus_without_code() -> dict[int, Gpu]:
     """Return the GPUs that this MXNet has no code for, by number."""
-    from ..mxnet_setup.compat import compute_capabilities
     lowest, highest = compute_capabilities()
     return {gpu.index: gpu for gpu in ask_driver().gpus if not lowest <= gpu.capability <= highest}
 
@@ -46,7 +51,6 @@ def check_gpus(numbers: list[int]) -> None:
     """Raise ValueError if one of these GPUs does not exist or MXNet has no code for it."""
     if not numbers:
         return
-    from ..mxnet_setup.compat import compute_capabilities
     seen, without_code = num_mxnet_gpus(), _gpus_without_code()
     for i in numbers:
         if i in without_code:  # first, because no driver or CUDA build would help

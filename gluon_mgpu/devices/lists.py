@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
 from ..base.machine import num_cores
-from ..mxnet_setup.runtime import omp_threads, settings
+from ..mxnet_setup.runtime import import_mxnet, omp_threads, settings
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def try_gpu(i: int = 0) -> Context:
     Source: D2L 6.7, ``try_gpu``, which returns the same cpu() for every missing GPU. Raises ValueError if `i` is not
     an integer of at least 0, or if cpu(0) and cpu(i) would hang (`check_omp_threads`).
     """
-    from ..mxnet_setup.compat import mx
+    mx = import_mxnet()
     i = integer('device number', i, minimum=0)
     if i in usable_gpus():
         return mx.gpu(i)
@@ -38,13 +38,16 @@ def try_all_gpus() -> list[Context]:
     Source: D2L 6.7, ``try_all_gpus``, which returns an empty list without a GPU. Raises ValueError if the two CPU
     contexts would hang (`check_omp_threads`).
     """
-    from ..mxnet_setup.compat import mx
+    mx = import_mxnet()
     return [mx.gpu(i) for i in usable_gpus()] or check_omp_threads([mx.cpu(0), mx.cpu(1)])
 
 
 def devices_from(num_gpus: int) -> list[Context]:
-    """Return the devices for ``--num-gpus``, checked: the first GPUs or, if MXNet sees none, as many CPU contexts."""
-    from ..mxnet_setup.compat import mx
+    """Return the devices for ``--num-gpus``: the first GPUs or, if MXNet sees none, as many CPU contexts.
+
+    Raises ValueError for a number outside 1 to `MAX_DEVICES`, and like `check_devices`.
+    """
+    mx = import_mxnet()
     num_gpus = integer('the number of devices', num_gpus, minimum=1, maximum=MAX_DEVICES)
     kind = mx.gpu if num_mxnet_gpus() else mx.cpu
     return check_devices([kind(i) for i in range(num_gpus)])
@@ -55,7 +58,7 @@ def parse_devices(text: str) -> list[Context]:
 
     ``cpu:all`` is one context per core. Raises ValueError for other text, and like `check_devices`.
     """
-    from ..mxnet_setup.compat import mx
+    mx = import_mxnet()
     devices = []
     for item in map(str.strip, text.split(',')):
         match = DEVICE.fullmatch(item)
@@ -108,15 +111,14 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
 def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
     """Return devices as a list; raise ValueError if CPU contexts would hang in OpenBLAS; fast enough for each batch."""
     if omp_threads() > 1:
-        from ..mxnet_setup.compat import MXNET_MAJOR
         num_cpus = len({d.device_id for d in devices if d.device_type == 'cpu'})
-        if MXNET_MAJOR < 2 and num_cpus > 1:
+        if import_mxnet().__version__.startswith('1.') and num_cpus > 1:
             if (settings()['OMP_NUM_THREADS'] or '').strip().lstrip('+0') == str(omp_threads()):
                 raise ValueError(f"OMP_NUM_THREADS={omp_threads()} with {num_cpus} CPU contexts hangs in MXNet's "
                                  'OpenBLAS: unset it or set it to 1')
             raise ValueError(f"{num_cpus} CPU contexts would hang in MXNet's OpenBLAS with {omp_threads()} threads of "
-                             'OpenMP, which another library has loaded before gluon_mgpu: import gluon_mgpu before it '
-                             '(PyTorch, LightGBM or mxnet), or start Python with OMP_NUM_THREADS=1')
+                             'OpenMP, which another library has loaded before gluon_mgpu: export OMP_NUM_THREADS=1; '
+                             'or import gluon_mgpu before it (PyTorch, LightGBM or mxnet) in your program')
     return list(devices)
 
 

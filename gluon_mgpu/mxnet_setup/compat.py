@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import runtime
-from .installation import BUILDS
 
 mx = runtime.load_mxnet()  # first, because it reports missing software in one line
 
@@ -63,12 +62,6 @@ def children(block: gluon.Block) -> dict:
 def trainer_devices(trainer: gluon.Trainer) -> list:
     """Return the devices that a Trainer's parameters were on when it was made."""
     return trainer._contexts if MXNET_MAJOR < 2 else trainer._devices
-
-
-def compute_capabilities() -> tuple:
-    """Return the lowest and the highest compute capability that the installed MXNet has code for."""
-    on_pypi, revived = BUILDS.values()
-    return on_pypi if MXNET_MAJOR < 2 or mx.__version__.startswith('2.0.0b') else revived
 
 
 def add(a, b):

@@ -11,7 +11,8 @@ from importlib.machinery import PathFinder
 
 def how_to_unhide(error: BaseException) -> str:
     """Return the remedy if files in the program's folder hide modules of the same name and caused `error`, or ''."""
-    used = {getattr(module, '__file__', '') for name, module in [*sys.modules.items()] if name != '__main__'}
+    program = sys.modules['__main__']  # after the import of multiprocessing, also by another name
+    used = {getattr(module, '__file__', '') for module in [*sys.modules.values()] if module is not program}
     used.add(getattr(error, 'filename', ''))  # of a SyntaxError
     trace = error.__traceback__
     while trace:

@@ -86,7 +86,18 @@ def omp_threads() -> int:
 
 
 def load_mxnet() -> ModuleType:
-    """Import MXNet and switch all threads to NumPy semantics (`npx.set_np`); raise MXNetImportError if that fails."""
+    """Import MXNet, switch all threads to NumPy semantics (`npx.set_np`) and return the module.
+
+    Raises MXNetImportError.
+    """
+    mxnet = import_mxnet()
+    _set_np(mxnet)
+    return mxnet
+
+
+@functools.lru_cache
+def import_mxnet() -> ModuleType:
+    """Import MXNet, with the semantics that it has, and return the module; raise MXNetImportError."""
     problem = installation.obstacle()
     if problem:
         raise MXNetImportError(problem)
@@ -96,7 +107,6 @@ def load_mxnet() -> ModuleType:
             warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
             mxnet = importlib.import_module('mxnet')
             numpy_names.write_plain_numbers(importlib.import_module('numpy'))
-            _set_np(mxnet)
             _fork_data_loaders(mxnet)
     except Exception as error:
         yours = [name for name in os.environ if name.startswith('MXNET_') and name not in prepare().variables]

@@ -8,19 +8,19 @@ from ..mxnet_setup.instructions import bfloat16_obstacle
 DTYPES = ('float32', 'bfloat16', 'float16')
 
 
-def check_dtype(dtype: str, devices: list) -> None:
-    """Raise ValueError if the devices cannot compute in `dtype`, one of `DTYPES`."""
+def check_dtype(dtype: str, devices: list, name: str = 'dtype') -> None:
+    """Raise ValueError, with the name of the argument, if the devices cannot compute in `dtype`, one of `DTYPES`."""
     _check_name(dtype)
     if dtype == 'float32':
         return
     if MXNET_MAJOR >= 2:
-        raise ValueError(f'dtype {dtype}: needs MXNet 1.9, this is MXNet {MXNET_MAJOR}; use float32')
+        raise ValueError(f'{name} {dtype}: needs MXNet 1.9, this is MXNet {MXNET_MAJOR}; use float32')
     kind, other = {'bfloat16': ('cpu', 'float16'), 'float16': ('gpu', 'bfloat16')}[dtype]
     for device in devices:
         if device.device_type != kind:
-            raise ValueError(f'dtype {dtype} on {device}: works on {kind.upper()}s only; use float32 or {other}')
+            raise ValueError(f'{name} {dtype} on {device}: works on {kind.upper()}s only; use float32 or {other}')
     if dtype == 'bfloat16' and bfloat16_obstacle():
-        raise ValueError(f'dtype bfloat16: {bfloat16_obstacle()}')
+        raise ValueError(f'{name} bfloat16: {bfloat16_obstacle()}')
 
 
 def _check_name(dtype: str) -> None:

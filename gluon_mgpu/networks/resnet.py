@@ -1,5 +1,6 @@
 """ResNet-18 for small images, the network of the concise chapter (D2L 13.6.1)."""
 from ..mxnet_setup.compat import HybridBlock, add, gluon
+from .hybridize.block import unwrapped
 from .precision import Cast, conv2d
 
 nn = gluon.nn
@@ -63,4 +64,15 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
     if dtype != 'float32':
         net.add(Cast('float32'))
     net.add(nn.Dense(num_classes))                               # (n, num_classes)
+    return net
+
+
+def in_float32(net: gluon.Block) -> gluon.Block:
+    """Return a ResNet-18 of another precision in float32, as its parameters are; other networks stay; blocks."""
+    if not any(isinstance(layer, Cast) for layer in getattr(unwrapped(net), '_children', {}).values()):
+        return net
+    low = [param.list_data()[0] for param in net.collect_params().values()]
+    net = resnet18(low[-1].size)  # the bias of the last layer
+    for param, data in zip(net.collect_params().values(), low):
+        param._load_init(data, [data.ctx])
     return net

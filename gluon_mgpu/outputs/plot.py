@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+from functools import cached_property
 from itertools import cycle
 from pathlib import Path
 from statistics import mean
@@ -32,11 +33,9 @@ class Animator:
                  yscale='linear', fmts=('-', 'm--', 'g-.', 'r:'), nrows=1, ncols=1, figsize=(3.5, 2.5)):
         self.axes_settings = {'xlabel': xlabel, 'ylabel': ylabel, 'xlim': _with_width(xlim), 'ylim': _with_width(ylim),
                               'xscale': xscale, 'yscale': yscale}
-        self.legend, self.fmts = legend, fmts
-        self.subplots = {'nrows': nrows, 'ncols': ncols, 'figsize': figsize}
+        self.legend, self.fmts, self.figsize, self.shape = legend, fmts, figsize, (nrows, ncols)
         self.X: list[list[float]] = []
         self.Y: list[list[float]] = []
-        self.fig: Any = None
         self._shown: Any = None  # in a notebook: the output that contains the figure
 
     def add(self, x, y) -> None:
@@ -53,13 +52,16 @@ class Animator:
         if _in_notebook():
             self.draw()
 
+    @cached_property
+    def axes(self) -> Any:
+        """The axes of the figure, in a flat array; the lines are in the first."""
+        from matplotlib.figure import Figure  # not pyplot, which would show the figure again at the end of the cell
+        return Figure(figsize=self.figsize, layout='tight').subplots(*self.shape, squeeze=False).flatten()
+
+    fig = property(lambda self: self.axes[0].figure, doc='The figure.')
+
     def draw(self) -> None:
         """Draw the lines; in a notebook, show them."""
-        from matplotlib.figure import Figure
-        if self.fig is None:
-            # Not by pyplot, which would show the figure again at the end of the cell
-            self.fig = Figure(figsize=self.subplots['figsize'], layout='tight')
-            self.axes = self.fig.subplots(self.subplots['nrows'], self.subplots['ncols'], squeeze=False).flatten()
         axes = self.axes[0]
         axes.cla()
         for x, y, fmt in zip(self.X, self.Y, cycle(self.fmts)):

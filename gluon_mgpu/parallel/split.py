@@ -90,13 +90,17 @@ def rows_of(data: Any, rows: slice) -> Any:
     return refill(data, (array[rows] for array in leaves(data)))
 
 
-def check_shares(shares: Sequence[float] | str, devices: Sequence[Context]) -> tuple[float, ...]:
-    """Return one number above 0 for each device, from numbers or text such as ``'3,1'``; else raise ValueError."""
+def check_shares(shares: Sequence[float] | str, devices: Sequence[Context], name: str = 'shares') -> tuple[float, ...]:
+    """Return shares, possibly text such as ``'3,1'``, as numbers.
+
+    Raises ValueError, with the argument's `name`, unless there is one for each device, in order, and all are above 0.
+    """
     if isinstance(shares, (Set, Mapping, bytes)):
-        raise ValueError(f'shares {shares!r}: must be a list of numbers, in the order of the devices')
-    numbers: Any = shares.split(',') if isinstance(shares, str) else shares if hasattr(shares, '__len__') else [shares]
+        raise ValueError(f'{name} {shares!r}: must be a list of numbers, in the order of the devices')
+    numbers: Any = shares.split(',') if isinstance(shares, str) else shares
+    numbers = numbers if hasattr(numbers, '__len__') else [numbers]
     if len(numbers) != len(devices):
-        raise ValueError(f'shares {",".join(map(str, numbers))}: must be one number for each of {list(devices)}')
+        raise ValueError(f'{name} {",".join(map(str, numbers))}: must be one number for each of {list(devices)}')
     return tuple(positive('share', number) for number in numbers)
 
 

@@ -11,7 +11,7 @@ from ..mxnet_setup.compat import autograd, fill, gluon, trainer_devices
 from .devices import Devices
 from .split import check_rows, rows_of
 from .sync_batch_norm.network import SyncBatchNorm
-from .trainer import trainable
+from .trainer import Trainer, trainable
 
 
 def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
@@ -125,5 +125,6 @@ def check_trainer(trainer: gluon.Trainer, devices: list) -> None:
     check_same('the Trainer was made for', trainer_devices(trainer), devices)
     if len(devices) > 1 and trainer._kvstore_params['kvstore'] is None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave it out, or use 'device'")
-    for param in trainer._params:
+    # A `Trainer` compares the others in its step, before it changes a parameter
+    for param in trainer._params[:1] if isinstance(trainer, Trainer) else trainer._params:
         check_same(f'{param.name} is on', param.list_ctx(), devices)

@@ -42,8 +42,8 @@ class StaleGradientError(ValueError, UserWarning):
 class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
-    With several dtypes, it makes as many calls; with another optimizer than SGD, ``ignore_stale_grad`` or
-    ``contrib.amp``, only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than
+    With several dtypes, it makes as many calls; with another optimizer than SGD, stale gradients or ``contrib.amp``,
+    only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than
     'device' and 'local', and for the optimizers in `REFUSED`; in a step, if the parameters are no longer on the
     devices that they were on when the Trainer was made, and (`StaleGradientError`) if no backward pass has written
     a gradient since the last step. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
@@ -110,9 +110,10 @@ class Trainer(gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
-        if not ignore_stale_grad:
-            self._check_fresh()
-        if (type(sgd) is not mx.optimizer.SGD or sgd.multi_precision or ignore_stale_grad
+        if (stale := self._stale()) and not ignore_stale_grad:
+            raise StaleGradientError(f'{stale}: no backward pass has written its gradient since the last step; if the '
+                                     'network does not always use it, call step(..., ignore_stale_grad=True)')
+        if (type(sgd) is not mx.optimizer.SGD or sgd.multi_precision or stale
                 or hasattr(self, '_amp_loss_scaler') or not self._group()):
             super()._update(ignore_stale_grad)
             return
@@ -130,14 +131,10 @@ class Trainer(gluon.Trainer):
                 for weight in arrays[0]:
                     weight._fresh_grad = False
 
-    def _check_fresh(self) -> None:
-        """Raise StaleGradientError if no backward pass has written a gradient since the last step."""
-        for param in self._params:
-            for weight in param.list_data() if param.grad_req != 'null' else ():
-                if not weight._fresh_grad:
-                    raise StaleGradientError(f'{param.name} on {weight.ctx}: no backward pass has written its gradient '
-                                             'since the last step; if the network does not always use it, call '
-                                             'step(..., ignore_stale_grad=True)')
+    def _stale(self) -> str:
+        """Return a parameter whose gradient no backward pass has written since the last step; '' if there is none."""
+        return next((f'{param.name} on {weight.ctx}' for param in self._params if param.grad_req != 'null'
+                     for weight in param.list_data() if not weight._fresh_grad), '')
 
     def _momenta(self, number: int, indices: list[int], weights: list) -> list:
         """Return the momentum of parameters on a device, from where gluon.Trainer keeps it; create it if missing."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
-import numpy
-
 from ..base.program import InputError, Stopped, clear_engine_errors
 
 SAME_PROGRAM = 'start all workers with the same program, flags, versions and data'
@@ -150,5 +148,5 @@ def checksum(arrays: Iterable) -> int:
     """Return a checksum of the values of MXNet arrays; blocks."""
     value = 0
     for array in arrays:
-        value = zlib.crc32(numpy.ascontiguousarray(array.asnumpy()), value)
+        value = zlib.crc32(array.asnumpy().tobytes(), value)
     return value

@@ -12,10 +12,11 @@ if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu export')
 
 from ..base.flags import Parser, path
+from ..checkpoints.run_folder import check_links
 from ..mxnet_setup.compat import mx
 from ..outputs.onnx_model.files import load_files
-from ..outputs.onnx_model.writing import check_path, write_chapter, write_model
-from ..scratch import lenet
+from ..outputs.onnx_model.writing import check_path, write_model
+from ..settings.chapters import CHAPTERS
 from .load_run import load_run, place_of, run_to_load
 
 DTYPES = 'float32', 'int32', 'int64', 'uint8'  # of examples
@@ -55,7 +56,7 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     elif input_names or output_names or param_names or batch_axis:
         raise ValueError('names and batch_axis are for a network with examples: pass an example of each input')
     else:
-        write_chapter(net, path, lenet, log)
+        CHAPTERS['scratch' if isinstance(net, (list, tuple)) else 'concise'].write_model(net, path, log)
 
 
 def main(argv: list | None = None) -> int:
@@ -101,6 +102,8 @@ def _run(args: argparse.Namespace) -> None:
                          'net.export, NAME-symbol.json and NAME-0000.params')
     found, metadata = run_to_load(args.run)
     print(f'checkpoint: {found}, {place_of(metadata)}')
+    if not args.out:
+        check_links(found.parent)
     out = Path(args.out) if args.out else found.parent / 'model.onnx'
     check_path(out)
     # As many CPU contexts as the run had devices: each gets the running statistics of one device

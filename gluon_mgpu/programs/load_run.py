@@ -4,14 +4,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .. import scratch
 from ..base.flags import quoted
 from ..checkpoints import checkpoint
 from ..checkpoints.run_folder import newest_checkpoint, recorded_steps
 from ..devices import devices_text, parse_devices
 from ..networks.hybridize.block import hybridized
 from ..networks.precision import check_dtype
-from ..networks.resnet import resnet18
+from ..settings.chapters import CHAPTERS
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
@@ -25,16 +24,17 @@ def trained_network(path, devices: list | None = None) -> tuple:
     config = metadata['config']
     if devices is None:
         devices = parse_devices(devices_text(config['devices']))  # each once; workers may have devices of the same name
-    if config['chapter'] == 'scratch':
-        params_on = dict(zip(devices, load_run(found, config, devices)))
-        return lambda X: scratch.lenet(X, params_on[X.ctx]), devices, config
     try:
-        check_dtype(config['dtype'], devices)
+        check_dtype(config.get('dtype', 'float32'), devices)
     except ValueError as error:
         problem = str(error).partition(';')[0]
         raise ValueError(f'{problem}; name other devices, or write a float32 model: python -m gluon_mgpu export '
                          f'{quoted(path)} --out MODEL.onnx') from None
-    return hybridized(load_run(found, config, devices)), devices, config
+    net, chapter = load_run(found, config, devices), CHAPTERS[config['chapter']]
+    if not chapter.forward:
+        return hybridized(net), devices, config
+    forward, params_on = getattr(chapter.module, chapter.forward), dict(zip(devices, net))
+    return lambda X: forward(X, params_on[X.ctx]), devices, config
 
 
 def run_to_load(path) -> tuple[Path, dict]:
@@ -48,11 +48,12 @@ def run_to_load(path) -> tuple[Path, dict]:
     except checkpoint.DamagedError as error:
         raise checkpoint.CheckpointError(f'{error}; name the folder of a run or one of its checkpoints') from None
     if found is None:
-        raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; name the folder of a run')
+        remedy = 'resume the run' if (Path(path) / 'config.json').exists() else 'name the folder of a run'
+        raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; {remedy}')
     config = metadata.get('config')
-    is_chapter = isinstance(config, dict) and config.get('chapter') in ('scratch', 'concise')
+    is_chapter = isinstance(config, dict) and config.get('chapter') in [*CHAPTERS]
     if not is_chapter or recorded_steps(metadata) is None:
-        raise checkpoint.CheckpointError(f'{found}: must be from a run of scratch or concise')
+        raise checkpoint.CheckpointError(f'{found}: must be from a run of {" or ".join(CHAPTERS)}')
     history = found.parent / 'history.csv'
     if Path(path).is_dir() and history.exists():
         recorded = history.read_bytes().count(b'\n') - 1  # without the header
@@ -71,11 +72,12 @@ def place_of(metadata: dict) -> str:
 
 
 def load_run(found: Path, config: dict, devices: list) -> Any:
-    """Load what `run_to_load` found: LeNet's parameters as a list for each device, or ResNet-18 as a block; blocks."""
-    if config['chapter'] == 'scratch':
-        net: Any = [scratch.get_params(scratch.init_params(), d) for d in devices]
+    """Load what `run_to_load` found: parameters as a list for each device, or a Gluon block; blocks."""
+    chapter = CHAPTERS[config['chapter']]
+    net = chapter.untrained(chapter.module, config)
+    if chapter.forward:
+        net = [[param.copyto(device) for param in net] for device in devices]
     else:
-        net = resnet18(10, config['dtype'])
         net.initialize(ctx=devices)
     checkpoint.load(found, net, log=print)
     return net

@@ -14,7 +14,8 @@ if __name__ == '__main__':
 
 from ..base.arguments import integer
 from ..base.flags import Parser, path, picture, text
-from ..base.pictures import write_picture
+from ..base.pictures import in_lines, write_picture
+from ..checkpoints.run_folder import check_links
 from ..data import load_data
 from ..data.glyphs import LETTERS
 from ..devices import parse_devices
@@ -75,7 +76,7 @@ def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
 def _draw_confusion(figure: Any, counts: numpy.ndarray, names: tuple) -> None:
     axes = figure.subplots()
     axes.imshow(counts, cmap='Blues')
-    for true, guess in numpy.ndindex(counts.shape):
+    for true, guess in numpy.ndindex(*counts.shape):
         if counts[true, guess]:
             dark = counts[true, guess] > counts.max() / 2
             axes.text(guess, true, counts[true, guess], ha='center', va='center', fontsize='small',
@@ -113,6 +114,10 @@ def _run(args: argparse.Namespace) -> None:
             likeliest = numpy.argsort(-row, kind='stable')[:NUM_CLASSES_SHOWN]
             print(f'{Path(file).name}: ' + ', '.join(f'{names[i]} {row[i]:.0%}' for i in likeliest))
         return
+    run = Path(args.run)
+    folder = run if run.is_dir() else run.parent
+    if not args.out:
+        check_links(folder)
     _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
@@ -122,8 +127,8 @@ def _run(args: argparse.Namespace) -> None:
     predicted = probabilities(net, test_images, devices, batch_size, shares).argmax(axis=1)
     share = (predicted == labels).mean()
     print(f'test acc: {share:.4f}', flush=True)
-    run = Path(args.run)
-    out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
-    title = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
-    draw(test_images, labels, predicted, names, out, title)
+    out = args.out or folder / 'predictions.png'
+    title = (f'{args.run}: {config["chapter"]} on {config["dataset"]}, {share:.1%} of {len(labels):,} test images '
+             'correct')
+    draw(test_images, labels, predicted, names, out, in_lines(title))
     print(f'picture: {out}')

@@ -1,23 +1,24 @@
-"""Command line of the chapters `scratch` and `concise`: settings, the run's folder, training, export."""
+"""Command line of the chapters: settings, the run's folder, training, export."""
 from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import os
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..base.arguments import LARGEST_INTEGER, integer
 from ..base.flags import Parser, quoted
 from ..base.machine import versions
-from ..base.program import JobError, Stopped, run_program, show, warn
+from ..base.program import Stopped, run_program, show, warn
 from ..checkpoints.callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder, this_process
+from ..data import load_data
 from ..distributed.launchers import launch_info
 from ..mxnet_setup.runtime import settings as environment
-from ..outputs.onnx_model.writing import check_path, write_chapter
+from ..outputs.onnx_model.writing import check_path
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
 from ..parallel.workers import Workers
@@ -26,35 +27,29 @@ from ..training.history import EpochResult, summary
 from ..training.run import Run
 from ..training.schedules import schedule
 from ..training.signals import StopSignals
+from .chapters import CHAPTERS, Chapter
 from .resume import ResumedRun, check_on_rank_0, record_resume, resumed_settings, run_to_resume
-from .settings import ALL, SHARED, defaults, flags_of, with_flags
-from .setup import find_data, find_devices
+from .settings import ALL, arguments_of, defaults, flags_of
+from .setup import find_devices
 
 
-def run(chapter: str, network: str, train: Callable, argv: list | None = None, forward: Callable | None = None) -> int:
-    """Run a chapter as a program; return the exit status, see `base.program.run_program`.
-
-    `chapter` and `network` are names. `train` gets the settings by name; `forward` is the forward function if it trains
-    bare arrays, not a Gluon block, for the export.
-    """
+def run(name: str, argv: list | None = None) -> int:
+    """Run the chapter of this name as a program; return the exit status, see `base.program.run_program`."""
     def program() -> None:
-        given = _given_flags(chapter, network, argv)
+        given = _given_flags(CHAPTERS[name], argv)
         signals = StopSignals()
-        try:
-            with _workers(chapter, given, signals) as workers, contextlib.ExitStack() as stack:
-                _run(Job(chapter, network, given, workers, stack), signals, train, forward)
-        except (ValueError, JobError) as error:
-            error.args = tuple(with_flags(arg) if isinstance(arg, str) else arg for arg in error.args)
-            raise
-    return run_program(chapter, program)
+        with _workers(name, given, signals) as workers, contextlib.ExitStack() as stack:
+            _run(Job(CHAPTERS[name], given, workers, stack), signals)
+    return run_program(name, program)
 
 
-def _run(job: Job, signals: StopSignals, train: Callable, forward: Callable | None) -> None:
+def _run(job: Job, signals: StopSignals) -> None:
     """Do all steps of a command. All workers do the numbered steps together."""
     workers = job.workers
     # 1. First, because workers with different flags could take different steps below and deadlock. Their platforms
     # may differ
-    workers.check_equal({**versions(), 'platform': '', 'chapter': job.chapter, **job.settings})
+    workers.check_equal({**versions(), 'platform': '', 'chapter': job.chapter.name,
+                         **{ALL[name].flag: value for name, value in job.settings.items()}})
     if job.settings['resume']:
         check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
     # 2. on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
@@ -66,33 +61,25 @@ def _run(job: Job, signals: StopSignals, train: Callable, forward: Callable | No
     job.folder = workers.on_rank_0(job.open_folder)
     with signals:  # until the end, because a signal after the training is too late
         # 4. The training and the export
-        net = job.train(train)
-        workers.on_rank_0(lambda: job.export(net, forward))
+        net = job.train()
+        workers.on_rank_0(lambda: job.export(net))
 
 
 class Job:
     """A command of a chapter: its settings, what it found and what it opened.
 
-    `given` are the flags. The constructor writes and locks nothing; `_run` calls the methods in order.
-
-    Attributes
-    ----------
-    settings : dict
-        All settings that have a flag, from the flags, the run to resume and the defaults.
-    devices, data : list of mx.Context, (train_iter, test_iter)
-        Those of this worker.
-    config : dict
-        The content of ``config.json``.
+    `given` are the flags. The constructor writes and locks nothing; `_run` calls the methods in order. `settings` are
+    all that have a flag, also from the run to resume and the defaults; `devices` and `data` are those of this worker.
     """
 
-    def __init__(self, chapter: str, network: str, given: dict, workers: Workers, stack: contextlib.ExitStack):
+    def __init__(self, chapter: Chapter, given: dict, workers: Workers, stack: contextlib.ExitStack):
         self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
-        self.settings: dict[str, Any] = {**defaults(chapter), **given}
+        self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
         self.resumed: ResumedRun | None = None
         self.devices: list = []
         self.data: tuple = ()
-        self.config: dict[str, Any] = {}
-        self.network, self.heading = network, ''
+        self.config: dict[str, Any] = {}  # the content of config.json
+        self.heading = ''
         self.folder = Path()
         self.checkpoints: Any = None  # the CheckpointCallback of `train`
 
@@ -107,53 +94,49 @@ class Job:
         if settings['resume']:
             resumed = run_to_resume(settings['resume'], settings['out_dir'], self._stack)
         if resumed:
-            settings = resumed_settings(self.chapter, resumed, self.given)
+            settings = resumed_settings(self.chapter.name, resumed, self.given)
         else:
             check_free(settings['out_dir'])
         if settings['export']:
-            try:
-                check_path(settings['export'], settings['out_dir'])
-            except ValueError as error:
-                if 'export' in self.given:
-                    raise
-                warn(f'the model will not be exported because {error}; name another file as --export')
-                settings['export'] = None
+            check_path(settings['export'], settings['out_dir'])
         return settings, resumed
 
     def load(self) -> None:
         """Find the devices of this worker, and load its shards of the data."""
         settings, on_rank_0 = self.settings, self.workers.rank == 0
-        self.devices = find_devices(settings, self.workers, self.log)
+        self.devices = find_devices(settings, self.workers, self.log, lambda name: ALL[name].flag)
         if settings['timeline']:
             check_profiler(self.devices)
-        self.data = find_data(settings, self.workers, log=warn if on_rank_0 else lambda line: None,
-                              progress=on_rank_0 and not settings['quiet'])
+        self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
+                              settings['seed'], log=warn if on_rank_0 else lambda line: None,
+                              progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard,
+                              test_size=settings['test_size'])
         # The same limit as in `schedule`, which gets the number of updates after the folder is written
-        integer(ALL['num_epochs'].flag, settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
+        integer('--num-epochs', settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 
     def configure(self, devices: list[list[str]]) -> None:
         """Set `config`: all settings, the dataset and devices in use, digests of the data, versions."""
         settings, (train_iter, test_iter) = self.settings, self.data
         all_devices = [name for names in devices for name in names]
-        self.config = {'chapter': self.chapter, **settings, 'devices': all_devices, 'num_gpus': len(all_devices),
+        self.config = {'chapter': self.chapter.name, **settings, 'devices': all_devices, 'num_gpus': len(all_devices),
                        'data_dir': settings['data_dir'] and os.path.abspath(settings['data_dir']),
                        'export': settings['export'] and os.path.abspath(settings['export']),
                        'workers': self.workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
                        'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
                        **versions(), 'environment': environment()}
-        self.heading = f'{self.network} on {train_iter.dataset}, {", ".join(all_devices)}'
+        self.heading = f'{self.chapter.network} on {train_iter.dataset}, {", ".join(all_devices)}'
 
     def open_folder(self) -> Path:
-        """Print the first line; create and lock the run's folder, or use that of the run to resume."""
+        """Print the first lines; create and lock the run's folder, or use that of the run to resume."""
         size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         train_iter, test_iter = self.data
-        self.log(f'{self.heading}{size}: {train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
+        self.log(f'{self.heading}{size}\n{train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
                  f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
                         'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}
         if self.resumed is None:
-            return claim_folder(self.settings['out_dir'], self.chapter, self.config, self._stack)
+            return claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
         folder, checkpoint = self.resumed.folder, self.resumed.checkpoint
         changed = record_resume(self.resumed, self.config)
         line = (f'resuming from {checkpoint}' if checkpoint else
@@ -173,22 +156,22 @@ class Job:
             needed += [f'--patience {since_best + 1} or more'] if since_best >= patience else []
         return needed
 
-    def train(self, train: Callable) -> Any:
-        """Call the chapter's `train` with a `Run` that writes to the run's folder; return the trained network."""
+    def train(self) -> Any:
+        """Call the chapter's ``train`` with a `Run` that writes to the run's folder; return the trained network."""
         settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
         workers.resume_hint = f'; resume with: {self._resume_command()}'  # printed if a worker is lost
         self.checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
                                               resume=self.resumed and self.resumed.checkpoint,
-                                              require=settings['require_checkpoint'],
-                                              resume_command=self._resume_command())
+                                              require=settings['require_checkpoint'], keep_best=settings['keep_best'])
+        self.checkpoints.resume_command = self._resume_command()
         run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
                   callbacks=[self.checkpoints, *self._callbacks()], workers=workers)
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
                       settings['warmup_epochs'] * num_batches)
-        arguments = {name: value for name, value in settings.items() if ALL[name] in SHARED}
+        arguments = {setting.name: settings.get(setting.name) for setting in arguments_of(self.chapter.name)}
         arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data, 'run': run}
         try:
-            train(**arguments)
+            inspect.unwrap(self.chapter.module.train)(**arguments)  # as they are, because they have been checked
         except Stopped as stopped:
             raise self.checkpoints.save_on_stop(run, stopped.signum) from None
         finally:
@@ -197,12 +180,12 @@ class Job:
             show(summary(run.history, self.devices, workers.size))
         return run.net
 
-    def export(self, net: Any, forward: Callable | None) -> None:
+    def export(self, net: Any) -> None:
         """Write the network as an ONNX model, if asked for."""
         path = self.settings['export']
         try:
             if path:
-                write_chapter(net, path, forward, self.log)
+                self.chapter.write_model(net, path, self.log)
         except OSError as error:
             problem, saved = f'cannot write {path} ({error.strerror or error})', self.checkpoints
             if saved.problem:  # the newest checkpoint is an earlier state
@@ -215,8 +198,11 @@ class Job:
         """Return the command that resumes this run, also if it has no checkpoint yet."""
         launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
         horovod = ' --horovod' if self.settings['horovod'] else ''
-        return (f'{launcher}python -m gluon_mgpu.{self.chapter}{horovod} --resume auto --out-dir '
-                f'{quoted(self.folder)}')
+        model = self.settings['export']
+        is_elsewhere = model and Path(model).resolve().parent != self.folder.resolve()
+        export = f' --export {quoted(model)}' if is_elsewhere else ''
+        return (f'{launcher}python -m gluon_mgpu.{self.chapter.name}{horovod} --resume auto --out-dir '
+                f'{quoted(self.folder)}{export}')
 
     def _callbacks(self) -> list[Callback]:
         """Return the callbacks besides checkpoints."""
@@ -245,9 +231,9 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
     return contextlib.nullcontext(Workers(signals))
 
 
-def _given_flags(chapter: str, network: str, argv: list | None) -> dict:
+def _given_flags(chapter: Chapter, argv: list | None) -> dict:
     """Return the settings that were given as flags."""
-    parser = _parser(chapter, network)
+    parser = _parser(chapter)
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         flag = unknown[0].partition('=')[0]
@@ -256,13 +242,14 @@ def _given_flags(chapter: str, network: str, argv: list | None) -> dict:
     return vars(given)
 
 
-def _parser(chapter: str, network: str) -> argparse.ArgumentParser:
+def _parser(chapter: Chapter) -> argparse.ArgumentParser:
     """Return a parser whose namespace has only the flags that were given."""
-    parser = Parser(f'gluon_mgpu.{chapter}', f'Train {network} on several devices and print its test accuracy.')
+    parser = Parser(f'gluon_mgpu.{chapter.name}',
+                    f'Train {chapter.network} on several devices and print its test accuracy.')
     either = parser.add_mutually_exclusive_group()
-    for setting in flags_of(chapter):
+    for setting in flags_of(chapter.name):
         group = either if setting.name in ('num_gpus', 'devices') else parser
-        default = setting.default_text or setting.default_of(chapter)
+        default = setting.default_text or setting.default_of(chapter.name)
         if setting.kind is bool:
             action = group.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
         else:

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.program import BAD_INPUT, JobError
+from ..base.program import BAD_INPUT, JobError, warn
 from ..checkpoints.run_folder import (
+    check_links,
     checkpoints,
     is_empty,
     lock_folder,
@@ -64,6 +65,7 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
     except ValueError as error:
         remedy = 'give another --out-dir' if resume == AUTO else 'name the folder of a run, or a checkpoint in it'
         raise ValueError(f'--resume {resume}: {error}; {remedy}') from None
+    check_links(folder)
     found, metadata = newest_checkpoint(path)
     if found is None and resume != AUTO:
         raise ValueError(f'--resume {resume}: there is no complete checkpoint in it; start a new run with another '
@@ -98,26 +100,31 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
     if before['chapter'] != chapter:
         raise ValueError(f'{folder} is a run of {before["chapter"]}: resume it with python -m '
                          f'gluon_mgpu.{before["chapter"]}')
-    settings, dropped = defaults(chapter), set()
+    settings, dropped = defaults(chapter), {*given}
     if given.get('horovod'):
-        dropped = {'devices', 'shares', 'allreduce'}
+        dropped |= {'devices', 'shares', 'allreduce'}
     elif given.keys() & {'num_gpus', 'devices'}:
-        dropped = {'devices', 'shares'}
+        dropped |= {'devices', 'shares'}
     for setting in flags_of(chapter):
         if setting.kept and setting.name in before and setting.name not in dropped:
             value = before[setting.name]
             if setting.name == 'devices' and isinstance(value, list):
                 value = devices_text(value)  # each once; workers may have devices of the same name
             # Checked, because someone may have edited the file
-            settings[setting.name] = setting.checked(value, f'{folder}/config.json: {setting.name}')
+            settings[setting.name] = setting.checked(f'{folder}/config.json: {setting.name}', value)
     # 'auto' is resolved when the data is loaded; then `record_resume` checks it
     check_same_run(before, {name: value for name, value in given.items() if value != 'auto'})
     settings = {**settings, **given, 'out_dir': str(folder)}
     model = before.get('export')
-    if model and 'export' not in given and os.path.dirname(model) == before.get('out_dir'):
-        settings['export'] = str(folder / os.path.basename(model))  # the folder was possibly moved or copied
+    if model and 'export' not in given:
+        settings['export'] = None  # config.json, possibly from somebody else, must not name files outside the folder
+        if os.path.dirname(model) == before.get('out_dir'):
+            settings['export'] = str(folder / os.path.basename(model))  # the folder was possibly moved or copied
+        else:
+            warn(f'the model will not be exported to {model}, outside the folder of the run, unless --export is given '
+                 'again')
     if resumed.checkpoint:
-        check_num_epochs(settings['num_epochs'], resumed.metadata['run'])
+        check_num_epochs(settings['num_epochs'], resumed.metadata['run'], '--num-epochs')
     return settings
 
 

@@ -6,7 +6,6 @@ To add a setting, declare it here and use it where it acts. From the declaration
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,55 +13,40 @@ from typing import Any
 from ..base.arguments import at_least_0, full_path, integer, not_empty, positive
 from ..base.flags import checked_flag
 from ..data import DATASETS
-from ..devices.lists import MAX_DEVICES, check_devices, parse_devices
+from ..devices.lists import MAX_DEVICES, check_devices
 from ..networks.precision import DTYPES, check_dtype
 from ..parallel.allreduce import ALGORITHMS
 from ..parallel.devices import Devices
 from ..parallel.split import check_shares
 from ..training.run import Run
 from ..training.schedules import SCHEDULES
-
-CHAPTERS = ('scratch', 'concise')
+from .chapters import CHAPTERS
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of one chapter or of both.
+    """A setting of all chapters, or of those that name it as their own."""
 
-    Attributes
-    ----------
-    name : str
-        Its name as an argument of ``train`` and in ``config.json``. The flag is the same with hyphens; one of `kind`
-        bool also has the opposite, such as ``--no-quiet``.
-    default : Any
-        If it differs between the chapters, a dict of both. None is always valid for a setting with this default.
-    check : callable
-        Maps (name, value) to the value; raises ValueError with the name, the value and the rule.
-    choices : sequence of str
-        The valid values, instead of a check; with `or_function`, also any function.
-    default_text, page : str
-        A description of the default None, and a page of docs/.
-    on_resume : str
-        ``'fixed'``: a resumed run cannot change it, because another value would be another problem to solve: other
-        data, another network or another objective. ``'recorded'``: a change is noted in ``config.json``. ``'free'``:
-        it does not affect training.
-    kept : bool
-        A resumed run keeps the value if the flag is left out.
-    """
-
-    name: str
+    name: str           # as an argument of `train` and in config.json; the flag has hyphens, that of a bool an opposite
     help: str = ''
-    default: Any = None
-    check: Callable[[str, Any], Any] = lambda name, value: value
+    default: Any = None  # a chapter may have another one; None is always valid for a setting with this default
+    check: Callable[[str, Any], Any] = lambda name, value: value  # the value; ValueError with name, value and rule
     kind: type = str
-    choices: Sequence[str] = ()
-    or_function: bool = False
+    choices: Sequence[str] = ()  # the valid values, instead of a check
+    or_function: bool = False    # a function is valid as well
     metavar: str | None = None
-    default_text: str = ''
-    page: str = ''
-    chapters: Sequence[str] = CHAPTERS
+    default_text: str = ''       # a description of the default None
+    page: str = ''               # of docs/
+    accepts: str = ''            # the types that `train` accepts, if more than `kind` and that of the default
+    # 'fixed': a resumed run cannot change it, because another value would be another problem to solve: other data,
+    # another network or another objective. 'recorded': config.json notes a change. 'free': it does not affect training
     on_resume: str = 'recorded'
-    kept: bool = True
+    kept: bool = True            # a resumed run keeps the value if the flag is left out
+
+    @property
+    def chapters(self) -> list[str]:
+        """Return the names of the chapters that have this setting."""
+        return [name for name, chapter in CHAPTERS.items() if self.name in chapter.own] or [*CHAPTERS]
 
     @property
     def flag(self) -> str:
@@ -71,11 +55,15 @@ class Setting:
 
     def default_of(self, chapter: str) -> Any:
         """Return the default in a chapter."""
-        return self.default[chapter] if isinstance(self.default, dict) else self.default
+        return CHAPTERS[chapter].defaults.get(self.name, self.default)
 
-    def checked(self, value: Any, name: str | None = None) -> Any:
-        """Return a valid value; raise ValueError with the name, by default that of the setting, for another one."""
-        name = self.name if name is None else name
+    @property
+    def annotation(self) -> str:
+        """Return the types of the argument of ``train``."""
+        return (self.accepts or self.kind.__name__) + (' | None' if self.default is None else '')
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return a valid value; raise ValueError, with this name of the setting, for another one."""
         if value is None and self.default is None:
             return None
         if self.kind is bool and not isinstance(value, bool):
@@ -88,7 +76,7 @@ class Setting:
         """Return the value of a flag, for argparse; 'none' removes the recorded one if the default is None."""
         if word == 'none' and self.default is None and self.kept:
             return None
-        return checked_flag(lambda name, value: self.checked(value, name), kind=self.kind)(word)
+        return checked_flag(self.checked, kind=self.kind)(word)
 
 
 def _from(minimum: int, *maximum: int) -> Callable[[str, Any], int]:
@@ -103,10 +91,6 @@ def _devices(name: str, value: Any) -> Any:
     return value if isinstance(value, Devices) else devices
 
 
-def _text_not_empty(name: str, value: Any) -> Any:
-    return not_empty(name, value) if isinstance(value, str) else value
-
-
 def _run(name: str, value: Any) -> Run:
     if not isinstance(value, Run):
         raise ValueError(f'{name} {value!r}: must be a Run, such as Run(10)')
@@ -119,14 +103,14 @@ SHARED = (
             check=_from(1, MAX_DEVICES), kind=int, metavar='N', default_text='2, or 1 on a machine with one GPU',
             kept=False),
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
-            'context per core)', check=_devices, metavar='LIST', default_text='the first, as many as --num-gpus',
-            page='devices.md#naming-devices'),
+            'context per core)', check=_devices, metavar='LIST', accepts='Sequence[Context] | str',
+            default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
     Setting('shares', "relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows",
-            check=_text_not_empty, metavar='LIST', default_text='equal', page='devices.md#devices-of-unequal-speed'),
+            check=lambda name, value: not_empty(name, value) if isinstance(value, str) else value, metavar='LIST',
+            accepts='Sequence[float] | str', default_text='equal', page='devices.md#devices-of-unequal-speed'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
-    # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
-    Setting('lr', 'learning rate', {'scratch': 0.2, 'concise': 0.1},
-            lambda name, value: value if callable(value) else positive(name, value), float, metavar='RATE'),
+    Setting('lr', 'learning rate', 0.1, lambda name, value: value if callable(value) else positive(name, value), float,
+            metavar='RATE'),
     Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int, metavar='N',
             page='larger-batches.md#gradient-accumulation'),
     Setting('num_epochs', 'passes over the training images', 10, _from(1), int, metavar='N'),
@@ -137,25 +121,24 @@ SHARED = (
             on_resume='fixed'),
     Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
-            chapters=('scratch',), page='allreduce.md'),
+            accepts='Callable | str', page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
-            'tested); both need MXNet 1.9', 'float32', choices=DTYPES, chapters=('concise',), on_resume='fixed'),
+            'tested); both need MXNet 1.9', 'float32', choices=DTYPES, on_resume='fixed'),
     Setting('optimizer', 'how the parameters are updated; adam needs a smaller learning rate, such as 0.001', 'sgd',
-            choices=('sgd', 'nag', 'adam'), chapters=('concise',), on_resume='fixed', page='larger-batches.md'),
+            choices=('sgd', 'nag', 'adam'), on_resume='fixed', page='larger-batches.md'),
     Setting('clip_norm', 'limit the norm of the gradient of the mean loss to C', check=positive, kind=float,
-            metavar='C', default_text='no limit', chapters=('concise',),
-            page='larger-batches.md#clipping-by-the-global-norm'),
+            metavar='C', default_text='no limit', page='larger-batches.md#clipping-by-the-global-norm'),
     Setting('momentum', 'share of the last step that is added to each step', 0.0,
-            lambda name, value: at_least_0(name, value, 1), float, metavar='M', chapters=('concise',),
-            on_resume='fixed', page='larger-batches.md'),
+            lambda name, value: at_least_0(name, value, 1), float, metavar='M', on_resume='fixed',
+            page='larger-batches.md'),
     Setting('weight_decay', 'share of the parameters that is added to their gradients', 0.0, at_least_0, float,
-            metavar='WD', chapters=('concise',), on_resume='fixed', page='larger-batches.md'),
+            metavar='WD', on_resume='fixed', page='larger-batches.md'),
     Setting('sync_batch_norm', 'compute batch norm over the rows of all devices and workers instead of those of each',
-            False, kind=bool, chapters=('concise',), on_resume='fixed',
-            page='departures.md#how-far-k-devices-equal-one'),
+            False, kind=bool, on_resume='fixed', page='departures.md#how-far-k-devices-equal-one'),
 )
 # Arguments of `train` only
-ARGUMENTS = (Setting('data'), Setting('run', check=_run), Setting('net', chapters=('concise',)))
+ARGUMENTS = (Setting('data', accepts='tuple'), Setting('run', check=_run, accepts='Run'),
+             Setting('net', accepts='gluon.Block'))
 # Flags only
 FLAGS = (
     Setting('lr_schedule', 'cosine: the rate falls to almost 0; step: it is divided by 10 after half and three '
@@ -179,6 +162,8 @@ FLAGS = (
             metavar='STEPS', default_text='after every epoch', page='checkpoints.md'),
     Setting('resume', 'resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, '
             'or start it', check=full_path, metavar='auto|PATH', on_resume='free', kept=False, page='checkpoints.md'),
+    Setting('keep_best', 'keep the checkpoint of the epoch with the best test accuracy as well', False, kind=bool,
+            page='checkpoints.md#the-best-epoch'),
     Setting('require_checkpoint', 'end the run if a checkpoint cannot be written, instead of a warning', False,
             kind=bool, page='checkpoints.md'),
     Setting('export', 'write the trained network as an ONNX model', check=full_path, metavar='MODEL.onnx',
@@ -193,20 +178,14 @@ FLAGS = (
 ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}
 
 
+def arguments_of(chapter: str) -> list[Setting]:
+    """Return the settings of a chapter that its ``train`` takes."""
+    return [setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters]
+
+
 def flags_of(chapter: str) -> list[Setting]:
     """Return the settings of a chapter that have a flag."""
     return [setting for setting in (*SHARED, *FLAGS) if chapter in setting.chapters]
-
-
-def with_flags(message: str) -> str:
-    """Return an error's message with flags instead of the names of arguments of ``train``."""
-    if 'config.json' in message:  # the names are those of its entries
-        return message
-    names = {setting.name: setting.flag for setting in (*SHARED, *FLAGS)}
-    # Names with an underscore everywhere but in paths; others, which are words as well, only before their value
-    anywhere, before_value = '|'.join(name for name in names if '_' in name), '|'.join(names)
-    pattern = fr'(?<![\w./-])({anywhere})(?![\w/])|(?:^|(?<=: ))({before_value})(?= \S+(?: on .*)?: | is )'
-    return re.sub(pattern, lambda match: names[match[0]], message)
 
 
 def defaults(chapter: str) -> dict:
@@ -217,24 +196,21 @@ def defaults(chapter: str) -> dict:
 def check_settings(chapter: str, settings: dict) -> dict:
     """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others.
 
-    Raises ValueError for an unknown name or an invalid value, if ``num_gpus`` contradicts ``devices``, and if
-    ``num_epochs`` contradicts ``run``. What `Devices` carry is taken from there.
+    Raises ValueError for an unknown name or an invalid value, and if a setting contradicts what `Devices` or ``run``
+    have, from which it is taken.
     """
-    known = {setting.name: setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters}
+    known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:
         if name not in known:
             instead = ('; load images with data=load_data(...), and give epochs, folder and callbacks to run=Run(...)'
                        if ALL.get(name) in FLAGS else '')
             raise ValueError(f'{name}: {chapter} has no such setting; it has {", ".join(known)}{instead}')
-    values = {name: setting.checked(settings.get(name, setting.default_of(chapter))) for name, setting in known.items()}
-    num_gpus, run = values['num_gpus'], values['run']
-    if isinstance(values['devices'], str):
-        values['devices'] = parse_devices(values['devices'])
+    values = {name: setting.checked(name, settings.get(name, setting.default_of(chapter)))
+              for name, setting in known.items()}
+    run = values['run']
     if isinstance(values['devices'], Devices):
         _check_carried(values['devices'], settings)
         values['accumulate'] = values['devices'].parts
-    if values['devices'] is not None and num_gpus not in (None, len(values['devices'])):
-        raise ValueError(f'num_gpus {num_gpus}: must be {len(values["devices"])}, the number of devices')
     if run is not None:
         if settings.get('num_epochs', run.num_epochs) != run.num_epochs:
             raise ValueError(f'num_epochs {settings["num_epochs"]}: must be {run.num_epochs}, as in run; leave it out')
@@ -253,16 +229,20 @@ def _check_carried(devices: Devices, settings: dict) -> None:
         raise ValueError('run must have the workers of devices: pass run=Run(num_epochs, workers=workers)')
 
 
-def check_together(settings: dict, devices: list) -> None:
-    """Raise ValueError if settings, of which some may be missing, do not fit each other or the devices."""
-    num_epochs, warmup_epochs = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
-    if warmup_epochs >= num_epochs:
-        raise ValueError(f'warmup_epochs {warmup_epochs}: must be less than num_epochs {num_epochs}')
+def check_together(settings: dict, devices: list, name: Callable[[str], str] = str) -> None:
+    """Raise ValueError if settings, of which some may be missing, do not fit each other or the devices.
+
+    `name` maps a setting's name to the one that messages have, such as its flag.
+    """
+    num_epochs, warmup = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
+    if warmup >= num_epochs:
+        raise ValueError(f'{name("warmup_epochs")} {warmup}: must be less than {name("num_epochs")} {num_epochs}')
     if settings.get('accumulate', 1) > settings.get('batch_size', 1):
-        raise ValueError(f'accumulate {settings["accumulate"]}: must be at most batch_size {settings["batch_size"]}')
+        raise ValueError(f'{name("accumulate")} {settings["accumulate"]}: must be at most {name("batch_size")} '
+                         f'{settings["batch_size"]}')
     if settings.get('shares') is not None:
-        check_shares(settings['shares'], devices)
+        check_shares(settings['shares'], devices, name('shares'))
     if settings.get('optimizer') == 'adam' and settings.get('momentum'):
-        raise ValueError(f'momentum {settings["momentum"]}: adam has none; leave it out')
+        raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
     if 'dtype' in settings:
-        check_dtype(settings['dtype'], devices)
+        check_dtype(settings['dtype'], devices, name('dtype'))

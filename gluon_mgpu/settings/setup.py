@@ -1,9 +1,11 @@
 """The devices, data and run of a training, from the book's three numbers and the settings."""
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ..data import load_data
 from ..data.batches import check_data
@@ -16,14 +18,42 @@ from ..parallel.allreduce import star
 from ..parallel.devices import Devices
 from ..parallel.workers import Workers
 from ..training.run import Run
-from .settings import check_settings, check_together
+from .settings import arguments_of, check_settings, check_together
+
+Function = TypeVar('Function', bound=Callable)
 
 
-def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = lambda line: None) -> list:
+def takes_settings(chapter: str) -> Callable[[Function], Function]:
+    """Return a decorator for ``train``: the function gets all settings of a chapter, checked, its devices and its run.
+
+    The settings are in the signature, for help and editors. The command line, which has checked them, calls the
+    function itself, without the decorator.
+    """
+    def decorate(train: Function) -> Function:
+        @functools.wraps(train)
+        def checked(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
+            values = check_settings(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
+            run = values['run'] = Run(values['num_epochs']) if values['run'] is None else values['run']
+            run.workers.check_equal({name: value for name, value in values.items() if name != 'devices' and isinstance(
+                value, (str, int, float))})
+            values['devices'] = find_devices(values, run.workers)
+            return train(**values)
+        signature = inspect.signature(train)
+        *given, _ = signature.parameters.values()
+        others = [setting for setting in arguments_of(chapter) if setting.name not in signature.parameters]
+        checked.__signature__ = signature.replace(parameters=[*given, *(  # type: ignore[attr-defined]
+            inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=setting.default_of(chapter),
+                              annotation=setting.annotation) for setting in others)])
+        return cast(Function, checked)
+    return decorate
+
+
+def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = lambda line: None,
+                 name: Callable[[str], str] = str) -> list:
     """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts.
 
     `log` gets a line if GPUs would be the default, but there are none. Raises ValueError if the settings do not fit
-    each other or the devices.
+    each other or the devices; `name` is as in `check_together`.
     """
     if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
         devices = check_devices([workers.device])
@@ -34,53 +64,43 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
         devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
     else:
         devices = parse_devices(settings['devices']) if isinstance(settings['devices'], str) else settings['devices']
+        if settings['num_gpus'] not in (None, len(devices)):
+            raise ValueError(f'num_gpus {settings["num_gpus"]}: must be {len(devices)}, the number of devices')
     if workers.device is not None and len(devices) > 1:
         raise ValueError(f'{devices} for one worker, whose gradients Horovod sums on one device: start one worker per '
                          'device')
-    check_together(settings, devices)
+    check_together(settings, devices, name)
     return devices
 
 
-def find_data(settings: dict, workers: Workers, **options: Any) -> tuple:
-    """Load this worker's shards of the dataset that checked settings name, by default Fashion-MNIST.
-
-    `options` are those of `load_data`.
-    """
-    return load_data(settings.get('dataset', 'fashion-mnist'), settings['batch_size'], settings.get('data_dir'),
-                     settings.get('train_size'), settings['seed'], shard=workers.shard,
-                     test_size=settings.get('test_size'), **options)
-
-
 class TrainingSetup:
-    """The devices, data, run and settings of one training, checked.
+    """The devices, data, run and settings of one training.
 
-    `settings` are the keyword arguments of ``train``. `allreduce` is used unless they or their devices name another.
+    `settings` are those that ``train`` gets from `takes_settings`. `allreduce` is used unless they or their devices
+    name another.
     """
 
-    def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,
-                 allreduce: Callable = star):
-        values = check_settings(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
-        self.seed: int = values['seed']
-        self.run = Run(values['num_epochs']) if values['run'] is None else values['run']
-        self.run.workers.check_equal({name: value for name, value in values.items() if name != 'devices' and isinstance(
-            value, (str, int, float))})
-        devices = find_devices(values, self.run.workers)
+    def __init__(self, batch_size: int, settings: dict, allreduce: Callable = star):
+        self.seed: int = settings['seed']
+        self.run: Run = settings['run']
+        devices = settings['devices']
         if not isinstance(devices, Devices):
-            devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],
-                              allreduce=values.get('allreduce'))
+            devices = Devices(devices, shares=settings['shares'], parts=settings['accumulate'],
+                              allreduce=settings.get('allreduce'))
         self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
-        self.net: Any = unwrapped(values.get('net'))
-        if chapter == 'concise':
-            self.dtype, self.sync_batch_norm = values['dtype'], values['sync_batch_norm']
-            self.optimizer: str = values['optimizer']
-            self.optimizer_params = {'wd': values['weight_decay'], 'clip_norm': values['clip_norm']}
+        self.net: Any = unwrapped(settings.get('net'))
+        if 'optimizer' in settings:
+            self.dtype, self.sync_batch_norm = settings.get('dtype', 'float32'), settings['sync_batch_norm']
+            self.optimizer: str = settings['optimizer']
+            self.optimizer_params = {'wd': settings['weight_decay'], 'clip_norm': settings['clip_norm']}
             if self.optimizer != 'adam':
-                self.optimizer_params['momentum'] = values['momentum']
-        self.data: tuple = (find_data(values, self.run.workers) if values['data'] is None else
-                            check_data(values['data'], batch_size, self.net, self.run.workers.allgather))
+                self.optimizer_params['momentum'] = settings['momentum']
+        self.data: tuple = (load_data('fashion-mnist', batch_size, seed=self.seed, shard=self.run.workers.shard)
+                            if settings['data'] is None else
+                            check_data(settings['data'], batch_size, self.net, self.run.workers.allgather))
         self.run.check_data(*self.data)
-        if values['label_smoothing']:
-            self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]
+        if settings['label_smoothing']:
+            self.data = SmoothedLabels(self.data[0], settings['label_smoothing'], self.net), self.data[1]
         if self.net is not None:
             _check_net(self.net, self.dtype)
         gc.collect()  # free the networks of earlier calls, because Gluon's blocks are in reference cycles

@@ -160,11 +160,11 @@ class _CurrentEpoch:
                 'seconds': self.seconds}
 
 
-def check_num_epochs(num_epochs: int, state: dict) -> None:
-    """Raise ValueError if a `Run.state()` is later than the end of a run of `num_epochs`."""
+def check_num_epochs(num_epochs: int, state: dict, name: str = 'num_epochs') -> None:
+    """Raise ValueError, with the name of the argument, if a `Run.state()` is later than the end of `num_epochs`."""
     epoch = len(state['history']) + (state['num_batches'] > 0)
     if epoch > num_epochs:
-        raise ValueError(f'num_epochs {num_epochs}: must be at least {epoch}, the epoch that the run has reached')
+        raise ValueError(f'{name} {num_epochs}: must be at least {epoch}, the epoch that the run has reached')
 
 
 def _sum_and_rows(ls: list) -> tuple[float, int]:

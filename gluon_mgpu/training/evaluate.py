@@ -14,7 +14,7 @@ from ..parallel.split import split_batch
 MAX_STARTED = 8  # batches queued on the devices at a time; more would take more memory
 
 
-def _num_correct(y_hat, y):
+def count_correct(y_hat, y):
     """Return the number of correct rows as an array (); does not wait."""
     if isinstance(y_hat, (list, tuple)):
         raise ValueError(f'the network returns {len(y_hat)} outputs: pass a function of its scores, such as '
@@ -46,7 +46,7 @@ def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
 
     Source: D2L 23.7, ``accuracy``.
     """
-    return float(_num_correct(y_hat, y))
+    return float(count_correct(y_hat, y))
 
 
 def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | None = None) -> float:
@@ -82,8 +82,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
         for features, labels in data_iter:
             X_shards, y_shards = split_f(features, labels, devices)
             # Run in parallel
-            pred_shards = [net(X_shard) for X_shard in X_shards]
-            num_correct = [_num_correct(pred_shard, y_shard) for pred_shard, y_shard in zip(pred_shards, y_shards)]
+            pred_shards = [net(X_shard) for X_shard, y_shard in zip(X_shards, y_shards) if len(y_shard)]
+            num_correct = [count_correct(pred_shard, y_shard) for pred_shard, y_shard in zip(pred_shards, y_shards)]
             started.append((num_correct, labels.size))
             if len(started) == MAX_STARTED:
                 yield _read(started[:MAX_STARTED // 2])

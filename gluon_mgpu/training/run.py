@@ -76,6 +76,9 @@ class Run:
         self._folder = None if folder is None else SameFolder(folder)
         self._closed, self._broadcast_pending = False, self.workers.size > 1
 
+    def __repr__(self) -> str:
+        return f'<Run: {len(self.history)} of {self.num_epochs} epochs>'
+
     def epochs(self, net: Any, trainer: Any = None, seed: int | None = None,
                lr: float | Callable[[int], float] | None = None) -> Iterator[int]:
         """Yield the number of each remaining epoch, from 1; the caller ends each epoch with `end_epoch`.

@@ -1,6 +1,7 @@
 """Tests of atomic writing, and of detecting a replaced folder."""
 import os
 import shutil
+import stat
 import threading
 
 import pytest
@@ -55,6 +56,13 @@ def test_an_interrupted_write_leaves_the_old_file(error, tmp_path, monkeypatch):
     with pytest.raises(error):
         write_atomically(tmp_path / 'a', b'new')
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a', b'old')]
+
+
+def test_the_file_and_its_name_are_synced(tmp_path, monkeypatch):
+    modes = []
+    monkeypatch.setattr(module.os, 'fsync', lambda descriptor: modes.append(os.fstat(descriptor).st_mode))
+    write_atomically(tmp_path / 'a', b'new')
+    assert [stat.S_ISDIR(mode) for mode in modes] == [False, True]
 
 
 def test_a_folder_that_was_replaced(tmp_path):

@@ -16,6 +16,14 @@ def test_flags():
     assert (args.n, args.x, args.t) == (3, 0.001, ' ')
 
 
+def test_a_flag_must_be_written_in_full(capsys):
+    parser = Parser('gluon_mgpu.base.flags', None)
+    parser.add_argument('--batch-size')
+    with pytest.raises(SystemExit):
+        parser.parse_args(['--batch-siz', '3'])
+    assert 'unrecognized arguments: --batch-siz 3' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(('convert', 'value', 'message'), [
     (integer_flag(2, 5), '6', '6: must be an integer from 2 to 5'),
     (integer_flag(), '0', '0: must be an integer of at least 1'),

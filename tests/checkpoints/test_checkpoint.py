@@ -81,18 +81,19 @@ def test_a_resumed_loop_equals_an_uninterrupted_one(k, optimizer, params, option
     assert k > 1 or resumed.values()['1.running_mean'][0] != [0, 0, 0]
 
 
+@pytest.mark.parametrize('num_steps', [0, 2])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('k', [1, 2])
-def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, device_list, tmp_path):
+def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, num_steps, device_list, tmp_path):
     """As when returning to the best epoch. The package's Trainer keeps the sum of all gradients in its KVStore."""
     name, settings = OPTIMIZERS[optimizer]
     loop = Loop(device_list(k))
     loop.trainer = moving(trainable(loop.net), name, settings)
-    loop.train(2)
+    loop.train(num_steps)
     checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
     ends = []
     for _ in range(2):
-        loop.num_steps = 2
+        loop.num_steps = num_steps
         ends.append(loop.train(2).values())
         checkpoint.load(tmp_path / 'a', loop.net, loop.trainer)
     assert ends[0] == ends[1]
@@ -347,6 +348,55 @@ def test_values_that_differ_between_devices_are_kept_per_device(devices, tmp_pat
         assert arrays['parameters/1.running_mean'][k].tolist() == loop.values()['1.running_mean'][k]
 
 
+def test_twelve_devices(tmp_path):
+    """Their numbers are not in the order of their text."""
+    arrays = [numpy.array([k]) for k in range(12)]
+    checkpoint.write(tmp_path / 'a', checkpoint.Snapshot({'parameters/a': arrays}, {}), {})
+    assert checkpoint.read(tmp_path / 'a')[1]['parameters/a'] == arrays
+
+
+def test_the_mean_of_devices_is_computed_in_float64(tmp_path):
+    arrays = [numpy.array([value], 'float32') for value in (2**24, 1, 1)]  # in float32, 2**24 + 1 is 2**24
+    checkpoint.write(tmp_path / 'a', checkpoint.Snapshot({'parameters/parameter 0': arrays}, {}), {})
+    params = [np.zeros(1)]
+    checkpoint.load(tmp_path / 'a', params, log=lambda line: None)
+    assert params[0].item() == (2**24 + 2) / 3
+
+
+@pytest.mark.parametrize('other', [numpy.zeros(4, 'int32'), numpy.zeros((2, 2), 'float32')])
+def test_the_checksum_depends_on_dtype_and_shape(other):
+    assert checkpoint.checksum({}, {'a': other}) != checkpoint.checksum({}, {'a': numpy.zeros(4, 'float32')})
+
+
+def test_saving_and_loading_wait_for_running_statistics(devices, tmp_path, monkeypatch):
+    """The engine does not know that the backward pass of a static graph writes them."""
+    net, calls = [np.ones(2)], []
+
+    def recorded(owner, name):
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: calls.append(name) or function(*args, **kwargs))
+
+    for owner, name in ((npx, 'waitall'), (checkpoint.state, 'collect_network'), (checkpoint.state, 'assign')):
+        recorded(owner, name)
+    checkpoint.save(tmp_path / 'a', net)
+    checkpoint.load(tmp_path / 'a', net)
+    assert calls == ['waitall', 'collect_network', 'waitall', 'assign', 'waitall']
+
+
+def test_states_follow_the_weights_to_their_device(device_list, tmp_path):
+    """Of another device than the first, to which MXNet's key-value store moves the weights."""
+    def contexts(loop):
+        states = loop.trainer._kvstore._updater.states
+        return {i: state.context for i, state in states.items()}
+
+    devices = device_list(3)[1:]
+    whole = Loop(devices, 'momentum').train(1)
+    checkpoint.save(tmp_path / 'a', whole.net, whole.trainer)
+    resumed = Loop(devices, 'momentum')
+    checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
+    assert contexts(resumed.train(1)) == contexts(whole.train(1))
+
+
 def test_another_number_of_devices(device_list, tmp_path):
     """Values that differ between devices are averaged with a message; parameters and the update count are kept."""
     two, messages = Loop(device_list(2), 'adam').train(3), []
@@ -405,6 +455,22 @@ def test_other_programs_can_read_a_checkpoint(devices, tmp_path):
     assert tensors['parameters/4.bias@0'].tolist() == loop.values()['4.bias'][0]
     with safetensors.safe_open(tmp_path / 'a.safetensors', 'numpy') as file:
         assert json.loads(file.metadata()['gluon_mgpu'])['metadata'] == {'epoch': 1}
+
+
+def test_other_entries_are_ignored(tmp_path):
+    """Those of the header, and what another version adds to the record and the arrays."""
+    path, net = tmp_path / 'a.safetensors', gluon.nn.Dense(2, in_units=3)
+    net.initialize()
+    kept = checkpoint.snapshot(net)
+    checkpoint.write(path, kept._replace(arrays={**kept.arrays, 'average/weight': [numpy.ones(3)]},
+                                         record={'mine': 1}), {'epoch': 3})
+    with safetensors.safe_open(path, 'numpy') as file:
+        arrays, header = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
+    path.write_bytes(safetensors.numpy.save(arrays, {**header, 'format': 'pt'}))
+    assert checkpoint.load(path, net) == {'epoch': 3}
+    path.write_bytes(safetensors.numpy.save({**arrays, 'average/bias@0': numpy.ones(3)}, header))
+    with pytest.raises(CheckpointError, match='truncated or altered'):  # not in the checksum
+        checkpoint.load(path, net)
 
 
 def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, full_disk):

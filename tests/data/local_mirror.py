@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 def checksums(files: dict) -> tuple:
     """Return the entry for these files in `CHECKSUMS`."""
-    return tuple(hashlib.md5(content).hexdigest() for content in files.values())
+    return tuple(hashlib.sha256(content).hexdigest() for content in files.values())
 
 
 class LocalMirror:

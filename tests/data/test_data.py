@@ -340,8 +340,9 @@ def test_a_named_folder_lacks_files(data_dir, tmp_path, monkeypatch, asked, need
     if place == 'environment':
         monkeypatch.setenv('GLUON_MGPU_DATA', str(data_dir))
     message = error_of(asked, 32, data_dir=data_dir if place == 'argument' else None)
-    assert message == (f'{folder}: {FILES[1]}, {FILES[2]} missing; put the four files of {needed} there, '
-                       'or name another folder with --data-dir')
+    source = '' if place == 'argument' else ', from GLUON_MGPU_DATA'
+    assert message == (f'{folder}{source}: {FILES[1]}, {FILES[2]} missing; put the four files of {needed} there, '
+                       'name another folder with --data-dir, or train on generated images with --dataset glyphs')
 
 
 def test_a_missing_folder(tmp_path):
@@ -387,9 +388,9 @@ def test_batch_size(data_dir, size):
 @pytest.mark.parametrize('size', [0, -1, 101, 2.0])
 def test_train_size(data_dir, size):
     message = error_of('mnist', 32, data_dir=data_dir, train_size=size)
-    assert message == f'train_size {size!r}: must be an integer from 1 to 100'
+    assert message == f'the number of training images {size!r}: must be an integer from 1 to 100'
     message = error_of('mnist', 32, data_dir=data_dir, test_size=size)
-    assert message.startswith(f'test_size {size!r}: must be an integer from 1 to ')
+    assert message.startswith(f'the number of test images {size!r}: must be an integer from 1 to ')
 
 
 def test_seed(data_dir):

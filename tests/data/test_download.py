@@ -83,9 +83,10 @@ def test_the_mirrors_of_both_datasets():
     for listed in MIRRORS.values():
         assert len({host(mirror) for mirror in listed}) >= 2
         assert all(re.fullmatch(r'https?://.+/', mirror) for mirror in listed)
+        assert listed[0].startswith('https://')
     for sums in module.CHECKSUMS.values():
         assert len(sums) == len(set(sums)) == len(FILES)
-        assert all(re.fullmatch(r'[0-9a-f]{32}', checksum) for checksum in sums)
+        assert all(re.fullmatch(r'[0-9a-f]{64}', checksum) for checksum in sums)
 
 
 def test_all_files(tmp_path, serve):
@@ -287,11 +288,14 @@ def test_a_full_disk(tmp_path, serve, monkeypatch):
     assert content_of(tmp_path) == {}
 
 
-def test_output_on_the_screen(tmp_path, serve, capfd):
+def test_output_on_the_screen(tmp_path, serve, capfd, monkeypatch):
     serve()
-    download('mnist', tmp_path / 'a', progress=False)
+    download('mnist', tmp_path / 'a')
+    assert capfd.readouterr() == ('', '')  # stderr is a log
+    monkeypatch.setattr('sys.stderr.isatty', lambda: True)
+    download('mnist', tmp_path / 'b', progress=False)
     assert capfd.readouterr() == ('', '')
-    download('mnist', tmp_path / 'b')
+    download('mnist', tmp_path / 'c')
     out, err = capfd.readouterr()
     assert out == ''
     assert all(name in err for name in FILES)

@@ -10,7 +10,7 @@ from slow import slow
 
 import gluon_mgpu
 from gluon_mgpu.data import glyphs
-from gluon_mgpu.data.glyphs import CELL, LETTERS, NUM_TEST, NUM_TRAIN, PEN, TEST_FONTS, TRAIN_FONTS
+from gluon_mgpu.data.glyphs import CELL, LETTERS, NUM_TEST, NUM_TRAIN, PEN, TEST_FONTS, TRAIN_FONTS, ZOOM
 
 
 @pytest.fixture
@@ -58,6 +58,17 @@ def test_the_images_are_neither_noise_nor_trivial(whole):
     accuracies = [numpy.mean(y_hat[y_test == k] == k) for k in range(10)]
     assert 0.3 < numpy.mean(accuracies) < 0.8
     assert min(accuracies) > 0.1  # no letter has wrong labels
+
+
+def test_the_images_show_the_letters_of_their_labels():
+    """The mean image of each label is most like the upright letter of this label in the fonts' mean."""
+    images, labels = make_glyphs(n=2000)
+    places = (ZOOM * (numpy.arange(28) - 13.5) + CELL / 2).astype(int)
+    drawn = glyphs.blur(glyphs.draw_letters(TEST_FONTS), PEN).mean(0)[:, places][:, :, places]
+    means = numpy.stack([images[labels == k].mean(0) for k in range(10)])
+    means, drawn = ((array - array.mean(0)).reshape(10, -1) for array in (means, drawn))
+    cosines = means @ drawn.T / numpy.outer(numpy.linalg.norm(means, axis=1), numpy.linalg.norm(drawn, axis=1))
+    assert cosines.argmax(1).tolist() == list(range(10)) and cosines.diagonal().min() > 0.6
 
 
 def test_test_fonts_are_not_trained_on():

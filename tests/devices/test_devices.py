@@ -40,7 +40,7 @@ def machine(monkeypatch):
         for r in (module, gpu_module):
             monkeypatch.setattr(r, 'num_mxnet_gpus', lambda: len(gpus) if seen is None else seen)
         monkeypatch.setattr(mx.runtime.Features, 'is_enabled', lambda self, feature: cuda)
-        monkeypatch.setattr(compat, 'compute_capabilities', lambda: code_for)
+        monkeypatch.setattr(gpu_module, 'compute_capabilities', lambda: code_for)
         monkeypatch.setattr(module, 'omp_threads', lambda: 1)
         monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     return pretend
@@ -276,14 +276,14 @@ def test_a_gpu_that_no_build_has_code_for(machine):
 def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
     machine(V100, V100)
     monkeypatch.setattr(module, 'omp_threads', lambda: 2)
-    monkeypatch.setattr(compat, 'MXNET_MAJOR', 1)
+    monkeypatch.setattr(mx, '__version__', '1.9.1')
     for by_the_user in ('2', ' +02'):
         monkeypatch.setenv('OMP_NUM_THREADS', by_the_user)
         assert error_of(check_devices, cpus(0, 1)) == (
             "OMP_NUM_THREADS=2 with 2 CPU contexts hangs in MXNet's OpenBLAS: unset it or set it to 1")
     for valid in (cpus(0), gpus(0, 1), [*gpus(0, 1), mx.cpu(0)]):
         assert check_devices(valid) == valid
-    monkeypatch.setattr(compat, 'MXNET_MAJOR', 2)
+    monkeypatch.setattr(mx, '__version__', '2.0.0')
     assert check_devices(cpus(0, 1)) == cpus(0, 1)
 
 
@@ -315,8 +315,8 @@ def test_openmp_loaded_first_by_another_library(first, works):
     if not works:
         assert done.stderr.splitlines()[-1] == (
             f"ValueError: 2 CPU contexts would hang in MXNet's OpenBLAS with {threads} threads of OpenMP, which "
-            'another library has loaded before gluon_mgpu: import gluon_mgpu before it (PyTorch, LightGBM or mxnet), '
-            'or start Python with OMP_NUM_THREADS=1')
+            'another library has loaded before gluon_mgpu: export OMP_NUM_THREADS=1; or import gluon_mgpu before it '
+            '(PyTorch, LightGBM or mxnet) in your program')
 
 
 def test_there_are_no_gpus_if_mxnet_fails_to_count_them(monkeypatch):
@@ -324,3 +324,14 @@ def test_there_are_no_gpus_if_mxnet_fails_to_count_them(monkeypatch):
         raise mx.base.MXNetError('CUDA driver version is insufficient for CUDA runtime version')
     monkeypatch.setattr(npx, 'num_gpus', fail)
     assert num_mxnet_gpus() == 0
+
+
+@pytest.mark.skipif(compat.MXNET_MAJOR >= 2, reason='MXNet 2 has only NumPy semantics')
+def test_a_look_at_devices_keeps_the_semantics():
+    code = ('import gluon_mgpu as d2l; from gluon_mgpu.devices import parse_devices; import mxnet as mx\n'
+            'd2l.try_gpu(0), d2l.try_all_gpus(), parse_devices("cpu:0-2")\n'
+            'print(mx.util.is_np_array(), mx.util.is_np_shape())\n'
+            'd2l.split_batch\n'
+            'print(mx.util.is_np_array(), mx.util.is_np_shape())')
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == 'False False\nTrue True\n', done.stderr

@@ -107,13 +107,13 @@ def test_rank_0_exports(job, flags, tmp_path):
 def test_a_signal_to_a_worker_while_rank_0_exports(job, flags, tmp_path, signum):
     """The training is over, so the signal is too late."""
     code = ('import sys, time\n'
-            'from gluon_mgpu import cli, scratch\n'
-            'write = cli.write_chapter\n'
+            'from gluon_mgpu import scratch\nfrom gluon_mgpu.settings.chapters import Chapter\n'
+            'write = Chapter.write_model\n'
             'def slow(*args):\n'
             '    print("exporting now", flush=True)\n'
             '    time.sleep(3)\n'
             '    write(*args)\n'
-            'cli.write_chapter = slow\n'
+            'Chapter.write_model = slow\n'
             'sys.exit(scratch.main(sys.argv[1:]))')
     model = tmp_path / 'a.onnx'
     with job(2, PYTHON, '-c', code, '--horovod', *flags, '--num-epochs', '1', '--out-dir', tmp_path / 'run', '--export',

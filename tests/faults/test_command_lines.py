@@ -9,6 +9,7 @@ import numpy
 import pytest
 from runs import listing
 
+from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.checkpoints import checkpoint
 
 BOTH_CHAPTERS = """
@@ -140,9 +141,8 @@ def test_a_wrong_command_line(program, line, workplace, monkeypatch, capsys, cou
     monkeypatch.chdir(workplace)
     monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / 'benchmarks')
-    names = {'scaling': 'scaling', 'allreduce_cost': 'allreduce_cost', 'devices': 'gluon_mgpu.devices.gpus',
-             'doctor': 'gluon_mgpu.programs.doctor.report', 'timeline': 'gluon_mgpu.outputs.timeline.draw'}
-    main = importlib.import_module(names.get(program, f'gluon_mgpu.{program}')).main
+    module = f'gluon_mgpu.{PROGRAMS[program][0]}' if program in PROGRAMS else program  # of benchmarks/
+    main = importlib.import_module(module).main
     before = listing(workplace)
     try:
         status = main(shlex.split(line))

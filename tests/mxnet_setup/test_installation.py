@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.mxnet_setup import hidden, installation
 
 REPO = Path(__file__).parents[2]
@@ -229,7 +230,7 @@ def test_other_errors_beside_a_file_that_hides_a_module(site, tmp_path):
     ('plot', {'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed: '),
 ])
 def test_a_program_of_the_package_ends_with_the_line_and_status_2(site, module, fakes, line):
-    result = site('-m', f'gluon_mgpu.{module}', **fakes)
+    result = site('-m', *(['gluon_mgpu', module] if module in PROGRAMS else [f'gluon_mgpu.{module}']), **fakes)
     assert result.returncode == 2
     assert result.stdout == ''
     assert result.stderr.startswith(line), result.stderr
@@ -240,7 +241,7 @@ def test_a_program_of_the_package_ends_with_the_line_and_status_2(site, module, 
 @pytest.mark.parametrize('module', ['predict', 'plot'])
 def test_a_program_without_a_package(module, tmp_path):
     (tmp_path / 'sitecustomize.py').write_text('import sys; sys.modules["tqdm"] = None')
-    result = subprocess.run([sys.executable, '-m', f'gluon_mgpu.{module}', '--help'], text=True, capture_output=True,
+    result = subprocess.run([sys.executable, '-m', 'gluon_mgpu', module, '--help'], text=True, capture_output=True,
                             cwd=REPO, env={**os.environ, 'PYTHONPATH': str(tmp_path)})
     assert result.returncode == 2
     assert re.fullmatch('ModuleNotFoundError: .*tqdm.*: pip install tqdm .*\n', result.stderr)

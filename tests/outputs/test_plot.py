@@ -22,7 +22,6 @@ def test_animator_keeps_the_points_and_stays_silent(capsys):
     animator.add(1, (0.5,))
     animator.add(2, (0.75,))
     assert (animator.X, animator.Y) == ([[1, 2]], [[0.5, 0.75]])
-    assert animator.fig is None
     captured = capsys.readouterr()
     assert captured.out == captured.err == ''
 
@@ -54,6 +53,17 @@ def test_animator_draws_live_in_a_notebook(monkeypatch):
     assert axes.lines[0].get_xydata().tolist() == [[1, 0.5], [2, 0.75]]
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim()) == ('epoch', 'test acc', (1, 10))
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ['a']
+
+
+def test_figure_and_axes_exist_from_the_start():
+    """The book's GAN and style transfer draw images in the second axes, which stay when lines are drawn."""
+    animator = Animator(nrows=2, figsize=(5, 5))
+    animator.fig.subplots_adjust(hspace=0.3)
+    image = animator.axes[1].imshow([[0, 1]])
+    animator.add(1, 2)
+    animator.draw()
+    assert animator.fig.axes == list(animator.axes) and image in animator.axes[1].get_children()
+    assert animator.fig.get_size_inches().tolist() == [5, 5] and len(animator.axes[0].lines) == 1
 
 
 def test_accuracy_curve(tmp_path, figures):

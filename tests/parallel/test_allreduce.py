@@ -1,10 +1,13 @@
 """Allreduce algorithms, compared with NumPy's sums, bytes counted by hand, and copied bytes."""
+import threading
+
 import numpy
 import oracle
 import pytest
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
+from gluon_mgpu.parallel import allreduce
 from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, halving_doubling, kvstore, ring, star, tree
 from gluon_mgpu.parallel.devices import Devices, allreduce_algorithm
 
@@ -203,6 +206,15 @@ def test_training_equals_training_with_star(name, k, device_list, rng):
     assert abs(trained(ALGORITHMS[name]) - expected).max() < 1e-14
     assert (trained(star) == expected).all()  # the chapter's own algorithm
     assert abs(expected - numpy.concatenate([p.asnumpy().ravel() for p in params])).max() > 1e-3
+
+
+def test_each_thread_has_its_own_kvstore(devices):
+    allreduce._store.cache_clear()
+    thread = threading.Thread(target=allreduce.kvstore, args=[[np.ones(2, ctx=device) for device in devices]])
+    thread.start()
+    thread.join()
+    allreduce.kvstore([np.ones(2, ctx=device) for device in devices])
+    assert allreduce._store.cache_info().currsize == 2
 
 
 def test_an_algorithm_by_its_name():

@@ -281,6 +281,18 @@ def test_a_trainer_that_is_older_than_the_devices(make, again, before, after, st
     npx.waitall()
 
 
+@pytest.mark.parametrize('make', [gluon.Trainer, Trainer])
+def test_one_parameter_is_elsewhere(make, device_list):
+    devices = device_list(3)
+    net = small_net(devices[:2])
+    trainer = make(trainable(net), 'sgd', {'learning_rate': 0.1})
+    before = net.weight.data(devices[0]).asnumpy()
+    net.bias.reset_ctx(devices)
+    with pytest.raises(ValueError, match=r'bias is on \[.*\], but the step is on'):
+        run_step(net, trainer, devices[:2])
+    assert (net.weight.data(devices[0]).asnumpy() == before).all()
+
+
 def test_an_unused_layer_on_a_device_without_rows(device_list):
     """`ignore_stale_grad` leaves a layer alone that no device has used; otherwise the step is refused."""
     devices = device_list(2)

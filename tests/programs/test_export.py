@@ -136,7 +136,7 @@ def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
     """Both give the same file, and it has the accuracy that the run printed."""
     status, out, err = chapter(module, '--num-epochs', '2', '--out-dir', 'run', '--export', 'run/a.onnx')
     assert (status, err) == (0, []) and out[-2].startswith('test acc: ')
-    assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: scores differ from the network's by "
+    assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: numbers of scores differ from the network's by "
                         r'\d\.\de[-+]0\d of the largest; compared for \(1, 1, 28, 28\) and \(2, 1, 28, 28\) in the '
                         'range of the example; other values: zeros, ones, negative, large', out[-1])
     assert export.main(['run']) == 0
@@ -165,11 +165,11 @@ def test_resnet18_on_one_device_has_the_accuracy_of_the_run(chapter, devices):
 
 
 def test_a_resumed_run(chapter):
-    """It exports at its end, even if only the first command has the flag, or if no epoch is left to train."""
-    assert chapter(scratch, '--num-epochs', '1', '--out-dir', 'run', '--export', 'a.onnx')[0] == 0
-    first = Path('a.onnx').read_bytes()
+    """It exports into its folder at its end, also if only the first command has the flag or no epoch is left."""
+    assert chapter(scratch, '--num-epochs', '1', '--out-dir', 'run', '--export', 'run/a.onnx')[0] == 0
+    first = Path('run/a.onnx').read_bytes()
     assert chapter(scratch, '--resume', 'run', '--num-epochs', '2', first=False)[0] == 0
-    second = Path('a.onnx').read_bytes()
+    second = Path('run/a.onnx').read_bytes()
     assert second != first
     status, out, _ = chapter(scratch, '--resume', 'run', '--export', 'b.onnx', first=False)
     assert status == 0 and out[-1].startswith('model: b.onnx') and Path('b.onnx').read_bytes() == second
@@ -196,7 +196,7 @@ def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
                    "with: python -m gluon_mgpu export 'my run/checkpoint-00000006.safetensors' --out a.onnx"]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    assert export.main([*shlex.split(err[0].partition('gluon_mgpu.programs.export ')[2])]) == 0
+    assert export.main([*shlex.split(err[0].partition('gluon_mgpu export ')[2])]) == 0
 
 
 def test_a_full_disk_before_the_end(chapter, full_disk, tmp_path):

@@ -14,7 +14,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.programs import predict
+from gluon_mgpu.programs import export, predict
 from gluon_mgpu.programs.image_file import read_image
 from gluon_mgpu.programs.load_run import run_to_load, trained_network
 
@@ -90,6 +90,12 @@ def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
     assert 'each device now has their mean' in capsys.readouterr().out
 
 
+def test_the_picture_names_the_run(runs, figures):
+    folder, _ = runs('scratch')
+    assert predict.main([str(folder)]) == 0
+    assert str(folder) in figures[-1].get_suptitle().replace('\n', '')
+
+
 def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
     """A job records a device for each worker, possibly with the same names."""
     folder, accuracy = runs('scratch')
@@ -106,6 +112,13 @@ def test_image_files_are_not_required(capsys):
     with pytest.raises(SystemExit):
         predict.main([])
     assert capsys.readouterr().err == 'predict: the following arguments are required: RUN; --help shows all flags\n'
+
+
+def test_a_run_without_a_checkpoint(tmp_path, capsys):
+    (tmp_path / 'config.json').touch()
+    for program in (predict, export):
+        assert program.main([str(tmp_path)]) == 2
+        assert capsys.readouterr().err.endswith(f'{tmp_path}: no complete checkpoint was found; resume the run\n')
 
 
 def test_a_file_that_is_no_checkpoint(tmp_path, capsys):

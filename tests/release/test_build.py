@@ -50,7 +50,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed):
     sources = {str(path.relative_to(REPO)) for path in (REPO / 'gluon_mgpu').rglob('*')
                if path.suffix == '.py' or path.name == 'py.typed'}
     info = f'{NAME}.dist-info'
-    assert found == sources | {f'{info}/{name}' for name in ('METADATA', 'RECORD', 'WHEEL', 'licenses/LICENSE')}
+    names = 'METADATA', 'RECORD', 'WHEEL', 'entry_points.txt', 'licenses/LICENSE'
+    assert found == sources | {f'{info}/{name}' for name in names}
 
 
 def test_the_metadata_of_the_wheel(installed):

@@ -109,6 +109,11 @@ def test_the_make_commands_in_documents_exist(path):
     assert named and named <= targets
 
 
+def test_the_workflow_pins_its_actions():
+    used = re.findall(r'uses: (.*)$', WORKFLOW.read_text(), re.M)
+    assert used and all(re.fullmatch(r'[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+', action) for action in used)
+
+
 def test_make_help_lists_all_commands():
     phony = set(re.search(r'^\.PHONY:((?:.*\\\n)*.*)', MAKEFILE, re.M)[1].replace('\\', '').split())
     shown = subprocess.check_output(['make', 'help'], cwd=REPO, text=True)

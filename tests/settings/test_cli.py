@@ -13,13 +13,15 @@ from devices_flag import devices_flag
 from history_csv import history
 from slow import slow
 
+import gluon_mgpu
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.folders import DownloadError
 from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.settings import cli
+from gluon_mgpu.settings.chapters import Chapter
 from gluon_mgpu.training.callback import Callback
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
@@ -37,8 +39,9 @@ def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
     assert chapter.main([*SMALL, *on_devices, '--train-size', '6', '--batch-size', '4', '--lr', '0.05', '--seed', '3',
                          '--out-dir', str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith('6 training and 20 test images, batches of 4, learning rate 0.05')
-    assert 'on glyphs' in lines[0] and str(devices[1]) in lines[0]
+    heading, *lines = lines
+    assert 'on glyphs' in heading and heading.endswith(str(devices[1]))
+    assert lines[0] == '6 training and 20 test images, batches of 4, learning rate 0.05'
     assert re.fullmatch(r'epoch 2/2: loss \d+\.\d{3}, test acc [01]\.\d{3}, \d+\.\d s, [\d,]+ images/s', lines[2])
     assert lines[3] == f'curve: {out / "accuracy.png"}'
     assert re.fullmatch(r'test acc: [01]\.\d\d, \d+\.\d sec/epoch on ' + re.escape(str(devices)), lines[4])
@@ -122,10 +125,12 @@ def test_flags_out_of_range(flags, message, capsys):
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
     (['--devices', 'cpu:0,cpu:0'], 'cpu(0) is listed twice'),
     (['--devices', 'gpu:99'], 'gpu(99) does not exist'),
-    (['--devices', 'cpu:0', '--shares', '3,1', '--dataset', 'glyphs'], 'must be one number for each of [cpu(0)]'),
+    (['--devices', 'cpu:0', '--shares', '3,1', '--dataset', 'glyphs'],
+     '--shares 3,1: must be one number for each of [cpu(0)]'),
     (['--devices', 'cpu:0', '--shares', '0', '--dataset', 'glyphs'], "share '0': must be a number above 0"),
     (['--dataset', 'fashion-mnist', '--data-dir', 'no-such-folder'], 'no-such-folder'),
-    (['--dataset', 'glyphs', '--train-size', '60001'], '60001'),
+    (['--dataset', 'glyphs', '--train-size', '60001'],
+     'the number of training images 60001: must be an integer from 1 to 60000'),
     (['--num-epochs', '3', '--warmup-epochs', '3'], '--warmup-epochs 3: must be less than --num-epochs 3'),
     (['--num-epochs', '35792', '--dataset', 'glyphs', '--batch-size', '1'],
      '--num-epochs 35792: must be an integer from 1 to 35791'),  # with 60000 batches in each, 2**31 - 1 at most
@@ -295,8 +300,8 @@ def test_a_signal_before_the_first_batch(chapter, tmp_path, capsys, monkeypatch,
 
 def test_a_signal_during_export_is_too_late(tmp_path, monkeypatch, on_devices):
     """Otherwise the other workers would fail while worker 0 writes the model."""
-    write = cli.write_chapter
-    monkeypatch.setattr(cli, 'write_chapter', lambda *args: (signal.raise_signal(signal.SIGINT), write(*args)))
+    write = Chapter.write_model
+    monkeypatch.setattr(Chapter, 'write_model', lambda *args: (signal.raise_signal(signal.SIGINT), write(*args)))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
     try:
         assert scratch.main([*SMALL, *on_devices, '--no-plot', '--export', str(tmp_path / 'a.onnx'), '--out-dir',
@@ -351,7 +356,7 @@ def test_out_of_memory(chapter, tmp_path):
     the old address, and the next operator writes to freed memory, which is freed again later. MXNet without this
     package crashes in the same way: call `topk` on an array that is too large for the memory, then on a small one.
     """
-    code = ('import resource, sys; from gluon_mgpu import cli, scratch, concise\n'
+    code = ('import resource, sys; from gluon_mgpu import scratch, concise; from gluon_mgpu.settings import cli\n'
             'train = sys.modules["gluon_mgpu." + sys.argv[1]].train\n'
             'def limited(*args, **kwargs):\n'
             '    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()\n'
@@ -447,7 +452,8 @@ def test_help_gives_defaults_and_units(chapter, capsys):
 
 @pytest.mark.parametrize('name', ['scratch', 'concise', 'export', 'predict', 'plot'])
 def test_a_program_that_is_run_as_a_file(name):
-    path = Path(cli.__file__).with_name(f'{name}.py')
+    path = Path(gluon_mgpu.__file__).parent / (PROGRAMS[name][0].replace('.', '/') + '.py')
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f'run this program as a module: python -m gluon_mgpu.{name}\n'
+    command = f'gluon_mgpu.{name}' if name in ('scratch', 'concise') else f'gluon_mgpu {name}'
+    assert done.stderr == f'run this program as a module: python -m {command}\n'

@@ -20,6 +20,7 @@ from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.programs import export, predict
 from gluon_mgpu.settings.resume import AUTO, check_on_rank_0, check_same_run
 from gluon_mgpu.training.callback import Callback
 from gluon_mgpu.training.run import Run
@@ -123,9 +124,24 @@ def test_a_network_with_dropout_resumes_after_an_epoch(devices, data, tmp_path):
         net.add(gluon.nn.Flatten(), gluon.nn.Dropout(0.5), gluon.nn.Dense(10))
         return net
 
-    whole = train(concise, devices[:1], data, tmp_path / 'whole', every=None, net=net())
-    train(concise, devices[:1], data, tmp_path / 'first', every=None, num_epochs=1, net=net())
-    assert train(concise, devices[:1], data, tmp_path / 'second', every=None, net=net(),
+    check_resuming_after_an_epoch(devices[:1], data, tmp_path, net)
+
+
+def test_a_dataloader_that_shuffles_resumes_after_an_epoch(devices, tmp_path):
+    """It draws the order of the rows from NumPy's random numbers."""
+    rng = numpy.random.default_rng(0)
+    rows = gluon.data.ArrayDataset(rng.random((ROWS, 6), 'float32'), rng.integers(0, 9, ROWS))
+
+    def data():
+        return gluon.data.DataLoader(rows, BATCH, shuffle=True), gluon.data.DataLoader(rows, BATCH)
+
+    check_resuming_after_an_epoch(devices, data, tmp_path, lambda: gluon.nn.Dense(10))
+
+
+def check_resuming_after_an_epoch(devices, data, tmp_path, net):
+    whole = train(concise, devices, data, tmp_path / 'whole', every=None, net=net())
+    train(concise, devices, data, tmp_path / 'first', every=None, num_epochs=1, net=net())
+    assert train(concise, devices, data, tmp_path / 'second', every=None, net=net(),
                  resume=checkpoint_after(5, tmp_path / 'first')) == whole
 
 
@@ -377,16 +393,64 @@ def test_history_csv_is_that_of_the_resumed_state(program):
     assert seen == [1] and len(history(program.out)) == 2
 
 
-def test_a_moved_run_with_a_kept_export_path(program, tmp_path):
-    (tmp_path / 'models').mkdir()
-    program.start('--num-epochs', 1, '--export', 'models/a.onnx')
-    moved = program.out.rename(tmp_path / 'moved')
-    shutil.rmtree(tmp_path / 'models')
-    status, _, err = program('--resume', moved, '--num-epochs', 2)
-    assert status == 0 and re.fullmatch(r'the model will not be exported because .*a.onnx cannot be written: .*; '
-                                        'name another file as --export\n', err)
-    status, _, err = program('--resume', moved, '--export', tmp_path / 'models/a.onnx')
+def test_a_model_outside_the_folder_of_a_run_is_written_only_with_the_flag(program, tmp_path):
+    """The folder may be from somebody else, and name any file."""
+    model = tmp_path / 'models/a.onnx'
+    model.parent.mkdir()
+    program.start('--num-epochs', 1, '--export', model)
+    model.write_text('mine')
+    status, _, err = program('--resume', program.out, '--num-epochs', 2)
+    assert (status, model.read_text()) == (0, 'mine') and err == (
+        f'the model will not be exported to {model}, outside the folder of the run, unless --export is given again\n')
+    status, _, err = program('--resume', program.out, '--export', model)
+    assert (status, err) == (0, '') and model.read_bytes() != b'mine'
+    shutil.rmtree(model.parent)
+    status, _, err = program('--resume', program.out, '--export', model)
     assert status == 2 and 'cannot be written' in err
+
+
+@pytest.mark.parametrize('name', ['history.csv', 'checkpoint-00000008.safetensors', 'model.onnx', 'predictions.png'])
+def test_a_link_out_of_the_folder_of_a_run_is_not_followed(name, program, tmp_path):
+    """The folder may be from somebody else, and link to any file."""
+    program.start('--num-epochs', 1)
+    (program.out / name).unlink(missing_ok=True)
+    other = tmp_path / 'other'
+    other.write_text('mine')
+    (program.out / name).symlink_to(other)
+    flags = ['--resume', program.out, '--num-epochs', 2], [program.out], [program.out, '--data-dir', 'data']
+    for chapter, words in zip((scratch, export, predict), flags):
+        status, _, err = program(*words, chapter=chapter)
+        assert status == 2 and f'{program.out / name} is a link to a file outside the folder, which could be' in err
+    assert other.read_text() == 'mine'
+    (program.out / name).unlink()
+    (program.out / 'latest').symlink_to(checkpoints(program.out)[0])
+    assert program('--resume', program.out, '--num-epochs', 2)[0] == 0
+
+
+@pytest.mark.parametrize('every', [None, 3])
+def test_the_best_epoch_is_kept(every, devices, data, tmp_path, monkeypatch):
+    """Also if it is resumed after the best epoch, and if the newest checkpoints are within epochs."""
+    accuracies = iter([0.5, 0.7, 0.7, 0.6, 0.8])
+    end_epoch = Run.end_epoch
+    monkeypatch.setattr(Run, 'end_epoch', lambda run, test_acc: end_epoch(run, next(accuracies)))
+    kept = []
+    for num_epochs, resume in ((3, None), (4, 'newest'), (5, 'newest')):
+        callbacks = [CheckpointCallback(tmp_path, every, keep_best=True,
+                                        resume=resume and checkpoints(tmp_path)[0])]
+        run = Run(num_epochs, quiet=True, callbacks=callbacks)
+        scratch.train(None, BATCH, 0.1, devices=devices, data=data(), run=run)
+        record, arrays = checkpoint.read(tmp_path / callback.BEST)
+        kept.append(len(record['metadata']['run']['history']))
+    assert kept == [2, 2, 5]
+    assert bits(arrays) == bits(checkpoint.read(checkpoints(tmp_path)[0])[1])
+
+
+def test_predict_export_and_resume_take_the_best_checkpoint(program):
+    program.start('--num-epochs', 1, '--keep-best')
+    best = program.out / callback.BEST
+    assert program(best, '--data-dir', 'data', chapter=predict)[0] == 0
+    assert program(best, chapter=export)[0] == 0
+    assert program('--resume', best, '--num-epochs', 2)[0] == 0
 
 
 def test_what_is_no_run_is_named_with_a_remedy(program, tmp_path):

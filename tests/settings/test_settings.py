@@ -1,22 +1,37 @@
 """Tests of the declarations of settings, and of what follows from one."""
 import importlib.util
+import inspect
 import json
 import pickle
 from pathlib import Path
 
 import idx_files
 import pytest
+from oracle import images
 
+from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.settings import cli, settings
-from gluon_mgpu.settings.settings import CHAPTERS, SHARED, Setting, check_settings, check_together, with_flags
-from gluon_mgpu.settings.setup import TrainingSetup
+from gluon_mgpu.settings.chapters import CHAPTERS
+from gluon_mgpu.settings.settings import SHARED, Setting, check_settings, check_together
+from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
+from gluon_mgpu.training.parameters import copies
 from gluon_mgpu.training.run import Run
 
 REPO = Path(__file__).parents[2]
+
+
+def setup_of(chapter, *given, **settings):
+    """Return the setup of a chapter's `train` with these arguments."""
+    @takes_settings(chapter)
+    def train(num_gpus, batch_size, lr, **settings):
+        return TrainingSetup(batch_size, settings)
+    return train(*given, **settings)
+
+
 GIVEN = {'num_gpus': 2, 'batch_size': 256, 'lr': 0.1}
 
 
@@ -33,7 +48,7 @@ def test_the_table_of_the_docs_is_up_to_date():
 def test_defaults_are_valid(chapter):
     for setting in settings.flags_of(chapter):
         default = setting.default_of(chapter)
-        assert setting.checked(default) == default
+        assert setting.checked(setting.name, default) == default
 
 
 def test_the_arguments_of_train():
@@ -43,7 +58,7 @@ def test_the_arguments_of_train():
                       'sync_batch_norm': False, 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None,
                       'net': None}
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
-    assert check_settings('scratch', {**GIVEN, 'devices': 'cpu:0,cpu:1'})['devices'] == [mx.cpu(0), mx.cpu(1)]
+    assert setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=([], [])).devices == [mx.cpu(0), mx.cpu(1)]
     assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
     assert check_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': '0.5'})['num_epochs'] == 3
 
@@ -69,7 +84,7 @@ def test_the_arguments_of_train():
 ])
 def test_invalid_settings(chapter, changes, message):
     with pytest.raises(ValueError, match=f'^{message}'):
-        check_settings(chapter, {**GIVEN, **changes})
+        setup_of(chapter, **{**GIVEN, **changes})
 
 
 def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, monkeypatch):
@@ -79,7 +94,7 @@ def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, mon
     def labels(seed, rank=0, size=1):
         run = Run(1)
         run.workers.rank, run.workers.size = rank, size
-        setup = TrainingSetup('scratch', 1, 20, 0.1, {'seed': seed, 'run': run})
+        setup = setup_of('scratch', 1, 20, 0.1, seed=seed, run=run)
         return [y.asnumpy().tolist() for _, y in setup.data[0]]
     whole = labels(seed=1)
     assert whole != labels(seed=0)
@@ -95,7 +110,7 @@ def test_a_worker_trains_on_its_own_device(chapter):
         workers = two_workers()
         workers.device = mx.cpu(1)
         given = {'data': (data, data), 'run': Run(1, workers=workers), **changes}
-        return TrainingSetup(chapter, num_gpus, 256, 0.1, given).devices
+        return setup_of(chapter, num_gpus, 256, 0.1, **given).devices
     assert devices_of(None) == devices_of(1) == devices_of(1, devices=[mx.cpu(1)]) == [mx.cpu(1)]
     for num_gpus, changes in ((2, {}), (None, {'devices': 'cpu:0-1'})):
         with pytest.raises(ValueError, match=r'^\[cpu\(0\), cpu\(1\)\] for one worker, whose gradients Horovod sums'):
@@ -116,7 +131,7 @@ def test_devices_keep_what_they_carry():
     for chapter in CHAPTERS:
         check_settings(chapter, {**GIVEN, 'devices': devices, 'shares': None})
         data = [(np.zeros((256, 1, 28, 28)), np.zeros(256))]
-        setup = TrainingSetup(chapter, 2, 256, 0.1, {'devices': devices, 'data': (data, data)})
+        setup = setup_of(chapter, 2, 256, 0.1, devices=devices, data=(data, data))
         assert (setup.devices, setup.devices.shares, setup.devices.parts) == (devices, (3, 1), 2)
         assert setup.devices.allreduce is ALGORITHMS['ring'] and setup.devices.batch_size == 256
 
@@ -138,7 +153,7 @@ def two_workers():
 def test_settings_that_contradict_devices(changes, message):
     devices = Devices([mx.cpu(0), mx.cpu(1)], 256, workers=two_workers() if 'run' in message else None)
     with pytest.raises(ValueError, match=f'^{message}'):
-        check_settings('scratch', {**GIVEN, 'devices': devices, **changes})
+        setup_of('scratch', **{**GIVEN, 'devices': devices, **changes})
 
 
 @pytest.mark.parametrize('values, message', [
@@ -149,20 +164,9 @@ def test_settings_that_contradict_devices(changes, message):
 def test_settings_that_do_not_fit_together(values, message):
     with pytest.raises(ValueError, match=f'^{message}'):
         check_together(values, [mx.cpu(0)])
+    with pytest.raises(ValueError, match=f'^--{message.partition(":")[0]}'):
+        check_together(values, [mx.cpu(0)], '--{}'.format)
     check_together({}, [mx.cpu(0)])
-
-
-@pytest.mark.parametrize(('message', 'expected'), [
-    ('train_size 9: must be an integer from 1 to 5', '--train-size 9: must be an integer from 1 to 5'),
-    ('warmup_epochs 5: must be less than num_epochs 2', '--warmup-epochs 5: must be less than --num-epochs 2'),
-    ('seed 1.5: must be an integer', '--seed 1.5: must be an integer'),
-    ('a/config.json: num_epochs 0: must be', 'a/config.json: num_epochs 0: must be'),
-    ('worker 1 (a): shares 3: must be', 'worker 1 (a): --shares 3: must be'),
-    ('lr is 0.2 on worker 0 (a) and 0.3 on', '--lr is 0.2 on worker 0 (a) and 0.3 on'),
-    ('devices of several workers need a batch_size: the', 'devices of several workers need a --batch-size: the'),
-    ('train data and seed 3', 'train data and seed 3'), ('/a/data_dir /out_dir x', '/a/data_dir /out_dir x')])
-def test_messages_of_the_command_line_name_flags(message, expected):
-    assert with_flags(message) == expected
 
 
 def test_one_declaration_is_enough(tmp_path, monkeypatch, capsys):
@@ -176,16 +180,35 @@ def test_one_declaration_is_enough(tmp_path, monkeypatch, capsys):
         found.append(smoothing)
         raise ValueError('no summary')
 
-    chapter = 'scratch', 'LeNet', train
-    cli.run(*chapter, [*flags, '--out-dir', str(out)])  # recorded before the setting existed
+    monkeypatch.setattr(scratch, 'train', train)
+    cli.run('scratch', [*flags, '--out-dir', str(out)])  # recorded before the setting existed
     with monkeypatch.context() as patch:
         patch.setattr(settings, 'SHARED', (*SHARED, new))
-        patch.setattr(cli, 'SHARED', (*SHARED, new))
         patch.setitem(settings.ALL, 'smoothing', new)
-        cli.run(*chapter, ['--resume', 'auto', '--out-dir', str(out)])
+        cli.run('scratch', ['--resume', 'auto', '--out-dir', str(out)])
         assert found == [None, 0.0] and json.loads((out / 'config.json').read_text())['smoothing'] == 0.0
-        cli.run(*chapter, ['--resume', 'auto', '--out-dir', str(out), '--smoothing', '0.1'])
+        cli.run('scratch', ['--resume', 'auto', '--out-dir', str(out), '--smoothing', '0.1'])
         assert '--smoothing 0.1: the run to resume has 0.0; leave --smoothing out' in capsys.readouterr().err
-        cli.run(*chapter, [*flags, '--smoothing', '0.1', '--out-dir', str(tmp_path / 'other')])
-        cli.run(*chapter, ['--resume', 'auto', '--out-dir', str(tmp_path / 'other')])
+        cli.run('scratch', [*flags, '--smoothing', '0.1', '--out-dir', str(tmp_path / 'other')])
+        cli.run('scratch', ['--resume', 'auto', '--out-dir', str(tmp_path / 'other')])
         assert found[2:] == [0.1, 0.1] and check_settings('scratch', GIVEN)['smoothing'] == 0.0
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_the_signature_of_train_has_all_settings(chapter):
+    name = chapter.__name__.rpartition('.')[2]
+    values = check_settings(name, GIVEN)
+    found = inspect.signature(chapter.train).parameters
+    assert [*found][:3] == ['num_gpus', 'batch_size', 'lr'] and found.keys() == values.keys()
+    assert all(parameter.default == values[name] for name, parameter in found.items() if name not in GIVEN)
+    assert (found['num_epochs'].annotation, found['devices'].annotation, found['run'].annotation) == (
+        'int', 'Sequence[Context] | str | None', 'Run | None')
+
+
+@pytest.mark.parametrize('chapter', [scratch, concise])
+def test_train_returns_its_run(chapter, devices, rng):
+    X, y = images(rng, 4)
+    data = [(np.array(X), np.array(y))]
+    run = chapter.train(None, 4, 1e-3, devices=devices[:2], data=(data, data), num_epochs=1)
+    assert repr(run) == '<Run: 1 of 1 epochs>' and len(run.history) == 1
+    assert all(len(replicas) == 2 for replicas in copies(run.net).values())

@@ -126,8 +126,8 @@ def test_a_bar_counts_the_finished_batches_of_each_epoch(clock, monkeypatch, cap
     bars = []
 
     class Bar(progress.ProgressBar):
-        def __init__(self, disable=None, **options):
-            super().__init__(**options, disable=disable is True)  # as on a terminal
+        def __init__(self, shown=True, **options):
+            progress.tqdm.__init__(self, **options, disable=not shown)  # as on a terminal
             bars.append(self)
 
     monkeypatch.setattr(progress, 'ProgressBar', Bar)

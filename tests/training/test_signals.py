@@ -171,7 +171,8 @@ def test_signals_in_another_thread_do_nothing():
 
 def train(folder, signals=None, every=None, before=(), callbacks=()):
     """Train three epochs of three batches; return the run and the message about stopping, '' if it completed."""
-    checkpointing = CheckpointCallback(folder, every, resume_command='again')
+    checkpointing = CheckpointCallback(folder, every)
+    checkpointing.resume_command = 'again'
     run = Run(3, quiet=True, folder=folder, callbacks=[*before, checkpointing, *callbacks], workers=Workers(signals))
     try:
         for _ in run.epochs([[np.zeros(1)]]):
@@ -216,10 +217,11 @@ def test_a_signal_while_the_last_epoch_is_recorded_is_too_late(tmp_path, monkeyp
 
 def test_the_message_of_a_stopped_run(tmp_path):
     """It ends with the command that resumes the run, if there is one."""
-    for name, advice, end in (('a', {}, ''), ('b', {'resume_command': 'again'}, '; resume with: again')):
+    for name, command, end in (('a', '', ''), ('b', 'again', '; resume with: again')):
         folder = tmp_path / name
         folder.mkdir()
-        checkpoints = CheckpointCallback(folder, **advice)
+        checkpoints = CheckpointCallback(folder)
+        checkpoints.resume_command = command
         run = Run(2, quiet=True, callbacks=[checkpoints])
         for _ in run.epochs([[np.zeros(1)]]):
             assert str(checkpoints.save_on_stop(run, 2)) == f'stopped before the first batch{end}'
@@ -367,6 +369,26 @@ def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
     err = capsys.readouterr().err
     assert f'cannot write a checkpoint to {folder} (it was replaced by another folder)' in err
     assert f'{folder}/history.csv cannot be written (it was replaced by another folder)' in err
+
+
+def test_a_folder_replaced_while_a_checkpoint_is_written(tmp_path, monkeypatch, capsys):
+    """The first run removes nothing there."""
+    folder, write = tmp_path / 'run', checkpoint.write
+    folder.mkdir()
+    theirs = [f'checkpoint-{n:08}.safetensors' for n in (1, 2, 4)]
+
+    def write_and_replace(path, *args):
+        write(path, *args)
+        if path.name.endswith('6.safetensors'):
+            shutil.rmtree(folder)
+            folder.mkdir()
+            for name in theirs:
+                (folder / name).touch()
+
+    monkeypatch.setattr(checkpoint, 'write', write_and_replace)
+    train(folder)
+    assert sorted(path.name for path in folder.iterdir()) == theirs
+    assert 'it was replaced by another folder' in capsys.readouterr().err
 
 
 def test_damaged_files_with_higher_numbers_do_not_displace_new_checkpoints(tmp_path):

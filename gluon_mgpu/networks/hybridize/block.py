@@ -13,11 +13,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy
+
 from ...base.nested import leaves
-from ...mxnet_setup.compat import autograd, gluon
+from ...mxnet_setup.compat import autograd, gluon, mx
 from .eager_only import EagerOnlyError, SideEffectError, Snapshot, keeps_gradients
 from .static import TracedGraph
-from .tracing import structure, trace_block, trace_function
+from .tracing import trace_block, trace_function
 
 _TRACING = threading.RLock()  # because Gluon keeps the state of tracing in the block
 _FUNCTIONS: weakref.WeakSet = weakref.WeakSet()  # the results of `hybridized` for functions
@@ -148,3 +150,16 @@ class _Graphs:
             if isinstance(error.__cause__, EagerOnlyError):
                 return None
             raise
+
+
+def structure(values: Any) -> tuple | bool | None:
+    """Return nested lists and tuples of arrays as tuples, with True for each array and False for None.
+
+    Returns None if they hold anything else. Raises ValueError for an array of NumPy.
+    """
+    if isinstance(values, (list, tuple)):
+        found = tuple(map(structure, values))
+        return None if None in found else found
+    if isinstance(values, numpy.ndarray):
+        raise ValueError('an argument is an array of NumPy: pass arrays of MXNet, or lists of them')
+    return False if values is None else True if isinstance(values, mx.nd.NDArray) else None

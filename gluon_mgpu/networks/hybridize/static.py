@@ -133,10 +133,11 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
     inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]
     # Without static memory, MXNet would run two operators as if they were called one by one, and not record all outputs
-    operator = mx.nd.CachedOp(graph, [('inline_limit', 0)] if params is None else [
+    flags: list = [('inline_limit', 0)] if params is None else [
         ('static_alloc', True), ('static_shape', True),
         ('data_indices', [i for i, name in enumerate(inputs) if name not in params]),
-        ('param_indices', [i for i, name in enumerate(inputs) if name in params])])
+        ('param_indices', [i for i, name in enumerate(inputs) if name in params])]
+    operator = mx.nd.CachedOp(graph, flags)
     if MXNET_MAJOR < 2:
         return lambda *arrays: operator(*(arrays[i] for i in order))
     return lambda *arrays: operator(*(arrays[i] for i in order), default_ctx=arrays[0].ctx)

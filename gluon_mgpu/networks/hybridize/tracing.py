@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-import numpy
-
 from ...base.nested import leaves, refill
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
@@ -116,16 +114,6 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
 def is_legacy(array: Any) -> bool:
     """Return whether this is an array of ``mx.nd``."""
     return isinstance(array, mx.nd.NDArray) and not isinstance(array, np.ndarray)
-
-
-def structure(values: Any) -> tuple | bool | None:
-    """Return nested lists of arrays as tuples of True, False for None; return None if they hold anything else."""
-    if isinstance(values, (list, tuple)):
-        found = tuple(map(structure, values))
-        return None if None in found else found
-    if isinstance(values, numpy.ndarray):
-        raise ValueError('an argument is an array of NumPy: pass arrays of MXNet, or lists of them')
-    return False if values is None else True if isinstance(values, mx.nd.NDArray) else None
 
 
 class _SymbolicNpx:

@@ -135,14 +135,14 @@ def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence
     for limit, worst in (TOLERANCE, max(differences[False])), (SPECIAL_TOLERANCE, max(differences[True], default=(0,))):
         if worst[0] > limit:
             where = f', for inputs that are {worst[2]}' * bool(worst[2])
-            raise ValueError(f"no model is written because the model's {worst[1]} in onnxruntime differ from the "
-                             f"network's by {worst[0]:.1e} of the largest{where}; rounding explains {limit:.0e}: "
-                             f'{remark}')
+            raise ValueError(f"no model is written because numbers of the model's {worst[1]} in onnxruntime differ "
+                             f"from the network's by {worst[0]:.1e} of the largest{where}; rounding explains "
+                             f'{limit:.0e}: {remark}')
     difference, name, _ = max(differences[False])
     shapes = ' and '.join(str(example.inputs[0].shape) for example in examples if not example.words)
     words = ', '.join(name for name in SPECIAL if any(name in example.words for example in examples)) or 'none'
-    return (f"checked in onnxruntime: {name} differ from the network's by {difference:.1e} of the largest; compared "
-            f'for {shapes} in the range of the example; other values: {words}')
+    return (f"checked in onnxruntime: numbers of {name} differ from the network's by {difference:.1e} of the largest; "
+            f'compared for {shapes} in the range of the example; other values: {words}')
 
 
 def _largest(Y: numpy.ndarray) -> float:

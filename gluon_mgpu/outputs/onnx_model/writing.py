@@ -7,19 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy
-
 from ...base.files import check_writable, write_atomically
 from ...base.program import reason
 from ...mxnet_setup.compat import npx
-from ...networks.hybridize.block import unwrapped
-from ...networks.precision import Cast
-from ...networks.resnet import resnet18
-from ...training.parameters import by_name, copies
 from .comparison import Example, compare, random_like, session, special_examples
 from .network import Network
 
-LENET = ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
 ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
 FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
 
@@ -37,21 +30,6 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
             raise ValueError(f'{path} cannot be written because {name} cannot be imported, {reason(error)}: '
                              f'pip install --force-reinstall {name}') from error
     check_writable(path, new_folder)
-
-
-def write_chapter(net: Any, path: str | os.PathLike, lenet: Callable | None, log: Callable[[str], None]) -> None:
-    """Write the network of a chapter: a Gluon block, or LeNet's parameters, possibly those on each device; blocks."""
-    names: dict[str, Any] = {'input_names': ['images'], 'output_names': ['scores']}
-    arguments: list = [numpy.zeros((1, 1, 28, 28), 'float32')]
-    if isinstance(net, (list, tuple)):
-        arguments.append(net[0] if net and isinstance(net[0], (list, tuple)) else net)
-        net, names['param_names'] = lenet, LENET
-    elif any(isinstance(layer, Cast) for layer in getattr(unwrapped(net), '_children', {}).values()):
-        low = [*copies(net).values()]  # in lower precision, ResNet-18's parameters are float32, and so is the model
-        net = resnet18(low[-1][0].size)  # the bias of the last layer
-        for param, arrays in zip(by_name(net).values(), low):
-            param._load_init(arrays[0], [arrays[0].ctx])
-    write_model(net, path, *arguments, **names, log=log)
 
 
 def _batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tuple[list, int]:

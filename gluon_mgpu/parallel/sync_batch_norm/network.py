@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from ...base.nested import leaves, refill
 from ...mxnet_setup.compat import autograd, gluon, mx, np
-from ...networks.hybridize.block import HybridizedBlock, unwrapped
+from ...networks.hybridize.block import HybridizedBlock, structure, unwrapped
 from ...networks.hybridize.eager_only import Snapshot, keeps_gradients
-from ...networks.hybridize.tracing import UNKNOWN, is_legacy, structure
+from ...networks.hybridize.tracing import UNKNOWN, is_legacy
 from ..workers import Workers
 from .cut import Backward, Piece, as_input, cut
 from .norm import Norm

@@ -26,7 +26,7 @@ def main(argv: list | None = None) -> int:
                     epilog='Exit status: 0 if the step is right, 1 if it is wrong, 2 if it was not checked.')
     parser.add_argument('make', metavar='MODULE:make', help='make(devices) returns networks, Trainers or arrays')
     parser.add_argument('train_batch', metavar='MODULE:train_batch', help='train_batch(state, X, y, devices)')
-    parser.add_argument('batches', metavar='MODULE:batches', nargs='?', default=f'{__package__}.__main__:random_images',
+    parser.add_argument('batches', metavar='MODULE:batches', nargs='?',
                         help='list of (X, y), or a function that returns it (default: random 28x28 images)')
     parser.add_argument('--devices', metavar='LIST', type=text, help="such as 'cpu:0-3' (default: cpu:0-2)")
     parser.add_argument('--horovod', action='store_true', help='check all workers of a job; make(devices, workers)')
@@ -45,14 +45,18 @@ def _run(args: argparse.Namespace) -> None:
         if in_full:
             traceback.print_exc()
         if line or in_full:
-            raise JobError(line or 'nothing was checked because of the error above', BAD_INPUT) from None
+            line = line or 'nothing was checked because of the error above'
+            if not args.batches:
+                line += '; X has random images, (256, 1, 28, 28): for other inputs, name MODULE:batches as well'
+            raise JobError(line, BAD_INPUT) from None
         raise
 
 
 def _check(args: argparse.Namespace) -> None:
     if sys.__stderr__ and not faulthandler.is_enabled():
         faulthandler.enable(sys.__stderr__)  # shows the line if MXNet crashes, as for an array without rows in float64
-    make, train_batch, batches = map(_load, (args.make, args.train_batch, args.batches))
+    make, train_batch = _load(args.make), _load(args.train_batch)
+    batches = _load(args.batches) if args.batches else random_images
     _check_signature(args.train_batch, train_batch)
     batches = batches() if callable(batches) else batches
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:

@@ -60,6 +60,8 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
             return others._replace(skipped=[note, *others.skipped])
         done.append(batch)
         before, right = right, one.step(batch)[0]  # 2. only with batches that several devices can take
+        if [array.shape for array in right] != [array.shape for array in first]:
+            raise ValueError('train_batch freezes or unfreezes parameters: do so in make, and check each case')
         changes = largest(right, first)
         # A parameter that hardly changes, such as a bias before batch norm, is measured against the others. If none has
         # changed, the step may update only after several batches

@@ -9,8 +9,9 @@ from ...mxnet_setup.compat import MXNET_MAJOR, low_precision_type, mx
 
 
 def _convolution_of_numpy(X: numpy.ndarray, weight: numpy.ndarray) -> numpy.ndarray:
-    windows = numpy.lib.stride_tricks.sliding_window_view(X, (3, 3), axis=(2, 3))  # (3, 32, 10, 10, 3, 3)
-    return numpy.einsum('nchwij,ocij->nohw', windows, weight)                       # (3, 48, 10, 10)
+    # The types of NumPy 1 know no axis=(2, 3)
+    windows = numpy.lib.stride_tricks.sliding_window_view(X, (1, 1, 3, 3))  # (3, 32, 10, 10, 1, 1, 3, 3)
+    return numpy.einsum('nchwabij,ocij->nohw', windows, weight)             # (3, 48, 10, 10)
 
 
 def _error(dtype: str, operator: Callable, reference: Callable, arrays: tuple) -> float:

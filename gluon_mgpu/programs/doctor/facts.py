@@ -15,7 +15,7 @@ from typing import Any
 
 from ...base.machine import num_cores, processor, versions
 from ...base.program import reason
-from ...data.folders import cache_dir, named_folder
+from ...data.folders import FROM_ENVIRONMENT, cache_dir, named_folder
 from ...mxnet_setup import instructions, runtime
 from ...mxnet_setup.installation import PACKAGES, installed_builds, package_folder
 
@@ -51,7 +51,7 @@ def _data() -> dict[str, Any]:
     """Return the folder of Fashion-MNIST, None if it will be downloaded, and the error of GLUON_MGPU_DATA."""
     named = os.environ.get('GLUON_MGPU_DATA')
     try:
-        return {'folder': str(named_folder('fashion-mnist', named or cache_dir())), 'error': ''}
+        return {'folder': str(named_folder('fashion-mnist', named or cache_dir(), FROM_ENVIRONMENT)), 'error': ''}
     except ValueError as error:
         return {'folder': None, 'error': str(error) if named else ''}
 

@@ -133,4 +133,4 @@ def _disks(facts: dict) -> Iterator[Finding]:
 def _data(facts: dict) -> Iterator[Finding]:
     what, _, remedy = facts['data']['error'].partition('; ')
     if what:
-        yield Finding('warning', f'GLUON_MGPU_DATA: {what}', f'{remedy}; unset GLUON_MGPU_DATA to download them')
+        yield Finding('fault', what, f'unset GLUON_MGPU_DATA to download them; or {remedy}')

@@ -1,6 +1,7 @@
 """The doctor's report as one screen of text: problems first, then facts."""
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -8,17 +9,21 @@ from typing import Any
 from ...mxnet_setup.instructions import AVX2_KERNELS
 
 WIDTH, INDENT = 80, 12
+COMMAND = re.compile(r'pip |python|export |tools/')
 
 
 def screen(report: dict[str, Any]) -> list[str]:
-    """Return the lines for a report from `examine`. Remedies are not wrapped, so that commands can be copied."""
+    """Return the lines for a report from `examine`. Remedies with commands are not wrapped, so that one can copy these.
+    """
     devices = report['self_test'].get('devices', {}).get('devices')
     verdict = f'can run{" on " + " and ".join(devices) if devices else ""}' if report['can_train'] else 'cannot run'
     lines = [f'gluon_mgpu {report["gluon_mgpu"]}: training {verdict}', '']
     for finding in report['findings']:
         lines += _wrapped(finding['level'].replace('fault', 'FAULT'), finding['what'])
         remedies = [part for part in finding['remedy'].split('; ') if part]
-        lines += [f'{"" if i else "  do":{INDENT}}{remedy}' for i, remedy in enumerate(remedies)]
+        for i, remedy in enumerate(remedies):
+            title = '' if i else '  do'
+            lines += [f'{title:{INDENT}}{remedy}'] if COMMAND.search(remedy) else _wrapped(title, remedy)
         lines += ['']
     for title, texts in _rows(report):
         for i, text in enumerate(texts):

@@ -32,8 +32,8 @@ def driver() -> dict[str, Any]:
 
 def mxnet() -> dict[str, Any]:
     """Import MXNet; raises MXNetImportError with the reason if that fails."""
-    from ...devices.gpus import num_mxnet_gpus
-    from ...mxnet_setup.compat import compute_capabilities, mx
+    from ...devices.gpus import compute_capabilities, num_mxnet_gpus
+    from ...mxnet_setup.compat import mx
     cuda = mx.runtime.Features().is_enabled('CUDA')
     return {'version': mx.__version__, 'cuda': cuda, 'num_gpus': num_mxnet_gpus(),
             'code_for': compute_capabilities() if cuda else None,

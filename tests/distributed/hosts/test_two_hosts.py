@@ -62,7 +62,7 @@ def assert_nothing_left(hosts, timeout: float = 15) -> None:
 def test_a_chapter_trains(job, hosts, flags, tmp_path, chapter, size):
     command = [PYTHON, '-m', f'gluon_mgpu.{chapter}', '--horovod', *flags, '--train-size', size, '--num-epochs', '2']
     text = trains(job, hosts.launch, command, '--out-dir', tmp_path / 'run')
-    assert f'2 workers: {size} training and 250 test images' in text
+    assert f'2 workers\n{size} training and 250 test images' in text
     assert 'epoch 2/2' in text
 
 

@@ -3,7 +3,7 @@ import copy
 import functools
 import gc
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy
 import pytest
@@ -12,6 +12,7 @@ from gluon_mgpu.base.nested import leaves
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import static
 from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
+from gluon_mgpu.networks.hybridize.eager_only import EagerOnlyError, tracing
 from gluon_mgpu.networks.hybridize.graph_operators import operators_of
 from gluon_mgpu.networks.hybridize.static import MAX_OPERATORS, isolate
 from gluon_mgpu.networks.hybridize.tracing import trace_block, trace_function
@@ -447,6 +448,36 @@ def test_mxnet_is_as_before_after_tracing_in_several_threads(devices):
         results = list(threads.map(trace_and_pause, range(40)))
     assert results == [[[n] * 3] * 2 for n in range(40)]
     assert (autograd.Function.__call__, autograd._RecordingStateScope.__enter__) == before
+
+
+class Identity(autograd.Function):
+    def forward(self, X):
+        return X.copy()
+
+    def backward(self, dY):
+        return dY
+
+
+def test_other_threads_while_one_traces():
+    """They may change the mode of autograd and call functions, but trace only afterwards."""
+    def use_autograd():
+        with autograd.record(), autograd.pause():
+            return Identity()(np.ones(2)).tolist()
+
+    def trace():
+        with tracing():
+            return True
+
+    with ThreadPoolExecutor(2) as pool:
+        with tracing():
+            assert pool.submit(use_autograd).result() == [1, 1]
+            with pytest.raises(EagerOnlyError):
+                use_autograd()
+            with pytest.raises(EagerOnlyError):
+                Identity()(np.ones(2))
+            other = pool.submit(trace)
+            assert not wait([other], timeout=0.2).done
+        assert other.result()
 
 
 def test_layers_on_the_devices_in_another_order(devices):

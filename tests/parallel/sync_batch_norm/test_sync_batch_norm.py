@@ -62,8 +62,8 @@ def train(make, devices, synchronized, sizes=SIZES, side=12):
     for device in devices:
         net(np.zeros((1, 1, side, side), ctx=device))
     net.cast('float64')
-    for param in net.collect_params().values():
-        if param.grad_req != 'null':
+    for name, param in by_name(net).items():
+        if 'running' not in name:  # also the gamma that a batch norm without scale ignores
             param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
     trainer = moving(trainable(net), 'sgd', {'learning_rate': 0.1})
     fast, loss = (SyncBatchNorm if synchronized else hybridized)(net), gluon.loss.SoftmaxCrossEntropyLoss()
@@ -112,7 +112,7 @@ def test_resnet18_on_k_devices_equals_one(device_list):
     lambda: [nn.BatchNorm()],
     slow(lambda: [nn.Dense(5), nn.BatchNorm(momentum=0.5, epsilon=0.1), nn.BatchNorm(axis=-1)]),
     slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(axis=3)]),
-    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(scale=False, center=False), nn.Activation('relu')]),
+    lambda: [nn.Conv2D(3, 3), nn.BatchNorm(scale=False, center=False), nn.Activation('relu')],
     slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(use_global_stats=True), nn.BatchNorm()]),
     slow(lambda: [Residual(3, use_1x1conv=True, strides=2)]),
     lambda: [nn.Conv2D(3, 3), Tangled()],

@@ -41,6 +41,12 @@ def test_command_line_on_the_default_images(capsys):
     assert 'over batches of 12, 10, 12, 2, 7 rows' in capsys.readouterr().out
 
 
+def test_a_step_for_other_inputs_than_the_default_images(capsys):
+    assert command_line.main(['steps_to_check:make_arrays', 'steps_to_check:step_from_scratch']) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(
+        '; X has random images, (256, 1, 28, 28): for other inputs, name MODULE:batches as well')
+
+
 @pytest.mark.parametrize(('code', 'words'), [
     ("def make(devices): raise ValueError('mine')", 'ValueError: mine'),
     ("def make(devices): return {}['mine']", "KeyError: 'mine'"),

@@ -45,7 +45,7 @@ def doctor(tmp_path):
             assert title == {'fault': 'FAULT', 'warning': 'warning'}[finding['level']]
             assert finding['what'].startswith(first)
             assert any(line.startswith('  do ') for line in lines[3:8])
-            assert finding['remedy'].split('; ')[0] in '\n'.join(lines)
+            assert finding['remedy'].split('; ')[0] in ' '.join(' '.join(lines).split())  # possibly wrapped
         return report
 
     return run

@@ -1,5 +1,6 @@
 """Tests of the doctor as a program: each kind of fault comes first on the screen, with its remedy, and in the JSON."""
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -186,9 +187,11 @@ def test_a_cache_that_cannot_be_written(folder, monkeypatch):
 def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
-    warning, = package.examine()['findings']
-    assert warning['level'] == 'warning' and warning['what'].startswith(f'GLUON_MGPU_DATA: {tmp_path}')
-    assert 'missing' in warning['what'] and warning['remedy'].endswith('; unset GLUON_MGPU_DATA to download them')
+    report = package.examine()
+    fault, = report['findings']
+    assert not report['can_train'] and fault['level'] == 'fault'
+    assert re.fullmatch(f'{tmp_path}/fashion-mnist, from GLUON_MGPU_DATA: .* missing', fault['what'])
+    assert fault['remedy'].startswith('unset GLUON_MGPU_DATA') and fault['remedy'].endswith('--dataset glyphs')
     (tmp_path / 'fashion-mnist').mkdir()
     for name in FILES:
         (tmp_path / 'fashion-mnist' / name).touch()

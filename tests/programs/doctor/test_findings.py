@@ -3,6 +3,7 @@ import pytest
 from healthy import SELF_TEST, facts_with
 
 from gluon_mgpu.devices.nvidia_driver import Gpu
+from gluon_mgpu.programs.doctor import screen as screen_module
 from gluon_mgpu.programs.doctor.findings import diagnose, from_line
 from gluon_mgpu.programs.doctor.screen import screen
 
@@ -86,6 +87,9 @@ def test_nothing_is_wrong():
      'bfloat16 without AMX, because DNNL_MAX_CPU_ISA=AVX2 is set', 'unset it'),
     ({'self_test__mxnet__openblas_kernels': 'Prescott'}, 'warning',
      'matrix products without AVX2 (Prescott kernels)', 'unset OPENBLAS_CORETYPE'),
+    ({'data__error': '/x, from GLUON_MGPU_DATA: a missing; put it there, name another folder with --data-dir, or train '
+                     'on generated images with --dataset glyphs'}, 'fault', '/x, from GLUON_MGPU_DATA: a missing',
+     'put it'),
     ({'disks__runs__free': 2**20}, 'warning', 'only 1 MB are free for runs in /data/runs', 'free 200 MB'),
     ({'disks__cache': {'folder': None, 'free': None, 'error': 'there is no home folder'}}, 'warning',
      'a folder for downloaded data cannot be written: there is no home folder', 'XDG_CACHE_HOME'),
@@ -100,6 +104,7 @@ def test_problems(changes, level, what, remedy):
     lines = screen(report)
     assert lines[2].split(maxsplit=1)[0].lower() == level and found[0].what.startswith(lines[2].split(maxsplit=1)[1])
     assert len(lines) <= 30
+    assert all(len(line) <= 80 or screen_module.COMMAND.search(line) for line in lines)
 
 
 @pytest.mark.parametrize('changes', [

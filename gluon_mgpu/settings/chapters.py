@@ -1,0 +1,55 @@
+"""The chapters, a row for each: settings, command line, `predict`, `export` and the list of programs follow from it.
+
+This module imports no chapter, because chapters import the settings; a chapter is imported when it is used.
+"""
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+OF_TRAINER = ('optimizer', 'clip_norm', 'momentum', 'weight_decay', 'sync_batch_norm')
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter: the module ``gluon_mgpu.NAME``, with ``train`` and ``main``."""
+
+    name: str
+    network: str  # its name for people
+    purpose: str  # of the program
+    untrained: Callable[[Any, dict], Any]  # (module, configuration of a run) -> a Gluon block, or parameters as a list
+    own: Sequence[str] = ()                # the settings that not all chapters have
+    defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the declarations of the settings
+    forward: str = ''                      # for a list: the function of (X, params) in the module
+    param_names: Sequence[str] = ()        # and the parameters' names in an exported model
+
+    @property
+    def module(self) -> Any:
+        """Return the module."""
+        return importlib.import_module(f'gluon_mgpu.{self.name}')
+
+    def write_model(self, net: Any, path: Any, log: Callable[[str], None]) -> None:
+        """Write a network of this chapter as an ONNX model, in float32; blocks.
+
+        `net` is a Gluon block, or a list of parameters, possibly one for each device, of which the first counts.
+        """
+        import numpy
+
+        from ..networks.resnet import in_float32
+        from ..outputs.onnx_model.writing import write_model
+        params = []
+        if self.forward:
+            params = [net[0] if net and isinstance(net[0], (list, tuple)) else net]
+            net = getattr(self.module, self.forward)
+        write_model(net if params else in_float32(net), path, numpy.zeros((1, 1, 28, 28), 'float32'), *params,
+                    input_names=['images'], output_names=['scores'], param_names=self.param_names, log=log)
+
+
+CHAPTERS = {chapter.name: chapter for chapter in (
+    Chapter('scratch', 'LeNet', 'train LeNet, implemented from scratch (D2L 13.5)',
+            lambda scratch, config: scratch.init_params(), own=('allreduce',), defaults={'lr': 0.2}, forward='lenet',
+            param_names=('W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4')),
+    # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
+    Chapter('concise', 'ResNet-18', "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)",
+            lambda concise, config: concise.resnet18(10, config['dtype']), own=('dtype', *OF_TRAINER, 'net')),
+)}

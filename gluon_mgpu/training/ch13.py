@@ -1,0 +1,68 @@
+"""``train_batch_ch13`` and ``train_ch13``, with which the book trains in other chapters (D2L 14.1)."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gluon_mgpu as d2l  # for what the book takes from its package d2l
+
+from ..mxnet_setup.compat import autograd, gluon
+from ..parallel import step
+from ..parallel.devices import Devices, as_devices
+from ..parallel.split import split_batch
+from .evaluate import count_correct, evaluate_accuracy_gpus
+from .run import Run
+
+
+def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, trainer: gluon.Trainer, devices: list,
+                     split_f: Callable = split_batch) -> tuple[float, float]:
+    """Train on one batch; return the sum of its losses and its number of correct predictions; waits for the devices.
+
+    Layers that the batch does not use are not updated. `features`, arrays (n, ...) in nested lists or tuples, are split
+    by ``split_f(features, labels, devices)``. `net` maps those of a device to scores, and `loss` these to a loss per
+    row: a mean over rows would depend on the number of devices. All else is as in `concise.train_batch`.
+    """
+    ls, correct = _train_batch(net, features, labels, loss, trainer, as_devices(devices), split_f)
+    return sum(float(l.sum()) for l in ls), sum(map(float, correct))
+
+
+def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: Callable, trainer: gluon.Trainer,
+               num_epochs: int, devices: list | None = None, split_f: Callable = split_batch) -> None:
+    """Train as `train_batch_ch13`, by default on all devices; print loss, accuracy and time as a `Run` does."""
+    devices = as_devices(d2l.try_all_gpus() if devices is None else devices)
+    run = Run(num_epochs, workers=devices.workers)
+    run.check_data(train_iter, test_iter)
+    animator = d2l.Animator('epoch', xlim=[1, num_epochs], ylim=[0, 1], legend=['train loss', 'train acc', 'test acc'])
+    for epoch in run.epochs(net, trainer):
+        counts = []
+        for features, labels in run.batches(train_iter):
+            ls, correct = _train_batch(net, features, labels, loss, trainer, devices, split_f)
+            run.record_losses(ls)
+            counts.append((correct, labels.size))
+        num_correct, size = devices.workers.allreduce_counts((sum(map(float, of)), size) for of, size in counts)
+        train_acc, test_acc = num_correct / size, evaluate_accuracy_gpus(net, test_iter, split_f, devices)
+        result = run.end_epoch(test_acc)
+        animator.add(epoch, (result.loss, train_acc, test_acc))
+    run.print(f'loss {result.loss:.3f}, train acc {train_acc:.3f}, test acc {test_acc:.3f}\n'
+              f'{result.images_per_second:.1f} examples/sec on {devices}')
+
+
+def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f) -> tuple[list, list]:
+    """Train on one batch; return the losses and numbers of correct predictions, as arrays; does not block."""
+    step.check_trainer(trainer, devices)
+    correct: list = []
+
+    def backward(X: Any, y: Any, net: Callable, devices: list) -> list:
+        X_shards, y_shards = split_f(X, y, devices)
+        y_shards = [y_shard for y_shard in y_shards if len(y_shard)]  # Gluon's own functions return some without rows
+        with autograd.record():
+            y_hats = step.forward(net, X_shards[:len(y_shards)])
+            ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
+        step.backward(net, ls)
+        step.prepare_idle_devices(net, X, devices)
+        correct.extend(map(count_correct, y_hats, y_shards))
+        return ls
+
+    ls = step.in_parts(backward, features, labels, net, devices)
+    trainer.step(devices.divisor(features), ignore_stale_grad=True)  # a BERT classifier does not use all layers of BERT
+    return ls, correct

@@ -1,0 +1,68 @@
+"""The table of chapters: a row and a module with `train` are enough for another one."""
+import inspect
+import re
+import sys
+import types
+
+import idx_files
+import pytest
+
+from gluon_mgpu import concise
+from gluon_mgpu.mxnet_setup.compat import gluon
+from gluon_mgpu.programs import export, predict
+from gluon_mgpu.settings import chapters, cli, setup
+from gluon_mgpu.settings.chapters import CHAPTERS, Chapter
+
+
+def mlp():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(16, activation='relu'), gluon.nn.Dense(10))
+    return net
+
+
+@pytest.fixture
+def third_chapter(monkeypatch):
+    module = types.ModuleType('gluon_mgpu.mlp')
+    monkeypatch.setitem(sys.modules, 'gluon_mgpu.mlp', module)
+    row = Chapter('mlp', 'a perceptron', 'train it', lambda module, config: mlp(), own=chapters.OF_TRAINER)
+    monkeypatch.setitem(CHAPTERS, 'mlp', row)
+
+    @setup.takes_settings('mlp')
+    def train(num_gpus, batch_size, lr, **settings):
+        return inspect.unwrap(concise.train)(num_gpus, batch_size, lr, net=mlp(), **settings)
+    module.train = train
+
+
+def test_a_third_chapter(third_chapter, tmp_path, capsys):
+    idx_files.write(tmp_path / 'mnist', idx_files.dataset(48, 30))
+    run = str(tmp_path / 'run')
+    assert cli.run('mlp', ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0-1', '--batch-size',
+                           '16', '--momentum', '0.9', '--num-epochs', '1', '--out-dir', run]) == 0
+    assert cli.run('mlp', ['--resume', run, '--num-epochs', '2']) == 0
+    accuracy = re.findall(r'^test acc: ([\d.]+)', capsys.readouterr().out, re.MULTILINE)[-1]
+    assert predict.main([run]) == 0
+    assert round(float(capsys.readouterr().out.split()[2]), 2) == float(accuracy)
+    pytest.importorskip('onnxruntime')
+    assert export.main([run]) == 0 and 'checked in onnxruntime' in capsys.readouterr().out
+
+
+def test_its_settings(third_chapter, capsys):
+    for flags, words in ((['--dtype', 'float16'], 'mlp: --dtype: only for concise'),
+                         (['--allreduce', 'tree'], 'mlp: --allreduce: only for scratch')):
+        with pytest.raises(SystemExit):
+            cli.run('mlp', flags)
+        assert words in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.run('scratch', ['--momentum', '0.9'])
+    assert 'scratch: --momentum: only for concise, mlp' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', ['scratch', 'concise'])
+def test_the_command_line_checks_its_settings_once(name, tmp_path, monkeypatch):
+    idx_files.write(tmp_path / 'mnist', idx_files.dataset(16, 16))
+    checked, calls = setup.check_together, []
+    monkeypatch.setattr(setup, 'check_together', lambda *args: (calls.append(args), checked(*args)))
+    monkeypatch.setattr(setup, 'check_settings', None)  # those of flags are checked when they are read
+    assert cli.run(name, ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0', '--batch-size', '8',
+                          '--num-epochs', '1', '--quiet', '--no-plot', '--out-dir', str(tmp_path / 'run')]) == 0
+    assert len(calls) == 1

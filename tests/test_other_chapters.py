@@ -1,0 +1,66 @@
+"""The loops of the book's other chapters: k devices with ours equal one with plain Gluon, in float64."""
+from functools import cache, partial
+
+import numpy
+import pytest
+from book_steps import CHAPTERS, WRONG, ours, plain
+from slow import slow
+
+import gluon_mgpu as d2l
+from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
+from gluon_mgpu.programs.check.contents import find
+
+ROWS = [7, 7, 2, 6, 1, 5]  # the language model continues states from the first batch to the second
+
+
+def as_mxnet(data):
+    return tuple(map(as_mxnet, data)) if isinstance(data, tuple) else np.array(data, dtype=data.dtype)
+
+
+def train(chapter, way, devices, seed):
+    """Return the parameters on each device after some batches."""
+    mx.random.seed(seed)
+    rng = numpy.random.default_rng(seed)
+    state = chapter.make(way, devices)
+    for rows in ROWS:
+        chapter.step(state, *map(as_mxnet, chapter.batch(rng, rows)), devices)
+    return {name: [array.asnumpy() for array in param.list_data()] for name, param in find(state, gluon.Parameter)}
+
+
+@cache
+def train_plainly(name, device, seed):
+    return train(CHAPTERS[name], plain, [device], seed)
+
+
+@pytest.mark.parametrize('k', [1, slow(2), 3])
+@pytest.mark.parametrize('name', CHAPTERS)
+def test_k_devices_equal_one(name, k, device_list, seed):
+    expected = train_plainly(name, *device_list(1), seed)
+    found = train(CHAPTERS[name], ours, device_list(k), seed)
+    for (_, arrays), (param, [one]) in zip(found.items(), expected.items()):
+        assert len(arrays) == k
+        for array in arrays:
+            numpy.testing.assert_allclose(array, one, rtol=1e-9, atol=1e-12, err_msg=param)  # float64
+
+
+def check(name, step, seed):
+    rng = numpy.random.default_rng(seed)
+    make, _, batch = CHAPTERS[name]
+    return d2l.check_data_parallel(partial(make, ours), step, [batch(rng, 16) for _ in range(2)])
+
+
+@pytest.mark.parametrize('name', [name if name in ('BERT', 'GAN') else slow(name) for name in CHAPTERS])
+def test_the_check_accepts_it(name, seed):
+    if name == 'fine-tuning':
+        with pytest.raises(ValueError, match='^train_batch freezes or unfreezes parameters: do so in make'):
+            check(name, CHAPTERS[name].step, seed)
+        return
+    report = check(name, CHAPTERS[name].step, seed)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize('mistake', [name if name.startswith('BERT') else slow(name) for name in WRONG])
+def test_the_check_names_a_mistake(mistake, seed):
+    name, step, words = WRONG[mistake]
+    report = check(name, step, seed)
+    assert not report.ok and words in ' '.join(str(report).split()), report

@@ -1,0 +1,151 @@
+"""`train_batch_ch13` and `train_ch13` on several devices, compared with plain Gluon on one, in float64."""
+import re
+
+import numpy
+import pytest
+
+import gluon_mgpu as d2l
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np
+from gluon_mgpu.parallel.data_parallel import data_parallel
+from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.trainer import Trainer, trainable
+from gluon_mgpu.training.parameters import by_name
+
+nn = gluon.nn
+loss = gluon.loss.SoftmaxCrossEntropyLoss()
+SGD = {'learning_rate': 0.1, 'momentum': 0.9}
+ROWS = [7, 2, 5, 1, 6]
+
+
+class TwoInputs(nn.Block):
+    """A network of the book's kind: a tuple of inputs, and a layer that it does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.out = nn.Dense(4, in_units=5, activation='tanh'), nn.Dense(3, in_units=4)
+        self.unused = nn.Dense(2, in_units=2)
+
+    def forward(self, X):
+        A, B = X
+        assert len(A)  # on shards without rows, most layers fail
+        return self.out(self.dense(A) * self.dense(B))
+
+
+def make(devices, net=None):
+    mx.random.seed(0)
+    net = net or TwoInputs()
+    net.initialize(init.Normal(0.5), ctx=devices)
+    net.cast('float64')
+    return net
+
+
+def batches(seed, rows=ROWS):
+    rng = numpy.random.default_rng(seed)
+    return [(tuple(np.array(rng.normal(size=(n, 5)), dtype='float64') for _ in range(2)),
+             np.array(rng.integers(0, 3, n), dtype='int32')) for n in rows]
+
+
+def with_gluon(devices):
+    net = make(devices)
+    return net, gluon.Trainer(net.collect_params(), 'sgd', SGD)
+
+
+def with_our_trainer(devices):
+    net = make(devices)
+    return net, Trainer(trainable(net), 'sgd', SGD)
+
+
+def with_data_parallel(devices):
+    return data_parallel(make(devices), devices, 'sgd', SGD)
+
+
+def by_gluon(net, data, divisor=None):
+    """Train on one device; yield the sum of the losses and the number of correct rows of each batch."""
+    params = [param for name, param in by_name(net).items() if 'unused' not in name]
+    trainer = gluon.Trainer(params, 'sgd', SGD)
+    for X, y in data:
+        with autograd.record():
+            y_hat = net(X)
+            l = loss(y_hat, y)
+        l.backward()
+        trainer.step(divisor or len(y))
+        yield l.sum().item(), (y_hat.asnumpy().argmax(axis=1) == y.asnumpy()).sum()
+
+
+def check_equal(net, expected):
+    for name, param in by_name(getattr(net, 'block', net)).items():
+        for array in param.list_data():
+            numpy.testing.assert_allclose(array.asnumpy(), by_name(expected)[name].list_data()[0].asnumpy(),
+                                          rtol=1e-9, atol=1e-12, err_msg=name)  # float64
+
+
+@pytest.mark.parametrize('way', [with_gluon, with_our_trainer, with_data_parallel])
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_batches_of_any_number_of_rows(k, way, device_list, seed):
+    devices = device_list(k)
+    net, trainer = way(devices)
+    found = [d2l.train_batch_ch13(net, X, y, loss, trainer, devices) for X, y in batches(seed)]
+    one = make(devices[:1])
+    numpy.testing.assert_allclose(found, list(by_gluon(one, batches(seed))), rtol=1e-6)  # MXNet 2 sums in float32
+    check_equal(net, one)
+
+
+def test_a_divisor_shares_and_parts(device_list, seed):
+    devices = Devices(device_list(3), batch_size=7, shares=[3, 1, 1], parts=2)
+    net, trainer = with_our_trainer(devices)
+    found = [d2l.train_batch_ch13(net, X, y, loss, trainer, devices) for X, y in batches(seed)]
+    one = make(devices[:1])
+    numpy.testing.assert_allclose(found, list(by_gluon(one, batches(seed), 7)), rtol=1e-6)  # as above
+    check_equal(net, one)
+
+
+def the_books_split(X, y, devices):
+    """D2L 16.5, ``split_batch_multi_inputs``: some shards of a small batch have no rows."""
+    def split(array):
+        return gluon.utils.split_and_load(array, devices, even_split=False)
+    return list(zip(*map(split, X))), split(y)
+
+
+@pytest.mark.parametrize('options', [[], [the_books_split]])
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_train_ch13(k, options, device_list, seed, capsys):
+    devices = device_list(k)
+    net, trainer = with_gluon(devices)
+    d2l.train_ch13(net, batches(seed), batches(seed + 1), loss, trainer, 2, devices, *options)
+    first, second, last, speed = capsys.readouterr().out.splitlines()
+    one = make(devices[:1])
+    ls, correct = zip(*by_gluon(one, batches(seed) * 2))
+    check_equal(net, one)
+    test_acc = d2l.evaluate_accuracy_gpu(one, batches(seed + 1))
+    expected = f'loss {sum(ls[5:]) / 21:.3f}, train acc {sum(correct[5:]) / 21:.3f}, test acc {test_acc:.3f}'
+    assert first.startswith(f'epoch 1/2: loss {sum(ls[:5]) / 21:.3f}, test acc ') and last == expected
+    assert re.sub(', train acc [^,]*', '', last) in second
+    assert speed.endswith(f' examples/sec on {devices}')
+
+
+def test_train_ch13_uses_all_devices(devices, seed, monkeypatch, capsys):
+    monkeypatch.setattr('gluon_mgpu.devices.lists.try_all_gpus', lambda: devices)
+    net, trainer = with_gluon(devices)
+    d2l.train_ch13(net, batches(seed), batches(seed), loss, trainer, 1)
+    assert str(devices) in capsys.readouterr().out
+
+
+def test_the_curve_has_three_lines(devices, seed, monkeypatch):
+    points = []
+    monkeypatch.setattr('gluon_mgpu.outputs.plot.Animator.add', lambda self, x, y: points.append((x, y)))
+    net, trainer = with_gluon(devices)
+    d2l.train_ch13(net, batches(seed), batches(seed), loss, trainer, 3, devices)
+    assert [x for x, _ in points] == [1, 2, 3] and {len(y) for _, y in points} == {3}
+    assert points[0][1][0] > points[2][1][0] > 0
+
+
+def test_mistakes_of_the_caller(device_list):
+    devices = device_list(3)
+    net, trainer = with_gluon(devices)
+    X, y = batches(0)[0]
+    with pytest.raises(ValueError, match=r'^the Trainer was made for .* but the step is on'):
+        d2l.train_batch_ch13(net, X, y, loss, trainer, devices[:2])
+    with pytest.raises(ValueError, match=r'^record_losses needs a list of MXNet arrays \(n,\)'):
+        d2l.train_ch13(net, [(X, y)], [(X, y)], lambda *args: loss(*args).mean(), trainer, 1, devices)
+    with pytest.raises(ValueError, match='can be read only once'):
+        d2l.train_ch13(net, iter(batches(0)), batches(0), loss, trainer, 2, devices)

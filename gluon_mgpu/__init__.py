@@ -53,11 +53,11 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'programs.export': ('to_onnx',),
 }
 PLACES = {name: (module, name) for module, names in _NAMES_OF.items() for name in names}
-PLACES |= {  # public name: (module, its name there)
+PLACES.update({  # public name: (module, its name there)
     'save_checkpoint': ('checkpoints.checkpoint', 'save'), 'load_checkpoint': ('checkpoints.checkpoint', 'load'),
     'parameters_by_name': ('training.parameters', 'by_name'),
     'record_timeline': ('outputs.timeline.record', 'record'), 'draw_timeline': ('outputs.timeline.draw', 'draw'),
-}
+})
 
 __all__ = sorted(PLACES)
 

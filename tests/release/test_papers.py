@@ -28,6 +28,13 @@ def test_the_version():
     assert 'version =' not in text('pyproject.toml').replace('target-version =', '')  # hatch reads __init__.py
 
 
+def test_the_changelog_leads_to_public_names():
+    table = text('CHANGELOG.md').partition('### Old and new names')[2].partition('### Added')[0]
+    rows = re.findall(r'^\| `(.*) \| (`\w+`.*) \|$', table.partition('| old command')[0], re.M)
+    names = {name for _, new in rows for name in re.findall(r'`(\w+)`', new)}
+    assert len(rows) > 15 and names <= {*gluon_mgpu.__all__}
+
+
 def test_every_requirement_has_a_lowest_version():
     """Otherwise, `make test-oldest` would install versions that are ten years old."""
     try:

@@ -79,8 +79,9 @@ test-debian:
 test-arm64:
 	@tools/test_arm64.sh $(ARGS)
 
+# ARGS may name a new folder, which gets the source archive and the wheel
 test-wheel: .venv/installed
-	@tools/test_wheel.sh .venv
+	@tools/test_wheel.sh .venv $(ARGS)
 
 # Needs Python 3.11, for wheels of the oldest onnxruntime
 test-onnxruntime: .venv/installed

@@ -22,7 +22,7 @@ import importlib
 
 from gluon_mgpu.mxnet_setup import runtime
 
-__version__ = '1.0.0'
+__version__ = '2.0.0'
 
 runtime.prepare()
 

@@ -22,8 +22,17 @@ def text(name):
 def test_the_version():
     assert re.fullmatch(r'\d+\.\d+\.\d+', gluon_mgpu.__version__)
     assert re.search(r'^version: (\S+)$', text('CITATION.cff'), re.M)[1] == gluon_mgpu.__version__
-    assert re.search(r'^## (?!Unreleased)(\S+)', text('CHANGELOG.md'), re.M)[1] == gluon_mgpu.__version__
+    version, date = re.search(r'^## (?!Unreleased)(\S+) \((\S+)\)$', text('CHANGELOG.md'), re.M).groups()
+    assert version == gluon_mgpu.__version__
+    assert re.search(r"^date-released: '(\S+)'$", text('CITATION.cff'), re.M)[1] == date
     assert 'version =' not in text('pyproject.toml').replace('target-version =', '')  # hatch reads __init__.py
+
+
+def test_the_changelog_leads_to_public_names():
+    table = text('CHANGELOG.md').partition('### Old and new names')[2].partition('### Added')[0]
+    rows = re.findall(r'^\| `(.*) \| (`\w+`.*) \|$', table.partition('| old command')[0], re.M)
+    names = {name for _, new in rows for name in re.findall(r'`(\w+)`', new)}
+    assert len(rows) > 15 and names <= {*gluon_mgpu.__all__}
 
 
 def test_every_requirement_has_a_lowest_version():
@@ -102,15 +111,17 @@ def test_the_workflow_tests_every_supported_python():
     assert re.search(r'^\s+python: \[(.*)\]$', WORKFLOW.read_text(), re.M)[1] == str(supported)[1:-1]
 
 
-@pytest.mark.parametrize('path', ['.github/workflows/ci.yml', 'CONTRIBUTING.md', 'SECURITY.md'])
+@pytest.mark.parametrize('path', ['.github/workflows/ci.yml', '.github/workflows/release.yml', 'CONTRIBUTING.md',
+                                  'SECURITY.md'])
 def test_the_make_commands_in_documents_exist(path):
     targets = set(re.findall(r'^([a-z0-9-]+):', MAKEFILE, re.M))
     named = set(re.findall(r'(?:^    |run: |`)make ([a-z][a-z0-9-]*)', text(path), re.M))
     assert named and named <= targets
 
 
-def test_the_workflow_pins_its_actions():
-    used = re.findall(r'uses: (.*)$', WORKFLOW.read_text(), re.M)
+@pytest.mark.parametrize('name', ['ci.yml', 'release.yml'])
+def test_the_workflows_pin_their_actions(name):
+    used = re.findall(r'uses: (.*)$', WORKFLOW.with_name(name).read_text(), re.M)
     assert used and all(re.fullmatch(r'[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+', action) for action in used)
 
 

@@ -11,6 +11,7 @@ import pytest
 from exported import Lambda, random, run_model
 from oracle import lenet_params, to_mx
 
+import gluon_mgpu
 from gluon_mgpu.base.files import write_atomically
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
@@ -69,6 +70,7 @@ def test_contents_of_the_file():
         assert (value.name, tensor.elem_type) == (name, onnx.TensorProto.FLOAT)
         assert [axis.dim_param or axis.dim_value for axis in tensor.shape.dim] == shape
     assert (model.ir_version, model.opset_import[0].version, model.producer_name) == (8, 18, 'gluon_mgpu')
+    assert model.producer_version == gluon_mgpu.__version__
 
 
 @pytest.mark.slow

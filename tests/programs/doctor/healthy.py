@@ -1,6 +1,8 @@
 """The doctor's facts of a healthy machine, which tests change."""
 import copy
 
+import gluon_mgpu
+
 SELF_TEST = {
     'driver': {'gpus': [], 'cuda_version': None, 'reason': 'no NVIDIA driver'},
     'mxnet': {'version': '1.9.1', 'cuda': False, 'num_gpus': 0, 'code_for': None, 'openblas_kernels': 'Zen'},
@@ -13,7 +15,7 @@ SELF_TEST = {
     'ended': 'well', 'during': '', 'stderr': [],
 }
 FACTS = {
-    'gluon_mgpu': '1.0.0',
+    'gluon_mgpu': gluon_mgpu.__version__,
     'python': {'version': '3.11.7', 'executable': '/venv/bin/python', 'platform': 'Linux x86_64', 'release': 'Linux-6'},
     'numpy': {'version': '1.26.4', 'supplied': ['bool']},
     'packages_missing': [],

@@ -10,6 +10,7 @@ import pytest
 import stub_driver
 from healthy import SELF_TEST, facts_with
 
+import gluon_mgpu
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.mxnet_setup import runtime
@@ -236,8 +237,9 @@ def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
     lines = out.splitlines()
     assert err == '' and max(map(len, lines)) <= 80 and len(lines) <= 24
     if not can_train:
-        assert lines[:5] == ['gluon_mgpu 1.0.0: training cannot run', '', 'FAULT       MXNet is not installed',
-                             '  do        pip install x', '            for GPUs y']
+        assert lines[:5] == [f'gluon_mgpu {gluon_mgpu.__version__}: training cannot run', '',
+                             'FAULT       MXNet is not installed', '  do        pip install x',
+                             '            for GPUs y']
 
 
 @pytest.mark.parametrize('streams', [['stdout'], ['stderr'], ['stdout', 'stderr']])

@@ -25,7 +25,7 @@ steps on these devices with those on one.
 """
 from __future__ import annotations
 
-from flags import read_flags
+from flags import read_flags, run_example
 
 from gluon_mgpu import check_data_parallel, data_parallel, train_batch_ch13, train_ch13
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
@@ -88,4 +88,4 @@ def main(argv: list | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_example(main)

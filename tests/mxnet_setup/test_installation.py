@@ -238,7 +238,7 @@ def test_a_program_of_the_package_ends_with_the_line_and_status_2(site, module, 
     assert result.stderr.count('\n') == 1
 
 
-@pytest.mark.parametrize('module', ['predict', 'plot'])
+@pytest.mark.parametrize('module', ['scratch', 'plot'])
 def test_a_program_without_a_package(module, tmp_path):
     (tmp_path / 'sitecustomize.py').write_text('import sys; sys.modules["tqdm"] = None')
     result = subprocess.run([sys.executable, '-m', 'gluon_mgpu', module, '--help'], text=True, capture_output=True,

@@ -81,12 +81,8 @@ def no_copies_in_graphs():
 
 def not_hybridized():
     """Run each operator of the networks and the loss on its own."""
-    from gluon_mgpu import scratch
-    from gluon_mgpu.networks import loss
-    from gluon_mgpu.parallel import data_parallel
-    patch.object(scratch, 'lenet', scratch.lenet.__wrapped__).start()
-    patch.object(data_parallel, 'HybridizedBlock', lambda net: net).start()
-    patch.object(loss, '_of_classes', loss._of_classes.__wrapped__).start()
+    from gluon_mgpu.networks.hybridize import block
+    patch.object(block._Graphs, '_graph_for', lambda self, args: None).start()
 
 
 def losses_read_at_once():

@@ -191,8 +191,8 @@ def _networks(move_gradients: Any, params: list) -> list:
     if networks == [None]:
         return []
     if not all(hasattr(type(net), 'gradients_can_move') for net in networks):
-        raise ValueError(f'move_gradients {move_gradients}: must be the result of hybridized or SyncBatchNorm, or a '
-                         'list of such networks')
+        raise ValueError(f'move_gradients {[type(net).__name__ for net in networks]}: must be the result of hybridized '
+                         'or SyncBatchNorm, or a list of such networks')
     known = {id(param) for net in networks for param in net.collect_params().values()}
     for param in params:
         if id(param) not in known:

@@ -109,7 +109,8 @@ def test_a_complete_run(tmp_path, capsys, devices, two_devices):
     assert main([*two_devices, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds', '2',
                  '--out-dir', str(out)]) == 0
     shown = capsys.readouterr().out
-    assert 'speed-up' in shown and shown.count('LeNet') == 4 and max(map(len, shown.replace(str(out), '').splitlines())) <= 80
+    lines = shown.replace(str(out), '').splitlines()
+    assert 'speed-up' in shown and shown.count('LeNet') == 4 and max(map(len, lines)) <= 80
     record = json.loads((out / 'scaling.json').read_text())
     assert (record['devices'], record['dataset'], record['batch_sizes']) == (
         [str(d) for d in devices[:2]], 'glyphs', {'lenet': 16})

@@ -30,7 +30,7 @@ print('norms:', [float(numpy.square(param.data().asnumpy()).sum()) for param in 
 
 @pytest.mark.parametrize('semantics', SEMANTICS)
 def test_two_workers_equal_one_process(semantics, job, tmp_path):
-    before, after = program(semantics), program(semantics, 'workers').partition('\nfrom gluon_mgpu.data.shards')
+    before, after = program(semantics), program(semantics, 'workers').partition('\nwith d2l.HorovodWorkers')
     (tmp_path / 'alone.py').write_text(before + START + ALONE + END)
     (tmp_path / 'workers.py').write_text(''.join([before, START, *after[1:], END]))
     alone = subprocess.run([sys.executable, tmp_path / 'alone.py'], capture_output=True, text=True, check=True)

@@ -387,7 +387,7 @@ def set_modes(way, devices, rng) -> Iterator:
 
 
 def functions_of_autograd(way, devices, rng) -> Iterator:
-    """An ``autograd.Function`` that calls np, also in prediction."""
+    """An ``autograd.Function`` that calls np, also in prediction, in a network that counts its calls."""
     class Straight(autograd.Function):
         def forward(self, X):
             return np.sign(X)
@@ -398,10 +398,11 @@ def functions_of_autograd(way, devices, rng) -> Iterator:
     class Binary(HybridBlock):
         def __init__(self):
             super().__init__()
-            self.inner, self.out = nn.Dense(4, in_units=4), nn.Dense(3, in_units=4)
+            self.inner, self.out, self.calls = nn.Dense(4, in_units=4), nn.Dense(3, in_units=4), 0
 
         def forward(self, X):
-            return self.out(Straight()(self.inner(X)))
+            self.calls += 1
+            return self.out(Straight()(self.inner(X)) * self.calls)
 
     net, trainer = way.data_parallel(Binary(), devices)
     for _ in range(3):

@@ -79,13 +79,18 @@ def refuse_side_effects(network: Callable) -> Iterator[None]:
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in _layers(network)):
         raise EagerOnlyError('it has forward hooks')
     before, of_python, of_numpy = Snapshot(network), random.getstate(), numpy.random.get_state()
-    yield
-    if not before.is_current():
-        before.restore()
-        raise SideEffectError('a call changes its attributes, or variables of its module')
-    if random.getstate() != of_python or repr(numpy.random.get_state()) != repr(of_numpy):
+    try:
+        yield
+    finally:  # also if the call cannot be traced to its end
+        changed = not before.is_current()
+        if changed:
+            before.restore()
+        drawn = random.getstate() != of_python or repr(numpy.random.get_state()) != repr(of_numpy)
         random.setstate(of_python)
         numpy.random.set_state(of_numpy)
+    if changed:
+        raise SideEffectError('a call changes its attributes, or variables of its module')
+    if drawn:
         raise SideEffectError('it draws random numbers of Python or NumPy')
 
 

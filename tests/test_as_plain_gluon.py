@@ -171,6 +171,58 @@ def predictions_anywhere(way, devices, rng) -> Iterator:
         yield [array.asnumpy() for array in found]
 
 
+def late(device):
+    """Return 1 when the device has run an operator that takes some 50 ms, and then a hundred others."""
+    one = np.ones((1200, 1200), ctx=device)
+    one = np.dot(one, one)[:1, :1] / 1200
+    for _ in range(100):
+        one = one * 1
+    return one[0, 0].astype('float64')
+
+
+def statistics_read_before_and_after_they_are_written(way, devices, rng) -> Iterator:
+    """Predict with late inputs, before a backward pass; read statistics after one, which runs late."""
+    net, trainer = way.data_parallel(Net(), devices)
+    for backward in (autograd.backward, lambda ls: [l.backward() for l in ls],
+                     lambda ls: autograd.grad(ls, [block_of(net).out.bias.data(l.ctx) for l in ls])) * 2:
+        X_shards, y_shards = batch(rng, devices)
+        with autograd.record():
+            ls = losses(net, X_shards, y_shards)
+        found = [net(X * late(X.ctx)) for X in X_shards]
+        backward(ls)
+        trainer.step(7, ignore_stale_grad=True)
+        yield [array.asnumpy() for array in found]
+        with autograd.record():
+            ls = [l * late(l.ctx) for l in losses(net, X_shards, y_shards)]
+        backward(ls)
+        yield statistics(net)
+        yield [net(X).asnumpy() for X in X_shards]
+
+
+def two_calls_in_a_backward_pass(way, devices, rng) -> Iterator:
+    """Differentiate two calls at once, one of which is late, with another backward pass between the calls."""
+    net, trainer = way.data_parallel(Net(), devices)
+    for late_call, retain_graph in [(0, False), (1, False), (0, True), (1, True)] * 2:
+        ls: list = []
+        for call in range(2):
+            X_shards, y_shards = batch(rng, devices)
+            if call == late_call:
+                X_shards = [X * late(X.ctx) for X in X_shards]
+            with autograd.record():
+                ls += losses(net, X_shards, y_shards)
+            if call == 0 and retain_graph:
+                autograd.backward(ls, retain_graph=True)
+            elif call == 0:  # a backward pass of something else
+                weight = np.ones(3, ctx=devices[0])
+                weight.attach_grad()
+                with autograd.record():
+                    product = (weight * 2).sum()
+                product.backward()
+        autograd.backward(ls)
+        trainer.step(7)
+        yield values(net)
+
+
 def adversarial(way, devices, rng) -> Iterator:
     """Train on images moved along their gradient, which is computed in prediction mode."""
     net, trainer = way.data_parallel(Net(), devices)
@@ -495,10 +547,11 @@ def cast_and_initialized_again(way, devices, rng) -> Iterator:
         yield values(net) + [net(X).asnumpy() for X in batch(rng, devices)[0]]
 
 
-PROGRAMS = [unfrozen, penalty_in_every_second_step, called_twice_in_every_third_step, predictions_anywhere, adversarial,
-            saved_after_a_step, two_networks, generative, hooks, attributes, faded_in, random_depth, a_plain_block,
-            sentences, accumulated, set_modes, functions_of_autograd, large_gradients, weight_drop,
-            static_shapes_of_the_user, cast_and_initialized_again]
+PROGRAMS = [unfrozen, penalty_in_every_second_step, called_twice_in_every_third_step, predictions_anywhere,
+            adversarial, statistics_read_before_and_after_they_are_written, two_calls_in_a_backward_pass,
+            saved_after_a_step, two_networks, generative, hooks, attributes, faded_in, random_depth,
+            a_plain_block, sentences, accumulated, set_modes, functions_of_autograd, large_gradients,
+            weight_drop, static_shapes_of_the_user, cast_and_initialized_again]
 
 
 def run(program: Callable, way: Plain, devices: list, seed: int, *args) -> list:

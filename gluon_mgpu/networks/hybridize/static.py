@@ -14,6 +14,7 @@ from typing import Any
 from ...base.nested import leaves, refill
 from ...mxnet_setup.compat import MXNET_MAJOR, Context, autograd, gluon, mx
 from .graph_operators import operators_of
+from .running_statistics import declared, marker_of_call
 
 # Each combination of shapes and dtypes needs an operator with its own memory. In each mode, four are enough for full
 # batches and a smaller last one. After `MAX_CREATED`, other shapes, such as those of sentences, run without such memory
@@ -42,6 +43,7 @@ OTHER_OPERATORS = """
 TESTED_IN_A_GRAPH = TESTED | frozenset(OTHER_OPERATORS.split())
 
 
+MARKER = '_backward_pass'  # a variable, see `running_statistics`
 _ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several threads start operators at once
 
 
@@ -89,12 +91,13 @@ class TracedGraph:
         self._num_created = 0
         if not self.is_tested:  # `hybridized` calls the network as it is
             return
-        arrays = [*names, *params]
-        # In prediction, the parameters are a part of the static memory, unless they are other arrays in each call
-        kept = [] if autograd.is_recording() or autograd.is_training() else [
-            name for name, param in params.items() if type(param).data is gluon.Parameter.data]
-        # Not batch norm's statistics, which the backward pass changes
-        isolated = isolate(symbol, {*arrays} - {*kept} - {*symbol.list_auxiliary_states()})
+        arrays, is_prediction = [*names, *params], not autograd.is_recording() and not autograd.is_training()
+        # These are a part of the static memory, unless they are other arrays in each call
+        kept = [name for name, param in params.items() if type(param).data is gluon.Parameter.data
+                and (is_prediction or name in symbol.list_auxiliary_states())]
+        self._statistics = [] if is_prediction else [params[name] for name in kept]
+        markers = [MARKER] if self._statistics and autograd.is_recording() else []
+        isolated, arrays = isolate(symbol, {*arrays} - {*kept}, markers), [*arrays, *markers]
         self._create = lambda: _Operator(lambda: cached_op(isolated, arrays, kept))
         self._create_dynamic = lambda: _Operator(lambda: cached_op(symbol, arrays, None))
         self._dynamic: _Operator | None = None
@@ -102,9 +105,28 @@ class TracedGraph:
     def __call__(self, arrays: list) -> Any:
         """Run the operator for the shapes and dtypes of `arrays`; return the results in such lists as the network."""
         device = arrays[0].ctx
-        params = [param.data(device) for param in self._params]
-        results = self._operator(arrays)(*arrays, *params)
+        arrays, operator = [*arrays, *[param.data(device) for param in self._params]], self._operator(arrays)
+        if self._statistics and operator is not self._dynamic:
+            results = self._write_statistics(operator, arrays, device)
+        else:
+            results = operator(*arrays)
         return results if self._lists is True else refill(self._lists, iter(leaves(results)))
+
+    def _write_statistics(self, operator: _Operator, arrays: list, device: Context) -> Any:
+        """Run an operator with static memory that writes batch norm's statistics, possibly in its backward pass."""
+        written = self._statistics if device.device_type == 'gpu' else []  # cuDNN's forward pass writes them
+        with declared([param.data(device) for param in written]):
+            if not autograd.is_recording():
+                return operator(*arrays)
+            marker = marker_of_call(self._statistics, device)
+            if marker is None:
+                return self._dynamic_operator()(*arrays)
+            *results, _ = operator(*arrays, marker)
+            return results[0] if len(results) == 1 else results
+
+    def _dynamic_operator(self) -> _Operator:
+        self._dynamic = self._dynamic or self._create_dynamic()
+        return self._dynamic
 
     def _operator(self, arrays: list) -> _Operator:
         key = tuple([(array.shape, array.dtype) for array in arrays])
@@ -112,8 +134,7 @@ class TracedGraph:
             operator = self._operators.pop(key, None)
             if operator is None:
                 if not self.is_static or self._num_created >= MAX_CREATED:
-                    self._dynamic = self._dynamic or self._create_dynamic()
-                    return self._dynamic
+                    return self._dynamic_operator()
                 operator = self._create()
                 self._num_created += 1
             self._operators[key] = operator  # the last one
@@ -143,15 +164,18 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
     return lambda *arrays: operator(*(arrays[i] for i in order), default_ctx=arrays[0].ctx)
 
 
-def isolate(graph: Any, names: Iterable[str]) -> Any:
+def isolate(graph: Any, names: Iterable[str], more: Iterable[str] = ()) -> Any:
     """Return the same graph with copies of some inputs (`names`) and of its outputs, which differ at each call.
+
+    It gets one more output for each of the variables `more`, also a copy.
 
     If an operator used them directly, the engine would prepare it again at each call, with another scratch area.
     """
     inputs = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray()
               for name in names if name in graph.list_inputs()}
     isolated = graph.as_nd_ndarray()(**inputs)  # a new graph in which the copies replace the variables
-    return mx.sym.Group([_copy(output.as_np_ndarray()) for output in isolated], type(graph))
+    outputs = [*isolated, *map(mx.sym.var, more)]
+    return mx.sym.Group([_copy(output.as_np_ndarray()) for output in outputs], type(graph))
 
 
 def _copy(symbol: Any) -> Any:

@@ -1,0 +1,82 @@
+"""Batch norm's running statistics in graphs with static memory, which write them without telling MXNet's engine.
+
+The engine knows what such an operator reads and returns, but not that its backward pass (with cuDNN, its forward pass
+in training) writes the statistics. So a read before or after it could see either values. Therefore each such pass runs
+between operators that write the same numbers again: the engine runs earlier reads before it, and later ones after it.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ...mxnet_setup.compat import Context, autograd, gluon, mx, np
+
+
+class _Call(NamedTuple):
+    """A recorded call with static memory."""
+
+    statistic: Any  # the array that its backward pass writes
+    marker: Any     # an argument of the call, whose gradient shows that there was a backward pass
+
+    def is_pending(self) -> bool:
+        return not self.marker._fresh_grad
+
+
+_LOCK = threading.Lock()
+# The last ones, by parameter and device
+_CALLS: weakref.WeakKeyDictionary[gluon.Parameter, dict[Context, _Call]] = weakref.WeakKeyDictionary()
+
+
+def marker_of_call(params: Sequence[gluon.Parameter], device: Context) -> Any:
+    """Return one more argument for a recorded call with static memory, or None if it has to run without.
+
+    The latter is the case if an earlier call with the same statistics (`params`) waits for its backward pass: two of
+    these could run in either order, since for the engine they only read the statistics.
+    """
+    _declare_in_backward_passes()
+    with _LOCK:
+        if any(device in calls and calls[device].is_pending() for calls in map(_CALLS.get, params) if calls):
+            return None
+        marker = np.zeros(1, ctx=device)
+        marker.attach_grad()
+        for param in params:
+            _CALLS.setdefault(param, {})[device] = _Call(param.data(device), marker)
+    return marker
+
+
+@contextlib.contextmanager
+def declared(arrays: Sequence[Any]) -> Iterator[None]:
+    """Tell the engine that what the block starts writes these arrays."""
+    _write_again(arrays)
+    yield
+    _write_again(arrays)
+
+
+def _write_again(arrays: Sequence[Any]) -> None:
+    with autograd.pause():
+        for array in arrays:
+            view = array.as_nd_ndarray()
+            mx.nd._internal._mul_scalar(view, scalar=1, out=view)
+
+
+@functools.lru_cache
+def _declare_in_backward_passes() -> None:
+    """Declare what backward passes write, in the one function of MXNet's library that starts them."""
+    library = mx.base._LIB
+    run = library.MXAutogradBackwardEx
+
+    def run_declared(*args: Any) -> int:
+        with _LOCK:
+            pending = [call for calls in [*_CALLS.values()] for call in calls.values() if call.is_pending()]
+        with declared([call.statistic for call in pending]):
+            status = run(*args)
+        if args[5].value:  # `retain_graph`: there may be another one
+            for call in pending:
+                call.marker._fresh_grad = False
+        return status
+
+    library.MXAutogradBackwardEx = run_declared

@@ -6,9 +6,10 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
 from .pictures import quiet_matplotlib
 
@@ -100,15 +101,18 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     after Ctrl-C, and that of a `JobError`. After the output's reader has closed it, as ``head`` does, the status is 1
     and nothing is printed. Other errors are bugs and keep their traceback.
     """
-    until_now = signal.getsignal(signal.SIGINT)
+    until_now, show_unraisable = signal.getsignal(signal.SIGINT), sys.unraisablehook
     try:
+        sys.unraisablehook = _send_interrupts_again
         if until_now is signal.SIG_DFL:  # set by the package's __init__
             signal.signal(signal.SIGINT, signal.default_int_handler)
         _prepare_streams()
         quiet_matplotlib()
         work()
         sys.stdout.flush()  # raises if the output cannot be written
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        sys.unraisablehook = lambda unraisable: None  # an array that MXNet had half made cannot be deleted
+        traceback.clear_frames(error.__traceback__)
         return _end(program, 'interrupted', INTERRUPTED)
     except JobError as error:
         return _end(program, '' if error.reported else str(error), error.status)
@@ -129,9 +133,18 @@ def run_program(program: str, work: Callable[[], object]) -> int:
             return _end(program, 'the current folder has been deleted: change to a folder that exists', BAD_INPUT)
         return _end(program, str(error), BAD_INPUT)
     finally:
+        sys.unraisablehook = show_unraisable
         if until_now is signal.SIG_DFL:  # Ctrl-C ends the process without a traceback while MXNet shuts down as well
             signal.signal(signal.SIGINT, until_now)
     return 0
+
+
+def _send_interrupts_again(unraisable: Any) -> None:
+    """Show an error in a ``__del__``; interrupt the main thread again if it is an interrupt, which Python discards."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _end(program: str, line: str, status: int) -> int:

@@ -4,6 +4,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import numpy
 import pytest
@@ -54,6 +55,39 @@ def test_ctrl_c_before_and_after_a_program_has_no_traceback():
         assert during == [signal.default_int_handler] and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class HalfMade:
+    """As an array of MXNet: deleting it fails if it was interrupted while it was made."""
+
+    def __init__(self, interrupted):
+        if interrupted:
+            raise KeyboardInterrupt
+        self.handle = 1
+
+    def __del__(self):
+        assert self.handle
+
+
+class Deleted(HalfMade):
+    def __del__(self):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_an_array_is_made(capsys):
+    assert run_program('program', lambda: HalfMade(interrupted=True)) == 130
+    assert capsys.readouterr().err == 'program: interrupted\n'
+
+
+def test_ctrl_c_while_an_array_is_deleted(capsys):
+    """Python discards it."""
+    def work():
+        Deleted(interrupted=False)
+        time.sleep(20)
+
+    started = time.monotonic()
+    assert run_program('program', work) == 130 and time.monotonic() - started < 10
+    assert capsys.readouterr().err == 'program: interrupted\n'
 
 
 def test_the_naive_engine_shows_where_mxnet_failed(capsys, monkeypatch):

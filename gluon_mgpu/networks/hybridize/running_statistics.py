@@ -57,10 +57,12 @@ def declared(arrays: Sequence[Any]) -> Iterator[None]:
 
 
 def _write_again(arrays: Sequence[Any]) -> None:
+    groups: dict[tuple, list] = {}
+    for array in arrays:
+        groups.setdefault((array.ctx, array.dtype), []).append(array.as_nd_ndarray())
     with autograd.pause():
-        for array in arrays:
-            view = array.as_nd_ndarray()
-            mx.nd._internal._mul_scalar(view, scalar=1, out=view)
+        for group in groups.values():
+            mx.nd.amp_multicast(*group, num_outputs=len(group), out=group)  # to the dtype that all have
 
 
 @functools.lru_cache

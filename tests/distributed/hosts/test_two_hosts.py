@@ -62,7 +62,7 @@ def assert_nothing_left(hosts, timeout: float = 15) -> None:
 def test_a_chapter_trains(job, hosts, flags, tmp_path, chapter, size):
     command = [PYTHON, '-m', f'gluon_mgpu.{chapter}', '--horovod', *flags, '--train-size', size, '--num-epochs', '2']
     text = trains(job, hosts.launch, command, '--out-dir', tmp_path / 'run')
-    assert f'2 workers\n{size} training and 250 test images' in text
+    assert f'2 workers\n[0] {size} training and 250 test images' in text
     assert 'epoch 2/2' in text
 
 
@@ -117,7 +117,7 @@ def test_the_package_differs(job, hosts, train, tmp_path):
     version = gluon_mgpu.__version__
     hosts[1].edit(PACKAGE, f"'{version}'", "'0.9'", copy=tmp_path / 'version.py')
     # Named before the flags, whose defaults may differ as well
-    hosts[1].edit(PACKAGE.with_name('settings.py'), "'constant'", "'cosine'", copy=tmp_path / 'settings.py')
+    hosts[1].edit(PACKAGE.with_name('settings') / 'settings.py', "'constant'", "'cosine'", copy=tmp_path / 'settings.py')
     text = fails(job, hosts, hosts.launch, train, seconds=60)
     assert f'[0] scratch: gluon_mgpu is {version} on worker 0 (host1) and 0.9 on worker 1 (host2): start all ' in text
     assert len(text.splitlines()) == 1

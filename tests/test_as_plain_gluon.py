@@ -567,7 +567,7 @@ def compare(found: list, expected: list) -> None:
             numpy.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=f'item {i}')  # float64
 
 
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k', [1, slow(2), 3])
 @pytest.mark.parametrize('program', PROGRAMS, ids=lambda program: program.__name__)
 def test_a_program(program, k, device_list, seed, tmp_path):
     devices = device_list(k)

@@ -8,6 +8,7 @@ import time
 
 import numpy
 import pytest
+from slow import slow
 
 from gluon_mgpu.base import arguments, machine
 from gluon_mgpu.base.program import reason, run_program
@@ -187,7 +188,7 @@ def test_machine_facts_without_proc(monkeypatch):
 
 
 @pytest.mark.parametrize('home', ['/dev/null', '/proc/1/none', None])
-@pytest.mark.parametrize('has_account', [True, False])
+@pytest.mark.parametrize('has_account', [True, slow(False)])
 def test_matplotlib_without_a_home_that_it_can_write(has_account, home, tmp_path):
     """It prints nothing; its own folder is temporary."""
     code = ('import os; from gluon_mgpu.base.program import run_program\n'

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from slow import slow
 
 from gluon_mgpu.base import machine as this_machine
 from gluon_mgpu.devices import (
@@ -300,8 +301,8 @@ def test_omp_num_threads_set_by_the_user_is_rejected():
                     reason='needs MXNet 1, libgomp and two cores')
 @pytest.mark.parametrize(('first', 'works'), [
     ('ctypes.CDLL("libgomp.so.1"); import gluon_mgpu', False),
-    ('ctypes.CDLL("libgomp.so.1"); os.environ["OMP_NUM_THREADS"] = "1"; import gluon_mgpu', False),  # too late
-    ('import gluon_mgpu; ctypes.CDLL("libgomp.so.1")', True),
+    slow('ctypes.CDLL("libgomp.so.1"); os.environ["OMP_NUM_THREADS"] = "1"; import gluon_mgpu', False),  # too late
+    slow('import gluon_mgpu; ctypes.CDLL("libgomp.so.1")', True),
     ('os.environ["OMP_NUM_THREADS"] = "1"; ctypes.CDLL("libgomp.so.1"); import gluon_mgpu', True)])
 def test_openmp_loaded_first_by_another_library(first, works):
     """As PyTorch does; both remedies work."""

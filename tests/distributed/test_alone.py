@@ -188,7 +188,7 @@ def test_workers_connect_only_once_per_process(monkeypatch):
 @pytest.mark.parametrize('words', [b'', slow(b'GET'), b'GET / HTTP/1.1\r\n\r\n'])
 def test_other_connections_do_not_block_the_workers(monkeypatch, words):
     """They connect before the workers do, and some send nothing."""
-    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '4')
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
     ended, watches, strangers, values = [], {}, [], {}
     monkeypatch.setattr(watch.os, '_exit', ended.append)
     everybody = threading.Barrier(2)
@@ -217,6 +217,12 @@ def test_other_connections_do_not_block_the_workers(monkeypatch, words):
         connection.close()
 
 
+@pytest.fixture
+def fast_signs_of_life(monkeypatch):
+    monkeypatch.setattr(watch, 'BEAT', 0.1)
+
+
+@pytest.mark.usefixtures('fast_signs_of_life')
 def test_many_open_files(monkeypatch):
     """The connections have descriptors above 1023, which select() rejects. Worker 1 leaves."""
     ended, watches, everybody, values = [], {}, threading.Barrier(2), {}
@@ -279,6 +285,7 @@ def wait_for(lines, number=1):
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures('fast_signs_of_life')
 def test_workers_that_take_part_in_different_exchanges(monkeypatch):
     lines = []
     with watchdogs(monkeypatch, lines) as both:
@@ -304,29 +311,31 @@ def test_exchanges_of_other_threads_come_in_any_order():
     assert noted == [('a sum', 'number 1'), ('a sum', 'number 2')]
 
 
+@pytest.mark.usefixtures('fast_signs_of_life')
 def test_a_slow_worker_is_named_and_not_ended(monkeypatch):
-    monkeypatch.setattr(watch, 'STALL', 1)
+    monkeypatch.setattr(watch, 'STALL', 0.4)
     lines = []
     with watchdogs(monkeypatch, lines) as both:
         both[0].record('a sum', 'batch 1')
         both[1].record('a sum', 'batch 1')
-        time.sleep(1.5)  # nobody waits
+        time.sleep(0.6)  # nobody waits
         assert not lines
         both[1].record('a sum', 'batch 2')
         wait_for(lines)
-        time.sleep(1.5)  # named once
+        time.sleep(0.6)  # named once
         both[0].record('a sum', 'batch 2')
-        time.sleep(1)
-        assert lines == [('worker 0 of 2 (a) has not come in 1 s to a sum (batch 2): others wait', False)]
+        time.sleep(0.4)
+        assert lines == [('worker 0 of 2 (a) has not come in 0.4 s to a sum (batch 2): others wait', False)]
         both[0].record('a sum', 'batch 3')
         wait_for(lines, 2)
-    assert lines[1:] == [('worker 1 of 2 (b) has not come in 1 s to a sum (batch 3): others wait', False)]
+    assert lines[1:] == [('worker 1 of 2 (b) has not come in 0.4 s to a sum (batch 3): others wait', False)]
 
 
 def test_the_others_wait_for_a_late_worker(monkeypatch):
     """Worker 0 waits for worker 2 for longer than a lost worker is silent, and names it; worker 1 prints nothing."""
-    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
-    monkeypatch.setattr(watch, 'PATIENCE', 4)
+    monkeypatch.setattr(watch, 'BEAT', 0.25)
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '1')
+    monkeypatch.setattr(watch, 'PATIENCE', 2)
     ended, lines, addresses = [], [], []
 
     def end(status):

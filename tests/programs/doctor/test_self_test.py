@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from bfloat16 import needs_bfloat16
 from healthy import facts_with
+from slow import slow
 
 from gluon_mgpu import scratch
 from gluon_mgpu.devices.nvidia_driver import Driver
@@ -70,7 +71,7 @@ def test_a_wrong_sum(monkeypatch):
         self_test.allreduce()
 
 
-@pytest.mark.parametrize('wrong', [lose_a_gradient, lose_a_row, step_of_nan])
+@pytest.mark.parametrize('wrong', [lose_a_gradient, slow(lose_a_row), step_of_nan])
 def test_a_wrong_step(wrong, monkeypatch):
     monkeypatch.setattr(scratch, 'train_batch', wrong)
     with pytest.raises(ValueError, match=r'^training steps on .* and .* differ from those on .*: do not train; report'):

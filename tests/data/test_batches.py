@@ -10,6 +10,7 @@ from idx_files import dataset
 from gluon_mgpu.data.batches import BatchIterator, check_data
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.training.run import Run
 
 
 def make_batches(batch_size=32, n=100, **kwargs):
@@ -221,3 +222,36 @@ def test_an_epoch_is_fast():
         assert sum(1 for _ in data_iter) == 235
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])
+@pytest.mark.parametrize('shuffle', [True, False])
+def test_the_shards_of_all_workers_are_the_batches(n, k, shuffle):
+    images = numpy.arange(n, dtype='uint8').repeat(4).reshape(n, 2, 2)
+    labels = numpy.arange(n)
+    whole = BatchIterator(images, labels, 5, 'test', shuffle, seed=1)
+    parts = [BatchIterator(images, labels, 5, 'test', shuffle, seed=1, shard=(i, k)) for i in range(k)]
+    assert len({part.digest for part in parts}) == 1
+    for _ in range(2):  # epochs
+        for (X, y), *others in zip(whole, *parts):
+            assert numpy.concatenate([y_part.asnumpy() for _, y_part in others]).tolist() == y.asnumpy().tolist()
+            assert (numpy.concatenate([X_part.asnumpy() for X_part, _ in others]) == X.asnumpy()).all()
+
+
+def test_different_rows_have_different_digests():
+    images, labels = numpy.zeros((10, 2, 2), 'uint8'), numpy.zeros(10, 'uint8')
+
+    def digest(images, labels):
+        return BatchIterator(images, labels, 5, 'test', shard=(0, 2)).digest
+    other = images.copy()
+    other[3, 1, 1] = 1
+    assert len({digest(images, labels), digest(other, labels), digest(images, labels + 1),
+                digest(images[:9], labels[:9])}) == 4
+
+
+def test_the_shard_of_another_worker_is_rejected():
+    run = Run(1, quiet=True)
+    run.workers.rank, run.workers.size = 1, 2
+    images = numpy.zeros((10, 28, 28), 'uint8')
+    with pytest.raises(ValueError, match="rank 1: .* not yield this worker's shard; .* shard=workers.shard"):
+        next(run.batches(BatchIterator(images, images[:, 0, 0], 5, 'test', shard=(0, 2))))

@@ -1,8 +1,11 @@
 """Tests of the parameters of a network: which they are, and whether they are finite."""
+import warnings
+
 import numpy
 import pytest
 from epochs import feed
 
+from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np
 from gluon_mgpu.training.epoch import DivergenceError
@@ -51,3 +54,27 @@ def test_an_infinite_constant_does_not_end_the_run(tmp_path):
 def test_what_is_no_network_is_refused_before_training():
     with pytest.raises(ValueError, match='^int: expected a Gluon network, a list of arrays, or a list of such lists'):
         next(Run(1, quiet=True).epochs(5))
+
+
+class Hidden(gluon.Block):
+    """Network with layers and parameters that Gluon does not register, because they are in lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = gluon.nn.Dense(1, in_units=1)
+        self.layers = [self.first, {'second': gluon.nn.Dense(1, in_units=1)}, gluon.nn.Activation('relu')]
+        self.scale = [gluon.Parameter('scale', shape=(1,))]
+        self.known = [self.first, (self.first.weight,)]
+
+
+def test_unregistered_parameters_cause_a_warning(devices, tmp_path):
+    net = gluon.nn.Sequential()
+    net.add(Hidden())
+    net.initialize(ctx=devices)
+    for function in checkpoint.save, checkpoint.load:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            function(tmp_path / 'a', net)
+        lines = [str(warning.message) for warning in caught if warning.filename == __file__]
+        assert len(lines) == 2 and lines[0].startswith('Hidden.layers holds parameters that are not registered')
+        assert lines[1].startswith('Hidden.scale holds')

@@ -1,4 +1,4 @@
-"""Timer, accumulator and history of a run, with a fake clock and losses given by hand."""
+"""Runs: what they continue, print and refuse."""
 import io
 import json
 import sys

@@ -6,17 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
-from bfloat16 import needs_bfloat16
-from healthy import facts_with
 from slow import slow
 
 from gluon_mgpu import scratch
-from gluon_mgpu.devices.nvidia_driver import Driver
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.parallel import allreduce
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.programs.doctor import arithmetic, facts, report, self_test
-from gluon_mgpu.programs.doctor.screen import screen
+from gluon_mgpu.programs.doctor import facts, report, self_test
 
 train_batch = scratch.train_batch
 
@@ -47,15 +43,6 @@ def on_devices(devices, monkeypatch):
     monkeypatch.setattr(self_test, '_chosen', lambda: devices[:2])
 
 
-def test_the_screen_shows_why_the_driver_has_no_gpus(monkeypatch):
-    answer = Driver([], None, 'no NVIDIA driver: libcuda.so.1 cannot be loaded')
-    monkeypatch.setattr(self_test, 'ask_driver', lambda: answer)
-    monkeypatch.setattr('gluon_mgpu.devices.gpus.ask_driver', lambda: answer)
-    monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: 0)
-    facts = facts_with(self_test__driver=self_test.driver(), self_test__mxnet=self_test.mxnet())
-    assert f'gpus        none: {answer.reason}' in screen({'can_train': True, 'findings': [], **facts})
-
-
 def test_correct_results_are_accepted(devices):
     assert self_test.allreduce() == {'says': 'sums over the devices are right'}
     assert self_test.step() == {
@@ -76,34 +63,6 @@ def test_a_wrong_step(wrong, monkeypatch):
     monkeypatch.setattr(scratch, 'train_batch', wrong)
     with pytest.raises(ValueError, match=r'^training steps on .* and .* differ from those on .*: do not train; report'):
         self_test.step()
-
-
-@pytest.mark.parametrize(('operation', 'dtype', 'variable'), [
-    ('matrix products', 'float32', 'OPENBLAS_CORETYPE=Nehalem'), ('convolutions', 'float32', 'DNNL_MAX_CPU_ISA=AVX2'),
-    pytest.param('convolutions', 'bfloat16', 'DNNL_MAX_CPU_ISA=AVX2', marks=needs_bfloat16)])
-@pytest.mark.parametrize('wrong', [20, float('nan')])
-def test_wrong_arithmetic(operation, dtype, variable, wrong, monkeypatch):
-    """One wrong row is found, and the remedy is the variable of its library."""
-    def error(its_dtype, operator, reference, arrays):
-        name = 'matrix products' if operator is mx.nd.dot else 'convolutions'
-        spoilt = (name, its_dtype) == (operation, dtype)
-        return right_error(its_dtype, lambda *given: spoil(operator(*given)) if spoilt else operator(*given), reference,
-                           arrays)
-
-    def spoil(result):
-        spoilt = mx.nd.amp_cast(result, dtype='float32')
-        spoilt[0] = spoilt[0] + wrong
-        return spoilt
-
-    right_error = arithmetic._error
-    monkeypatch.setattr(arithmetic, '_error', error)
-    monkeypatch.setattr(arithmetic.instructions, 'amx_obstacle', lambda: 'the processor has none')
-    with pytest.raises(ValueError, match=f'^{operation} in {dtype} are wrong on this processor: export {variable}$'):
-        arithmetic.check()
-
-
-def test_right_arithmetic():
-    assert arithmetic.check()[:2] == ['matrix products in float32', 'convolutions in float32']
 
 
 def test_speed(monkeypatch):

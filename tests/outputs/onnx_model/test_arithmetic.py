@@ -7,12 +7,6 @@ from operators import check_both, check_older, check_symbols, mxnet_1, whole
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, np
 
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 COMPARISONS = ['==', '!=', '<', '<=', '>', '>=']
 NAMES = ['equal', 'not_equal', 'lesser', 'lesser_equal', 'greater', 'greater_equal', 'logical_and', 'logical_or',
          'logical_xor']

@@ -6,11 +6,6 @@ from operators import check_older, mxnet_1
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, np
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize('reps', [3, (2,), (1, 2), (2, 3), (2, 1, 3), (1, 2, 3), (1, 2, 1, 1)])
 def test_tile(reps):
     """As many repetitions as axes, fewer or more."""

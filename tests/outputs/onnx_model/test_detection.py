@@ -8,11 +8,6 @@ from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize('settings', ['', 'overlap_thresh=0.3, valid_thresh=0.4', 'overlap_thresh=0.7, topk=10',
                                       'topk=100, valid_thresh=0.2', 'id_index=0', 'id_index=0, background_id=0, topk=9',
                                       'id_index=0, force_suppress=True, valid_thresh=0.01', 'valid_thresh=2'])

@@ -6,11 +6,6 @@ from operators import check_both, check_older, mxnet_1, shuffled, whole
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @mxnet_1
 @pytest.mark.parametrize('shape', [(2, 3), (2, 3, 4), (2, 3, 4, 5)])
 @pytest.mark.parametrize('mode', ['instance', 'channel'])

@@ -8,11 +8,6 @@ from gluon_mgpu.mxnet_setup.compat import gluon, mx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @mxnet_1
 @pytest.mark.parametrize('pad', [0, 1])
 @pytest.mark.parametrize('kind', ["'max'", "'avg'", "'avg', count_include_pad=False"])

@@ -9,11 +9,6 @@ from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 from gluon_mgpu.programs import export
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @mxnet_1
 @pytest.mark.parametrize('operator', ['MakeLoss', 'make_loss', 'BlockGrad', 'stop_gradient', 'identity'])
 def test_operators_that_return_their_input(operator):

@@ -1,14 +1,16 @@
 """Tests of cutting a graph at its batch norms."""
 import pytest
-from norms import check_that_k_devices_equal_one, nn, sequential, small_net
+from norms import check_that_k_devices_equal_one, sequential, small_net
 from slow import slow
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, np
 from gluon_mgpu.networks.hybridize.graph_operators import Operator
 from gluon_mgpu.networks.resnet import Residual
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import cut
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+
+nn = gluon.nn
 
 
 class Tangled(HybridBlock):

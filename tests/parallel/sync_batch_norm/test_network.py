@@ -5,7 +5,7 @@ import oracle
 import pytest
 from bfloat16 import needs_bfloat16
 from movable import moving
-from norms import check_that_k_devices_equal_one, nn, norm_of, sequential, small_net, train, values
+from norms import check_that_k_devices_equal_one, norm_of, sequential, small_net, train, values
 from slow import slow
 from test_scratch import Batches
 from threads import Threads, without_rows
@@ -21,6 +21,8 @@ from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name, statistics
 from gluon_mgpu.training.run import Run
+
+nn = gluon.nn
 
 
 @pytest.mark.parametrize('k', [slow(1), slow(2), 3, slow(4)])

@@ -1,12 +1,14 @@
 """Synchronized batch norm of one layer, compared with formulas in NumPy, Gluon's and PyTorch's."""
 import numpy
 import pytest
-from norms import nn, norm_of, sequential
+from norms import norm_of, sequential
 
-from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np, npx
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.training.parameters import by_name
+
+nn = gluon.nn
 
 
 def batch_norm(X, dY, gamma, beta, eps):

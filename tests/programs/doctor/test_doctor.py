@@ -1,20 +1,14 @@
 """Tests of the doctor as a program: each kind of fault comes first on the screen, with its remedy, and in the JSON."""
-import os
 import resource
-import sys
 
 import numpy
 import pytest
 import stub_driver
-from healthy import SELF_TEST, facts_with
+from healthy import SELF_TEST
 
-import gluon_mgpu
 from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.mxnet_setup import runtime
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
-from gluon_mgpu.programs import doctor as package
-from gluon_mgpu.programs.doctor import report as module
-from gluon_mgpu.programs.doctor.report import main
 from gluon_mgpu.programs.doctor.self_test import STAGES
 
 NUMPY = '__version__ = "1.26.4"\n'
@@ -137,49 +131,3 @@ def test_the_whole_doctor_on_a_machine_with_a_hopper_gpu(doctor, tmp_path, devic
     assert test['allreduce'] == {'says': 'sums over the devices are right'}
     assert test['speed']['speed_up'] > 0.7  # may be below 1 while other programs run
     assert list(test)[:len(STAGES)] == list(STAGES)
-
-
-@pytest.mark.parametrize('can_train', [True, False])
-def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
-    fault = {} if can_train else {'self_test__mxnet': {'error': 'MXNet is not installed: pip install x; for GPUs y'}}
-    facts = facts_with(**fault)
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: facts['self_test'])
-    monkeypatch.setattr('gluon_mgpu.programs.doctor.facts.look', lambda: facts)
-    assert main([]) == (0 if can_train else 1)
-    out, err = capsys.readouterr()
-    lines = out.splitlines()
-    assert err == '' and max(map(len, lines)) <= 80 and len(lines) <= 24
-    if not can_train:
-        assert lines[:5] == [f'gluon_mgpu {gluon_mgpu.__version__}: training cannot run', '',
-                             'FAULT       MXNet is not installed', '  do        pip install x',
-                             '            for GPUs y']
-
-
-@pytest.mark.parametrize('streams', [['stdout'], ['stderr'], ['stdout', 'stderr']])
-def test_closed_streams(streams, monkeypatch):
-    """A stream that was closed when Python started is None. The exit status still shows that training can run."""
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    for name in streams:
-        monkeypatch.setattr(sys, name, None)
-    assert main([]) == 0 and main(['--json']) == 0
-    for name in streams:
-        getattr(sys, name).close()  # the replacement made by `run_program`
-
-
-@pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
-                         ids=['closed pipe', 'full disk'])
-def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, 'w') as closed, open(path or os.devnull, 'w') as file, monkeypatch.context() as patch:
-        patch.setattr(sys, 'stdout', file if path else closed)
-        assert main([]) == status
-    err = capsys.readouterr().err
-    assert err.startswith(line) and bool(err) == bool(line)
-
-
-@pytest.mark.parametrize('timeout', [0, 0.5, 10**7, 'long'])
-def test_an_invalid_timeout(timeout):
-    with pytest.raises(ValueError, match='^timeout '):
-        package.examine(timeout)

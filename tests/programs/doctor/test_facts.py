@@ -8,7 +8,7 @@ from healthy import SELF_TEST
 
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.programs import doctor as package
-from gluon_mgpu.programs.doctor import report as module
+from gluon_mgpu.programs.doctor import facts, report as module
 from gluon_mgpu.programs.doctor.report import main
 from gluon_mgpu.programs.doctor.screen import screen
 
@@ -94,3 +94,18 @@ def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     report = package.examine()
     assert report['findings'] == [] and [*report['disks']] == ['runs']
     assert not any('for data' in line for line in screen(report))
+
+
+def test_the_home_folder_is_hidden(monkeypatch, tmp_path):
+    home, link = tmp_path / 'ann', tmp_path / 'link'
+    home.mkdir()
+    link.symlink_to(home)
+    monkeypatch.setenv('HOME', str(link))
+    before = {'a': [f'{link}/x', f'{home}/y:{home}', f'{home}a/z', ['in', f'{link}'], f'a\n{home}/t'], 'b': None}
+    after = {'a': ['~/x', '~/y:~', f'{home}a/z', ['in', '~'], 'a\n~/t'], 'b': None}
+    assert facts.without_home(before) == after
+
+
+def test_no_home_folder(monkeypatch):
+    monkeypatch.setattr(facts.os.path, 'expanduser', lambda path: path)
+    assert facts.without_home({'a': '/x'}) == {'a': '/x'}

@@ -1,10 +1,4 @@
 """Tests of the self-test in this process: it accepts correct results and detects wrong ones."""
-import json
-import os
-import sys
-import time
-from pathlib import Path
-
 import pytest
 from slow import slow
 
@@ -12,7 +6,7 @@ from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.parallel import allreduce
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.programs.doctor import facts, report, self_test
+from gluon_mgpu.programs.doctor import self_test
 
 train_batch = scratch.train_batch
 
@@ -85,52 +79,3 @@ def test_the_devices_are_those_of_the_chapters(seen, number, monkeypatch):
     monkeypatch.setattr('gluon_mgpu.devices.gpus.num_mxnet_gpus', lambda: seen)
     monkeypatch.setattr('gluon_mgpu.devices.devices_from', lambda n: n)
     assert self_test._chosen() == number
-
-
-# The subprocess
-
-@pytest.mark.parametrize(('program', 'timeout', 'ended', 'during'), [
-    ('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 2, 'was killed after 2 s', 'mxnet'),
-    ('import os, signal; os.kill(os.getpid(), signal.SIGSEGV)', 60, 'died of SIGSEGV', 'driver'),
-    ('print("{\\"driver\\"", flush=True); import sys; sys.exit("gone")', 60, 'ended with status 1', 'driver'),
-], ids=['hangs', 'crashes', 'fails'])
-def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, monkeypatch):
-    monkeypatch.setattr(report, 'PROGRAM', program)
-    start = time.monotonic()
-    found = report.run_self_test(timeout)
-    assert time.monotonic() - start < timeout + 5
-    assert (found['ended'], found['during']) == (ended, during)
-    assert found['stderr'] == (['gone'] if 'gone' in program else [])
-
-
-def test_a_path_object_in_the_path_of_python(monkeypatch):
-    monkeypatch.setattr(report, 'PROGRAM', 'import sys; print(sys.argv[1])')
-    monkeypatch.setattr(sys, 'path', [*sys.path, Path('/somewhere')])
-    assert report.run_self_test(60)['ended'] == 'well'
-
-
-def test_the_subprocess_has_the_users_settings(monkeypatch):
-    """Settings that this process has made are not passed on."""
-    program = 'import json, os, sys; print(json.dumps({"a": [os.environ.get("MXNET_CPU_TEMP_COPY"), sys.argv[1]]}))'
-    monkeypatch.setattr(report, 'PROGRAM', program)
-    prepared = report.runtime.prepare()
-    found = report.run_self_test(30)
-    own = None if 'MXNET_CPU_TEMP_COPY' in prepared.variables else os.environ['MXNET_CPU_TEMP_COPY']
-    assert found['a'][0] == own and sys.path[-1] in json.loads(found['a'][1])
-
-
-# The home folder
-
-def test_the_home_folder_is_hidden(monkeypatch, tmp_path):
-    home, link = tmp_path / 'ann', tmp_path / 'link'
-    home.mkdir()
-    link.symlink_to(home)
-    monkeypatch.setenv('HOME', str(link))
-    before = {'a': [f'{link}/x', f'{home}/y:{home}', f'{home}a/z', ['in', f'{link}'], f'a\n{home}/t'], 'b': None}
-    after = {'a': ['~/x', '~/y:~', f'{home}a/z', ['in', '~'], 'a\n~/t'], 'b': None}
-    assert facts.without_home(before) == after
-
-
-def test_no_home_folder(monkeypatch):
-    monkeypatch.setattr(facts.os.path, 'expanduser', lambda path: path)
-    assert facts.without_home({'a': '/x'}) == {'a': '/x'}

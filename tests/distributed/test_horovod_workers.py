@@ -12,15 +12,7 @@ from gluon_mgpu.distributed.launchers import LaunchInfo
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
 from gluon_mgpu.parallel.trainer import trainable
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    """Remove the variables of all launchers from the environment."""
-    for names in launchers.VARIABLES.values():
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
-    for name in (launchers.ADDRESS, launchers.PORT):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures('no_launcher')
 
 
 def test_a_port_that_does_not_exist(monkeypatch):

@@ -6,15 +6,7 @@ import pytest
 from gluon_mgpu.distributed import horovod_workers, launchers
 from gluon_mgpu.distributed.launchers import LaunchInfo, launch_info
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    """Remove the variables of all launchers from the environment."""
-    for names in launchers.VARIABLES.values():
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
-    for name in (launchers.ADDRESS, launchers.PORT):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures('no_launcher')
 
 
 @pytest.mark.parametrize('launcher', launchers.VARIABLES)

@@ -13,18 +13,10 @@ from types import SimpleNamespace
 import pytest
 from slow import slow
 
-from gluon_mgpu.distributed import launchers, watch
+from gluon_mgpu.distributed import watch
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    """Remove the variables of all launchers from the environment."""
-    for names in launchers.VARIABLES.values():
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
-    for name in (launchers.ADDRESS, launchers.PORT):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures('no_launcher')
 
 
 def test_a_timeout_shorter_than_the_signs_of_life(monkeypatch):

@@ -2,6 +2,7 @@
 import pickle
 
 import pytest
+from test_step import of_three
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
@@ -9,7 +10,6 @@ from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
-from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 
@@ -20,13 +20,6 @@ def test_devices_can_be_pickled(algorithm):
     copy = pickle.loads(pickle.dumps(devices))
     attributes, copied = ({**vars(one), 'workers': None} for one in (devices, copy))
     assert copy == devices and copied == attributes and copy.allreduce is ALGORITHMS[algorithm]
-
-
-def of_three():
-    """Return a worker, one of three."""
-    workers = Workers()
-    workers.size = 3
-    return workers
 
 
 def test_no_parts(device_list):

@@ -643,7 +643,7 @@ def anything(way, devices, rng, path) -> Iterator:
 
 
 @pytest.mark.parametrize('number', [*range(3), *map(slow, range(3, 60))])
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k', [1, slow(2), 3])
 def test_anything(number, k, device_list, seed, tmp_path):
     devices, path = device_list(k), str(tmp_path / 'net')
     expected = run(anything, Plain(), devices, 1000 * seed + number, path)
@@ -678,7 +678,7 @@ def steps_of_all_kinds(net, trainer, devices, rng, path) -> Iterator:
         yield joined + values(loaded)
 
 
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k', [slow(1), slow(2), 3])
 def test_synchronized_batch_norm(k, device_list, seed, tmp_path):
     found = []
     for devices, wrap in ((device_list(1), lambda net: net), (device_list(k), SyncBatchNorm)):

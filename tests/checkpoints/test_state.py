@@ -80,7 +80,7 @@ def test_a_schedule_that_has_ended(name, devices, tmp_path):
     check_that_it_continues_exactly(new, tmp_path / 'a')
 
 
-@pytest.mark.parametrize('given', [{'learning_rate': 0.1}, {'learning_rate': 0.3}, {}])
+@pytest.mark.parametrize('given', [{'learning_rate': 0.1}, slow({'learning_rate': 0.3}), {}])
 @pytest.mark.parametrize('schedule', [
     lambda **options: mx.lr_scheduler.FactorScheduler(1, factor=0.5, **options),
     lambda **options: mx.lr_scheduler.MultiFactorScheduler([1, 3], factor=0.5, **options),

@@ -3,6 +3,7 @@ import re
 
 import pytest
 from fake_packages import CAUGHT, MXNET, NUMPY
+from slow import slow
 
 
 @pytest.mark.parametrize(('name', 'source', 'mxnet'), [
@@ -18,7 +19,7 @@ def test_a_file_that_hides_a_module(site, name, source, mxnet, tmp_path):
                                   'name\n'), result.stderr
 
 
-@pytest.mark.parametrize('module', ['doctor', 'scratch'])
+@pytest.mark.parametrize('module', ['doctor', slow('scratch')])
 @pytest.mark.parametrize('name', ['random', 'token', 'signal', 'ctypes', 'pathlib'])
 def test_a_file_that_hides_a_module_from_a_program(site, name, module, tmp_path):
     """Also one that the report of other errors needs."""

@@ -3,6 +3,7 @@ import idx_files
 import pytest
 from oracle import images
 from setups import GIVEN, setup_of
+from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
@@ -75,7 +76,7 @@ def test_settings_that_contradict_devices(changes, message):
         setup_of('scratch', **{**GIVEN, 'devices': devices, **changes})
 
 
-@pytest.mark.parametrize('chapter', [scratch, concise])
+@pytest.mark.parametrize('chapter', [scratch, slow(concise)])
 def test_train_returns_its_run(chapter, devices, rng):
     X, y = images(rng, 4)
     data = [(np.array(X), np.array(y))]

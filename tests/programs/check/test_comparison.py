@@ -77,7 +77,7 @@ def step_with_target_network(state, X, y, devices, on=None):
 
 @pytest.mark.parametrize(('make', 'step', 'number'), [
     (make_averages, step_with_averages, 8), (make_target_network, step_with_target_network, 9)])
-@pytest.mark.parametrize('on', [None, 1])
+@pytest.mark.parametrize('on', [slow(None), 1])
 def test_copies_without_gradients(make, step, number, on, batches):
     """A moving average, a target network: on all devices, or updated on the first device only."""
     report = check_data_parallel(make, partial(step, on=on), batches)

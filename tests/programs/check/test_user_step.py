@@ -92,7 +92,7 @@ def batches_of_two_inputs(kind):
              (labels[rows], weights[rows])) for rows in (slice(20), slice(20, 48))]
 
 
-@pytest.mark.parametrize('kind', ['tuples', slow('lists'), 'named'])
+@pytest.mark.parametrize('kind', ['tuples', slow('lists'), slow('named')])
 def test_several_inputs(kind):
     """Without one array for all; the types stay, and numbers with a fraction become float64."""
     seen = []

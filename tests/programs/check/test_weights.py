@@ -69,7 +69,7 @@ MISTAKES_WITH_TRAINER = {
 
 
 @pytest.mark.parametrize('mistake', some_slow(MISTAKES_WITH_TRAINER, quick=(
-    'no kvstore', 'skips stale gradients', 'clips each gradient')))
+    'skips stale gradients', 'clips each gradient')))
 def test_mistakes_with_a_trainer(mistake, batches):
     options = {'no kvstore': {'kvstore': None}, 'skips stale gradients': {'update_on_kvstore': False}}.get(mistake, {})
     report = check_data_parallel(partial(make_network, **options), partial(step_with_trainer, mistake=mistake), batches)
@@ -119,7 +119,7 @@ def test_another_learning_rate_on_each_device(batches):
     assert report.diagnosis[0].endswith('of 12 rows: the update counts 2 times on cpu(1).')
 
 
-@pytest.mark.parametrize('fault', [0.002, slow(0.01), 0.0101, slow(-0.01)])
+@pytest.mark.parametrize('fault', [0.002, slow(0.01), slow(0.0101), slow(-0.01)])
 def test_small_faults_are_printed(fault, batches):
     def train_batch(state, X, y, devices):
         step_from_scratch(state, X, y, devices, batch_size=len(X) / (1 + fault * (len(devices) > 1)))

@@ -127,11 +127,11 @@ class CheckpointCallback(Callback):
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
-        self.problem = ''
+        self.problem, metadata = '', {'run': run.state(), 'config': self.config}
         try:
-            self._write(snapshot, {'run': run.state(), 'config': self.config})
+            self._write(snapshot, metadata)
             if is_best:
-                checkpoint.write(self.folder / BEST, snapshot, {'run': run.state(), 'config': self.config})
+                checkpoint.write(self.folder / BEST, snapshot, metadata)
         except OSError as error:
             last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
             self.problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
@@ -156,10 +156,9 @@ class CheckpointCallback(Callback):
 
 def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
-    state = run.state()
+    state, epochs = run.state(), len(run.history)
     if num_batches := state['num_batches']:
-        epoch = f'in epoch {len(run.history) + 1}'
-        if num_batches == state['epoch_length']:
-            return f'{epoch} after all {num_batches} batches, before the end of evaluation'
-        return f'{epoch} after {num_batches} batches'
-    return f'after epoch {len(run.history)}' if run.history else 'before the first batch'
+        is_all = num_batches == state['epoch_length']
+        return f'in epoch {epochs + 1} after ' + (
+            f'all {num_batches} batches, before the end of evaluation' if is_all else f'{num_batches} batches')
+    return f'after epoch {epochs}' if epochs else 'before the first batch'

@@ -155,8 +155,8 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
                                       'the gluon_mgpu that wrote it')
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dict
         arrays: dict[str, list] = {}
-        for key in sorted(tensors, key=_name_and_number):
-            arrays.setdefault(_name_and_number(key)[0], []).append(tensors[key])
+        for name, _, key in sorted((key.rpartition('@')[0], int(key.rpartition('@')[2]), key) for key in tensors):
+            arrays.setdefault(name, []).append(tensors[key])
         if not (checksum(record, tensors) == expected
                 and isinstance(record['metadata'], dict) and isinstance(record.get('optimizer', {}), dict)
                 and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values())):
@@ -178,11 +178,6 @@ def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
         digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
     return digest.hexdigest()
-
-
-def _name_and_number(key: str) -> tuple[str, int]:
-    name, _, number = key.rpartition('@')
-    return name, int(number)
 
 
 def _to_json(content: dict) -> str:

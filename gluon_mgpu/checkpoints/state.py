@@ -11,6 +11,7 @@ import numpy
 
 from ..base.nested import leaves
 from ..mxnet_setup.compat import assign, gluon, mx, npx
+from ..parallel.allreduce import dtype_and_shape
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, statistics
@@ -104,10 +105,10 @@ def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str
             raise CheckpointError(f'{path}: its Trainer did not update {name}, but this one does')
         if record['counts'].get(name):
             keys = takewhile(arrays.__contains__, (f'states/{name}/{j}' for j in count()))
-            found = [_shape_and_dtype(arrays[key][0]) for key in keys]
+            found = [dtype_and_shape(arrays[key][0]) for key in keys]
             weight = arrays[f'parameters/{name}'][0]
             state = trainer.optimizer.create_state_multi_precision(i, mx.nd.array(weight, dtype=weight.dtype))
-            expected = [_shape_and_dtype(leaf) for leaf in leaves(state)]
+            expected = [dtype_and_shape(leaf) for leaf in leaves(state)]
             if found != expected:
                 raise CheckpointError(f"{path}: the optimizer's state of {name} is {', '.join(found) or 'empty'} in "
                                       f'the file and {", ".join(expected) or "empty"} here; give {mine} the same '
@@ -185,7 +186,3 @@ def _updated(trainer, net) -> list[tuple[int, str]]:
 def _new_state(trainer, i: int, k: int):
     """Create the state of a parameter on device k, as its first update would."""
     return trainer.optimizer.create_state_multi_precision(i, trainer._params[i].list_data()[k].as_nd_ndarray())
-
-
-def _shape_and_dtype(array) -> str:
-    return f'{numpy.dtype(array.dtype)} {array.shape}'

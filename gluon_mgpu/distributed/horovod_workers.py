@@ -51,10 +51,9 @@ class HorovodWorkers(Workers):
     averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
     divided by the total batch size.
 
-    `signals` is as for `Workers`. The message about a lost worker begins with `program`.
-
-    The device of the first worker on a machine is ``gpu(0)``, that of the second ``gpu(1)``. If a worker sees only one
-    GPU, its device is ``gpu(0)``; without GPUs, it is ``cpu(0)``.
+    `signals` is as for `Workers`. The message about a lost worker begins with `program`. The device of the first worker
+    on a machine is ``gpu(0)``, that of the second ``gpu(1)``. If a worker sees only one GPU, its device is ``gpu(0)``;
+    without GPUs, it is ``cpu(0)``.
     """
 
     _watchdog: Any = None

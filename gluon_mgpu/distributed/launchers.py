@@ -46,9 +46,8 @@ def launch_info() -> LaunchInfo:
 
 
 def rendezvous(info: LaunchInfo) -> None:
-    """Set the variables that Horovod needs, and wait until all workers are there.
+    """Set the variables that Horovod needs, each worker on a machine of its own, and wait until all workers are there.
 
-    Except under `horovodrun`, the variables place each worker on its own machine, which works for all layouts.
     Raises ValueError if a variable is missing or wrong, rank 0 cannot serve, or a worker does not connect within 30 s.
     """
     for name, value in DEFAULTS.items():

@@ -12,8 +12,8 @@ class HorovodTrainer(Trainer):
     """`Trainer` for the device of this worker, which takes the same step as those of the other workers.
 
     Horovod identifies a sum by the number of the Trainer and that of the parameter in it: names of parameters depend on
-    the layers that a worker has created before. In the first step, the workers compare their Trainers. Raises JobError
-    on all workers if settings, parameters or their values differ, and ValueError for an optimizer with random numbers.
+    the layers that a worker has created before. In the first step, it raises JobError on all workers if settings,
+    parameters or their values differ.
     """
 
     def __init__(self, workers: Any, number: int, params: list, optimizer: str, optimizer_params: dict):

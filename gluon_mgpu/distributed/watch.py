@@ -3,9 +3,9 @@
 Horovod itself waits half a minute for a stopped worker and does not name it. Here, each worker keeps a connection to
 rank 0, and a thread at both ends sends a byte about every half second.
 
-Workers that take part in different exchanges wait for each other for ever, for example one that trains on another batch
-and one at the end of its program. So each worker also sends rank 0 the list of its exchanges, which must be the same on
-all. When they come does not matter: a worker for which the others wait for minutes is named, and the job continues.
+Workers that take part in different exchanges wait for each other for ever, for example if one has a batch more. So each
+worker also sends rank 0 the list of its exchanges, which must be the same on all. When they come does not matter: a
+worker for which the others wait for minutes is named, and the job continues.
 """
 import contextlib
 import math
@@ -144,7 +144,7 @@ class Watchdog:
             self._end(f'{other} was killed or has crashed')
 
     def _compare(self) -> None:
-        """On rank 0, end the job if the next exchange is not the same on all workers; elsewhere send those of this one.
+        """On rank 0, end the job if the next exchange is not the same on all workers; on others, send their exchanges.
         """
         pending = self._pending
         while self._recorded:

@@ -22,8 +22,8 @@ class Traffic:
         devices = [array.ctx for array in data]
         for i, array in enumerate(data):
             if array.shape != data[0].shape or array.dtype != data[0].dtype:
-                raise ValueError(f'array {i} is {_kind(array)} and array 0 is {_kind(data[0])}: all must have the '
-                                 'same shape and dtype')
+                raise ValueError(f'array {i} is {dtype_and_shape(array)} and array 0 is {dtype_and_shape(data[0])}: '
+                                 'all must have the same shape and dtype')
             if array.ctx in devices[:i]:
                 raise ValueError(f'array {i} is on {array.ctx}, and so is array {devices.index(array.ctx)}: give '
                                  'one array per device')
@@ -46,7 +46,8 @@ class Traffic:
         self.received[device] += num_bytes
 
 
-def _kind(array) -> str:
+def dtype_and_shape(array) -> str:
+    """Return the dtype and shape of an array or parameter as text."""
     return f'{numpy.dtype(array.dtype)} {array.shape}'
 
 

@@ -29,10 +29,7 @@ class Chapter:
         return importlib.import_module(f'gluon_mgpu.{self.name}')
 
     def write_model(self, net: Any, path: Any, log: Callable[[str], None]) -> None:
-        """Write a network of this chapter as an ONNX model, in float32; blocks.
-
-        `net` is a Gluon block, or a list of parameters, possibly one for each device, of which the first counts.
-        """
+        """Write a network of this chapter as an ONNX model, in float32; of several lists, the first counts; blocks."""
         import numpy
 
         from ..networks.resnet import in_float32

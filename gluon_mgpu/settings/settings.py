@@ -1,8 +1,7 @@
 """The settings of the chapters, each declared once.
 
 To add a setting, declare it here and use it where it acts. From the declaration follow the flag, the argument of
-``train``, the entry in ``config.json``, the value in a resumed run, also in one recorded before the setting existed
-(the default), and the row in ``docs/command-line.md``.
+``train``, the entry in ``config.json``, the value in a resumed run and the row in ``docs/command-line.md``.
 """
 from __future__ import annotations
 
@@ -196,8 +195,7 @@ def defaults(chapter: str) -> dict:
 def check_settings(chapter: str, settings: dict) -> dict:
     """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others.
 
-    Raises ValueError for an unknown name or an invalid value, and if a setting contradicts what `Devices` or ``run``
-    have, from which it is taken.
+    Raises ValueError for an unknown name, an invalid value, and one that contradicts `Devices` or ``run``.
     """
     known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:

@@ -26,8 +26,7 @@ Function = TypeVar('Function', bound=Callable)
 def takes_settings(chapter: str) -> Callable[[Function], Function]:
     """Return a decorator for ``train``: the function gets all settings of a chapter, checked, its devices and its run.
 
-    The settings are in the signature, for help and editors. The command line, which has checked them, calls the
-    function itself, without the decorator.
+    They are in the signature, for help and editors. The command line, which has checked them, calls the bare function.
     """
     def decorate(train: Function) -> Function:
         @functools.wraps(train)
@@ -52,8 +51,7 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
                  name: Callable[[str], str] = str) -> list:
     """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts.
 
-    `log` gets a line if GPUs would be the default, but there are none. Raises ValueError if the settings do not fit
-    each other or the devices; `name` is as in `check_together`.
+    `log` gets a line if there are no GPUs for the default. Raises ValueError, with names as from `check_together`.
     """
     if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
         devices = check_devices([workers.device])
@@ -74,10 +72,9 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
 
 
 class TrainingSetup:
-    """The devices, data, run and settings of one training.
+    """The devices, data, run and settings of one training, from what ``train`` gets by `takes_settings`.
 
-    `settings` are those that ``train`` gets from `takes_settings`. `allreduce` is used unless they or their devices
-    name another.
+    `allreduce` is used unless the settings or their devices name another.
     """
 
     def __init__(self, batch_size: int, settings: dict, allreduce: Callable = star):

@@ -1,6 +1,4 @@
-"""Conversion of a network's graph to an ONNX model. Needs onnx.
-
-Operator set 18 and IR version 8, of 2022. The initializers of the model are the network's parameters.
+"""Conversion of a network's graph to an ONNX model of operator set 18 and IR version 8, of 2022. Needs onnx.
 
 A converter gets the model under construction, the operator, its input arrays, and its settings by MXNet's names. It
 returns the name of the result, or a list of names. Converters are in the modules of their topic.

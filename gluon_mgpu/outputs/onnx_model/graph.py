@@ -59,8 +59,7 @@ def semantics_of(array: Any) -> Iterator[None]:
 def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
     """Return the graph of a network, a symbol with one or more outputs, and the names of its variables for `args`.
 
-    `net` is an initialized block that has been called, or a function that `hybridized` accepts; `args` are arrays and
-    lists of arrays. Call it under ``autograd.pause()``, for the graph in prediction mode.
+    `net` and `args`, arrays and lists of arrays, are as for `Network`; it has been called, and autograd is paused.
     """
     if isinstance(net, gluon.SymbolBlock):
         inputs, graph = net._cached_graph

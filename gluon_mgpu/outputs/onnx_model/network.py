@@ -54,8 +54,7 @@ class Network:
     def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
         """Return the results for two lists of inputs with these batch sizes, and the graph; blocks.
 
-        Sets `variables`, the names of the inputs in the graph, and `params`, the name in the network and the array of
-        each parameter, by its name in the graph.
+        Sets `variables`, the names of the inputs in the graph, and `params`: {name in the graph: (name, array)}.
         """
         try:
             with semantics_of(batches[0][0]), autograd.pause():

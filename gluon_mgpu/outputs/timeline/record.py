@@ -42,8 +42,7 @@ def record(step: Callable[[], None], path) -> list[Event]:
 class Timeline(Callback):
     """Callback that profiles some steps of a run and, when it ends, writes the median one as a trace and a picture.
 
-    Each step is recorded alone, from idle devices to idle devices, after `warm_up` batches over all epochs. `folder`
-    exists; ``traces`` has the trace of each step.
+    Each step is recorded alone, from idle devices to idle devices, after `warm_up` batches. `folder` exists.
     """
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):

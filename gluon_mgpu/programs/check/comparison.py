@@ -88,8 +88,7 @@ def rounds(several: Training, batch: Sequence) -> bool:
 def share_of_halves(several: Training, batch: Sequence) -> float:
     """Return how much the updates by the two halves of a batch each count in the update by the batch.
 
-    If the step divides by the rows, it is 0.5; by a fixed batch size, 1; with clipping or Adam, there is no such
-    number, and the result is 0.
+    By rows, it is 0.5; by a fixed batch size, 1; with clipping or Adam, there is no such number, and the result is 0.
     """
     several, half = replace(several, plain_sgd=True), len(batch[0]) // 2
     try:
@@ -107,13 +106,10 @@ def _update(several: Training, batch: Sequence) -> numpy.ndarray:
 
 
 def updates(training: Training, found: Comparison, batches: Iterable) -> numpy.ndarray:
-    """Return what the last of some batches changes in the parameters that are wrong, joined, on each device.
-
-    The training is new, and each batch starts from the values before the last one of `found`.
-    """
+    """Return what the last batch, after others, changes in the parameters that are wrong, joined, on each device."""
     training = replace(training)
     for batch in batches:
-        training.assign(found.before)
+        training.assign(found.before)  # each batch starts from these values
         replicas = training.step(batch)
     before = [found.before[i] for i in found.wrong]
     return numpy.stack([_joined_change(before, [replica[i] for i in found.wrong]) for replica in replicas])

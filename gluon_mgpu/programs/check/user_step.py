@@ -141,10 +141,6 @@ class Training:
                                  'device: every device needs its own copy of all')
         return [*on.values()]
 
-    def gluon_params(self) -> list:
-        """Return Gluon's parameters."""
-        return [param for _, param in find(self.state, gluon.Parameter)]
-
 
 def each(value: Any, convert: Callable) -> Any:
     """Return a value, possibly nested tuples or lists, with all that is in them converted."""

@@ -1,9 +1,8 @@
 """Measure the weight of each row in the update of each device, and explain the weights.
 
-The update of plain SGD is a sum of one contribution per row, and each row must count once. To measure the weight of a
-row in the update of each device, replace the row by another: the update changes by the weight times what the update of
-a single device changes. Where no weights explain the update, `explain_scaling` compares it with the updates by the
-shards alone.
+The update of plain SGD is a sum of one contribution per row, and each row must count once. If a row is replaced by
+another, the update of a device changes by its weight times what the update of a single device changes. Where no weights
+explain the update, `explain_scaling` compares it with the updates by the shards alone.
 """
 from __future__ import annotations
 
@@ -86,12 +85,9 @@ def number(weight: float) -> str:
 
 
 def explain_scaling(several: Training, found: Comparison, shards: list[slice]) -> tuple[str, str] | None:
-    """Return fault and remedy if the gradients are scaled or clipped by something that differs from one device's.
-
-    Compares the update by the last batch with the updates that one device makes with this batch and with its shards
-    alone, all from the values before it.
-    """
-    # If update = a * whole, all rows are scaled; if update = sum_i a_i parts_i, each device does something to its own
+    """Return fault and remedy if the gradients are scaled or clipped by something that differs from one device's."""
+    # Compare the update by the last batch with those that one device makes with the whole of it and with its shards. If
+    # update = a * whole, all rows are scaled; if update = sum_i a_i parts_i, each device does something to its own
     one, batch = several.on_one_device(), found.batches[-1]
     try:
         [update, *others], [whole] = (updates(training, found, [batch]) for training in (several, one))

@@ -58,11 +58,10 @@ def allreduce() -> dict[str, Any]:
     from ... import scratch
     from ...mxnet_setup.compat import np
     from ...parallel.allreduce import ALGORITHMS
-    chosen, rng = _chosen(), numpy.random.default_rng(0)
-    wrong = []
+    chosen, wrong = _chosen(), []
     algorithms: dict[str, Any] = {"the chapter's": scratch.allreduce, **ALGORITHMS}
+    values = numpy.random.default_rng(0).integers(-1000, 1000, (len(chosen), 1001)).astype('float32')
     for name, algorithm in algorithms.items():
-        values = rng.integers(-1000, 1000, (len(chosen), 1001)).astype('float32')
         data = [np.array(value, ctx=device) for value, device in zip(values, chosen)]
         algorithm(data)
         if not all((array.asnumpy() == values.sum(axis=0)).all() for array in data):

@@ -141,19 +141,14 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
                 leaf[()] = copies[k if len(copies) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
-    optimizer.num_update = record['num_update']
-    _repeat_schedule(optimizer.lr_scheduler, optimizer)
-    for name, number in record['numbers'].items():
-        setattr(optimizer, name, number)
-
-
-def _repeat_schedule(schedule: Any, optimizer: Any) -> None:
-    """Bring a schedule to the state after ``num_update`` updates. Those of MXNet change their own attributes."""
-    if isinstance(schedule, mx.lr_scheduler.LRScheduler):
+    optimizer.num_update, schedule = record['num_update'], optimizer.lr_scheduler
+    if isinstance(schedule, mx.lr_scheduler.LRScheduler):  # it changes its own attributes in each update
         schedule.base_lr = schedule.warmup_final_lr if optimizer.lr is None else optimizer.lr
         vars(schedule).update({name: 0 for name in ('count', 'cur_step_ind') if hasattr(schedule, name)})
     for update in range(1, optimizer.num_update + 1) if schedule else ():
         schedule(update)  # at its end, a schedule keeps the rate of the update before
+    for name, number in record['numbers'].items():
+        setattr(optimizer, name, number)
 
 
 def _check_schedule(path: Any, optimizer: Any) -> None:

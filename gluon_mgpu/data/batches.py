@@ -35,7 +35,11 @@ class BatchIterator:
         self.dataset, self.shard = dataset, (integer('rank', rank, 0, size - 1), size)
         self.epoch, self.num_rows = 0, len(images)
         self.num_classes = int(labels.max()) + 1 if len(labels) else 0
-        self.digest = _digest(images, labels)
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (images, labels):
+            digest.update(repr(array.shape).encode())
+            digest.update(numpy.ascontiguousarray(array).data)
+        self.digest = digest.hexdigest()
         self._shuffle, self._seed = shuffle, integer('seed', seed, minimum=0)
         self._images, self._labels = images, labels
 
@@ -158,11 +162,3 @@ def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:
 
 def _describe(array: Any) -> str:
     return f'{array.dtype} {array.shape}' if isinstance(array, numpy.ndarray) else type(array).__name__
-
-
-def _digest(images: numpy.ndarray, labels: numpy.ndarray) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for array in (images, labels):
-        digest.update(repr(array.shape).encode())
-        digest.update(numpy.ascontiguousarray(array).data)
-    return digest.hexdigest()

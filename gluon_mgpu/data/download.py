@@ -2,8 +2,6 @@
 
 A file gets its name only when its checksum is correct: it is never incomplete, even after Ctrl-C.
 """
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

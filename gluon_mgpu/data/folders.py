@@ -9,8 +9,6 @@ from ..base.arguments import full_path
 
 FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
          't10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz')
-
-
 FROM_ENVIRONMENT = ', from GLUON_MGPU_DATA'
 
 

@@ -20,26 +20,15 @@ from .hidden import how_to_unhide
 
 # Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
 NVIDIA_LIBRARIES = (
-    'cuda_runtime/lib/libcudart.so.11.0',
-    'cublas/lib/libcublasLt.so.11',
-    'cublas/lib/libcublas.so.11',
-    'cufft/lib/libcufft.so.10',
-    'curand/lib/libcurand.so.10',
-    'cusparse/lib/libcusparse.so.11',
-    'cusolver/lib/libcusolver.so.11',
-    'cuda_nvrtc/lib/libnvrtc.so.11.2',
-    'nvtx/lib/libnvToolsExt.so.1',
-    'nccl/lib/libnccl.so.2',
-    'cudnn/lib/libcudnn.so.8',
-)
+    'cuda_runtime/lib/libcudart.so.11.0', 'cublas/lib/libcublasLt.so.11', 'cublas/lib/libcublas.so.11',
+    'cufft/lib/libcufft.so.10', 'curand/lib/libcurand.so.10', 'cusparse/lib/libcusparse.so.11',
+    'cusolver/lib/libcusolver.so.11', 'cuda_nvrtc/lib/libnvrtc.so.11.2', 'nvtx/lib/libnvToolsExt.so.1',
+    'nccl/lib/libnccl.so.2', 'cudnn/lib/libcudnn.so.8')
 
 REVIVED = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
 # MXNet builds with CUDA: the lowest and the highest compute capability that their code runs on.
 # Code for 8.6 runs on 8.9 and code for 12.0 on 12.1, but not on a later major version.
-BUILDS = {
-    'mxnet-cu112': ((5, 0), (8, 9)),
-    REVIVED: ((8, 0), (12, 1)),
-}
+BUILDS = {'mxnet-cu112': ((5, 0), (8, 9)), REVIVED: ((8, 0), (12, 1))}
 
 # Libraries in MXNet's CPU wheel; all others that it needs belong to the system
 BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')

@@ -110,7 +110,9 @@ class Trainer(gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
-        if (stale := self._stale()) and not ignore_stale_grad:
+        stale = next((f'{param.name} on {weight.ctx}' for param in self._params if param.grad_req != 'null'
+                      for weight in param.list_data() if not weight._fresh_grad), '')
+        if stale and not ignore_stale_grad:
             raise StaleGradientError(f'{stale}: no backward pass has written its gradient since the last step; if the '
                                      'network does not always use it, call step(..., ignore_stale_grad=True)')
         if (type(sgd) is not mx.optimizer.SGD or sgd.multi_precision or stale
@@ -130,11 +132,6 @@ class Trainer(gluon.Trainer):
                 update(*(array for of_one in zip(*arrays) for array in of_one), out=arrays[0], **settings)
                 for weight in arrays[0]:
                     weight._fresh_grad = False
-
-    def _stale(self) -> str:
-        """Return a parameter whose gradient no backward pass has written since the last step; '' if there is none."""
-        return next((f'{param.name} on {weight.ctx}' for param in self._params if param.grad_req != 'null'
-                     for weight in param.list_data() if not weight._fresh_grad), '')
 
     def _momenta(self, number: int, indices: list[int], weights: list) -> list:
         """Return the momentum of parameters on a device, from where gluon.Trainer keeps it; create it if missing."""

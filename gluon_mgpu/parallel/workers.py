@@ -105,12 +105,16 @@ class Workers:
     def _call(self, function: Callable[[], Any], num_workers: int) -> list:
         if self.size == 1:
             return [function()]
-        outcomes = self.allgather(_attempt(function) if self.rank < num_workers else None)[:num_workers]
-        results, lines = zip(*outcomes)
+        result = line = None
+        if self.rank < num_workers:
+            try:
+                result = function()
+            except (ValueError, OSError) as error:
+                line = str(error)
+        results, lines = zip(*self.allgather((result, line))[:num_workers])
         for rank, line in enumerate(lines):
             if line is not None:
-                line = line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}'
-                raise InputError(line)
+                raise InputError(line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}')
         return list(results)
 
     def check_equal(self, facts: dict[str, Any], remedy: str = SAME_PROGRAM) -> None:
@@ -134,14 +138,6 @@ class Workers:
 
     def _name(self, rank: int) -> str:
         return f'worker {rank} ({self.hosts[rank]})'
-
-
-def _attempt(function: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Return (result, None), or (None, message) after a ValueError or OSError."""
-    try:
-        return function(), None
-    except (ValueError, OSError) as error:
-        return None, str(error)
 
 
 def checksum(arrays: Iterable) -> int:

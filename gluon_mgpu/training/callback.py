@@ -43,8 +43,7 @@ class Callback:
 
 def callback_list(callbacks: Any) -> list[Callback]:
     """Return callbacks as a list: those of an iterable, a single one, or none for None; raise ValueError for others."""
-    given = callbacks if isinstance(callbacks, Iterable) else [] if callbacks is None else [callbacks]
-    found = [*given]  # a generator could be read only once
+    found = [*callbacks] if isinstance(callbacks, Iterable) else [] if callbacks is None else [callbacks]
     for callback in found:
         if not isinstance(callback, Callback):
             raise ValueError(f'callback {callback!r}: must be an object of a class derived from Callback')

@@ -103,7 +103,8 @@ class _CurrentEpoch:
             if batches:
                 for l in batches[-1]:
                     l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
-                sums = [number for ls in batches for number in _sum_and_rows(ls)]  # loss, rows, loss, rows, ...
+                losses = [numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)]) for ls in batches]  # float64
+                sums = [number for of_batch in losses for number in (float(of_batch.sum()), len(of_batch))]
                 self._exchanges.append(self._workers.allgather_async([self._next_read_size(len(batches)), *sums]))
             # Several workers leave the newest exchange unread, because reading the one before rarely waits
             num_left = 1 if num_batches is not None and self._workers.size > 1 else 0
@@ -165,8 +166,3 @@ def check_num_epochs(num_epochs: int, state: dict, name: str = 'num_epochs') -> 
     epoch = len(state['history']) + (state['num_batches'] > 0)
     if epoch > num_epochs:
         raise ValueError(f'{name} {num_epochs}: must be at least {epoch}, the epoch that the run has reached')
-
-
-def _sum_and_rows(ls: list) -> tuple[float, int]:
-    losses = numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)])  # float64
-    return float(losses.sum()), len(losses)

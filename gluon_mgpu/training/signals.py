@@ -75,14 +75,9 @@ def _exit_at_second_signal(pipe: int) -> None:
             now = time.monotonic()
             if first is None:
                 first = now
-                _acknowledge()
+                with contextlib.suppress(OSError, ValueError):  # a closed terminal
+                    if sys.stderr and sys.stderr.isatty():  # not by print, because another thread may hold stderr
+                        os.write(sys.stderr.fileno(), ACKNOWLEDGEMENT)
             if now - first > SAME:
                 os._exit(128 + number[0])
     os.close(pipe)
-
-
-def _acknowledge() -> None:
-    """Write a line on the terminal, if there is one; not by Python's stderr, which another thread may hold."""
-    with contextlib.suppress(OSError, ValueError):  # a closed one
-        if sys.stderr and sys.stderr.isatty():
-            os.write(sys.stderr.fileno(), ACKNOWLEDGEMENT)

@@ -4,8 +4,6 @@ The engine knows what such an operator reads and returns, but not that its backw
 in training) writes the statistics. So a read before or after it could see either values. Therefore each such pass runs
 between operators that write the same numbers again: the engine runs earlier reads before it, and later ones after it.
 """
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

@@ -42,7 +42,6 @@ OTHER_OPERATORS = """
 """
 TESTED_IN_A_GRAPH = TESTED | frozenset(OTHER_OPERATORS.split())
 
-
 MARKER = '_backward_pass'  # a variable, see `running_statistics`
 _ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several threads start operators at once
 
@@ -167,9 +166,8 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
 def isolate(graph: Any, names: Iterable[str], more: Iterable[str] = ()) -> Any:
     """Return the same graph with copies of some inputs (`names`) and of its outputs, which differ at each call.
 
-    It gets one more output for each of the variables `more`, also a copy.
-
-    If an operator used them directly, the engine would prepare it again at each call, with another scratch area.
+    It gets one more output for each of the variables `more`, also a copy. If an operator used them directly, the engine
+    would prepare it again at each call, with another scratch area.
     """
     inputs = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray()
               for name in names if name in graph.list_inputs()}

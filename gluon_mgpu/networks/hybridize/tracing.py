@@ -1,6 +1,4 @@
 """Tracing: turn a block or a function into a graph of symbols."""
-from __future__ import annotations
-
 import contextlib
 import types
 from collections.abc import Callable, Iterator, Sequence

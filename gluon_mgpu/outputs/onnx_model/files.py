@@ -5,7 +5,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 
@@ -18,17 +18,11 @@ from .graph import semantics_of
 PARAMETER = re.compile('(weight|bias|gamma|beta|alpha|mean|var|parameters)$')  # the ends of MXNet's names
 
 
-class FileNetwork(NamedTuple):
-    """A network from files, with random examples of its inputs, which `text` describes."""
+def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> tuple:
+    """Return a network, random examples of its inputs by name, names of its outputs, and a line about these; blocks.
 
-    net: gluon.SymbolBlock
-    inputs: dict[str, Any]
-    outputs: list[str]
-    text: str
-
-
-def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> FileNetwork:
-    """Load a network; blocks. `shapes` has shape and dtype of an example of each input; `float32` converts to it."""
+    `shapes` has shape and dtype of an example of each input; `float32` converts the network to that.
+    """
     symbol, is_numpy = _read_symbol(symbol_file, float32)
     make = np.array if is_numpy else mx.nd.array
     params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
@@ -41,8 +35,8 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
     rng = numpy.random.default_rng(SEED)
     examples = [example(operators, params, name, shape, dtype, rng) for name, (shape, dtype) in zip(names, shapes)]
     words = '; '.join(words for _, words in examples)
-    return FileNetwork(net, {name: make(X, dtype=X.dtype) for name, (X, _) in zip(names, examples)},
-                       output_names(operators, results), f'example: {words}; seed {SEED}')
+    return (net, {name: make(X, dtype=X.dtype) for name, (X, _) in zip(names, examples)},
+            output_names(operators, results), f'example: {words}; seed {SEED}')
 
 
 def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:

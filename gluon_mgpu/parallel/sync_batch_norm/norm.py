@@ -60,7 +60,8 @@ class Norm:
             self._update_statistics(count, mean, variance)  # here, as gluon.nn.BatchNorm does on MXNet 1.9
             sums_on = [[gradients.pop(name) for name in layer.arguments[:2]] for gradients in gradients_on]
             # All workers add up the sums, also those without rows
-            local = [_sum(list(sums)) for sums in zip(*sums_on)] or [np.zeros_like(mean), np.zeros_like(mean)]
+            local = [sum((array.as_in_ctx(first.ctx) for array in others), first) for first, *others in zip(*sums_on)]
+            local = local or [np.zeros_like(mean), np.zeros_like(mean)]
             means = self._workers.allreduce(np.stack(local)) / count
             for inputs, arrays, gradients, sums in zip(inputs_on, arrays_on, gradients_on, sums_on):
                 # The next piece has computed the first term of dx. The others are a x^ + b, which is batch norm again
@@ -90,8 +91,7 @@ class Norm:
     def _global_statistics(self, inputs_on: list) -> Any:
         """Return the row of all devices together, on the first one. All devices get copies, so they have the same bits.
         """
-        rows = [self._statistics(*inputs) for inputs in inputs_on]
-        if rows:
+        if rows := [self._statistics(*inputs) for inputs in inputs_on]:
             row = _combined(np.stack([row.as_in_ctx(rows[0].ctx) for row in rows]))
         else:
             running = self.layer.running_mean.list_data()[0]
@@ -123,9 +123,3 @@ def _combined(table: Any) -> Any:
 def _split(rows: Any) -> list:
     """Return counts, means and variances."""
     return np.split(rows, [1, 1 + rows.shape[-1] // 2], axis=-1)
-
-
-def _sum(arrays: list) -> Any:
-    """Return the sum on the first device."""
-    first, *others = arrays
-    return sum((array.as_in_ctx(first.ctx) for array in others), first)

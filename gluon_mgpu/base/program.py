@@ -20,8 +20,7 @@ OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'allo
 class JobError(Exception):
     """Error that ends a program, or all workers of a job, with one line and the exit status `status`.
 
-    If `on_all_ranks`, every worker raises it at the same point, so they can end together. If `reported`, another worker
-    prints the line.
+    If `on_all_ranks`, every worker raises it at the same point. If `reported`, another worker prints the line.
     """
 
     def __init__(self, line: str, status: int = FAILED, on_all_ranks: bool = False, reported: bool = False):
@@ -45,10 +44,9 @@ class Stopped(JobError):  # noqa: N818, not an error
 
 
 def show(line: str, stream: TextIO | None = None) -> None:
-    """Print a line, by default on stdout. If that fails, say so on stderr and return.
+    """Print a line, by default on stdout. If that fails, say so on stderr and return: it must not end training.
 
-    A closed terminal or pipe, or a full disk under a log file, must not end training. The next call tries again,
-    except after a broken pipe.
+    The next call tries again, except after a broken pipe.
     """
     try:
         print(line, file=stream, flush=True)  # does nothing if Python was started without stdout

@@ -62,12 +62,9 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
 
 
 def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> Snapshot:
-    """Copy the state that `save` stores to the host.
-
-    Call ``npx.waitall()`` before: reading an array waits for it, except for batch norm's running statistics under
-    MXNet's own ``hybridize(static_shape=True)``. All workers must call this together, because arrays that differ
-    between them are gathered.
+    """Copy the state that `save` stores to the host. Call ``npx.waitall()`` before, and this on all workers together.
     """
+    # Reading waits for an array, except for running statistics under MXNet's own ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     parameters = state.collect_network(net, workers or Workers())
     arrays = {f'parameters/{name}': _merge_equal(per_device) for name, per_device in parameters.items()}
@@ -138,9 +135,9 @@ def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """Read a checkpoint and verify its checksum; return its record and its arrays.
 
-    The record has ``metadata`` and, if a trainer was saved, ``optimizer``. For each name, ``parameters/NAME`` or
-    ``states/NAME/NUMBER``, there is a list with one NumPy array, or with one per device. Raises DamagedError if the
-    file is not a complete checkpoint, CheckpointError if it cannot be read or has another version.
+    The record has ``metadata`` and, if a trainer was saved, ``optimizer``. For each name there is a list with one NumPy
+    array, or with one per device. Raises DamagedError if the file is not a complete checkpoint, CheckpointError
+    otherwise.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer

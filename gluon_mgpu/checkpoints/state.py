@@ -68,9 +68,8 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
 def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
     """Return the state of a Trainer, possibly before its first step, as a record and arrays; does not wait.
 
-    The record, for JSON, has ``name`` of the optimizer, ``num_update``, the ``counts`` of each parameter's updates and
-    the ``numbers`` that this optimizer keeps. The arrays, by ``PARAMETER/NUMBER``, are a list with one NDArray for each
-    device that keeps it.
+    The record is for JSON. The arrays, by ``PARAMETER/NUMBER``, are a list with one NDArray for each device that keeps
+    it.
     """
     _check_trainer(trainer)
     optimizer, updaters = trainer.optimizer, _updaters(trainer)

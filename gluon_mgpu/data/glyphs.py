@@ -35,9 +35,7 @@ NOISE = 0.4      # standard deviation; paper is about 0, ink about 1
 
 
 def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
-    """Return each letter in each font: float32 (len(fonts), 10, CELL, CELL), from 0 (paper) to 1 (ink).
-
-    The letters are upright and centred. `fonts` are files in Matplotlib's font folder, without ``.ttf``.
+    """Return each letter in each font, upright and centred: float32 (len(fonts), 10, CELL, CELL), 0 (paper) to 1 (ink).
     """
     quiet_matplotlib()
     # Imported here, because Matplotlib takes most of a second and a cached dataset does not need it
@@ -75,10 +73,9 @@ def blur(ink: numpy.ndarray, width: int) -> numpy.ndarray:
 
 
 def random_poses(rng: numpy.random.Generator, n: int) -> numpy.ndarray:
-    """Return `n` random rotations, shears, scales and shifts.
+    """Return `n` random rotations, shears, scales and shifts, each a float32 matrix (2, 3).
 
-    Each is a float32 matrix (2, 3). It maps a pixel (x, y, 1) of an image to the point (x, y) of a drawn letter.
-    Both are measured from the centre.
+    It maps a pixel (x, y, 1) of an image to the point (x, y) of a drawn letter. Both are measured from the centre.
     """
     angle, shear = rng.normal(0, 0.25, n), rng.normal(0, 0.2, n)  # radians; horizontal per vertical
     size = numpy.exp(rng.normal(0, 0.18, (n, 2, 1)))              # width and height

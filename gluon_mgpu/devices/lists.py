@@ -43,10 +43,7 @@ def try_all_gpus() -> list[Context]:
 
 
 def devices_from(num_gpus: int) -> list[Context]:
-    """Return the devices for ``--num-gpus``: the first GPUs or, if MXNet sees none, as many CPU contexts.
-
-    Raises ValueError for a number outside 1 to `MAX_DEVICES`, and like `check_devices`.
-    """
+    """Return the devices for ``--num-gpus``, checked: the first GPUs or, if MXNet sees none, as many CPU contexts."""
     mx = import_mxnet()
     num_gpus = integer('the number of devices', num_gpus, minimum=1, maximum=MAX_DEVICES)
     kind = mx.gpu if num_mxnet_gpus() else mx.cpu
@@ -89,11 +86,8 @@ def check_list(devices: Iterable[Context]) -> list[Context]:
 
 
 def check_devices(devices: Sequence[Context]) -> list[Context]:
-    """Return the devices as a list if training can use all of them together; else raise ValueError.
-
-    MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later. More CPU contexts than
-    cores are allowed.
-    """
+    """Return the devices as a list if training can use all of them together; else raise ValueError."""
+    # MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later
     devices = check_list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")

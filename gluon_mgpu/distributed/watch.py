@@ -40,10 +40,9 @@ def silence() -> float:
 
 
 class Watchdog:
-    """Thread that watches the other workers until `leave` is called.
+    """Thread that watches the other workers until `leave` is called. ``report(line, ends)`` prints why the job ends.
 
-    `address` is that of this machine for the other workers, and `name` the name of this worker in messages, such as
-    ``'a, process 4711'``. ``report(line, ends)`` prints a message; `ends` says whether it ends the job.
+    `address` is that of this machine for the others, `name` that of this worker in messages: ``'a, process 4711'``.
     """
 
     def __init__(self, rank: int, allgather: Callable[[Any], list], address: str, name: str,
@@ -144,8 +143,7 @@ class Watchdog:
             self._end(f'{other} was killed or has crashed')
 
     def _compare(self) -> None:
-        """On rank 0, end the job if the next exchange is not the same on all workers; on others, send their exchanges.
-        """
+        """Send the exchanges of this worker; on rank 0, end the job if the next one is not the same on all workers."""
         pending = self._pending
         while self._recorded:
             pending[self.rank] += self._recorded.popleft()

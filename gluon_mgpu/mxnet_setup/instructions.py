@@ -33,10 +33,8 @@ SYS_ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
 
 @functools.lru_cache
 def amx_obstacle() -> str:
-    """Ask Linux, once, for AMX's tile registers; return '' if oneDNN may use them, or the reason why not.
-
-    Without the permission, which holds for all threads and forked processes, the first convolution with AMX crashes.
-    """
+    """Ask Linux, once, for AMX's tile registers; return '' if oneDNN may use them, or the reason why not."""
+    # Without permission, which holds for all threads and forked processes, the first convolution with AMX crashes
     if not AMX_FLAGS.issubset(processor_flags()):
         return 'the processor has none'
     highest = os.environ.get(ONEDNN_VARIABLE, '')
@@ -93,11 +91,9 @@ def _is_mxnet_2_of_pypi() -> bool:
 
 
 def load_openblas() -> None:
-    """Load the OpenBLAS of MXNet 1.9 with kernels for AVX2 where it would choose older ones.
-
-    It chooses by the processor's model number, and takes models that it does not know for a processor of 2004. If an
-    OpenBLAS of the system is loaded already, MXNet uses that one.
-    """
+    """Load the OpenBLAS of MXNet 1.9 with kernels for AVX2 where it would choose older ones."""
+    # It chooses by the processor's model number, and takes one that it does not know for a processor of 2004. If an
+    # OpenBLAS of the system is loaded already, MXNet uses that one
     path = _bundled_openblas()
     if path and not os.environ.get(OPENBLAS_VARIABLE) and has_avx2() and not loaded('libopenblas.so.0'):
         with contextlib.suppress(OSError):  # importing MXNet will report what is wrong with it

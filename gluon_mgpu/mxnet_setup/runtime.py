@@ -119,10 +119,8 @@ def import_mxnet() -> ModuleType:
 
 
 def _fork_data_loaders(mxnet: ModuleType) -> None:
-    """Let the workers of Gluon's DataLoader be forked, on Linux, as before Python 3.14.
-
-    Otherwise they could not read MXNet's arrays: each would fail and be replaced by another, without end.
-    """
+    """Let the workers of Gluon's DataLoader be forked, on Linux, as before Python 3.14."""
+    # Otherwise they could not read MXNet's arrays: each would fail and be replaced by another, without end
     if sys.platform == 'linux':
         import multiprocessing  # not above: its own imports may fail, for which the doctor should have one line
         fork = multiprocessing.get_context('fork')

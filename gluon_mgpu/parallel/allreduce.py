@@ -77,11 +77,9 @@ def tree(data: list) -> Traffic:
 
 
 def kvstore(data: list) -> Traffic:
-    """Sum with MXNet's KVStore 'device', which ``gluon.Trainer`` uses.
-
-    MXNet does not report its traffic, so it is counted as a star: ``CommDevice`` (src/kvstore/comm.h) copies all arrays
-    to one device, sums there, and copies the sum to each. In MXNet's profiler, that was the first device.
-    """
+    """Sum with MXNet's KVStore 'device', which ``gluon.Trainer`` uses."""
+    # MXNet does not report its traffic, so it is counted as a star: CommDevice (src/kvstore/comm.h) copies all arrays
+    # to one device, in MXNet's profiler the first, sums there, and copies the sum to each
     traffic, hub = Traffic(data), data[0]
     if len(data) > 1 and hub.size:
         _store(hub.shape, hub.dtype, tuple(traffic.sent), threading.get_ident()).pushpull(0, data, out=data)

@@ -48,10 +48,8 @@ def data_parallel(net: gluon.Block, devices: list, optimizer: str, optimizer_par
 
 
 def _clip_before_update(trainer: gluon.Trainer, max_norm: float) -> None:
-    """Let a Trainer, also Horovod's, scale the summed gradients, which are equal on all devices, before it updates.
-
-    If each device clipped its own gradients before the sum, the result would depend on the number of devices.
-    """
+    """Let a Trainer, also Horovod's, scale the summed gradients, which are equal on all devices, before it updates."""
+    # If each device clipped its own gradients before the sum, the result would depend on the number of devices
     update = trainer._update
 
     def clip_and_update(ignore_stale_grad: bool = False) -> None:

@@ -91,10 +91,7 @@ def rows_of(data: Any, rows: slice) -> Any:
 
 
 def check_shares(shares: Sequence[float] | str, devices: Sequence[Context], name: str = 'shares') -> tuple[float, ...]:
-    """Return shares, possibly text such as ``'3,1'``, as numbers.
-
-    Raises ValueError, with the argument's `name`, unless there is one for each device, in order, and all are above 0.
-    """
+    """Return shares, possibly text such as ``'3,1'``, as numbers; ValueError unless all devices have one, above 0."""
     if isinstance(shares, (Set, Mapping, bytes)):
         raise ValueError(f'{name} {shares!r}: must be a list of numbers, in the order of the devices')
     numbers: Any = shares.split(',') if isinstance(shares, str) else shares

@@ -34,10 +34,8 @@ class Workers:
         return self.rank, self.size
 
     def discard_errors(self) -> None:
-        """Discard the errors that MXNet's engine would raise later; blocks.
-
-        Does nothing with several workers, where waiting for the engine could mean waiting for another worker.
-        """
+        """Discard the errors that MXNet's engine would raise later; blocks. Does nothing with several workers."""
+        # There, waiting for the engine could mean waiting for another worker
         if self.size == 1:
             clear_engine_errors()
 
@@ -87,15 +85,12 @@ class Workers:
         return lambda: [numbers]
 
     def allgather(self, value: Any, what: str = '') -> list:
-        """Return the value of each worker, ordered by rank; blocks. All workers say the same in `what`, for messages.
+        """Return the value of each worker, ordered by rank; blocks. `what`, for messages, is the same on all workers.
         """
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:
-        """Call a function on rank 0 and return its result on all workers; blocks.
-
-        With several workers, a ValueError or OSError becomes a `JobError` on all.
-        """
+        """Call a function on rank 0; return its result, or raise its ValueError or OSError, on all workers; blocks."""
         return self._call(function, 1)[0]
 
     def on_all_ranks(self, function: Callable[[], Any]) -> list:
@@ -127,10 +122,7 @@ class Workers:
                                      f'{self._name(rank)}: {remedy}')
 
     def pending_signal(self) -> int:
-        """Return the signal that all workers know of, or 0; does not block.
-
-        Workers exchange signals whenever they gather values, so all get the same answer after the same batch.
-        """
+        """Return the signal that all workers know of, the same after the same batch on all, or 0; does not block."""
         return self._received_signal()
 
     def _received_signal(self) -> int:

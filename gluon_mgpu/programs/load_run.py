@@ -37,11 +37,8 @@ def trained_network(path, devices: list | None = None) -> tuple:
 
 
 def run_to_load(path) -> tuple[Path, dict]:
-    """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata.
-
-    Raises CheckpointError if there is none of a chapter's run, or if the run recorded a later epoch than that of the
-    newest.
-    """
+    """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata."""
+    # CheckpointError also if history.csv has a later epoch, of which no checkpoint could be written
     try:
         found, metadata = newest_checkpoint(Path(path))
     except checkpoint.DamagedError as error:

@@ -128,8 +128,6 @@ def check_same_run(before: dict, now: dict) -> None:
 
 def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
     """Write the ``config.json`` of a resumed run, and in it what has changed; return that as ``{name: [before, now]}``.
-
-    Raises ValueError if it would be another run.
     """
     before = {**defaults(resumed.config['chapter']), **resumed.config}
     check_same_run(before, now)

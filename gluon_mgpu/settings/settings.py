@@ -193,10 +193,7 @@ def defaults(chapter: str) -> dict:
 
 
 def check_settings(chapter: str, settings: dict) -> dict:
-    """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others.
-
-    Raises ValueError for an unknown name, an invalid value, and one that contradicts `Devices` or ``run``.
-    """
+    """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others."""
     known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:
         if name not in known:
@@ -228,9 +225,7 @@ def _check_carried(devices: Devices, settings: dict) -> None:
 
 
 def check_together(settings: dict, devices: list, name: Callable[[str], str] = str) -> None:
-    """Raise ValueError if settings, of which some may be missing, do not fit each other or the devices.
-
-    `name` maps a setting's name to the one that messages have, such as its flag.
+    """Raise ValueError if some settings do not fit each other or the devices; `name` maps their names to those shown.
     """
     num_epochs, warmup = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
     if warmup >= num_epochs:

@@ -25,9 +25,8 @@ Function = TypeVar('Function', bound=Callable)
 
 def takes_settings(chapter: str) -> Callable[[Function], Function]:
     """Return a decorator for ``train``: the function gets all settings of a chapter, checked, its devices and its run.
-
-    They are in the signature, for help and editors. The command line, which has checked them, calls the bare function.
     """
+    # They are in the signature, for help and editors. The command line, which has checked them, calls the bare function
     def decorate(train: Function) -> Function:
         @functools.wraps(train)
         def checked(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
@@ -49,10 +48,8 @@ def takes_settings(chapter: str) -> Callable[[Function], Function]:
 
 def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = lambda line: None,
                  name: Callable[[str], str] = str) -> list:
-    """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts.
-
-    `log` gets a line if there are no GPUs for the default. Raises ValueError, with names as from `check_together`.
-    """
+    """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts."""
+    # `log` gets a line if there are no GPUs for the default; `name` is as in `check_together`
     if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
         devices = check_devices([workers.device])
     elif settings['devices'] is None:
@@ -72,10 +69,7 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
 
 
 class TrainingSetup:
-    """The devices, data, run and settings of one training, from what ``train`` gets by `takes_settings`.
-
-    `allreduce` is used unless the settings or their devices name another.
-    """
+    """The devices, data, run and settings of one training; `allreduce` is for devices that have no other."""
 
     def __init__(self, batch_size: int, settings: dict, allreduce: Callable = star):
         self.seed: int = settings['seed']

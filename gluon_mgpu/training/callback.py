@@ -51,10 +51,7 @@ def callback_list(callbacks: Any) -> list[Callback]:
 
 
 class Patience(Callback):
-    """Callback that stops a run when the test accuracy has not exceeded its maximum for `num_epochs` epochs.
-
-    It decides by `Run.history` alone, so all workers and a resumed run decide the same.
-    """
+    """Callback that stops a run when the test accuracy has not exceeded its maximum for `num_epochs` epochs."""
 
     def __init__(self, num_epochs: int):
         self.num_epochs = integer('patience', num_epochs, minimum=1)

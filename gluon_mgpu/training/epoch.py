@@ -31,9 +31,6 @@ class _CurrentEpoch:
 
     Its `number` is from 1. `num_batches` of `length`, 0 if unknown, were queued, also before the interruption, in which
     the devices have trained for `seconds`. `training` is True from `begin` until they have finished the last batch.
-
-    Losses are read some batches after they were queued. Several workers exchange the losses that they have read, and
-    add them up at the next read, so that none waits for another.
     """
 
     def __init__(self, number: int, workers: Workers, progress: Progress, num_batches: int = 0, epoch_length: int = 0,
@@ -93,10 +90,7 @@ class _CurrentEpoch:
             self._read()
 
     def _read(self, num_batches: int | None = None) -> None:
-        """Read the losses of the first `num_batches` unread batches, send them to all workers, and count what has come.
-
-        By default, those of all batches, and wait for all workers.
-        """
+        """Read the losses of the first `num_batches` unread batches, or all, exchange them, and count what has come."""
         batches = self._unread[:num_batches]
         del self._unread[:num_batches]
         with self._workers.engine_errors_cleared():

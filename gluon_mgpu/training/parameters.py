@@ -8,9 +8,7 @@ from ..networks.hybridize.block import unwrapped
 
 
 def copies(net: Any) -> dict[str, list]:
-    """Return the copies of each parameter, one per device, by name; does not wait.
-
-    `net` is a network, the parameters on one device, or a list of these for each device, which are named by index.
+    """Return the copies of each parameter of a network or of lists of arrays, one per device, by name; does not wait.
     """
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
@@ -91,10 +89,7 @@ def layers(net: Any) -> dict[str, str]:
 
 
 def first_non_finite(net: Any) -> str:
-    """Return the name of the first parameter that holds NaN or infinity on any device, '' if none does; waits.
-
-    Those that training does not change may be infinite, such as the constant of a mask.
-    """
+    """Return the name of the first parameter that training has made NaN or infinite on any device, or ''; waits."""
     unchanged = unchanged_names(net)
     for name, arrays in copies(net).items():
         if name not in unchanged and not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):

@@ -75,9 +75,7 @@ def unwrapped(net: Any) -> Any:
 
 
 class HybridizedBlock:
-    """Hybridized block. At each call, it passes the parameters on the device of the arguments to the operator.
-
-    A ``gluon.Block`` that is no HybridBlock decides anew in each call what it computes, so it runs as it is.
+    """Hybridized block: its operator gets the parameters on the device of the arguments. A plain Block runs as it is.
     """
 
     def __init__(self, block: gluon.Block):
@@ -153,9 +151,7 @@ class _Graphs:
 
 
 def structure(values: Any) -> tuple | bool | None:
-    """Return nested lists and tuples of arrays as tuples, with True for each array and False for None.
-
-    Returns None if they hold anything else. Raises ValueError for an array of NumPy.
+    """Return nested lists of arrays as tuples of True for an array and False for None; return None for anything else.
     """
     if isinstance(values, (list, tuple)):
         found = tuple(map(structure, values))

@@ -147,8 +147,7 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
 
     The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
     Those for `params` are a part of the static memory, and need no gradients: MXNet would write these where the first
-    backward pass has written them. If that pass adds up several gradients of a parameter, this is temporary memory, and
-    the parameter never gets a gradient again.
+    backward pass has written them, which is temporary memory if that pass adds up several gradients.
     """
     inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]
@@ -177,8 +176,6 @@ def isolate(graph: Any, names: Iterable[str], more: Iterable[str] = ()) -> Any:
 
 
 def _copy(symbol: Any) -> Any:
-    """Copy by an operator that needs no scratch area, and whose gradient needs none.
-
-    ``identity`` needs one: a different area at each call, possibly one that another device is using.
-    """
+    """Copy by an operator that needs no scratch area, and whose gradient needs none."""
+    # ``identity`` needs one: a different area at each call, possibly one that another device is using
     return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions

@@ -33,9 +33,8 @@ def explain_errors(name: str) -> Iterator[None]:
 def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any, dict[str, gluon.Parameter]]:
     """Return the graph of an initialized block, its variables for `args`, the lists of its result, and its parameters.
 
-    The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
-    `args`. The lists have True instead of each array; the parameters are by the names of their variables. Where an
-    argument is `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if it cannot be traced.
+    The graph, a symbol, is that of the present mode, for arrays of ``mx.np`` or ``mx.nd`` as in `args`. The lists have
+    True instead of each array. Where an argument is `UNKNOWN`, the shapes of all parameters must be known.
     """
     # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
@@ -149,10 +148,8 @@ def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
 
 
 def _separate_biases(graph: Any, trained: set[str]) -> Any:
-    """Let dense layers whose weight is not in `trained` add their bias by another operator.
-
-    Without a gradient of the weight, MXNet's `FullyConnected` leaves that of the bias as it was in memory.
-    """
+    """Let dense layers whose weight is not in `trained` add their bias by another operator."""
+    # Without a gradient of the weight, MXNet's FullyConnected leaves that of the bias as it was in memory
     operators, outputs = operators_of(graph)
     changed, trained = [], set(trained)
     for node, inputs, results in operators:

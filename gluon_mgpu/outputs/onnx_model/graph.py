@@ -57,10 +57,7 @@ def semantics_of(array: Any) -> Iterator[None]:
 
 
 def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
-    """Return the graph of a network, a symbol with one or more outputs, and the names of its variables for `args`.
-
-    `net` and `args`, arrays and lists of arrays, are as for `Network`; it has been called, and autograd is paused.
-    """
+    """Return the graph of a network that has been called, a symbol, and the names of its variables for `args`."""
     if isinstance(net, gluon.SymbolBlock):
         inputs, graph = net._cached_graph
         return graph, [symbol.name for symbol in inputs]

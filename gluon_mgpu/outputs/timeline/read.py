@@ -80,10 +80,8 @@ def _pieces(records: Iterable[dict]) -> Iterator[tuple]:
 
 
 def classify(name: str, state: str) -> tuple[str, str]:
-    """Infer the phase of a piece from its name and the state of its device; return the phase and the new state.
-
-    The state is 'backward' from the first backward operator until the next forward one, else 'forward'.
-    """
+    """Infer the phase of a piece from its name and the state of its device; return the phase and the new state."""
+    # The state is 'backward' from the first backward operator until the next forward one, else 'forward'
     operators = BRACES.sub('', name).split(',')
     if 'backward' in name:
         return 'backward', 'backward'

@@ -40,10 +40,7 @@ def record(step: Callable[[], None], path) -> list[Event]:
 
 
 class Timeline(Callback):
-    """Callback that profiles some steps of a run and, when it ends, writes the median one as a trace and a picture.
-
-    Each step is recorded alone, from idle devices to idle devices, after `warm_up` batches. `folder` exists.
-    """
+    """Callback that records each of some steps of a run alone, and writes the median one as a trace and a picture."""
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
         self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'

@@ -20,10 +20,9 @@ Backward = Callable[[list], None]  # takes a dict of gradients by name for each 
 
 
 class BatchNorm(NamedTuple):
-    """A batch norm at which a network is cut.
+    """A batch norm at which a network is cut: the next piece begins with its formula, of which it gets the `arguments`.
 
-    The next piece begins with ``scale * (X - mean) / sqrt(variance + eps) + shift``. `X`, `gamma` and `beta` are names
-    of arrays, `arguments` those of scale, shift, mean and variance.
+    These are names for ``scale * (X - mean) / sqrt(variance + eps) + shift``: scale, shift, mean and variance.
     """
 
     X: str
@@ -95,10 +94,8 @@ def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm,
 
 
 class Piece:
-    """A part of a network without batch norms that need other devices; it runs as one operator on each device.
-
-    Each call allocates memory. If it were kept, as in `hybridized`, the other pieces could not use it.
-    """
+    """A part of a network without batch norms that need other devices; it runs as one operator on each device."""
+    # Each call allocates memory. If it were kept, as in `hybridized`, the other pieces could not use it
 
     def __init__(self, operators: list[Operator], outputs: list[str]):
         graph = build(operators, outputs, NUMPY)
@@ -146,10 +143,9 @@ def add_gradient(gradients: dict, name: str, gradient: Any) -> None:
 
 
 def as_input(array: Any, allocate: bool = False) -> Any:
-    """Return an array as the start of a new graph for autograd.
-
-    The memory of its `grad` is allocated when it is written, or now: oneDNN's transposed convolution crashes otherwise.
+    """Return an array as the start of a new graph for autograd; `allocate` the memory of its `grad` now, or in its use.
     """
+    # oneDNN's transposed convolution crashes otherwise
     result = array.detach()
     if allocate:
         result.attach_grad()

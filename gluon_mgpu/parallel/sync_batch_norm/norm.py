@@ -38,10 +38,8 @@ class Norm:
         self.layer, self._workers = layer, workers
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
-        """Store the arguments in each device's dict of arrays; return the backward pass, as `Piece.run` does.
-
-        For autograd, the arguments are constants: `backward` adds what depends on them through mean and variance.
-        """
+        """Store the arguments in each device's dict of arrays; return the backward pass, as `Piece.run` does."""
+        # For autograd, the arguments are constants: `backward` adds what depends on them through mean and variance
         layer = self.layer
         names = layer.X, layer.gamma, layer.beta
         inputs_on = [[arrays[name] for name in names] for arrays in arrays_on]
@@ -79,18 +77,15 @@ class Norm:
         return npx.batch_norm(*arrays, eps=self.layer.eps, axis=self.layer.axis, fix_gamma=False, **options)
 
     def _statistics(self, X: Any, gamma: Any, beta: Any) -> Any:
-        """Return the row of the table for one device, from MXNet's batch norm, which is much faster than `mean`.
-
-        The error of v_i is within rounding of v_i + eps, which is all that batch norm divides by.
-        """
+        """Return the row of the table for one device, from MXNet's batch norm, which is much faster than `mean`."""
+        # The error of v_i is within rounding of v_i + eps, which is all that batch norm divides by
         _, mean, inverse = self._batch_norm(X, gamma, beta, np.zeros_like(beta), np.ones_like(beta),
                                             output_mean_var=True)  # inverse: 1 / sqrt(v_i + eps)
         count = np.full_like(mean[:1], X.size // mean.size)
         return np.concatenate([count, mean, 1 / np.square(inverse) - self.layer.eps])
 
     def _global_statistics(self, inputs_on: list) -> Any:
-        """Return the row of all devices together, on the first one. All devices get copies, so they have the same bits.
-        """
+        """Return the row of all devices together, on the first; the others get copies, so all have the same bits."""
         if rows := [self._statistics(*inputs) for inputs in inputs_on]:
             row = _combined(np.stack([row.as_in_ctx(rows[0].ctx) for row in rows]))
         else:

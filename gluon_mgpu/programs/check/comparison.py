@@ -86,9 +86,7 @@ def rounds(several: Training, batch: Sequence) -> bool:
 
 
 def share_of_halves(several: Training, batch: Sequence) -> float:
-    """Return how much the updates by the two halves of a batch each count in the update by the batch.
-
-    By rows, it is 0.5; by a fixed batch size, 1; with clipping or Adam, there is no such number, and the result is 0.
+    """Return how much the updates by two halves of a batch count in its update: 0.5 by rows, 1 by a fixed size, else 0.
     """
     several, half = replace(several, plain_sgd=True), len(batch[0]) // 2
     try:

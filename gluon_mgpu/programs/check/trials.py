@@ -58,9 +58,7 @@ def _error(several: Training, batch: Sequence) -> Exception | None:
 
 
 def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
-    """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it.
-
-    Also returns the names of the layers with dropout, and of those with batch norm.
+    """Find the shapes, and choose float64 if a step on this batch can; also return the names of dropout and batch norm.
     """
     one = several.on_one_device()
     # Not in float64: a Trainer after a step in `make`; several recurrent layers, whose gradients MXNet 1.9 gets wrong

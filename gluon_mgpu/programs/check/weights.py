@@ -41,10 +41,8 @@ def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
 
 def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], same: Callable,
             clipped: bool) -> tuple[str, str]:
-    """Return fault and remedy for the weights of the rows in the update of each device.
-
-    Equal weights in a row of the table mean that a device scales its update, equal rows that all devices are equal.
-    """
+    """Return fault and remedy for the weights of the rows in the update of each device."""
+    # Equal weights in a row of the table mean that a device scales its update, equal rows that all devices are equal
     n, first, ratio = weights.shape[1], weights[0], weights[0, 0]
     if same(weights, 1):
         return ('each row counts once, to three digits, but something else differs',

@@ -1,7 +1,7 @@
 """Checkpoints: one file with everything that a training loop needs to continue as if it had not been interrupted.
 
-The file is in the safetensors format, which many programs read and which cannot contain code. Its metadata entry
-``gluon_mgpu`` is a JSON record, which starts with the checksum of the arrays and of its other items.
+It is in the safetensors format, which cannot contain code. Its metadata entry ``gluon_mgpu`` is a JSON record, which
+starts with the checksum of the arrays and of its other items.
 """
 from __future__ import annotations
 
@@ -133,11 +133,10 @@ def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
 
 
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
-    """Read a checkpoint and verify its checksum; return its record and its arrays.
+    """Read a checkpoint and verify its checksum; return its record, and the array of each name, or one for each device.
 
-    The record has ``metadata`` and, if a trainer was saved, ``optimizer``. For each name there is a list with one NumPy
-    array, or with one per device. Raises DamagedError if the file is not a complete checkpoint, CheckpointError
-    otherwise.
+    Raises DamagedError if the file is not a complete checkpoint, CheckpointError if it cannot be read for another
+    reason.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer

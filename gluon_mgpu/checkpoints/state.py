@@ -66,11 +66,8 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
 
 
 def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
-    """Return the state of a Trainer, possibly before its first step, as a record and arrays; does not wait.
-
-    The record is for JSON. The arrays, by ``PARAMETER/NUMBER``, are a list with one NDArray for each device that keeps
-    it.
-    """
+    """Return the state of a Trainer, possibly before its first step, as a record for JSON and arrays; does not wait."""
+    # The arrays, by PARAMETER/NUMBER, are a list with one NDArray for each device that keeps it
     _check_trainer(trainer)
     optimizer, updaters = trainer.optimizer, _updaters(trainer)
     if hasattr(optimizer, 'cumgrads'):  # LBSGD: gradients of batches that are not complete yet

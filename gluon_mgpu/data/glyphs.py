@@ -1,7 +1,6 @@
 """The built-in dataset: ten letters drawn from the fonts of Matplotlib, for machines without network.
 
-Letters A to J, as in notMNIST: 60,000 training and 10,000 test images of 28x28 grey pixels. The fonts of the test
-images do not occur in the training images.
+60,000 training and 10,000 test images of 28x28 grey pixels, the letters A to J, in different fonts.
 """
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ class Workers:
         return lambda: [numbers]
 
     def allgather(self, value: Any, what: str = '') -> list:
-        """Return the value of each worker, ordered by rank; blocks. `what`, for messages, is the same on all workers.
-        """
+        """Return the value of each worker, ordered by rank; blocks. All say the same in `what`, for messages."""
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:

@@ -68,8 +68,7 @@ def _run(job: Job, signals: StopSignals) -> None:
 class Job:
     """A command of a chapter: its settings, what it found and what it opened. `_run` calls the methods in order.
 
-    `given` are the flags. `settings` are all that have a flag, also from the run to resume and the defaults; `devices`
-    and `data` are those of this worker.
+    `given` are the flags, `settings` all that have a flag; `devices` and `data` are those of this worker.
     """
 
     def __init__(self, chapter: Chapter, given: dict, workers: Workers, stack: contextlib.ExitStack):

@@ -33,8 +33,7 @@ class ResumedRun(NamedTuple):
 def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> ResumedRun | None:
     """Return the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
 
-    `resume` is ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder. The folder
-    stays locked until `stack` is closed.
+    `resume` is ``'auto'``, the folder of a run, or a checkpoint in it. The folder stays locked until `stack` is closed.
     """
     if resume == AUTO:
         if out_dir is None:
@@ -127,8 +126,7 @@ def check_same_run(before: dict, now: dict) -> None:
 
 
 def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
-    """Write the ``config.json`` of a resumed run, and in it what has changed; return that as ``{name: [before, now]}``.
-    """
+    """Write the ``config.json`` of a resumed run, with what has changed; return that as ``{name: [before, now]}``."""
     before = {**defaults(resumed.config['chapter']), **resumed.config}
     check_same_run(before, now)
     changed = {name: [before.get(name), value] for name, value in now.items()

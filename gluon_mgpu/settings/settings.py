@@ -225,8 +225,7 @@ def _check_carried(devices: Devices, settings: dict) -> None:
 
 
 def check_together(settings: dict, devices: list, name: Callable[[str], str] = str) -> None:
-    """Raise ValueError if some settings do not fit each other or the devices; `name` maps their names to those shown.
-    """
+    """Raise ValueError if some settings do not fit each other or the devices; `name` maps their names to flags."""
     num_epochs, warmup = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
     if warmup >= num_epochs:
         raise ValueError(f'{name("warmup_epochs")} {warmup}: must be less than {name("num_epochs")} {num_epochs}')

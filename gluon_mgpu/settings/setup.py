@@ -24,8 +24,7 @@ Function = TypeVar('Function', bound=Callable)
 
 
 def takes_settings(chapter: str) -> Callable[[Function], Function]:
-    """Return a decorator for ``train``: the function gets all settings of a chapter, checked, its devices and its run.
-    """
+    """Return a decorator for ``train``: the function gets all settings of a chapter, checked, devices and a run."""
     # They are in the signature, for help and editors. The command line, which has checked them, calls the bare function
     def decorate(train: Function) -> Function:
         @functools.wraps(train)

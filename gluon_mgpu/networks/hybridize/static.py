@@ -47,11 +47,9 @@ _ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several t
 
 
 class _Operator:
-    """An operator, which is created again when one more device begins to use it after the first calls.
-
-    Its scratch areas on a device are those whose turn it is in MXNet's ring. So devices that begin in the same step get
-    different ones. Otherwise they may get the same, and wait for each other, see `mxnet_setup.runtime`.
-    """
+    """An operator, which is created again when one more device begins to use it after the first calls."""
+    # Its scratch areas on a device are those whose turn it is in MXNet's ring. So devices that begin in the same step
+    # get different ones. Otherwise they may get the same, and wait for each other, see `mxnet_setup.runtime`
 
     def __init__(self, create: Callable):
         self._create, self._operator = create, create()
@@ -71,8 +69,7 @@ class _Operator:
 class TracedGraph:
     """The graph of a network in one mode, with an operator for each of the shapes that were used last.
 
-    `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its
-    parameters by name. If the shapes change in most calls, it runs without static memory.
+    The arguments are as from `trace_block`. If the shapes change in most calls, it runs without static memory.
     """
 
     def __init__(self, symbol: Any, names: list[str], lists: Any, params: dict | None = None):

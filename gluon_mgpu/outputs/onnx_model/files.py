@@ -88,9 +88,8 @@ def _named_as(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[
 
 def _by_layer(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[str, Any]:
     """Return the parameters of save_parameters, such as 0.weight, by their names in the graph, such as dense0_weight.
-
-    Layers are the same if they alone have parameters of these kinds and shapes. Return {} unless that finds all.
     """
+    # Layers are the same if they alone have parameters of these kinds and shapes. Return {} unless that finds all
     # 1. The shapes in the graph; MXNet knows them if all inputs are known
     kinds = {re.escape(name.rpartition('.')[2]) for name in params}
     split = re.compile(f'(.*?)[._]({"|".join(kinds)})')  # the layer and the kind

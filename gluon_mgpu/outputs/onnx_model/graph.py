@@ -12,16 +12,13 @@ from ...networks.hybridize.tracing import graph_of, trace_deferred, trace_functi
 
 
 class Array(NamedTuple):
-    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on it.
-
-    `internal` is its name in MXNet's ``get_internals()``.
-    """
+    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on it."""
 
     name: str
     shape: tuple
     other: tuple
     dtype: str
-    internal: str
+    internal: str  # its name in MXNet's get_internals()
 
     @property
     def rank(self) -> int:

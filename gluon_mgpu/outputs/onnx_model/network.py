@@ -22,8 +22,7 @@ ERRORS = AssertionError, AttributeError, LookupError, RuntimeError, TypeError, V
 class Network:
     """A network as a function of its `inputs`, a list of arrays.
 
-    `net` is an initialized block, or a function that `hybridized` accepts; `examples` are its arguments. Lists in the
-    arguments of a function are parameters; `param_names` are their names.
+    `net` and `examples`, its arguments, are as for `to_onnx`: lists in the arguments of a function are parameters.
     """
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
@@ -52,9 +51,7 @@ class Network:
             raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
 
     def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
-        """Return the results for two lists of inputs with these batch sizes, and the graph; blocks.
-
-        Sets `variables`, the names of the inputs in the graph, and `params`: {name in the graph: (name, array)}.
+        """Return the results for two lists of inputs with these batch sizes, and the graph; sets `variables`, `params`.
         """
         try:
             with semantics_of(batches[0][0]), autograd.pause():

@@ -40,8 +40,8 @@ class BatchNorm(NamedTuple):
 def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm], list[str], list[str], Any]:
     """Cut an initialized block at its batch norms, except those with ``use_global_stats``, and behind each PReLU.
 
-    `args` are the inputs for a batch on one device, to infer shapes. Returns the parts in the order in which they run,
-    the names of the network's inputs and outputs, and the lists of its result, as from `trace_block`.
+    `args` are inputs on one device, to infer shapes. Returns the parts in the order in which they run, the names of the
+    network's inputs and outputs, and the lists of its result, as from `trace_block`.
     """
     graph, inputs, lists, params = trace_block(block, args)
     for param in params.values():
@@ -143,8 +143,7 @@ def add_gradient(gradients: dict, name: str, gradient: Any) -> None:
 
 
 def as_input(array: Any, allocate: bool = False) -> Any:
-    """Return an array as the start of a new graph for autograd; `allocate` the memory of its `grad` now, or in its use.
-    """
+    """Return an array as the start of a new graph for autograd; its `grad` gets memory when it is used, or now."""
     # oneDNN's transposed convolution crashes otherwise
     result = array.detach()
     if allocate:

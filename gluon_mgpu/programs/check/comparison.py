@@ -34,9 +34,7 @@ class Comparison(NamedTuple):
 
 
 def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
-    """Train on the batches on one device and on all, from the values of `start`, until parameters differ.
-
-    By default, each device starts with the values that `make` has given it, and one device with those of the first.
+    """Train on the batches on one device and on all, from the values `start`, by default the first, until they differ.
     """
     one, several = several.on_one_device(), replace(several)
     trained = sum(array.grad is not None for _, array in one.params()[0])
@@ -86,8 +84,7 @@ def rounds(several: Training, batch: Sequence) -> bool:
 
 
 def share_of_halves(several: Training, batch: Sequence) -> float:
-    """Return how much the updates by two halves of a batch count in its update: 0.5 by rows, 1 by a fixed size, else 0.
-    """
+    """Return how much the updates by two halves of a batch count in its own: 0.5 by rows, 1 by a fixed size, else 0."""
     several, half = replace(several, plain_sgd=True), len(batch[0]) // 2
     try:
         whole, *halves = (_update(several, [a[rows] for a in batch])

@@ -43,10 +43,8 @@ def examine(timeout: int = TIMEOUT) -> dict[str, Any]:
 
 
 def run_self_test(timeout: float) -> dict[str, Any]:
-    """Run the self-test, at most `timeout` seconds; return the result of each of `STAGES`, and how it ``'ended'``.
-
-    If not 'well', ``'during'`` is the stage without a result and ``'stderr'`` has the last lines; else both are empty.
-    """
+    """Run the self-test, at most `timeout` seconds; return the result of each of `STAGES`, and how it ``'ended'``."""
+    # If not 'well', 'during' is the stage without a result and 'stderr' has the last lines
     # Pass on the user's environment, without what `prepare` has set here
     ours = runtime.prepare().variables
     environment = {name: value for name, value in os.environ.items() if name not in ours}

@@ -1,7 +1,7 @@
 """The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-Runs in a subprocess (see `report`) and prints a line of JSON after each stage: its result, of which the screen shows
-``'says'``, or ``'error'``.
+Runs in a subprocess and prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or
+``'error'``.
 """
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ def _prepare_streams() -> None:
             pass
         os.close(descriptor)
     for name in ('stdout', 'stderr'):
-        stream = getattr(sys, name)
-        if stream is None:  # closed before Python started, for example by 2>&-
+        if (stream := getattr(sys, name)) is None:  # closed before Python started, for example by 2>&-
             setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115, open until the process ends
         elif hasattr(stream, 'reconfigure'):  # a folder's name may have characters that the terminal lacks
             stream.reconfigure(errors='backslashreplace')
@@ -117,8 +116,7 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     except BrokenPipeError:  # the reader of the output has closed it
         return _end(program, '', FAILED)
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        line = engine_line(error)
-        if line:
+        if line := engine_line(error):
             if _is_naive():
                 traceback.print_exc()
             clear_engine_errors()
@@ -169,8 +167,7 @@ def _shortened(line: str) -> str:
 
 def clear_engine_errors() -> None:
     """Let MXNet raise the errors that it has stored; blocks. Otherwise it raises them later, or prints them at exit."""
-    mxnet = sys.modules.get('mxnet')
-    if mxnet is None:
+    if (mxnet := sys.modules.get('mxnet')) is None:
         return
     for _ in range(100):  # it raises each error once, and one error may cause others
         with contextlib.suppress(Exception):  # the engine also raises Python's errors, such as ValueError

@@ -74,8 +74,7 @@ class CheckpointCallback(Callback):
                     with contextlib.suppress(OSError):
                         path.unlink()
         if self.resume is None:
-            other = run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0])
-            if other:
+            if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
                 raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
         else:
             metadata = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)

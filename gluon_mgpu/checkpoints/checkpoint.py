@@ -109,8 +109,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         state.check_optimizer(path, trainer, net, record['optimizer'], arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
     npx.waitall()
-    averaged = state.set_network(net, parameters, workers)
-    if averaged:
+    if averaged := state.set_network(net, parameters, workers):
         log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {len(parameters[averaged[0]])} '
             'devices of the checkpoint; each device now has their mean')
     if trainer is not None:

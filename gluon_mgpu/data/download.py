@@ -51,8 +51,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         for mirror in MIRRORS[dataset]:
-            problem = _download_from(mirror, CHECKSUMS[dataset], folder, progress)
-            if not problem:
+            if not (problem := _download_from(mirror, CHECKSUMS[dataset], folder, progress)):
                 return
             hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror).netloc)
     except OSError as error:

@@ -121,8 +121,7 @@ def load(cache_dir: Path | None) -> tuple[tuple, tuple]:
     the same time. A damaged file there is replaced. If `cache_dir` is None or not writable, nothing is stored.
     """
     path = cache_dir and Path(cache_dir) / f'glyphs-v{FORMAT}.npz'
-    arrays = path and _cached(path)
-    if not arrays:
+    if not (arrays := path and _cached(path)):
         arrays = [*make(numpy.random.default_rng((0, 0)), TRAIN_FONTS, NUM_TRAIN),
                   *make(numpy.random.default_rng((0, 1)), TEST_FONTS, NUM_TEST)]
         if path:

@@ -25,8 +25,7 @@ def repair() -> str:
     system = platform.system(), platform.machine()
     if system != ('Linux', 'aarch64'):
         return f'MXNet for {" on ".join(system)} needs no repair'
-    problem = obstacle() or missing_on_arm64()
-    if problem:
+    if problem := obstacle() or missing_on_arm64():
         raise ValueError(problem)
     folder = package_folder('mxnet')
     assert folder  # `obstacle` has looked for it

@@ -96,8 +96,7 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
     """
     dtype = numpy.dtype(dtype).newbyteorder('=')
     array = make_array(np.empty, shape, dtype=dtype, ctx=mx.cpu(0))
-    size = math.prod(shape) * dtype.itemsize
-    if not size:
+    if not (size := math.prod(shape) * dtype.itemsize):
         return array, numpy.empty(shape, dtype)
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))

@@ -99,8 +99,7 @@ def obstacle() -> str:
 
 def explain(error: Exception, imported_before: bool = False, settings: Sequence[str] = ()) -> str:
     """Return the reason why ``import mxnet`` raised `error`, with the remedy; `settings` are the user's variables."""
-    library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    if not library:
+    if not (library := re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))):
         remedy = how_to_unhide(error)
         if settings and type(error).__name__ == 'MXNetError':  # MXNet 2 reads them when it is imported
             remedy = f'unset {" ".join(settings)}'

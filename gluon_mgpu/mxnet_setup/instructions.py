@@ -40,8 +40,7 @@ def amx_obstacle() -> str:
     highest = os.environ.get(ONEDNN_VARIABLE, '')
     if highest not in ('', 'ALL', AMX):
         return f'{ONEDNN_VARIABLE}={highest} is set: unset it'
-    error = _request_tiles()
-    if error:
+    if error := _request_tiles():
         return (f'Linux {platform.release()} refuses the tile registers ({os.strerror(error)}): use Linux 5.16 or '
                 'newer and permit arch_prctl in containers')
     return ''

@@ -93,8 +93,7 @@ def load_mxnet() -> ModuleType:
 @functools.lru_cache
 def import_mxnet() -> ModuleType:
     """Import MXNet, with the semantics that it has, and return the module; raise MXNetImportError."""
-    problem = installation.obstacle()
-    if problem:
+    if problem := installation.obstacle():
         raise MXNetImportError(problem)
     imported_before = _mxnet_imported()
     try:

@@ -57,8 +57,7 @@ def _clip_before_update(trainer: gluon.Trainer, max_norm: float) -> None:
         for weights, gradients in zip(zip(*(param.list_data() for param in params)),
                                       zip(*(param.list_grad() for param in params))):
             # A stale gradient, of an earlier batch, is not used in the update
-            fresh = [g for weight, g in zip(weights, gradients) if weight._fresh_grad]
-            if not fresh:
+            if not (fresh := [g for weight, g in zip(weights, gradients) if weight._fresh_grad]):
                 continue
             dtype = numpy.result_type('float32', *(g.dtype for g in fresh))  # in float16, the sum would overflow
             # norm = unit * relative. The squares of large numbers would overflow, so `unit` is about the largest number

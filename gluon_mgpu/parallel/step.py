@@ -76,8 +76,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     first device. (`SyncBatchNorm` has updated those of all.)
     """
     num_rows = check_rows(X)
-    idle_devices = devices[num_rows:]
-    if not idle_devices:
+    if not (idle_devices := devices[num_rows:]):
         return
     if not hasattr(net, 'collect_params'):
         for gradient in gradients(net[num_rows:], idle_devices):

@@ -106,8 +106,7 @@ def _run(args: argparse.Namespace) -> None:
         raise ValueError('--out and --data-dir are for the test set: leave them out, or the image files')
     images = [read_image(path) for path in args.images]
     net, devices, config = trained_network(args.run, args.devices and parse_devices(args.devices))
-    names = NAMES.get(config.get('dataset', ''), ())
-    if not names:
+    if not (names := NAMES.get(config.get('dataset', ''), ())):
         raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
     if images:
         for file, row in zip(args.images, probabilities(net, numpy.stack(images), devices)):

@@ -52,8 +52,7 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
     if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
         devices = check_devices([workers.device])
     elif settings['devices'] is None:
-        available = num_mxnet_gpus()
-        if not available:
+        if not (available := num_mxnet_gpus()):
             log(f'{why_no_gpus()}; training on CPU contexts')
         devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
     else:

@@ -114,8 +114,7 @@ class TracedGraph:
         with declared([param.data(device) for param in written]):
             if not autograd.is_recording():
                 return operator(*arrays)
-            marker = marker_of_call(self._statistics, device)
-            if marker is None:
+            if (marker := marker_of_call(self._statistics, device)) is None:
                 return self._dynamic_operator()(*arrays)
             *results, _ = operator(*arrays, marker)
             return results[0] if len(results) == 1 else results
@@ -127,8 +126,7 @@ class TracedGraph:
     def _operator(self, arrays: list) -> _Operator:
         key = tuple([(array.shape, array.dtype) for array in arrays])
         with _ONE_THREAD:
-            operator = self._operators.pop(key, None)
-            if operator is None:
+            if (operator := self._operators.pop(key, None)) is None:
                 if not self.is_static or self._num_created >= MAX_CREATED:
                     return self._dynamic_operator()
                 operator = self._create()

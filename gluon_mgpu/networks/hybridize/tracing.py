@@ -47,8 +47,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
             graph, result = trace_deferred(block, args, symbols)
         inputs = set(graph.list_inputs())
         params = {name: param for param in block.collect_params().values() if (name := param.var().name) in inputs}
-        unknown = inputs - params.keys() - set(names)
-        if unknown:
+        if unknown := inputs - params.keys() - set(names):
             raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer '
                              'an attribute, or add it to a HybridSequential')
         if not any(arg is UNKNOWN for arg in args):

@@ -57,8 +57,7 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
 
     def explain(error: Exception) -> ValueError:
         """Name the operator of the network from which the node in a message was made."""
-        found = [origins[name] for name in re.findall(r'\w+', str(error)) if name in origins]
-        if not found:
+        if not (found := [origins[name] for name in re.findall(r'\w+', str(error)) if name in origins]):
             return ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}')
         dtypes = ', '.join(dict.fromkeys(array.dtype for array in found[0][0].inputs))
         return _refusal(graph, *found[0], f'not for {dtypes} in onnxruntime, {reason(error)}')
@@ -93,8 +92,7 @@ def _convert_all(g: Builder, graph: Graph, names: dict[str, str], params: dict[s
 
 def convert(g: Builder, op: Operator) -> list[str]:
     """Append an operator; return the names of its results. Raises NotImplementedError with the reason in words."""
-    converter = CONVERTERS.get(ALIASES.get(op.kind, op.kind))
-    if not converter:
+    if not (converter := CONVERTERS.get(ALIASES.get(op.kind, op.kind))):
         raise NotImplementedError('which docs/export.md does not list')
     g.float_dtype = 'float64' if op.output.dtype == 'float64' else 'float32'
     results = converter(g, op, *op.inputs, **op.settings)

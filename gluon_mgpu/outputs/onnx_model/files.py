@@ -123,8 +123,7 @@ def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> li
     if names and len(names) == number:
         return names
     attributes = symbol.attr_dict()
-    missing = [name for name in names if '__lr_mult__' in attributes.get(name, {}) or PARAMETER.search(name)]
-    if missing:
+    if missing := [name for name in names if '__lr_mult__' in attributes.get(name, {}) or PARAMETER.search(name)]:
         others = f' and {len(missing) - 1} other parameters are' if len(missing) > 1 else ' is'
         raise ValueError(f'{missing[0]}{others} not in {params_file}, which has {next(iter(params), "nothing")}: give '
                          'the parameters of this network, or write both files anew with net.export')

@@ -92,8 +92,7 @@ def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any]
     # MXNet infers what a graph returns, so take one that returns each of these arrays
     used = [*dict.fromkeys([name for operator in operators for name in operator.inputs] + outputs)]
     symbol = build(operators, used, NUMPY)
-    missing = [name for name in symbol.list_inputs() if name not in arrays]
-    if missing:
+    if missing := [name for name in symbol.list_inputs() if name not in arrays]:
         raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
     known = {name: arrays[name] for name in symbol.list_arguments()}
     shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]

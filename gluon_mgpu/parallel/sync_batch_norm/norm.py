@@ -43,8 +43,7 @@ class Norm:
         layer = self.layer
         names = layer.X, layer.gamma, layer.beta
         inputs_on = [[arrays[name] for name in names] for arrays in arrays_on]
-        is_trained = not trained.isdisjoint(names)
-        if is_trained:
+        if is_trained := not trained.isdisjoint(names):
             trained.update(layer.arguments[:2])
         with autograd.pause(train_mode=True):
             count, mean, variance = _split(self._global_statistics(inputs_on))

@@ -103,8 +103,7 @@ def check_crash(several: Training, batch: Sequence) -> None:
         process.start()
     try:
         process.join(SECONDS)
-        status = process.exitcode
-        if status is None:  # it still runs
+        if (status := process.exitcode) is None:  # it still runs
             several.hung.append(process)
         elif status < 0:
             raise Crash(f'MXNet ends the process with {signal.Signals(-status).name}, as some operators do for arrays '

@@ -73,8 +73,7 @@ def _crash(facts: dict) -> Finding:
               'arithmetic': f'export {ONEDNN_VARIABLE}=AVX2 {OPENBLAS_VARIABLE}=Nehalem',
               'mxnet': _unset(facts) or f'pip install --force-reinstall --no-deps {wheels}; if that does not help, the '
                                         'processor is too old for this build'}.get(during, _unset(facts) or REPORT)
-    killed = ended.startswith('was killed')
-    if killed:
+    if killed := ended.startswith('was killed'):
         remedy = f'on a slow or busy machine, use --timeout 300; otherwise {remedy}'
     # Training can run if only the timing at the end takes too long
     level = 'warning' if during == 'horovod' or (killed and during == 'speed') else 'fault'

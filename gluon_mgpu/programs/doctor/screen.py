@@ -57,8 +57,7 @@ def _rows(report: dict) -> Iterator[tuple[str, list[str]]]:
 
 
 def _instructions(cores: dict, mxnet: dict) -> Iterator[str]:
-    kernels = mxnet.get('openblas_kernels')
-    if kernels:
+    if kernels := mxnet.get('openblas_kernels'):
         yield f'matrix products with{"" if kernels in AVX2_KERNELS else "out"} AVX2 ({kernels} kernels)'
     if cores['bfloat16_obstacle']:
         yield f'no bfloat16: {cores["bfloat16_obstacle"].partition(";")[0]}'

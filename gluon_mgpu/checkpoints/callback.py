@@ -63,10 +63,7 @@ class CheckpointCallback(Callback):
         self.last: Path | None = None
 
     def train_begin(self, run: Run) -> None:
-        """Remove the temporary files of a killed process, and load the checkpoint to resume from.
-
-        Raises ValueError if there is none to resume from, and the folder has a checkpoint of another run.
-        """
+        """Remove the files of a killed process, and load the checkpoint; ValueError if the folder is of another run."""
         if run.workers.rank == 0:  # other machines may not have the folder
             self._same_folder = SameFolder(self.folder)
             for path in self.folder.iterdir():

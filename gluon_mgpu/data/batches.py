@@ -20,11 +20,9 @@ class BatchIterator:
     may be smaller; no row is dropped. Never blocks, so that devices compute while the next batch is prepared.
 
     `images` are uint8 (n, height, width), `labels` integers (n,). With a `shard` (rank, size), it yields only the rows
-    that `split_and_load` would move to device ``rank`` of ``size``. The attribute ``epoch``, the number of epochs
-    started, is set by a resumed run; ``num_rows``, ``num_classes`` and ``digest`` are those of all shards together.
-
-    Source: D2L 23.7, ``load_data_fashion_mnist``, which returns a DataLoader. Here a batch is cut in one operation
-    instead of row by row, and only the seed and the epoch determine the order.
+    that `split_and_load` would move to device ``rank`` of ``size``. A resumed run sets ``epoch``, the number of epochs
+    started. Source: D2L 23.7, ``load_data_fashion_mnist``, where a DataLoader reads row by row, in an order that
+    depends on more than the seed and the epoch.
     """
 
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,

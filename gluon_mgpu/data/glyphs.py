@@ -117,8 +117,7 @@ def vary_ink(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
 def load(cache_dir: Path | None) -> tuple[tuple, tuple]:
     """Return (train_images, train_labels), (test_images, test_labels): uint8 (n, 28, 28) and int32 (n,) each.
 
-    Generates the dataset (a few seconds) and stores it in `cache_dir` for the next call, also from two processes at
-    the same time. A damaged file there is replaced. If `cache_dir` is None or not writable, nothing is stored.
+    Generates them in a few seconds, and stores them in `cache_dir`, if possible, for the next call.
     """
     path = cache_dir and Path(cache_dir) / f'glyphs-v{FORMAT}.npz'
     if not (arrays := path and _cached(path)):

@@ -60,10 +60,8 @@ def parse_devices(text: str) -> list[Context]:
     for item in map(str.strip, text.split(',')):
         match = DEVICE.fullmatch(item)
         kind, first, last = match.groups() if match else ('', '1', '0')
-        if first:
-            numbers = range(int(first), int(last or first) + 1)
-        else:
-            numbers = range(num_cores() if kind == 'cpu' else num_mxnet_gpus())
+        numbers = (range(int(first), int(last or first) + 1) if first else
+                   range(num_cores() if kind == 'cpu' else num_mxnet_gpus()))
         if item == 'gpu:all' and not numbers:
             raise ValueError(f"'gpu:all' names no device ({why_no_gpus()}): use 'cpu:all'")
         if not numbers:

@@ -216,10 +216,8 @@ class HorovodWorkers(Workers):
         return array
 
     def record(self, exchange: str, place: str | None = None) -> None:
-        """Note an exchange, to end the job if another worker takes part in another one instead.
-
-        Not those of other threads, such as in the backward pass of an ``autograd.Function``, which come in any order.
-        """
+        """Note an exchange, to end the job if another worker takes part in another one instead."""
+        # Not those of other threads, as in the backward pass of an ``autograd.Function``, which come in any order
         if self._watchdog and threading.get_ident() == self._thread:
             number = next(self._numbers[exchange]) + 1
             self._watchdog.record(exchange, (self.place or f'number {number}') if place is None else place)

@@ -126,13 +126,11 @@ def ring(data: list) -> Traffic:
 def halving_doubling(data: list) -> Traffic:
     """Exchange halves of the arrays between pairs of devices, then quarters of them between other pairs, and so on.
 
-    The arrays are cut into k chunks, a power of two. The numbers of two partners differ in one binary digit. In each
-    step, a device sends the half of its block (first the whole array) that belongs to its partner, adds what it
-    receives to its own half, and keeps only that as its block (reduce-scatter). After log2 k steps, block i is chunk i,
-    the sum. Then the same pairs, in reverse order, exchange their blocks, which doubles them (all-gather).
-
-    With other k, each device beyond the largest power of two first adds its array to that of a device below it, and
-    gets the sum from there at the end. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective
+    The numbers of two partners differ in one binary digit. In each step, a device sends the half of its block (first
+    the whole array) that belongs to its partner, adds what it receives to its own half, and keeps only that as its
+    block (reduce-scatter). After log2 k steps, block i of k is the sum. Then the same pairs, in reverse order, exchange
+    their blocks, which doubles them (all-gather). Devices beyond the largest power of two first add their array to that
+    of a device below it, and get the sum from there. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective
     Communication Operations in MPICH, 2005.
     """
     traffic, n = Traffic(data), data[0].size

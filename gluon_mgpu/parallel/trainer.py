@@ -149,10 +149,8 @@ class Trainer(gluon.Trainer):
         return bool(self._networks) and all(net.gradients_can_move for net in self._networks)
 
     def _group(self) -> bool:
-        """Group the parameters for `_update`; return False if they have several dtypes or are sparse.
-
-        Groups are kept until a parameter has another gradient, for example because it was frozen or cast.
-        """
+        """Group the parameters for `_update`; return False if they have several dtypes or are sparse."""
+        # Groups are kept until a parameter has another gradient, for example because it was frozen or cast
         if self._contains_sparse_grad:
             return False
         params = {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}

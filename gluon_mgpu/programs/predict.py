@@ -91,8 +91,7 @@ def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu predict``; return the exit status."""
     parser = Parser('gluon_mgpu predict', 'Evaluate a trained run on the test set, or classify image files.')
     parser.add_argument('run', type=path, metavar='RUN', help='folder of a run, or one of its checkpoints')
-    parser.add_argument('images', type=path, metavar='IMAGE', nargs='*', default=[],
-                        help='image files, of any size')
+    parser.add_argument('images', type=path, metavar='IMAGE', nargs='*', default=[], help='image files, of any size')
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="names of devices, such as 'cpu:0' (default: those of the run)")
     parser.add_argument('--data-dir', type=path, metavar='DIR',

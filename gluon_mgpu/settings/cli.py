@@ -199,12 +199,11 @@ class Job:
 
     def _callbacks(self) -> list[Callback]:
         """Return the callbacks besides checkpoints."""
-        callbacks: list[Callback] = []
-        if self.settings['patience']:
-            callbacks.append(Patience(self.settings['patience']))
-        if self.workers.rank == 0 and self.settings['plot']:
+        settings, on_rank_0 = self.settings, self.workers.rank == 0
+        callbacks: list[Callback] = [Patience(settings['patience'])] if settings['patience'] else []
+        if on_rank_0 and settings['plot']:
             callbacks.append(AccuracyCurve(self.folder / 'accuracy.png', self.heading))
-        if self.workers.rank == 0 and self.settings['timeline']:
+        if on_rank_0 and settings['timeline']:
             callbacks.append(Timeline(self.folder, self.heading))
         return callbacks
 

@@ -35,8 +35,8 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
                batch: tuple[str, int]) -> tuple[ModelProto, Callable[[Exception], ValueError]]:
     """Convert a network; return the model, and a function that explains an error of onnxruntime about it.
 
-    `inputs` maps names of inputs in the graph to those in the model, `params` those of parameters to names there and
-    values. `outputs` are names in the model. `batch` is an input in the graph and the axis of its batch.
+    `inputs` maps names in the graph to those in the model, `params` to these and values; `outputs` are names in the
+    model. `batch` is an input in the graph and the axis of its batch.
     """
     first, batch_axis, used = graph.variables[batch[0]], batch[1], {key: name for key, (name, _) in params.items()}
     model = Builder(first._replace(name=inputs[first.name]), batch_axis, {*inputs.values(), *used.values(), *outputs})

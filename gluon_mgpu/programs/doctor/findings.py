@@ -25,8 +25,7 @@ def diagnose(facts: dict[str, Any]) -> list[Finding]:
     """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `run_self_test`."""
     if not facts['disks']['runs']['folder']:  # even NumPy may fail to import there
         return [Finding('fault', 'the current folder has been deleted', 'change to a folder that exists')]
-    found = [*_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts),
-             *_data(facts), *_speed(facts)]
+    found = [*_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts), *_data(facts), *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
 

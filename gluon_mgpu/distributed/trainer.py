@@ -3,8 +3,8 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import fill, mx
-from ..parallel.trainer import Trainer
+from ..mxnet_setup.compat import mx
+from ..parallel.trainer import Trainer, add_zero
 from ..parallel.workers import checksum
 
 
@@ -38,11 +38,8 @@ class HorovodTrainer(Trainer):
         trained = self._trained().values()
         fresh_on_all = self._workers.allgather([param.list_data()[0]._fresh_grad for param in trained])
         for param, fresh in zip(trained, zip(*fresh_on_all)):
-            weight = param.list_data()[0]
-            if any(fresh) and not weight._fresh_grad:
-                if param.grad_req == 'write':
-                    fill(param.list_grad()[0], 0)
-                weight._fresh_grad = True
+            if any(fresh):
+                add_zero(param)
 
     def _allreduce_grads(self) -> None:
         super()._allreduce_grads()  # checks the device

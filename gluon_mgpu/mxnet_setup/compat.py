@@ -59,6 +59,14 @@ def children(block: gluon.Block) -> dict:
     return {name: child() if isinstance(child, weakref.ref) else child for name, child in block._children.items()}
 
 
+def layers_of(network: Any) -> list[gluon.Block]:
+    """Return a block and all blocks in it; none for a function."""
+    layers = [network] if isinstance(network, gluon.Block) else []
+    for layer in layers:
+        layers += children(layer).values()
+    return layers
+
+
 def trainer_devices(trainer: gluon.Trainer) -> list:
     """Return the devices that a Trainer's parameters were on when it was made."""
     return trainer._contexts if MXNET_MAJOR < 2 else trainer._devices

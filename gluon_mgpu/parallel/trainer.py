@@ -35,6 +35,14 @@ def set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
 
 
+def add_zero(param: gluon.Parameter) -> None:
+    """Let each device whose backward pass has not used a parameter add the gradient 0 instead of an older one."""
+    for weight, gradient in zip(param.list_data(), param.list_grad()):
+        if not weight._fresh_grad and param.grad_req == 'write':
+            fill(gradient, 0)
+        weight._fresh_grad = True
+
+
 class StaleGradientError(ValueError, UserWarning):
     """No backward pass has written a gradient since the last step; ``gluon.Trainer`` raises UserWarning."""
 
@@ -93,11 +101,8 @@ class Trainer(gluon.Trainer):
         """
         for param in self._params if ignore_stale_grad else ():
             fresh = param.grad_req != 'null' and [weight._fresh_grad for weight in param.list_data()]
-            if fresh and any(fresh) and not all(fresh):
-                for weight, gradient in zip(param.list_data(), param.list_grad()):
-                    if not weight._fresh_grad and param.grad_req == 'write':
-                        fill(gradient, 0)
-                    weight._fresh_grad = True
+            if fresh and any(fresh):
+                add_zero(param)
         super().step(batch_size, ignore_stale_grad)
 
     def _allreduce_grads(self) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import gluon, mx, zeros
+from ..mxnet_setup.compat import gluon, layers_of, mx, zeros
 from ..networks.hybridize.block import unwrapped
 
 
@@ -30,18 +30,10 @@ def by_name(net: Any) -> dict[str, Any]:
 
 def unregistered(net: Any) -> list[str]:
     """Return attributes that hold parameters unknown to Gluon, such as ``'Encoder.layers'``, a plain list."""
-    block = unwrapped(net)
-    if not isinstance(block, gluon.Block):
-        return []
-    known, found = {id(param) for param in by_name(block).values()}, []
-
-    def collect(layer):
-        for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items():
-            if any(id(param) not in known for param in _parameters_in(value)):
-                found.append(f'{type(layer).__name__}.{name}')
-
-    block.apply(collect)
-    return found
+    known = {id(param) for param in _registered(net).values()}
+    return [f'{type(layer).__name__}.{name}' for layer in layers_of(unwrapped(net))
+            for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items()
+            if any(id(param) not in known for param in _parameters_in(value))]
 
 
 def check_initialized(net: Any) -> None:
@@ -80,12 +72,9 @@ def trained_arrays(net: Any) -> list:
 
 def layers(net: Any) -> dict[str, str]:
     """Describe the layers of a Gluon network by what its parameters do not show, such as the kind of an activation."""
-    found: list = []
-    if isinstance(block := unwrapped(net), gluon.Block):
-        block.apply(found.append)
     options = '_act_type', '_rate', '_alpha', '_kwargs'
     return {f'layer {i}': f'{type(layer).__name__} {[vars(layer)[name] for name in options if name in vars(layer)]}'
-            for i, layer in enumerate(found)}
+            for i, layer in enumerate(layers_of(unwrapped(net)))}
 
 
 def first_non_finite(net: Any) -> str:

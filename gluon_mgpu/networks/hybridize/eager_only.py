@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from ...mxnet_setup.compat import MXNET_MAJOR, autograd, children, gluon, mx
+from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, layers_of, mx
 
 _LOCK = threading.RLock()  # because `tracing` changes classes of MXNet
 # Attributes of blocks that MXNet changes by itself, for example at the first call
@@ -74,7 +74,7 @@ class SideEffectError(EagerOnlyError):
 @contextlib.contextmanager
 def refuse_side_effects(network: Callable) -> Iterator[None]:
     """Raise `SideEffectError` if calling a network in the block has effects that its graph would not; undo them."""
-    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in _layers(network)):
+    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(network)):
         raise EagerOnlyError('it has forward hooks')
     before, of_python, of_numpy = Snapshot(network), random.getstate(), numpy.random.get_state()
     try:
@@ -101,7 +101,7 @@ class Snapshot:
     """
 
     def __init__(self, network: Callable):
-        layers = _layers(network)
+        layers = layers_of(network)
         attributes = [vars(layer) for layer in layers]
         items = [value for of_layer in attributes for value in of_layer.values() if isinstance(value, (dict, list))]
         self._copies: list[tuple[Any, Any]] = [(container, container.copy()) for container in attributes + items]
@@ -157,14 +157,7 @@ def _value(scope: Any, name: str | None) -> Any:
         return None
 
 
-def _layers(network: Callable) -> list[gluon.Block]:
-    """Return a block and all blocks in it; none for a function."""
-    layers = [network] if isinstance(network, gluon.Block) else []
-    for layer in layers:
-        layers += children(layer).values()
-    return layers
-
-
 def keeps_gradients(block: gluon.Block) -> bool:
     """Return whether a layer writes gradients where they were in its first backward pass, by MXNet's static shapes."""
-    return any(getattr(layer, '_active', False) and dict(layer._flags).get('static_shape') for layer in _layers(block))
+    return any(getattr(layer, '_active', False) and dict(layer._flags).get('static_shape')
+               for layer in layers_of(block))

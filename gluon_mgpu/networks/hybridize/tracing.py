@@ -7,7 +7,7 @@ from typing import Any
 
 from ...base.nested import leaves, refill
 from ...base.program import reason
-from ...mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
+from ...mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
 from .eager_only import refuse_side_effects, tracing
 from .graph_operators import Operator, build, kind_of, operators_of
 
@@ -57,10 +57,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
 
 
 def _trace_mxnet1(block, args, symbols):
-    layers: list[gluon.Block] = []
-    block.apply(layers.append)
     # MXNet cannot call it with symbols of mx.np, and its parameters may have the names of other layers' parameters
-    if any(isinstance(layer, gluon.SymbolBlock) for layer in layers):
+    if any(isinstance(layer, gluon.SymbolBlock) for layer in layers_of(block)):
         raise NotImplementedError('it is or has a SymbolBlock')
     with refuse_side_effects(block):
         result = block(*symbols)

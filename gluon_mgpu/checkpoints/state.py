@@ -1,7 +1,7 @@
 """The state of a network and of its Trainer's optimizer as arrays and numbers: momentum, moments, counts of updates.
 
-`Trainer.save_states` pickles the state, and loading a pickle can run any code. Here the file holds only named arrays.
-On loading, the Trainer's optimizer creates its own state, and takes the values if shapes and dtypes match.
+`Trainer.save_states` pickles it, and loading a pickle can run any code. Here, the Trainer's optimizer creates its own
+state, and takes the values of named arrays if shapes and dtypes match.
 """
 import copy
 from itertools import count, takewhile

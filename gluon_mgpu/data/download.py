@@ -1,7 +1,4 @@
-"""Download of Fashion-MNIST and MNIST from the first of several mirrors that has them.
-
-A file gets its name only when its checksum is correct: it is never incomplete, even after Ctrl-C.
-"""
+"""Download of Fashion-MNIST and MNIST from the first of several mirrors that has them, with the right checksums."""
 import errno
 import hashlib
 import os

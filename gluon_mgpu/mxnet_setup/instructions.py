@@ -1,7 +1,4 @@
-"""Instructions of x86-64 processors that the libraries inside MXNet leave unused: AMX in oneDNN, AVX2 in OpenBLAS.
-
-Elsewhere, nothing here has an effect. Imports no MXNet.
-"""
+"""Instructions of x86-64 processors that the libraries inside MXNet leave unused: AMX in oneDNN, AVX2 in OpenBLAS."""
 from __future__ import annotations
 
 import _ctypes

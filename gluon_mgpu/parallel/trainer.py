@@ -86,10 +86,7 @@ class Trainer(gluon.Trainer):
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
 
     def load_states(self, fname: str) -> None:
-        """Load what `save_states` has written, possibly on other devices, as ``gluon.Trainer``; blocks.
-
-        The file is a pickle, which can run any code; those of `checkpoints` cannot.
-        """
+        """Load what `save_states` has written, as ``gluon.Trainer``: a pickle, which can run any code; blocks."""
         super().load_states(fname)
         # Otherwise the counts would begin at 0 on devices that the file does not know
         set_update_counts(self, max(self._optimizer._all_index_update_counts.values(), key=len))

@@ -1,7 +1,4 @@
-"""Group of processes that train one network, seen from one of them; by itself, a group of one.
-
-`horovod_workers.HorovodWorkers` has the same methods for several processes, so training code need not distinguish.
-"""
+"""The processes that train one network, seen from one of them; `HorovodWorkers` has the same methods for several."""
 from __future__ import annotations
 
 import contextlib

@@ -1,7 +1,5 @@
-"""The chapters, a row for each: settings, command line, `predict`, `export` and the list of programs follow from it.
-
-This module imports no chapter, because chapters import the settings; a chapter is imported when it is used.
-"""
+"""The chapters, a row for each: settings, command line, `predict`, `export` and the list of programs follow from it."""
+# A chapter is imported when it is used, because chapters import the settings
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

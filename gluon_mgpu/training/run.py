@@ -217,9 +217,8 @@ class Run:
         self.print(summary(self.history, devices, self.workers.size))
 
     def close(self) -> None:
-        """End the run, possibly early: remove the progress bar and call the callbacks' `train_end`.
-
-        `epochs` calls this, unless it has not started because of an error.
+        """End the run, possibly early: remove the progress bar and call `train_end`. `epochs` calls this once it has
+        started.
         """
         self._progress.close()
         if not self._closed:

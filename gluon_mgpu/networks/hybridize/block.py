@@ -1,8 +1,7 @@
 """Hybridize a network: run it as one operator whose memory is allocated once per shape.
 
-Normally Python starts each operator of a network separately, and each allocates memory for its results. A hybridized
-network is traced once as a graph of symbols and then started in one call. Unlike ``net.hybridize()``, this does not
-change the block.
+Normally Python starts each operator of a network, and each allocates memory for its results. A hybridized network is
+traced once as a graph of symbols and started in one call. Unlike by ``net.hybridize()``, the block does not change.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Graphs whose memory is allocated once per device, for operators that were tested with it.
 
-MXNet can keep the memory of a graph between calls and plan it for the whole graph (``static_alloc``, ``static_shape``).
-That is fast, but wrong for some operators of MXNet 1.9: a transposed convolution whose weight is copied crashes. So
-only graphs of `TESTED` operators run in this way; test_static.py compares each operator with plain Gluon.
+MXNet can plan the memory of a whole graph and keep it (``static_alloc``, ``static_shape``). That is fast, but wrong for
+some operators of MXNet 1.9: a transposed convolution whose weight is copied crashes. So only graphs of `TESTED`
+operators run in this way; test_static.py compares each operator with plain Gluon.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Measure the weight of each row in the update of each device, and explain the weights.
 
-The update of plain SGD is a sum of one contribution per row, and each row must count once. If a row is replaced by
-another, the update of a device changes by its weight times what the update of a single device changes. Where no weights
-explain the update, `explain_scaling` compares it with the updates by the shards alone.
+The update of plain SGD is a sum of one contribution per row, and each must count once. If a row is replaced, the update
+of a device changes by its weight times the change on a single device. Where no weights explain the update,
+`explain_scaling` compares it with the updates by the shards alone.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-Runs in a subprocess and prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or
+In a subprocess, it prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or
 ``'error'``.
 """
 from __future__ import annotations

@@ -44,10 +44,7 @@ class Stopped(JobError):  # noqa: N818, not an error
 
 
 def show(line: str, stream: TextIO | None = None) -> None:
-    """Print a line, by default on stdout. If that fails, say so on stderr and return: it must not end training.
-
-    The next call tries again, except after a broken pipe.
-    """
+    """Print a line, by default on stdout. If that fails, say so on stderr: it must not end training."""
     try:
         print(line, file=stream, flush=True)  # does nothing if Python was started without stdout
     except (OSError, ValueError) as error:

@@ -62,8 +62,7 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
 
 
 def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> Snapshot:
-    """Copy the state that `save` stores to the host. Call ``npx.waitall()`` before, and this on all workers together.
-    """
+    """Copy the state that `save` stores to the host, on all workers together; call ``npx.waitall()`` before."""
     # Reading waits for an array, except for running statistics under MXNet's own ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     parameters = state.collect_network(net, workers or Workers())
@@ -134,8 +133,8 @@ def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """Read a checkpoint and verify its checksum; return its record, and the array of each name, or one for each device.
 
-    Raises DamagedError if the file is not a complete checkpoint, CheckpointError if it cannot be read for another
-    reason.
+    Raises DamagedError if the file is not a complete checkpoint, CheckpointError if it cannot be read or is of another
+    version.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer

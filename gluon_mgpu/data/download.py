@@ -35,10 +35,7 @@ MIRRORS = {  # web folders with these files, HTTPS first
 
 
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
-    """Download the files of a dataset that are missing in `folder`, which is created if necessary.
-
-    Tries the mirrors in turn, also for the rest of the files; one that does not answer costs `TIMEOUT` seconds.
-    """
+    """Download the files of a dataset that are missing in `folder`, which is created; tries the mirrors in turn."""
     folder, title = Path(folder), TITLES[dataset]
     hosts_by_problem: dict[str, list] = {}
     try:

@@ -34,8 +34,7 @@ NOISE = 0.4      # standard deviation; paper is about 0, ink about 1
 
 
 def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
-    """Return each letter in each font, upright and centred: float32 (len(fonts), 10, CELL, CELL), 0 (paper) to 1 (ink).
-    """
+    """Return each letter in each font, upright and centred: float32 (len(fonts), 10, CELL, CELL), ink is 1."""
     quiet_matplotlib()
     # Imported here, because Matplotlib takes most of a second and a cached dataset does not need it
     import matplotlib.style
@@ -72,10 +71,8 @@ def blur(ink: numpy.ndarray, width: int) -> numpy.ndarray:
 
 
 def random_poses(rng: numpy.random.Generator, n: int) -> numpy.ndarray:
-    """Return `n` random rotations, shears, scales and shifts, each a float32 matrix (2, 3).
-
-    It maps a pixel (x, y, 1) of an image to the point (x, y) of a drawn letter. Both are measured from the centre.
-    """
+    """Return `n` random rotations, shears, scales and shifts, each a float32 matrix (2, 3)."""
+    # It maps a pixel (x, y, 1) of an image to the point (x, y) of a drawn letter. Both are measured from the centre
     angle, shear = rng.normal(0, 0.25, n), rng.normal(0, 0.2, n)  # radians; horizontal per vertical
     size = numpy.exp(rng.normal(0, 0.18, (n, 2, 1)))              # width and height
     shift = rng.normal(0, 1.5, (n, 2, 1))                         # pixels of an image

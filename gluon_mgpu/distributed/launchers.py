@@ -46,10 +46,8 @@ def launch_info() -> LaunchInfo:
 
 
 def rendezvous(info: LaunchInfo) -> None:
-    """Set the variables that Horovod needs, each worker on a machine of its own, and wait until all workers are there.
-
-    Raises ValueError if a variable is missing or wrong, rank 0 cannot serve, or a worker does not connect within 30 s.
-    """
+    """Set the variables that Horovod needs, and wait until all workers are there; ValueError if one does not come."""
+    # Each worker is on a machine of its own
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if info.size == 1:

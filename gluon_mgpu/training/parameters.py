@@ -8,8 +8,7 @@ from ..networks.hybridize.block import unwrapped
 
 
 def copies(net: Any) -> dict[str, list]:
-    """Return the copies of each parameter of a network or of lists of arrays, one per device, by name; does not wait.
-    """
+    """Return the copies of each parameter of a network or of lists of arrays, one per device; does not wait."""
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
     try:

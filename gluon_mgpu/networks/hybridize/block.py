@@ -74,8 +74,7 @@ def unwrapped(net: Any) -> Any:
 
 
 class HybridizedBlock:
-    """Hybridized block: its operator gets the parameters on the device of the arguments. A plain Block runs as it is.
-    """
+    """Hybridized block: its operator gets the parameters on the device of the arguments. A plain Block stays."""
 
     def __init__(self, block: gluon.Block):
         self.block = block
@@ -150,8 +149,7 @@ class _Graphs:
 
 
 def structure(values: Any) -> tuple | bool | None:
-    """Return nested lists of arrays as tuples of True for an array and False for None; return None for anything else.
-    """
+    """Return nested lists of arrays as tuples of True for an array and False for None; None for anything else."""
     if isinstance(values, (list, tuple)):
         found = tuple(map(structure, values))
         return None if None in found else found

@@ -25,8 +25,7 @@ class EagerOnlyError(NotImplementedError):
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """Trace in the block; an ``autograd.Function`` and other modes of autograd raise `EagerOnlyError` in this thread.
-    """
+    """Trace in the block; an ``autograd.Function`` and other modes of autograd raise `EagerOnlyError` there."""
     # MXNet itself ignores modes, and traces the `forward` of a Function with the gradient of its operators
     thread, library = threading.get_ident(), mx.base._LIB
     modes = {'MXAutogradSetIsRecording': autograd.is_recording(), 'MXAutogradSetIsTraining': autograd.is_training()}

@@ -112,10 +112,8 @@ def session(content: bytes, inputs: Sequence[str]) -> Callable[[Sequence], list[
 
 
 def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence[list], remark: str) -> str:
-    """Return in words how far the results `found` of a model differ from those of the network in `examples`.
-
-    Raises ValueError, with `remark`, if it is more than rounding. The first example is the user's.
-    """
+    """Return in words how far the results `found` of a model differ from those of the network in `examples`."""
+    # The first example is the user's
     differences: dict[bool, list[tuple]] = {True: [], False: []}  # of special examples and of others
     for i, name in enumerate(outputs):
         largest = max(_largest(example.results[i]) for example in examples if not example.words)

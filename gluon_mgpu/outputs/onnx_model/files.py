@@ -19,10 +19,8 @@ PARAMETER = re.compile('(weight|bias|gamma|beta|alpha|mean|var|parameters)$')  #
 
 
 def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> tuple:
-    """Return a network, random examples of its inputs by name, names of its outputs, and a line about these; blocks.
-
-    `shapes` has shape and dtype of an example of each input; `float32` converts the network to that.
-    """
+    """Return a network, random examples of its inputs by name, names of its outputs, and a line about these."""
+    # `shapes` has shape and dtype of an example of each input; `float32` converts the network to that
     symbol, is_numpy = _read_symbol(symbol_file, float32)
     make = np.array if is_numpy else mx.nd.array
     params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
@@ -87,8 +85,7 @@ def _named_as(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[
 
 
 def _by_layer(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[str, Any]:
-    """Return the parameters of save_parameters, such as 0.weight, by their names in the graph, such as dense0_weight.
-    """
+    """Return the parameters of save_parameters, such as 0.weight, by their names in the graph: dense0_weight."""
     # Layers are the same if they alone have parameters of these kinds and shapes. Return {} unless that finds all
     # 1. The shapes in the graph; MXNet knows them if all inputs are known
     kinds = {re.escape(name.rpartition('.')[2]) for name in params}

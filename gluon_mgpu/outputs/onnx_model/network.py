@@ -51,8 +51,7 @@ class Network:
             raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
 
     def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
-        """Return the results for two lists of inputs with these batch sizes, and the graph; sets `variables`, `params`.
-        """
+        """Return the results for two lists of inputs of these batch sizes, and the graph; set `variables`, `params`."""
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches))

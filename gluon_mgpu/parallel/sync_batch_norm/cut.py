@@ -20,9 +20,10 @@ Backward = Callable[[list], None]  # takes a dict of gradients by name for each 
 
 
 class BatchNorm(NamedTuple):
-    """A batch norm at which a network is cut: the next piece begins with its formula, of which it gets the `arguments`.
+    """A batch norm at which a network is cut; the next piece begins with its formula.
 
-    These are names for ``scale * (X - mean) / sqrt(variance + eps) + shift``: scale, shift, mean and variance.
+    The `arguments` are names for ``scale * (X - mean) / sqrt(variance + eps) + shift``: scale, shift, mean and
+    variance.
     """
 
     X: str

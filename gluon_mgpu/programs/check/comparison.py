@@ -34,8 +34,7 @@ class Comparison(NamedTuple):
 
 
 def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
-    """Train on the batches on one device and on all, from the values `start`, by default the first, until they differ.
-    """
+    """Train on the batches on one device and on all, from the values `start`, by default the first ones."""
     one, several = several.on_one_device(), replace(several)
     trained = sum(array.grad is not None for _, array in one.params()[0])
     limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))

@@ -58,8 +58,7 @@ def _error(several: Training, batch: Sequence) -> Exception | None:
 
 
 def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
-    """Find the shapes, and choose float64 if a step can compute in it; also name the layers of dropout and batch norm.
-    """
+    """Find the shapes, choose float64 if a step can compute in it; also name layers of dropout and batch norm."""
     one = several.on_one_device()
     # Not in float64: a Trainer after a step in `make`; several recurrent layers, whose gradients MXNet 1.9 gets wrong
     used = any(trainer._kv_initialized for _, trainer in find(one.state, gluon.Trainer))

@@ -136,7 +136,6 @@ class CheckpointCallback(Callback):
                 raise JobError(line) from None
 
     def _write(self, snapshot: Snapshot, metadata: dict) -> None:
-        """Write a checkpoint and remove old ones."""
         steps = metadata['run']['num_steps']
         path = self.folder / f'checkpoint-{steps:08}.safetensors'
         self._same_folder.check()

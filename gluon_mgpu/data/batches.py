@@ -52,7 +52,6 @@ class BatchIterator:
         return (self._batch(order[start:start + self.batch_size]) for start in range(0, self.num_rows, self.batch_size))
 
     def _batch(self, rows: numpy.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return this shard of the batch with these rows."""
         rows = rows[shard_rows(len(rows), *self.shard)]
         X, X_view = empty_with_view((len(rows), 1, *self._images.shape[1:]), 'float32')
         y, y_view = empty_with_view((len(rows),), 'int32')

@@ -63,7 +63,6 @@ def _read(path: Path, row: tuple) -> numpy.ndarray:
 
 
 def _num_rows(path: Path, header: bytes, row: tuple) -> int:
-    """Check a header and return its number of rows."""
     magic = 0x0800 + 1 + len(row)  # uint8, and the number of dimensions
     size = 4 * (2 + len(row))
     if len(header) < size:

@@ -79,7 +79,6 @@ def address() -> str:
 
 
 def _addresses() -> dict[str, list[str]]:
-    """Return the IPv4 addresses of each network interface of this machine."""
     import psutil
     return {name: [entry.address for entry in entries if entry.family == socket.AF_INET]
             for name, entries in psutil.net_if_addrs().items()}

@@ -104,7 +104,6 @@ def load_openblas() -> None:
 
 
 def _bundled_openblas() -> str:
-    """Return the path of the OpenBLAS beside MXNet, or ''."""
     folder = package_folder('mxnet')
     path = os.path.join(folder, 'libopenblas.so.0') if folder else ''
     return path if os.path.exists(path) else ''

@@ -161,7 +161,6 @@ def _set_allocator() -> bool:
 
 
 def _preload_nvidia() -> None:
-    """Load the CUDA libraries of pip's NVIDIA wheels, so that MXNet's CUDA build finds them."""
     if any('-cu' in build for build in installed_builds()) and loads('libcuda.so.1'):
         for library in installation.NVIDIA_LIBRARIES:
             any(loads(os.path.join(folder, 'nvidia', library)) for folder in sys.path)

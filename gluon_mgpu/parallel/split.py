@@ -113,7 +113,6 @@ def _rows(n: int, k: int, shares: tuple[float, ...] | None) -> list[slice]:
 
 
 def _from_numpy(array: numpy.ndarray) -> Any:
-    """Copy an array to ``cpu(0)``."""
     copy, view = empty_with_view(array.shape, array.dtype)
     view[:] = array
     return copy

@@ -113,7 +113,6 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _export_files(args: argparse.Namespace) -> None:
-    """Export the two files of ``net.export``."""
     if not args.params:
         raise ValueError(f'{args.run}: give both files, NAME-symbol.json and NAME-0000.params, and --shape')
     out = args.out or f"{args.run.removesuffix('.json').removesuffix('-symbol')}.onnx"

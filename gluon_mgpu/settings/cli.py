@@ -198,7 +198,6 @@ class Job:
                 f'{quoted(self.folder)}{export}')
 
     def _callbacks(self) -> list[Callback]:
-        """Return the callbacks besides checkpoints."""
         settings, on_rank_0 = self.settings, self.workers.rank == 0
         callbacks: list[Callback] = [Patience(settings['patience'])] if settings['patience'] else []
         if on_rank_0 and settings['plot']:
@@ -209,7 +208,6 @@ class Job:
 
 
 def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.AbstractContextManager[Workers]:
-    """Return a context manager for the workers of the job: those of Horovod, or this process alone."""
     if given.get('horovod'):
         if given.keys() & {'num_gpus', 'devices', 'allreduce', 'shares'}:
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
@@ -224,7 +222,6 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
 
 
 def _given_flags(chapter: Chapter, argv: list | None) -> dict:
-    """Return the settings that were given as flags, without those that were not."""
     parser = Parser(f'gluon_mgpu.{chapter.name}',
                     f'Train {chapter.network} on several devices and print its test accuracy.')
     either = parser.add_mutually_exclusive_group()

@@ -214,7 +214,6 @@ def check_settings(chapter: str, settings: dict) -> dict:
 
 
 def _check_carried(devices: Devices, settings: dict) -> None:
-    """Raise ValueError if `settings` contradict what `Devices` carry."""
     for name in ('shares', 'accumulate', 'allreduce'):
         if settings.get(name) is not None:
             raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')

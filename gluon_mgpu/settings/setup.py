@@ -96,7 +96,6 @@ class TrainingSetup:
 
 
 def _check_net(net: gluon.HybridBlock, dtype: str) -> None:
-    """Raise ValueError if `net` cannot be trained instead of ResNet-18."""
     if not isinstance(net, gluon.HybridBlock):
         raise ValueError(f'net is a {type(net).__name__}: must be a gluon.HybridBlock, such as nn.HybridSequential')
     modes = {param.grad_req for param in net.collect_params().values()}

@@ -56,7 +56,6 @@ class _Operator:
         self._calls: dict[Context, int] = {}  # of this operator, by device
 
     def __call__(self, *arrays: Any) -> Any:
-        """Run the operator on the device of the arrays."""
         device = arrays[0].ctx
         with _ONE_THREAD:
             if device not in self._calls and max(self._calls.values(), default=0) > 1:

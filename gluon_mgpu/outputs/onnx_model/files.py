@@ -129,7 +129,6 @@ def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> li
 
 def _block(symbol: Any, names: list[str], params: dict, params_file: str, float32: bool,
            is_numpy: bool) -> gluon.SymbolBlock:
-    """Return a network with its parameters."""
     inputs = [mx.sym.var(name) for name in names]
     if is_numpy:
         symbol, inputs = symbol.as_np_ndarray(), [each.as_np_ndarray() for each in inputs]

@@ -91,7 +91,6 @@ class Timeline(Callback):
             run.warn(f'no timeline: {reason(error)}')
 
     def _stop(self) -> str:
-        """Stop profiling, if it was started, and return the trace."""
         was_recording, self._recording = self._recording, False
         return stop_profiler() if was_recording else ''
 

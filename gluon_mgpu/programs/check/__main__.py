@@ -82,7 +82,6 @@ def _check_signature(name: str, train_batch: Any) -> None:
 
 
 def _load(name: str) -> Any:
-    """Return the object that ``module:name`` names."""
     module, _, attribute = name.partition(':')
     problem = 'not of this form'
     if re.fullmatch(r'\w+(\.\w+)*:\w+', name):

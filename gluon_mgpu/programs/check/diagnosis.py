@@ -60,7 +60,6 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
 
 
 def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
-    """Return the lines for a step that is right with plain SGD instead of its optimizer."""
     if _is_right_with_local_updates(several, found, start):
         return _lines(f'WRONG: {KEY_VALUE_STORE} loses the state of the optimizer, as with param.set_data()',
                       *LOCAL_UPDATES)

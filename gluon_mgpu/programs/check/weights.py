@@ -123,7 +123,6 @@ def _combination(update: numpy.ndarray, parts: numpy.ndarray) -> numpy.ndarray |
 
 
 def _equal(update: numpy.ndarray, other: numpy.ndarray) -> bool:
-    """Return whether two updates are equal but for rounding."""
     return bool(abs(update - other).max() <= NEGLIGIBLE * abs(other).max())
 
 

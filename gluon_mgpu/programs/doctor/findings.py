@@ -65,7 +65,6 @@ def _self_test(facts: dict) -> Iterator[Finding]:
 
 
 def _crash(facts: dict) -> Finding:
-    """Return the finding for a self-test that has crashed or hung."""
     ended, during = facts['self_test']['ended'], facts['self_test']['during']
     wheels = ' '.join(f'{name}=={version}' for name, version in facts['mxnet']['builds'].items()) or 'mxnet'
     remedy = {'driver': 'if nvidia-smi hangs as well, reboot', 'horovod': how_to_get_horovod(),

@@ -91,9 +91,8 @@ def _prepare_streams() -> None:
 def run_program(program: str, work: Callable[[], object]) -> int:
     """Run a program by calling `work`, and return its exit status; print an error as one line on stderr.
 
-    The status is 0, 2 after a ValueError or OSError, 1 after an error of MXNet's engine or a lack of memory, 130 after
-    Ctrl-C, and that of a `JobError`. If the reader of the output has closed it, as ``head`` does, it is 1, without a
-    line. Other errors are bugs and keep their traceback.
+    It is 0, 2 after a ValueError or OSError, 1 after an error of MXNet's engine, a lack of memory or a closed output,
+    130 after Ctrl-C, and that of a `JobError`. Other errors are bugs and keep their traceback.
     """
     until_now, show_unraisable = signal.getsignal(signal.SIGINT), sys.unraisablehook
     try:

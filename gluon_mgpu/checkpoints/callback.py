@@ -24,9 +24,8 @@ BEST = 'best.safetensors'
 class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
-    For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If writing fails,
-    training continues, with a warning before the next epoch if the newest file could not be written. After `Stopped`,
-    call `save_on_stop`.
+    For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If that fails,
+    training continues, with a warning before the next epoch. After `Stopped`, call `save_on_stop`.
 
     Parameters
     ----------

@@ -63,9 +63,8 @@ class BatchIterator:
 def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callable = lambda value: [value]) -> tuple:
     """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
-    Raises ValueError for another batch size than that of the data, or for labels outside the network's classes, which
-    MXNet would treat as the first or last class; of a ``DataLoader``, only the batch size is known. `allgather`
-    exchanges the sizes of the shards of several workers.
+    Raises ValueError for another batch size than that of the data, and for labels outside the network's classes, which
+    MXNet would treat as the first or last one. `allgather` exchanges the sizes of the shards of several workers.
     """
     try:
         train_iter, test_iter = data

@@ -19,10 +19,9 @@ DEVICE = re.compile(r'(cpu|gpu):(?:all|([0-9]{1,3})(?:-([0-9]{1,3}))?)')
 
 
 def try_gpu(i: int = 0) -> Context:
-    """Return gpu(i) if it exists and this MXNet has code for it, else cpu(i).
+    """Return gpu(i) if it exists and this MXNet has code for it, else cpu(i); ValueError if it would hang with cpu(0).
 
-    Source: D2L 6.7, ``try_gpu``, which returns the same cpu() for every missing GPU. Raises ValueError if `i` is not
-    an integer of at least 0, or if cpu(0) and cpu(i) would hang (`check_omp_threads`).
+    Source: D2L 6.7, ``try_gpu``, which returns the same cpu() for every missing GPU.
     """
     mx = import_mxnet()
     i = integer('device number', i, minimum=0)
@@ -33,10 +32,9 @@ def try_gpu(i: int = 0) -> Context:
 
 
 def try_all_gpus() -> list[Context]:
-    """Return all GPUs that this MXNet has code for, else [cpu(0), cpu(1)].
+    """Return all GPUs that this MXNet has code for, else [cpu(0), cpu(1)]; ValueError if these would hang.
 
-    Source: D2L 6.7, ``try_all_gpus``, which returns an empty list without a GPU. Raises ValueError if the two CPU
-    contexts would hang (`check_omp_threads`).
+    Source: D2L 6.7, ``try_all_gpus``, which returns an empty list without a GPU.
     """
     mx = import_mxnet()
     return [mx.gpu(i) for i in usable_gpus()] or check_omp_threads([mx.cpu(0), mx.cpu(1)])

@@ -64,8 +64,7 @@ def star(data: list) -> Traffic:
 def tree(data: list) -> Traffic:
     """Sum along a binary tree to its root, the first device, and copy the sum down.
 
-    Device i has the children 2 i + 1 and 2 i + 2. Each way has about log2 k levels, and the devices of a level work at
-    the same time.
+    Device i has the children 2 i + 1 and 2 i + 2. The devices of each of about log2 k levels work at the same time.
     """
     traffic = Traffic(data)
     for i in range(len(data) - 1, 0, -1):

@@ -23,9 +23,8 @@ def data_parallel(net: gluon.Block, devices: list, optimizer: str, optimizer_par
     all gradients as one array if possible; with several workers in `Devices`, it is Horovod's, which sums over these.
 
     Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
-    of the mean loss over all rows. Before each update, a larger gradient is scaled down to it, in place.
-
-    Raises ValueError if the network is not initialized on `devices`, a list, in this order.
+    of the mean loss over all rows. Before each update, a larger gradient is scaled down to it, in place. Raises
+    ValueError if the network is not initialized on `devices`, a list, in this order.
 
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """

@@ -18,11 +18,9 @@ from ..mxnet_setup.compat import Context, empty_with_view, mx
 def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:
     """Split the rows of arrays over devices, as evenly as possible or by `shares`; does not block.
 
-    Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function raises an error if the
-    number of rows is not a multiple of the number of devices, or creates empty shards, on which layers fail. It also
-    queues each slice as an operation; here slices are views. Raises ValueError if there are no devices or one is
-    missing, if OMP_NUM_THREADS would make several CPU contexts hang (`check_omp_threads`), and for invalid shares or
-    `data`.
+    Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. It raises an error if the number of rows is
+    not a multiple of the number of devices, or creates empty shards, on which layers fail. Here slices are views, not
+    operations. Raises ValueError for no or missing devices, CPU contexts that would hang, and invalid shares or `data`.
 
     Parameters
     ----------

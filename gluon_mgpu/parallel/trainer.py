@@ -51,10 +51,9 @@ class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
     With several dtypes, it makes as many calls; with another optimizer than SGD, stale gradients or ``contrib.amp``,
-    only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than
-    'device' and 'local', and for the optimizers in `REFUSED`; in a step, if the parameters are no longer on the
-    devices that they were on when the Trainer was made, and (`StaleGradientError`) if no backward pass has written
-    a gradient since the last step. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
+    only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than 'device' and 'local',
+    and for the optimizers in `REFUSED`; in a step, if the parameters have moved to other devices, and
+    (`StaleGradientError`) if no backward pass has written a gradient. Source: MXNet's, used in D2L 13.6.3.
 
     Parameters
     ----------

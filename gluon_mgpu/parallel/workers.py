@@ -59,12 +59,12 @@ class Workers:
         return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 
     def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
-        """Copy the parameters of rank 0 to all workers, in place; blocks.
+        """Copy the parameters of rank 0, of a gluon.Block or lists of np.ndarray, to all workers, in place; blocks.
 
-        `net` is a gluon.Block, or lists of np.ndarray, one per device. If parameters of a Block wait for their shapes,
-        it is called with one row of `args`, arrays or lists of arrays (n, ...), possibly without rows. With
-        ``statistics=False``, batch norm's running statistics stay as they are, for example those of a checkpoint, where
-        each worker has its own. Raises `JobError` if shapes or dtypes differ, and ValueError if the call fails.
+        If parameters of a Block wait for their shapes, it is called with one row of `args`, arrays or lists of arrays
+        (n, ...), possibly without rows. With ``statistics=False``, batch norm's running statistics stay: after a
+        checkpoint, each worker has its own. Raises `JobError` if shapes or dtypes differ, and ValueError if the call
+        fails.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:

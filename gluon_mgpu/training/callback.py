@@ -9,9 +9,8 @@ class Callback:
     """Base class for callbacks; override the methods you need. Each receives the `Run`.
 
     The order of a run's callbacks does not matter, because none may change parameters: a checkpoint could hold the
-    changed ones, also one after a signal in the evaluation. Keep others, such as a moving average, in a second network,
-    and evaluate that. Other workers may have other callbacks, but all or none need a `CheckpointCallback`, for which
-    they exchange values.
+    changed ones. Keep others, such as a moving average, in a second network, and evaluate that. Other workers may have
+    other callbacks, but all or none need a `CheckpointCallback`, for which they exchange values.
     """
 
     def train_begin(self, run: Any) -> None:

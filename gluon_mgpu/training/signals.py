@@ -17,9 +17,9 @@ ACKNOWLEDGEMENT = b'\r\x1b[Kstopping after the queued batches; Ctrl-C again ends
 class StopSignals:
     """Context manager that records the first SIGINT or SIGTERM, and ends the process at a second one.
 
-    A signal within `SAME` seconds of the first is ignored. The second works even while MXNet waits for devices, which
-    Python cannot interrupt. The handler raises no exception, because Python would lose one raised in a ``__del__``:
-    check `received` where training can stop. Does nothing outside the main thread, and for ignored signals.
+    A signal within `SAME` seconds of the first is ignored. The second works even while MXNet waits for devices. The
+    handler raises no exception, because Python would lose one raised in a ``__del__``: check `received` where training
+    can stop. Does nothing outside the main thread, and for ignored signals.
     """
 
     def __init__(self):

@@ -95,8 +95,8 @@ class Snapshot:
     """The variables that the code of a network may read besides its arguments, as they are now.
 
     These are the attributes of all layers and the items of their lists and dicts, such as children and hooks; and for
-    code outside of MXNet, the global and nonlocal variables that it names. `network` is a Block or a function. A change
-    within another object, such as an array of NumPy, goes unnoticed.
+    code outside of MXNet, the global and nonlocal variables that it names. A change within another object, such as an
+    array of NumPy, goes unnoticed.
     """
 
     def __init__(self, network: Callable):

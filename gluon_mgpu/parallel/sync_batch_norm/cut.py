@@ -112,8 +112,8 @@ class Piece:
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
         """Compute on each device: read the inputs from its dict of arrays by name, and store the outputs there.
 
-        `trained` has the names of the arrays that need gradients; the outputs that are computed from them are added.
-        Returns the backward pass, which removes the gradients of these outputs and adds those of the inputs.
+        `trained` has the names of the arrays that need gradients; outputs computed from them are added. Returns the
+        backward pass, which removes the gradients of these outputs and adds those of the inputs.
         """
         # The graph that autograd records begins anew at the inputs, so that `backward` ends there
         needed = trained.intersection(self._inputs)

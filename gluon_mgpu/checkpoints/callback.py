@@ -65,10 +65,9 @@ class CheckpointCallback(Callback):
         """Remove the files of a killed process, and load the checkpoint; ValueError if the folder is of another run."""
         if run.workers.rank == 0:  # other machines may not have the folder
             self._same_folder = SameFolder(self.folder)
-            for path in self.folder.iterdir():
-                if is_unfinished(path.name):
-                    with contextlib.suppress(OSError):
-                        path.unlink()
+            for path in [path for path in self.folder.iterdir() if is_unfinished(path.name)]:
+                with contextlib.suppress(OSError):
+                    path.unlink()
         if self.resume is None:
             if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
                 raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')

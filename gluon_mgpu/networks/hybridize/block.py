@@ -56,11 +56,7 @@ def hybridized(network: Callable) -> Callable:
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
     graphs = _Graphs(network, trace_function)
-
-    @functools.wraps(network)
-    def fast(*args):
-        return graphs.call(args)
-
+    fast = functools.wraps(network)(lambda *args: graphs.call(args))
     _FUNCTIONS.add(fast)
     return fast
 

@@ -88,7 +88,9 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     """Do the same as `trace_block` for a function without parameters; the names are those of all arrays in `args`."""
-    symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
+    symbolic_npx = types.ModuleType('npx')  # with oneDNN's relu, which is faster; for NaN, it returns 0
+    vars(symbolic_npx).update(vars(mx.sym.npx), relu=lambda data: mx.sym.npx.activation(data, act_type='relu'))
+    symbolic_globals = {name: mx.sym.np if value is np else symbolic_npx if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
@@ -108,17 +110,6 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
 def is_legacy(array: Any) -> bool:
     """Return whether this is an array of ``mx.nd``."""
     return isinstance(array, mx.nd.NDArray) and not isinstance(array, np.ndarray)
-
-
-class _SymbolicNpx:
-    """``npx`` for symbols, with oneDNN's relu, which is faster. For NaN, it returns 0."""
-
-    def __getattr__(self, name):
-        return getattr(mx.sym.npx, name)
-
-    @staticmethod
-    def relu(data):
-        return mx.sym.npx.activation(data, act_type='relu')
 
 
 def graph_of(result: Any) -> Any:

@@ -5,6 +5,7 @@ starts with the checksum of the arrays and of its other items.
 """
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ from . import state
 from .state import CheckpointError
 
 VERSION = 1
+_to_json = functools.partial(json.dumps, separators=(',', ':'))
 
 
 class DamagedError(CheckpointError):
@@ -172,10 +174,6 @@ def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
         digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
     return digest.hexdigest()
-
-
-def _to_json(content: dict) -> str:
-    return json.dumps(content, separators=(',', ':'))
 
 
 def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:

@@ -131,8 +131,7 @@ def load(cache_dir: Path | None) -> tuple[tuple, tuple]:
 
 def _cached(path: Path) -> list | None:
     """Return the arrays in a cached file, or None if it is missing or damaged."""
-    try:
-        with path.open('rb') as stream, numpy.load(stream) as file:
-            return [file[name] for name in ARRAYS]
-    except Exception:  # a damaged file can raise many types, such as zlib.error
-        return None
+    # A damaged file can raise many types, such as zlib.error
+    with contextlib.suppress(Exception), path.open('rb') as stream, numpy.load(stream) as file:
+        return [file[name] for name in ARRAYS]
+    return None

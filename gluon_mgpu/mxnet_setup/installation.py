@@ -195,8 +195,7 @@ def is_count(text: str) -> bool:
 
 def loads(library: str) -> bool:
     """Load a shared library, so that libraries loaded later find it; return whether it worked."""
-    try:
+    with contextlib.suppress(OSError):
         ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
-    except OSError:
-        return False
-    return True
+        return True
+    return False

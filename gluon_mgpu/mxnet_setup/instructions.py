@@ -120,7 +120,6 @@ def kernels(openblas: ctypes.CDLL | None = None) -> str:
 
 def loaded(library: str) -> ctypes.CDLL | None:
     """Return a shared library if it is loaded; None on systems other than Linux."""
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         return ctypes.CDLL(library, os.RTLD_NOLOAD | os.RTLD_NOW)
-    except (OSError, AttributeError):
-        return None
+    return None

@@ -1,6 +1,7 @@
 """A network in prediction mode: its results, its graph and its parameters, whether it is a block or a function."""
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Sequence
 from itertools import compress
@@ -69,12 +70,10 @@ class Network:
 
     def results(self, inputs: list) -> list[numpy.ndarray] | None:
         """Return the results for some inputs, None if MXNet cannot compute them; blocks."""
-        try:
-            with semantics_of(inputs[0]), autograd.pause():
-                results = self._net(*refill(self._examples, iter(self._args(inputs))))
-                return [array.asnumpy() for array in leaves(results)]
-        except ERRORS:
-            return None
+        with contextlib.suppress(*ERRORS), semantics_of(inputs[0]), autograd.pause():
+            results = self._net(*refill(self._examples, iter(self._args(inputs))))
+            return [array.asnumpy() for array in leaves(results)]
+        return None
 
     def _args(self, inputs: list) -> list:
         """Return the inputs and the arrays that are parameters in the order of the arguments."""

@@ -45,8 +45,7 @@ class Timeline(Callback):
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
         self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'
         self.heading, self.warm_up, self.steps = heading, warm_up, steps
-        self._num_batches = 0
-        self._recording = False
+        self._num_batches, self._recording = 0, False
         self.traces: list[str] = []
 
     def train_begin(self, run: Run) -> None:

@@ -33,11 +33,6 @@ class Operator(NamedTuple):
         """The first output that is used."""
         return next(iter(self.outputs.values()))
 
-    @property
-    def is_prelu(self) -> bool:
-        """True for PReLU. The gradient of its slope is wrong if other operators follow in the same graph."""
-        return self.settings.get('act_type') == 'prelu'
-
 
 def kind_of(operator: str) -> str:
     """Return an operator's name in lower case, without prefix and underscores: batchnorm for ``_npx_batch_norm``."""

@@ -77,7 +77,8 @@ class TracedGraph:
         operators, _ = operators_of(symbol)
         kinds = {operator.node['op'] for operator in operators}
         is_dense = all(param._grad_stype == 'default' for param in self._params)
-        has_prelu = any(operator.is_prelu for operator in operators)
+        # The gradient of its slope is wrong if other operators follow in the same graph
+        has_prelu = any(operator.settings.get('act_type') == 'prelu' for operator in operators)
         self.is_tested = bool(kinds) and kinds <= TESTED_IN_A_GRAPH and is_dense and not has_prelu
         self.is_static = self.is_tested and kinds <= TESTED
         # oneDNN's transposed convolution crashes if its gradient is a part of an array

@@ -58,7 +58,7 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
             operators = []
             parts += [norm, operators]
         operators.append(operator)
-        if operator.is_prelu:
+        if operator.settings.get('act_type') == 'prelu':  # as in `static`
             operators = []
             parts.append(operators)
     pieces: list[Piece | BatchNorm] = []

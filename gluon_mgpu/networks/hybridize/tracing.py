@@ -9,7 +9,7 @@ from ...base.nested import leaves, refill
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
 from .eager_only import refuse_side_effects, tracing
-from .graph_operators import Operator, build, kind_of, operators_of
+from .graph_operators import Operator, build, operators_of
 
 UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
 
@@ -140,10 +140,11 @@ def _separate_biases(graph: Any, trained: set[str]) -> Any:
     # Without a gradient of the weight, MXNet's FullyConnected leaves that of the bias as it was in memory
     operators, outputs = operators_of(graph)
     changed, trained = [], set(trained)
-    for node, inputs, results in operators:
+    for operator in operators:
+        node, inputs, results = operator
         if node['op'] == 'amp_cast' and inputs[0] in trained:
             trained.add(results[0])
-        if kind_of(node['op']) == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
+        if operator.kind == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
             *inputs, bias = inputs
             product = f'{results[0]}_without_bias'
             changed.append(Operator({**node, 'attrs': {**node['attrs'], 'no_bias': 'True'}}, inputs, {0: product}))

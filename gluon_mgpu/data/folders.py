@@ -24,7 +24,7 @@ class DownloadError(MissingError):
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Return the path of one of `FILES` in `folder`, with or without ``.gz``, or None; OSError if it is closed."""
+    """Return the path of one of `FILES` in `folder`, with or without ``.gz``, or None; OSError if unreadable."""
     for path in (Path(folder) / name, Path(folder) / name[:-len('.gz')]):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             path.stat()

@@ -47,7 +47,7 @@ def launch_info() -> LaunchInfo:
 
 def rendezvous(info: LaunchInfo) -> None:
     """Set the variables that Horovod needs, and wait until all workers are there; ValueError if one does not come."""
-    # Each worker is on a machine of its own
+    # Except under horovodrun, they place each worker on its own machine, which works for all layouts
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if info.size == 1:

@@ -40,7 +40,7 @@ def silence() -> float:
 
 
 class Watchdog:
-    """Thread that watches the other workers until `leave` is called. ``report(line, ends)`` prints why the job ends.
+    """Thread that watches the other workers until `leave` is called; ``report(line, ends)`` says if the job ends.
 
     `address` is that of this machine for the others, `name` that of this worker in messages: ``'a, process 4711'``.
     """

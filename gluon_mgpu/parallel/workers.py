@@ -86,7 +86,9 @@ class Workers:
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:
-        """Call a function on rank 0; return its result, or raise its ValueError or OSError, on all workers; blocks."""
+        """Call a function on rank 0 and return its result; its ValueError or OSError becomes a `JobError` on all;
+        blocks.
+        """
         return self._call(function, 1)[0]
 
     def on_all_ranks(self, function: Callable[[], Any]) -> list:

@@ -217,7 +217,7 @@ class Run:
         self.print(summary(self.history, devices, self.workers.size))
 
     def close(self) -> None:
-        """End the run, possibly early: remove the progress bar, call `train_end`. `epochs`, once started, does so."""
+        """End the run, possibly early: remove the progress bar and call `train_end`. `epochs` calls this at its end."""
         self._progress.close()
         if not self._closed:
             self._closed = True

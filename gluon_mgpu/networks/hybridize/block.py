@@ -70,7 +70,7 @@ def unwrapped(net: Any) -> Any:
 
 
 class HybridizedBlock:
-    """Hybridized block: its operator gets the parameters on the device of the arguments. A plain Block stays."""
+    """Hybridized block: its operator gets the parameters on the arguments' device. A plain Block runs as it is."""
 
     def __init__(self, block: gluon.Block):
         self.block = block

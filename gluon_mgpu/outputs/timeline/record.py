@@ -40,7 +40,7 @@ def record(step: Callable[[], None], path) -> list[Event]:
 
 
 class Timeline(Callback):
-    """Callback that records each of some steps of a run alone, and writes the median one as a trace and a picture."""
+    """Callback that records some steps of a run, each alone, and writes the median one as a trace and a picture."""
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
         self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'

@@ -34,7 +34,7 @@ class Comparison(NamedTuple):
 
 
 def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
-    """Train on the batches on one device and on all, from the values `start`, by default the first ones."""
+    """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave."""
     one, several = several.on_one_device(), replace(several)
     trained = sum(array.grad is not None for _, array in one.params()[0])
     limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
@@ -83,7 +83,7 @@ def rounds(several: Training, batch: Sequence) -> bool:
 
 
 def share_of_halves(several: Training, batch: Sequence) -> float:
-    """Return how much the updates by two halves of a batch count in its own: 0.5 by rows, 1 by a fixed size, else 0."""
+    """Return the share of each half's update in that of a batch: 0.5 by rows, 1 by a fixed batch size, else 0."""
     several, half = replace(several, plain_sgd=True), len(batch[0]) // 2
     try:
         whole, *halves = (_update(several, [a[rows] for a in batch])

@@ -86,9 +86,7 @@ class Workers:
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:
-        """Call a function on rank 0 and return its result; its ValueError or OSError becomes a `JobError` on all;
-        blocks.
-        """
+        """Call a function on rank 0; return its result, or raise its ValueError or OSError as `JobError`, on all."""
         return self._call(function, 1)[0]
 
     def on_all_ranks(self, function: Callable[[], Any]) -> list:

@@ -67,7 +67,8 @@ def test_a_job_that_was_suspended_continues(monkeypatch):
 @pytest.mark.parametrize('words', [b'', slow(b'GET'), b'GET / HTTP/1.1\r\n\r\n'])
 def test_other_connections_do_not_block_the_workers(monkeypatch, words):
     """They connect before the workers do, and some send nothing."""
-    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
+    monkeypatch.setattr(watch, 'BEAT', 0.25)
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '1')
     ended, watches, strangers, values = [], {}, [], {}
     monkeypatch.setattr(watch.os, '_exit', ended.append)
     everybody = threading.Barrier(2)

@@ -15,7 +15,7 @@ from gluon_mgpu.programs.doctor.report import main
 
 
 @pytest.mark.parametrize(('program', 'timeout', 'ended', 'during'), [
-    ('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 2, 'was killed after 2 s', 'mxnet'),
+    ('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 1, 'was killed after 1 s', 'mxnet'),
     ('import os, signal; os.kill(os.getpid(), signal.SIGSEGV)', 60, 'died of SIGSEGV', 'driver'),
     ('print("{\\"driver\\"", flush=True); import sys; sys.exit("gone")', 60, 'ended with status 1', 'driver'),
 ], ids=['hangs', 'crashes', 'fails'])

@@ -23,7 +23,7 @@ from gluon_mgpu.data import (
     load_data,
     load_data_fashion_mnist,
 )
-from gluon_mgpu.data.batches import BatchIterator, check_data
+from gluon_mgpu.data.batches import BatchIterator, check_data, num_outputs
 from gluon_mgpu.data.folders import FILES, DownloadError, cache_dir
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 
@@ -621,6 +621,12 @@ def test_probabilities_are_for_training():
     assert check_data(([batch], [column]), 2)
     with pytest.raises(ValueError, match=r'^the test labels have the shape \(2, 10\): must be class numbers \(n,\)'):
         check_data(([batch], [batch]), 2)
+
+
+def test_the_classes_are_on_the_last_axis():
+    net = gluon.nn.Dense(7, flatten=False)
+    net.initialize()
+    assert num_outputs(net, (1, 3, 4)) == 7  # (1, 3, 4) -> (1, 3, 7)
 
 
 def test_shards_of_nothing_and_invalid_shards():

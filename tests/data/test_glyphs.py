@@ -122,6 +122,16 @@ def test_a_pose_by_hand():
     numpy.testing.assert_allclose(points, glyphs.ZOOM * numpy.array([[0, 0], [0.3, 0.8], [-0.25, 1]]), atol=1e-5)
 
 
+def test_the_ink_by_hand(monkeypatch):
+    monkeypatch.setattr(glyphs, 'NOISE', 0.2)
+    drawn = iter([0.1, 0.9, 0.1])  # threshold, ink, paper
+    rng = SimpleNamespace(uniform=lambda *_: numpy.array([[next(drawn)]]),
+                          standard_normal=lambda *_: numpy.array([[0, 0, 0, 1, -1, 1]]))
+    X = numpy.array([[0.05, 0.225, 0.35, 0.225, 0.05, 0.35]])
+    expected = numpy.array([[0.1, 0.5, 0.9, 0.7, 0, 1]])  # the last two are clipped
+    numpy.testing.assert_allclose(glyphs.vary_ink(rng, X), 255 * expected, atol=1)  # rounded down
+
+
 def test_the_seed_determines_the_images():
     (a, a_labels), (b, b_labels), (c, _) = make_glyphs(0), make_glyphs(0), make_glyphs(1)
     numpy.testing.assert_array_equal(a, b)

@@ -13,7 +13,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gl
 from gluon_mgpu.networks.hybridize import static
 from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
 from gluon_mgpu.networks.hybridize.eager_only import EagerOnlyError, tracing
-from gluon_mgpu.networks.hybridize.graph_operators import operators_of
+from gluon_mgpu.networks.hybridize.graph_operators import Operator, operators_of
 from gluon_mgpu.networks.hybridize.static import MAX_OPERATORS, isolate
 from gluon_mgpu.networks.hybridize.tracing import trace_block, trace_function
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
@@ -798,3 +798,10 @@ def test_what_only_the_network_itself_has(devices):
     with pytest.raises(AttributeError, match='^a hybridized network has no save_parameters: use the network itself'):
         hybridized(net).save_parameters('net.params')
     assert not hasattr(hybridized(net), 'hybridize') and hybridized(net).block is net
+
+
+def test_the_settings_of_an_operator():
+    """As MXNet of each version, and other front ends, write them."""
+    texts = {'a': 'false', 'b': 'True', 'c': '(2L, 2L)', 'd': '-inf', 'e': 'None', 'f': '()', 'g': 'same', 'h': '1e-3'}
+    assert Operator({'op': 'x', 'attrs': texts}, [], {}).settings == {
+        'a': False, 'b': True, 'c': (2, 2), 'd': -numpy.inf, 'g': 'same', 'h': 0.001}

@@ -2,8 +2,8 @@
 
 A module's tests are its own file under tests/, those that import it, those of its folder, and WHOLE; slow ones only
 with --all. Faults are planted in a copy of the repository. tools/accepted_mutants.txt lists those that need not be
-noticed: a line as this script prints it, and the reason below, indented. The exit status is not 0 if another survives,
-or if a line in the file matches no fault any more.
+noticed: a line as this script prints it, and below it the reason, indented. The exit status is not 0 if another
+survives, or if a line in the file matches no fault any more.
 """
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import ast
 import contextlib
 import copy
 import hashlib
-import itertools
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +129,9 @@ def passes(tree: Path, tests: Iterable[str], options: list[str], limit: float | 
 
 def survivors(tree: Path, chosen: dict[Path, dict[str, bytes]], options: list[str]) -> Iterator[str]:
     """Plant each fault in a copy of the repository, and yield the names of those that pass the tests."""
-    tests = {path: tests_of(tree, tree / path) for path in chosen}
+    tests = {path: tests_of(tree, tree / path) for path, faults in chosen.items() if faults}
     start = time.monotonic()
-    if not passes(tree, dict.fromkeys(itertools.chain(*tests.values())), options):
+    if tests and not passes(tree, dict.fromkeys(chain(*tests.values())), options):
         sys.exit(f'{tree.with_suffix(".txt").read_text()}\nThe tests fail without a fault')
     limit, count = 60 + time.monotonic() - start, 0
     for path, faults in chosen.items():
@@ -153,24 +153,22 @@ def main(argv: list[str] | None = None, root: Path = REPO) -> None:
     parser.add_argument('--all', action='store_true', help='run the slow tests as well')
     args = parser.parse_args(argv)
     lines = (root / 'tools/accepted_mutants.txt').read_text().splitlines()
-    accepted = {line for line in lines if line[:1].strip('# ')}
-    places = [(root / name).resolve() for name in args.modules]
-    known: set[str] = set()
-    chosen = {}
-    for path in sorted(path for folder in FOLDERS for path in (root / 'gluon_mgpu' / folder).rglob('*.py')):
-        faults = mutants(path, str(path.relative_to(root / 'gluon_mgpu')))
-        known |= faults.keys()
-        if any(path.is_relative_to(place) for place in places):
-            # In random order, which a change of the module hardly changes
-            names = sorted(faults, key=lambda name: hashlib.sha256(f'{args.seed} {name}'.encode()).digest())
-            names = [name for name in names if name not in accepted][:args.sample]
-            chosen[path.relative_to(root)] = {name: faults[name] for name in names}
-    if outdated := accepted - known:
+    accepted = {line for line, reason in zip(lines, lines[1:]) if line[:1].strip('# ') and reason[:1] == ' '}
+    faults = {path.relative_to(root): mutants(path, str(path.relative_to(root / 'gluon_mgpu')))
+              for folder in FOLDERS for path in sorted((root / 'gluon_mgpu' / folder).rglob('*.py'))}
+    if outdated := accepted.difference(*faults.values()):
         sys.exit('\n'.join(['tools/accepted_mutants.txt: no fault matches these lines, delete them:', *outdated]))
+    chosen = {}
+    for path, found in faults.items():
+        # In random order, which a change of the module hardly changes
+        names = sorted(found.keys() - accepted, key=lambda name:
+                       hashlib.sha256(f'{args.seed} {name}'.encode()).digest())
+        if any((root / path).is_relative_to((root / place).resolve()) for place in args.modules):
+            chosen[path] = {name: found[name] for name in names[:args.sample]}
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / 'tree'
         shutil.copytree(root, tree, ignore=shutil.ignore_patterns('.*', '__pycache__', 'runs', 'site'))
-        left = [*survivors(tree, {path: faults for path, faults in chosen.items() if faults}, ['--all'] * args.all)]
+        left = [*survivors(tree, chosen, ['--all'] * args.all)]
     print(f'{sum(map(len, chosen.values()))} faults planted, {len(left)} survived; {len(accepted)} others are accepted')
     sys.exit(1 if left else 0)
 

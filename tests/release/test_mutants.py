@@ -50,6 +50,11 @@ def test_an_accepted_line_that_matches_nothing_is_refused(mutants):
         f'tools/accepted_mutants.txt: no fault matches these lines, delete them:\n{line}', [])
 
 
+def test_an_accepted_line_needs_a_reason(mutants, monkeypatch):
+    monkeypatch.setitem(TOOL['survivors'].__globals__, 'passes', lambda *args: True)
+    assert f'SURVIVED {EQUIVALENT}' in mutants(f'{EQUIVALENT}\n# the next one\n', '--sample', '9')[1]
+
+
 def test_tests_that_fail_without_a_fault_are_refused(mutants, tmp_path):
     (tmp_path / 'tests/data/test_pair.py').write_text(TEST.replace('== 2', '== 3'))
     message = mutants('')[0]

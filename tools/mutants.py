@@ -57,7 +57,7 @@ def replacements(node: Any) -> Iterator[tuple[Any, str]]:
         yield node, repr(TEXTS[node.value])
     elif isinstance(node, ast.Call):
         name = getattr(node.func, 'id', '')
-        if name in NAMES:
+        if name in NAMES and node.args:
             yield node.func, NAMES[name]
         elif name == 'sorted':
             yield node, f'list({ast.unparse(node.args[0])})'

@@ -178,6 +178,14 @@ def test_formulas_on_uneven_shards(device_list, seed):
         numpy.testing.assert_allclose(running_var, 0.9 + 0.1 * X.var(axis=(0, 2, 3)), rtol=1e-6)
 
 
+def test_the_running_statistics_of_a_single_value(devices):
+    X = numpy.array([5., -2.]).reshape(1, 2, 1, 1)
+    *_, layer = run_layer(X, X, numpy.ones(2), numpy.ones(2), devices, 'float64')
+    for device in devices:
+        numpy.testing.assert_allclose(layer.running_mean.data(device).asnumpy(), [0.5, -0.2], rtol=1e-6)
+        numpy.testing.assert_allclose(layer.running_var.data(device).asnumpy(), [0.9, 0.9], rtol=1e-6)
+
+
 def test_a_large_mean_does_not_spoil_the_variance(device_list, seed):
     """Mean 10,000, standard deviation 3: mean of squares minus square of the mean would leave no right digit."""
     X, dY, gamma, beta = random_layer(seed, mean=1e4)

@@ -35,6 +35,16 @@ def test_output_and_number_of_parameters(devices):
         assert num_weights(net) == expected
 
 
+def test_shapes_between_the_layers(devices):
+    net, X, shapes = resnet18(10), np.zeros((2, 1, 28, 28), ctx=devices[0]), []
+    net.initialize(ctx=devices[0])
+    for layer in net:
+        X = layer(X)
+        shapes.append(X.shape[1:])
+    first, pooled = (64, 28, 28), (512, 1, 1)
+    assert shapes == [first, first, first, first, (128, 14, 14), (256, 7, 7), (512, 4, 4), pooled, (10,)]
+
+
 @pytest.mark.parametrize(('strides', 'side'), [(1, 9), (2, 5)])
 def test_residual_shapes(devices, strides, side):
     blk = Residual(8, use_1x1conv=True, strides=strides)

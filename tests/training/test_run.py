@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -13,6 +14,7 @@ from history_csv import history
 from gluon_mgpu.base import progress
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training import epoch as epoch_module
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.history import summary
@@ -474,6 +476,27 @@ def test_a_run_cannot_be_used_again():
     for again in (run.check_data, lambda: next(run.epochs(NO_PARAMETERS))):
         with pytest.raises(ValueError, match='this Run ended after 1 of 1 epochs: create a new Run'):
             again()
+
+
+def test_workers_get_the_parameters_once_with_the_first_batch():
+    class OfTwo(Workers):
+        size = 2
+
+        def allgather(self, value):
+            return [value, value]
+
+        def broadcast_parameters(self, net, *args, statistics=True):
+            calls.append((args, statistics, run.num_steps))
+
+    class Shard(list):
+        shard = (0, 2)
+
+    calls, run = [], Run(2, quiet=True, workers=OfTwo(SimpleNamespace(received=0)))
+    for _ in run.epochs(NO_PARAMETERS):
+        for _ in run.batches(Shard([('X', 'y'), ('other', 'y')])):
+            run.record_losses([np.zeros(1)])
+        run.end_epoch(0.5)
+    assert calls == [(('X',), True, 0)] and run.num_steps == 4
 
 
 def test_batches_that_can_be_read_only_once():

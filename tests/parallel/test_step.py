@@ -3,6 +3,7 @@ import numpy
 import pytest
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.base.program import InputError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
@@ -356,3 +357,17 @@ def test_the_divisor_of_several_workers(devices):
     assert Devices(devices, 256, workers=of_three()).divisor(np.zeros((2, 1))) == 256
     with pytest.raises(ValueError, match='^devices of several workers need a batch_size: the number of rows of all'):
         Devices(devices, workers=of_three()).divisor(np.zeros((2, 1)))
+
+
+def test_workers_that_differ():
+    class OfTwo(Workers):
+        size, hosts = 2, ('a', 'b')
+
+        def allgather(self, value, what=''):
+            return [value, {'seed': 1, 'lr': 0.1}]
+
+    OfTwo().check_equal({'lr': 0.1, 'seed': 1})
+    with pytest.raises(InputError, match=r'^lr is 0\.2 on worker 0 \(a\) and 0\.1 on worker 1 \(b\): start all'):
+        OfTwo().check_equal({'seed': 1, 'lr': 0.2})
+    with pytest.raises(InputError, match='^lr is None on worker 0'):
+        OfTwo().check_equal({'seed': 1})

@@ -12,11 +12,12 @@ import safetensors.numpy
 from movable import moving
 from slow import slow
 
-from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints import checkpoint, state
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.parameters import by_name, copies
@@ -619,3 +620,15 @@ def test_arrays_of_another_dtype(tmp_path):
     checkpoint.save(tmp_path / 'c', [np.ones(2)])
     with pytest.raises(CheckpointError, match='parameter 0 is float32 in the file and float64 in the network; cast'):
         checkpoint.load(tmp_path / 'c', [np.ones(2, dtype='float64')])
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+def test_unknown_dimensions_of_mx_nd_fit_any():
+    with semantics_of(mx.nd.ones(1)):  # as after npx.reset_np()
+        net = gluon.nn.Dense(3)
+        net.initialize()
+        assert net.weight.shape == (3, 0)
+        kept = {name: [numpy.zeros(shape, 'float32')] for name, shape in (('weight', (3, 4)), ('bias', (3,)))}
+        state.check_network('x', net, kept)
+        with pytest.raises(CheckpointError, match='the shape of bias'):
+            state.check_network('x', net, {**kept, 'bias': [numpy.zeros(4, 'float32')]})

@@ -3,7 +3,7 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
 from gluon_mgpu.networks.hybridize.block import hybridized
-from gluon_mgpu.networks.resnet import Residual, resnet18
+from gluon_mgpu.networks.resnet import Residual, in_float32, resnet18
 
 
 def hybridize_in_place(net):
@@ -69,6 +69,11 @@ def test_hybridized_is_the_same(devices):
     difference = abs(net(X).asnumpy() - expected).max()
     assert difference < 1e-5 * abs(expected).max()  # the same sums in another order
     assert abs(expected).max() > 0
+
+
+def test_networks_in_float32_stay():
+    for net in (resnet18(10), hybridized(resnet18(10)), gluon.nn.Dense(3)):
+        assert in_float32(net) is net
 
 
 class Twice(Residual):

@@ -1,6 +1,6 @@
 """Comparison of this package, the book's code and PyTorch on the work of the chapters, on this machine's cores.
 
-    python benchmarks/compare.py --quick                                   # 10 to 15 minutes on 2 cores
+    python benchmarks/compare.py --quick                                   # about 20 minutes on 2 cores
     python benchmarks/compare.py --data-dir DIR --json compare.json --png compare.png
     python benchmarks/compare.py --work scratch --only ours torch-compile --rounds 7
 
@@ -11,6 +11,7 @@ benchmarks/README.md describes what is measured.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import platform
 import signal
@@ -21,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package beside benchmarks/, installed or not
 
 from harness import environments, process, results, rows
-from harness.lineup import CONTENDERS, CORES, OURS, WORKS
+from harness.lineup import CONTENDERS, CORES, HOROVOD, OURS, WORKS
 
 from gluon_mgpu.base.machine import processor
 
@@ -50,7 +51,7 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     parser.add_argument('--epochs', type=int, metavar='N', help='epochs per run, at least 2 (default: 3)')
     parser.add_argument('--work', default=','.join(WORKS), metavar='LIST', help='(default: %(default)s)')
     parser.add_argument('--only', nargs='+', choices=CONTENDERS, metavar='NAME',
-                        help=f'any of {", ".join(CONTENDERS)} (default: all)')
+                        help=f'any of {", ".join(CONTENDERS)} (default: all; {HOROVOD} if installed)')
     parser.add_argument('--batch-size', type=int, metavar='ROWS', help='images in a batch (default: 256)')
     parser.add_argument('--data-dir', metavar='DIR', help='folder that contains fashion-mnist/ (default: use glyphs)')
     parser.add_argument('--env-dir', type=Path, default=HERE.parent / '.venv-compare', metavar='DIR',
@@ -63,6 +64,7 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     args.rounds = (2 if args.quick else 5) if args.rounds is None else args.rounds
     args.epochs = (2 if args.quick else 3) if args.epochs is None else args.epochs
     args.work = args.work.split(',')
+    args.only = args.only or [name for name in CONTENDERS if name != HOROVOD or importlib.util.find_spec('horovod')]
     unknown = [name for name in args.work if name not in WORKS]
     if unknown:
         parser.error(f'--work {",".join(unknown)}: choose from {", ".join(WORKS)}')
@@ -107,7 +109,8 @@ def measure(name: str, args, pythons: dict, dataset: str, data: Path, num_rows: 
         log(f"{name}: the cores' peak speed was not measured: {error}")
         ceiling = {}
     runs_of = run_rounds(name, args, pythons, data)
-    summaries = results.compare(runs_of, OURS, work.mflop)
+    mflop = {contender: work.cropped_mflop if CONTENDERS[contender].crops else work.mflop for contender in runs_of}
+    summaries = results.compare(runs_of, OURS, mflop)
     print('\n' + results.table(title, summaries))
     if ceiling:
         print('peak GFLOP/s of the cores: ' + '; '.join(f'{what}: {rate:.0f}' for what, rate in ceiling.items()))
@@ -119,14 +122,14 @@ def measure(name: str, args, pythons: dict, dataset: str, data: Path, num_rows: 
 def run_rounds(name: str, args, pythons: dict, data: Path) -> dict:
     """Run the contenders of one work in turn; return their runs by name. One that fails is reported and dropped."""
     work = WORKS[name]
-    runs_of = {contender: [] for contender in args.only or CONTENDERS
+    runs_of = {contender: [] for contender in args.only
                if name in CONTENDERS[contender].works and (CONTENDERS[contender].environment or OURS) in pythons}
     for number in range(args.rounds):
         for contender in list(runs_of):
             c = CONTENDERS[contender]
             job = {'name': contender, 'work': work.chapter, 'dtype': work.dtype, 'data': str(data), 'lr': work.lr,
                    'batch_size': args.batch_size or work.batch_size, 'epochs': args.epochs, 'cores': CORES,
-                   **c.options}
+                   'crop': c.crops and name == 'scratch', **c.options}
             try:
                 run = process.run(pythons[c.environment or OURS], HERE / 'contenders' / c.program, job,
                                   args.timeout)
@@ -142,7 +145,7 @@ def run_rounds(name: str, args, pythons: dict, data: Path) -> dict:
 
 def find_pythons(args) -> dict:
     """Return the interpreters that the chosen contenders need; report missing environments."""
-    wanted = {CONTENDERS[name].environment for name in args.only or CONTENDERS
+    wanted = {CONTENDERS[name].environment for name in args.only
               if any(work in CONTENDERS[name].works for work in args.work)}
     pythons = {OURS: Path(sys.executable)}
     for name in sorted(wanted - {None}):

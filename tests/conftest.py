@@ -53,10 +53,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.cache_home, ignore_errors=True)
 
 
-def pytest_collection_finish() -> None:
-    gc.freeze()  # concise.train collects garbage: skip the million objects created by imports
-
-
 def pytest_report_header(config: pytest.Config) -> str:
     from gluon_mgpu.mxnet_setup import instructions
     return (f'devices: {config.getoption("devices")}, seed: {config.getoption("seed")}, instructions: oneDNN '
@@ -80,6 +76,13 @@ def small_glyphs_in_the_cache() -> None:
     cache_dir().mkdir()
     numpy.savez(cache_dir() / f'glyphs-v{glyphs.FORMAT}.npz', train_images=numpy.tile(images, (100, 1, 1)),
                 train_labels=labels, test_images=images[:20], test_labels=labels[:20])
+
+
+@pytest.fixture(scope='module', autouse=True)
+def few_objects_for_the_garbage_collector() -> None:
+    """Let it skip a million objects of imports and earlier tests: `concise.train` and the check collect garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

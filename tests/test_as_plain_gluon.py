@@ -567,8 +567,13 @@ def compare(found: list, expected: list) -> None:
             numpy.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=f'item {i}')  # float64
 
 
-@pytest.mark.parametrize('k', [1, 2, 3])
-@pytest.mark.parametrize('program', PROGRAMS, ids=lambda program: program.__name__)
+LATE = statistics_read_before_and_after_they_are_written, two_calls_in_a_backward_pass
+
+
+@pytest.mark.parametrize('program, k', [
+    pytest.param(program, k, id=f'{program.__name__}-{k}',
+                 marks=[pytest.mark.slow] if k == 2 or (k == 3 and program in LATE) else [])
+    for program in PROGRAMS for k in (1, 2, 3)])
 def test_a_program(program, k, device_list, seed, tmp_path):
     devices = device_list(k)
     args = [tmp_path] if program is saved_after_a_step else []
@@ -638,7 +643,7 @@ def anything(way, devices, rng, path) -> Iterator:
 
 
 @pytest.mark.parametrize('number', [*range(3), *map(slow, range(3, 60))])
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k', [1, slow(2), 3])
 def test_anything(number, k, device_list, seed, tmp_path):
     devices, path = device_list(k), str(tmp_path / 'net')
     expected = run(anything, Plain(), devices, 1000 * seed + number, path)
@@ -673,7 +678,7 @@ def steps_of_all_kinds(net, trainer, devices, rng, path) -> Iterator:
         yield joined + values(loaded)
 
 
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k', [slow(1), slow(2), 3])
 def test_synchronized_batch_norm(k, device_list, seed, tmp_path):
     found = []
     for devices, wrap in ((device_list(1), lambda net: net), (device_list(k), SyncBatchNorm)):

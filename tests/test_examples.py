@@ -111,7 +111,7 @@ def test_complaints_finds_problems():
         assert ours in complaints(logged + ours)
 
 
-@pytest.mark.parametrize('name', [name if name in ('data_parallel', 'one_step') else slow(name) for name in PROGRAMS])
+@pytest.mark.parametrize('name', [name if name == 'data_parallel' else slow(name) for name in PROGRAMS])
 def test_program_prints_what_its_docstring_says(name, device_list):
     num_devices, flags = PROGRAMS[name]
     devices = device_list(num_devices)

@@ -34,7 +34,7 @@ tools/make_venv.sh .venv cpu
 python=.venv/bin/python
 "$python" -m pip install --quiet --disable-pip-version-check pytest
 "$python" -m gluon_mgpu devices
-"$python" -m pytest --durations=5 tests/mxnet_setup/test_arm64.py tests/devices/test_devices.py tests/parallel/test_split.py \
+"$python" -m pytest --durations=5 tests/mxnet_setup/test_arm64.py tests/devices/test_gpus.py tests/devices/test_lists.py tests/parallel/test_split.py \
   tests/parallel/test_allreduce.py
 sed -i 's/^BATCHES = .*/BATCHES = [16, 15, 3, 1, 16]/' tests/test_scratch.py # fewer rows than on a real machine
 "$python" -m pytest --durations=5 tests/test_scratch.py tests/test_concise.py tests/settings/test_resume.py \

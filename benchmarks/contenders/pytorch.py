@@ -51,7 +51,7 @@ def initialize(module: nn.Module) -> None:
 
 
 def batch(images, labels, rows) -> tuple:
-    return images[rows, None].float().div_(255), labels[rows]  # (b, 1, 28, 28), (b,)
+    return images[rows, None].float().div_(255), labels[rows]  # (b, 1, h, w), (b,)
 
 
 def accuracy(net, images, labels, batch_size, autocast) -> float:
@@ -75,6 +75,8 @@ def work(rank: int, job: dict, num_ranks: int, port: int) -> None:
         torch.set_num_threads(job['cores'])
     torch.manual_seed(0)  # same network and order of rows on all ranks
     images, labels, test_images, test_labels = (torch.from_numpy(a) for a in read_rows(job))
+    if job['crop']:
+        images, test_images = (a[:, :26, :26].contiguous() for a in (images, test_images))
     labels, test_labels = labels.long(), test_labels.long()
 
     def autocast():

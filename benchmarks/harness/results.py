@@ -43,16 +43,16 @@ def summarize(runs: list) -> dict:
             'first_epoch_seconds': statistics.median(run['epoch_seconds'][0] for run in runs)}
 
 
-def compare(runs_of: dict, reference: str, mflop: float | None = None) -> dict:
+def compare(runs_of: dict, reference: str, mflop: dict | None = None) -> dict:
     """Return summaries by name with ``ratio``, the time relative to the reference, and ``gflops``.
 
-    `mflop` is the number of operations per image in millions. Contenders without runs are left out. Without the
-    reference, every ratio is None; without `mflop`, every rate is None.
+    `mflop` has the number of operations per image in millions by name. Contenders without runs are left out. Without
+    the reference, every ratio is None; without `mflop`, every rate is None.
     """
     summaries = {name: summarize(runs) for name, runs in runs_of.items() if runs}
     ours = summaries.get(reference)
-    for summary in summaries.values():
-        summary['gflops'] = summary['images_per_second'] * mflop / 1000 if mflop else None
+    for name, summary in summaries.items():
+        summary['gflops'] = summary['images_per_second'] * mflop[name] / 1000 if mflop else None
         summary['ratio'] = summary['epoch_seconds'] / ours['epoch_seconds'] if ours else None
     return summaries
 

@@ -17,8 +17,8 @@ def integer(name: str, value: int, minimum: int, maximum: int = LARGEST_INTEGER)
     except TypeError:
         number = None
     if number is None or not minimum <= number <= maximum:
-        too_large = number is not None and number > maximum
-        limits = f'from {minimum} to {maximum}' if too_large or maximum < LARGEST_INTEGER else f'of at least {minimum}'
+        has_maximum = maximum < LARGEST_INTEGER or (number or 0) > maximum
+        limits = f'from {minimum} to {maximum}' if has_maximum else f'of at least {minimum}'
         raise ValueError(f'{name} {value!r}: must be an integer {limits}')
     return number
 

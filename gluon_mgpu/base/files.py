@@ -17,11 +17,8 @@ def is_unfinished(name: str) -> bool:
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:
-    """Write a file that is complete even after a crash or a power cut.
-
-    The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays.
-    If `path` is a symbolic link, its target is written. An OSError names `path`.
-    """
+    """Write a file, or the target of a link, that is complete even after a crash; an OSError names `path`."""
+    # The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays
     try:
         _write(Path(os.path.realpath(path)), content)
     except OSError as error:

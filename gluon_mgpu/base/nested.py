@@ -1,6 +1,4 @@
 """Nested lists and tuples."""
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +11,8 @@ def leaves(values: Any) -> list:
 
 
 def refill(values: Any, new: Iterator) -> Any:
-    """Return the same nested lists and tuples, and None in them, with the items of `new` instead of all else."""
+    """Return the same nested lists, tuples and named tuples, and None in them, with the items of `new` for all else."""
     if not isinstance(values, (list, tuple)):
         return None if values is None else next(new)
-    filled = [refill(value, new) for value in values]
-    return tuple(filled) if isinstance(values, tuple) else filled
+    make = getattr(type(values), '_make', tuple if isinstance(values, tuple) else list)
+    return make([refill(value, new) for value in values])

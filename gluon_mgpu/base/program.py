@@ -20,8 +20,7 @@ OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'allo
 class JobError(Exception):
     """Error that ends a program, or all workers of a job, with one line and the exit status `status`.
 
-    If `on_all_ranks`, every worker raises it at the same point, so they can end together. If `reported`, another worker
-    prints the line.
+    If `on_all_ranks`, every worker raises it at the same point. If `reported`, another worker prints the line.
     """
 
     def __init__(self, line: str, status: int = FAILED, on_all_ranks: bool = False, reported: bool = False):
@@ -45,11 +44,7 @@ class Stopped(JobError):  # noqa: N818, not an error
 
 
 def show(line: str, stream: TextIO | None = None) -> None:
-    """Print a line, by default on stdout. If that fails, say so on stderr and return.
-
-    A closed terminal or pipe, or a full disk under a log file, must not end training. The next call tries again,
-    except after a broken pipe.
-    """
+    """Print a line, by default on stdout. If that fails, say so on stderr: it must not end training."""
     try:
         print(line, file=stream, flush=True)  # does nothing if Python was started without stdout
     except (OSError, ValueError) as error:
@@ -87,8 +82,7 @@ def _prepare_streams() -> None:
             pass
         os.close(descriptor)
     for name in ('stdout', 'stderr'):
-        stream = getattr(sys, name)
-        if stream is None:  # closed before Python started, for example by 2>&-
+        if (stream := getattr(sys, name)) is None:  # closed before Python started, for example by 2>&-
             setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115, open until the process ends
         elif hasattr(stream, 'reconfigure'):  # a folder's name may have characters that the terminal lacks
             stream.reconfigure(errors='backslashreplace')
@@ -97,9 +91,8 @@ def _prepare_streams() -> None:
 def run_program(program: str, work: Callable[[], object]) -> int:
     """Run a program by calling `work`, and return its exit status; print an error as one line on stderr.
 
-    The status is 0, 2 after a ValueError or OSError, 1 after an error of MXNet's engine or a lack of memory, 130
-    after Ctrl-C, and that of a `JobError`. After the output's reader has closed it, as ``head`` does, the status is 1
-    and nothing is printed. Other errors are bugs and keep their traceback.
+    It is 0, 2 after a ValueError or OSError, 1 after an error of MXNet's engine, a lack of memory or a closed output,
+    130 after Ctrl-C, and that of a `JobError`. Other errors are bugs and keep their traceback.
     """
     until_now, show_unraisable = signal.getsignal(signal.SIGINT), sys.unraisablehook
     try:
@@ -119,8 +112,7 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     except BrokenPipeError:  # the reader of the output has closed it
         return _end(program, '', FAILED)
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        line = engine_line(error)
-        if line:
+        if line := engine_line(error):
             if _is_naive():
                 traceback.print_exc()
             clear_engine_errors()
@@ -171,8 +163,7 @@ def _shortened(line: str) -> str:
 
 def clear_engine_errors() -> None:
     """Let MXNet raise the errors that it has stored; blocks. Otherwise it raises them later, or prints them at exit."""
-    mxnet = sys.modules.get('mxnet')
-    if mxnet is None:
+    if (mxnet := sys.modules.get('mxnet')) is None:
         return
     for _ in range(100):  # it raises each error once, and one error may cause others
         with contextlib.suppress(Exception):  # the engine also raises Python's errors, such as ValueError

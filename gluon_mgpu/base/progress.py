@@ -1,6 +1,4 @@
 """Progress bars, and lines above them."""
-from __future__ import annotations
-
 import sys
 import threading
 
@@ -10,10 +8,9 @@ from .program import show, warn
 
 
 class ProgressBar(tqdm):
-    """A progress bar of tqdm for one process.
+    """A progress bar of tqdm for one process, shown only if stderr is a terminal.
 
     tqdm's own lock is for several; from Python 3.14 on, it starts a process, which would outlive a killed worker.
-    The bar is shown only if stderr is a terminal.
     """
 
     def __init__(self, shown: bool = True, **options):

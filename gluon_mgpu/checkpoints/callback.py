@@ -24,9 +24,8 @@ BEST = 'best.safetensors'
 class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
-    For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If writing fails,
-    training continues, with a warning before the next epoch if the newest file could not be written. After `Stopped`,
-    call `save_on_stop`.
+    For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If that fails,
+    training continues, with a warning before the next epoch. After `Stopped`, call `save_on_stop`.
 
     Parameters
     ----------
@@ -63,19 +62,14 @@ class CheckpointCallback(Callback):
         self.last: Path | None = None
 
     def train_begin(self, run: Run) -> None:
-        """Remove the temporary files of a killed process, and load the checkpoint to resume from.
-
-        Raises ValueError if there is none to resume from, and the folder has a checkpoint of another run.
-        """
+        """Remove the files of a killed process, and load the checkpoint; ValueError if the folder is of another run."""
         if run.workers.rank == 0:  # other machines may not have the folder
             self._same_folder = SameFolder(self.folder)
-            for path in self.folder.iterdir():
-                if is_unfinished(path.name):
-                    with contextlib.suppress(OSError):
-                        path.unlink()
+            for path in [path for path in self.folder.iterdir() if is_unfinished(path.name)]:
+                with contextlib.suppress(OSError):
+                    path.unlink()
         if self.resume is None:
-            other = run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0])
-            if other:
+            if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
                 raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
         else:
             metadata = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
@@ -127,11 +121,11 @@ class CheckpointCallback(Callback):
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
-        self.problem = ''
+        self.problem, metadata = '', {'run': run.state(), 'config': self.config}
         try:
-            self._write(snapshot, {'run': run.state(), 'config': self.config})
+            self._write(snapshot, metadata)
             if is_best:
-                checkpoint.write(self.folder / BEST, snapshot, {'run': run.state(), 'config': self.config})
+                checkpoint.write(self.folder / BEST, snapshot, metadata)
         except OSError as error:
             last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
             self.problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
@@ -140,7 +134,6 @@ class CheckpointCallback(Callback):
                 raise JobError(line) from None
 
     def _write(self, snapshot: Snapshot, metadata: dict) -> None:
-        """Write a checkpoint and remove old ones."""
         steps = metadata['run']['num_steps']
         path = self.folder / f'checkpoint-{steps:08}.safetensors'
         self._same_folder.check()
@@ -156,10 +149,9 @@ class CheckpointCallback(Callback):
 
 def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
-    state = run.state()
+    state, epochs = run.state(), len(run.history)
     if num_batches := state['num_batches']:
-        epoch = f'in epoch {len(run.history) + 1}'
-        if num_batches == state['epoch_length']:
-            return f'{epoch} after all {num_batches} batches, before the end of evaluation'
-        return f'{epoch} after {num_batches} batches'
-    return f'after epoch {len(run.history)}' if run.history else 'before the first batch'
+        is_all = num_batches == state['epoch_length']
+        return f'in epoch {epochs + 1} after ' + (
+            f'all {num_batches} batches, before the end of evaluation' if is_all else f'{num_batches} batches')
+    return f'after epoch {epochs}' if epochs else 'before the first batch'

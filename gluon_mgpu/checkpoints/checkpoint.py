@@ -1,10 +1,11 @@
 """Checkpoints: one file with everything that a training loop needs to continue as if it had not been interrupted.
 
-The file is in the safetensors format, which many programs read and which cannot contain code. Its metadata entry
-``gluon_mgpu`` is a JSON record, which starts with the checksum of the arrays and of its other items.
+It is in the safetensors format, which cannot contain code. Its metadata entry ``gluon_mgpu`` is a JSON record, which
+starts with the checksum of the arrays and of its other items.
 """
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ from . import state
 from .state import CheckpointError
 
 VERSION = 1
+_to_json = functools.partial(json.dumps, separators=(',', ':'))
 
 
 class DamagedError(CheckpointError):
@@ -62,12 +64,8 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
 
 
 def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> Snapshot:
-    """Copy the state that `save` stores to the host.
-
-    Call ``npx.waitall()`` before: reading an array waits for it, except for batch norm's running statistics under
-    MXNet's own ``hybridize(static_shape=True)``. All workers must call this together, because arrays that differ
-    between them are gathered.
-    """
+    """Copy the state that `save` stores to the host, on all workers together; call ``npx.waitall()`` before."""
+    # Reading waits for an array, except for running statistics under MXNet's own ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     parameters = state.collect_network(net, workers or Workers())
     arrays = {f'parameters/{name}': _merge_equal(per_device) for name, per_device in parameters.items()}
@@ -112,8 +110,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         state.check_optimizer(path, trainer, net, record['optimizer'], arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
     npx.waitall()
-    averaged = state.set_network(net, parameters, workers)
-    if averaged:
+    if averaged := state.set_network(net, parameters, workers):
         log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {len(parameters[averaged[0]])} '
             'devices of the checkpoint; each device now has their mean')
     if trainer is not None:
@@ -136,11 +133,10 @@ def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
 
 
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
-    """Read a checkpoint and verify its checksum; return its record and its arrays.
+    """Read a checkpoint and verify its checksum; return its record, and the array of each name, or one for each device.
 
-    The record has ``metadata`` and, if a trainer was saved, ``optimizer``. For each name, ``parameters/NAME`` or
-    ``states/NAME/NUMBER``, there is a list with one NumPy array, or with one per device. Raises DamagedError if the
-    file is not a complete checkpoint, CheckpointError if it cannot be read or has another version.
+    Raises DamagedError if the file is not a complete checkpoint, CheckpointError if it cannot be read or is of another
+    version.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
@@ -155,8 +151,8 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
                                       'the gluon_mgpu that wrote it')
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dict
         arrays: dict[str, list] = {}
-        for key in sorted(tensors, key=_name_and_number):
-            arrays.setdefault(_name_and_number(key)[0], []).append(tensors[key])
+        for name, _, key in sorted((key.rpartition('@')[0], int(key.rpartition('@')[2]), key) for key in tensors):
+            arrays.setdefault(name, []).append(tensors[key])
         if not (checksum(record, tensors) == expected
                 and isinstance(record['metadata'], dict) and isinstance(record.get('optimizer', {}), dict)
                 and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values())):
@@ -178,15 +174,6 @@ def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
         digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
     return digest.hexdigest()
-
-
-def _name_and_number(key: str) -> tuple[str, int]:
-    name, _, number = key.rpartition('@')
-    return name, int(number)
-
-
-def _to_json(content: dict) -> str:
-    return json.dumps(content, separators=(',', ':'))
 
 
 def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:

@@ -119,8 +119,7 @@ def steps_in_name(path: Path) -> int:
 def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[Path | None, dict]:
     """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder, or (None, {}).
 
-    Calls `warn` with a line for each one there that is damaged or was renamed. Raises CheckpointError for one that may
-    be intact, but cannot be read: a run from an earlier one would replace it.
+    Calls `warn` for each damaged or renamed one. Raises CheckpointError for one that may be intact, but cannot be read.
     """
     if not path.is_dir():
         return path, read(path)[0]['metadata']

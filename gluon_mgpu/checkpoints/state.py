@@ -1,7 +1,7 @@
 """The state of a network and of its Trainer's optimizer as arrays and numbers: momentum, moments, counts of updates.
 
-`Trainer.save_states` pickles the state, and loading a pickle can run any code. Here the file holds only named arrays.
-On loading, the Trainer's optimizer creates its own state, and takes the values if shapes and dtypes match.
+`Trainer.save_states` pickles it, and loading a pickle can run any code. Here, the Trainer's optimizer creates its own
+state, and takes the values of named arrays if shapes and dtypes match.
 """
 import copy
 from itertools import count, takewhile
@@ -11,6 +11,7 @@ import numpy
 
 from ..base.nested import leaves
 from ..mxnet_setup.compat import assign, gluon, mx, npx
+from ..parallel.allreduce import dtype_and_shape
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, statistics
@@ -65,12 +66,8 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
 
 
 def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
-    """Return the state of a Trainer, possibly before its first step, as a record and arrays; does not wait.
-
-    The record, for JSON, has ``name`` of the optimizer, ``num_update``, the ``counts`` of each parameter's updates and
-    the ``numbers`` that this optimizer keeps. The arrays, by ``PARAMETER/NUMBER``, are a list with one NDArray for each
-    device that keeps it.
-    """
+    """Return the state of a Trainer, possibly before its first step, as a record for JSON and arrays; does not wait."""
+    # The arrays, by PARAMETER/NUMBER, are a list with one NDArray for each device that keeps it
     _check_trainer(trainer)
     optimizer, updaters = trainer.optimizer, _updaters(trainer)
     if hasattr(optimizer, 'cumgrads'):  # LBSGD: gradients of batches that are not complete yet
@@ -104,10 +101,10 @@ def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str
             raise CheckpointError(f'{path}: its Trainer did not update {name}, but this one does')
         if record['counts'].get(name):
             keys = takewhile(arrays.__contains__, (f'states/{name}/{j}' for j in count()))
-            found = [_shape_and_dtype(arrays[key][0]) for key in keys]
+            found = [dtype_and_shape(arrays[key][0]) for key in keys]
             weight = arrays[f'parameters/{name}'][0]
             state = trainer.optimizer.create_state_multi_precision(i, mx.nd.array(weight, dtype=weight.dtype))
-            expected = [_shape_and_dtype(leaf) for leaf in leaves(state)]
+            expected = [dtype_and_shape(leaf) for leaf in leaves(state)]
             if found != expected:
                 raise CheckpointError(f"{path}: the optimizer's state of {name} is {', '.join(found) or 'empty'} in "
                                       f'the file and {", ".join(expected) or "empty"} here; give {mine} the same '
@@ -140,19 +137,14 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
                 leaf[()] = copies[k if len(copies) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
-    optimizer.num_update = record['num_update']
-    _repeat_schedule(optimizer.lr_scheduler, optimizer)
-    for name, number in record['numbers'].items():
-        setattr(optimizer, name, number)
-
-
-def _repeat_schedule(schedule: Any, optimizer: Any) -> None:
-    """Bring a schedule to the state after ``num_update`` updates. Those of MXNet change their own attributes."""
-    if isinstance(schedule, mx.lr_scheduler.LRScheduler):
+    optimizer.num_update, schedule = record['num_update'], optimizer.lr_scheduler
+    if isinstance(schedule, mx.lr_scheduler.LRScheduler):  # it changes its own attributes in each update
         schedule.base_lr = schedule.warmup_final_lr if optimizer.lr is None else optimizer.lr
         vars(schedule).update({name: 0 for name in ('count', 'cur_step_ind') if hasattr(schedule, name)})
     for update in range(1, optimizer.num_update + 1) if schedule else ():
         schedule(update)  # at its end, a schedule keeps the rate of the update before
+    for name, number in record['numbers'].items():
+        setattr(optimizer, name, number)
 
 
 def _check_schedule(path: Any, optimizer: Any) -> None:
@@ -185,7 +177,3 @@ def _updated(trainer, net) -> list[tuple[int, str]]:
 def _new_state(trainer, i: int, k: int):
     """Create the state of a parameter on device k, as its first update would."""
     return trainer.optimizer.create_state_multi_precision(i, trainer._params[i].list_data()[k].as_nd_ndarray())
-
-
-def _shape_and_dtype(array) -> str:
-    return f'{numpy.dtype(array.dtype)} {array.shape}'

@@ -20,11 +20,9 @@ class BatchIterator:
     may be smaller; no row is dropped. Never blocks, so that devices compute while the next batch is prepared.
 
     `images` are uint8 (n, height, width), `labels` integers (n,). With a `shard` (rank, size), it yields only the rows
-    that `split_and_load` would move to device ``rank`` of ``size``. The attribute ``epoch``, the number of epochs
-    started, is set by a resumed run; ``num_rows``, ``num_classes`` and ``digest`` are those of all shards together.
-
-    Source: D2L 23.7, ``load_data_fashion_mnist``, which returns a DataLoader. Here a batch is cut in one operation
-    instead of row by row, and only the seed and the epoch determine the order.
+    that `split_and_load` would move to device ``rank`` of ``size``. A resumed run sets ``epoch``, the number of epochs
+    started. Source: D2L 23.7, ``load_data_fashion_mnist``, where a DataLoader reads row by row, in an order that
+    depends on more than the seed and the epoch.
     """
 
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,
@@ -35,7 +33,11 @@ class BatchIterator:
         self.dataset, self.shard = dataset, (integer('rank', rank, 0, size - 1), size)
         self.epoch, self.num_rows = 0, len(images)
         self.num_classes = int(labels.max()) + 1 if len(labels) else 0
-        self.digest = _digest(images, labels)
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (images, labels):
+            digest.update(repr(array.shape).encode())
+            digest.update(numpy.ascontiguousarray(array).data)
+        self.digest = digest.hexdigest()
         self._shuffle, self._seed = shuffle, integer('seed', seed, minimum=0)
         self._images, self._labels = images, labels
 
@@ -50,7 +52,6 @@ class BatchIterator:
         return (self._batch(order[start:start + self.batch_size]) for start in range(0, self.num_rows, self.batch_size))
 
     def _batch(self, rows: numpy.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return this shard of the batch with these rows."""
         rows = rows[shard_rows(len(rows), *self.shard)]
         X, X_view = empty_with_view((len(rows), 1, *self._images.shape[1:]), 'float32')
         y, y_view = empty_with_view((len(rows),), 'int32')
@@ -62,9 +63,8 @@ class BatchIterator:
 def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callable = lambda value: [value]) -> tuple:
     """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
-    Raises ValueError for another batch size than that of the data, or for labels outside the network's classes. MXNet
-    itself would treat those as the first or last class. Both are checked in a `BatchIterator`, list or tuple, and the
-    batch size also in a ``gluon.data.DataLoader``. `allgather` exchanges the sizes of the shards of several workers.
+    Raises ValueError for another batch size than that of the data, and for labels outside the network's classes, which
+    MXNet would treat as the first or last one. `allgather` exchanges the sizes of the shards of several workers.
     """
     try:
         train_iter, test_iter = data
@@ -158,11 +158,3 @@ def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:
 
 def _describe(array: Any) -> str:
     return f'{array.dtype} {array.shape}' if isinstance(array, numpy.ndarray) else type(array).__name__
-
-
-def _digest(images: numpy.ndarray, labels: numpy.ndarray) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for array in (images, labels):
-        digest.update(repr(array.shape).encode())
-        digest.update(numpy.ascontiguousarray(array).data)
-    return digest.hexdigest()

@@ -1,9 +1,4 @@
-"""Download of Fashion-MNIST and MNIST from the first of several mirrors that has them.
-
-A file gets its name only when its checksum is correct: it is never incomplete, even after Ctrl-C.
-"""
-from __future__ import annotations
-
+"""Download of Fashion-MNIST and MNIST from the first of several mirrors that has them, with the right checksums."""
 import errno
 import hashlib
 import os
@@ -40,11 +35,7 @@ MIRRORS = {  # web folders with these files, HTTPS first
 
 
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
-    """Download the files of a dataset that are missing in `folder`, which is created if necessary.
-
-    Tries the mirrors in turn, also for the rest of the files; one that does not answer costs `TIMEOUT` seconds. Source:
-    D2L downloads through MXNet's dataset classes, which know a single host.
-    """
+    """Download the files of a dataset that are missing in `folder`, which is created; tries the mirrors in turn."""
     folder, title = Path(folder), TITLES[dataset]
     hosts_by_problem: dict[str, list] = {}
     try:
@@ -54,8 +45,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         for mirror in MIRRORS[dataset]:
-            problem = _download_from(mirror, CHECKSUMS[dataset], folder, progress)
-            if not problem:
+            if not (problem := _download_from(mirror, CHECKSUMS[dataset], folder, progress)):
                 return
             hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror).netloc)
     except OSError as error:

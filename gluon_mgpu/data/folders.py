@@ -9,8 +9,6 @@ from ..base.arguments import full_path
 
 FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
          't10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz')
-
-
 FROM_ENVIRONMENT = ', from GLUON_MGPU_DATA'
 
 
@@ -26,10 +24,7 @@ class DownloadError(MissingError):
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Return the path of one of `FILES` in `folder`, with or without ``.gz``; None if it is missing.
-
-    Raises OSError if the folder cannot be entered, which ``Path.exists`` does not report in Python 3.14.
-    """
+    """Return the path of one of `FILES` in `folder`, with or without ``.gz``, or None; OSError if unreadable."""
     for path in (Path(folder) / name, Path(folder) / name[:-len('.gz')]):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
@@ -47,10 +42,7 @@ def cache_dir() -> Path:
 
 
 def named_folder(dataset: str, data_dir: str | os.PathLike, source: str = '') -> Path:
-    """Return the folder with the four files of `dataset`: ``data_dir/dataset``, or `data_dir` if it has that name.
-
-    Raises MissingError, with the `source` of the name, if files are missing, and ValueError if it is not readable.
-    """
+    """Return the folder with the four files of `dataset`: ``data_dir/dataset``, or `data_dir` if it has that name."""
     data_dir = Path(full_path('data_dir', os.fspath(data_dir))).absolute()
     folder = data_dir / dataset
     try:

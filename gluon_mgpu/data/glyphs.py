@@ -1,7 +1,6 @@
 """The built-in dataset: ten letters drawn from the fonts of Matplotlib, for machines without network.
 
-Letters A to J, as in notMNIST: 60,000 training and 10,000 test images of 28x28 grey pixels. The fonts of the test
-images do not occur in the training images.
+60,000 training and 10,000 test images of 28x28 grey pixels, the letters A to J, in different fonts.
 """
 from __future__ import annotations
 
@@ -35,10 +34,7 @@ NOISE = 0.4      # standard deviation; paper is about 0, ink about 1
 
 
 def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
-    """Return each letter in each font: float32 (len(fonts), 10, CELL, CELL), from 0 (paper) to 1 (ink).
-
-    The letters are upright and centred. `fonts` are files in Matplotlib's font folder, without ``.ttf``.
-    """
+    """Return each letter in each font, upright and centred: float32 (len(fonts), 10, CELL, CELL), ink is 1."""
     quiet_matplotlib()
     # Imported here, because Matplotlib takes most of a second and a cached dataset does not need it
     import matplotlib.style
@@ -75,11 +71,8 @@ def blur(ink: numpy.ndarray, width: int) -> numpy.ndarray:
 
 
 def random_poses(rng: numpy.random.Generator, n: int) -> numpy.ndarray:
-    """Return `n` random rotations, shears, scales and shifts.
-
-    Each is a float32 matrix (2, 3). It maps a pixel (x, y, 1) of an image to the point (x, y) of a drawn letter.
-    Both are measured from the centre.
-    """
+    """Return `n` random rotations, shears, scales and shifts, each a float32 matrix (2, 3)."""
+    # It maps a pixel (x, y, 1) of an image to the point (x, y) of a drawn letter. Both are measured from the centre
     angle, shear = rng.normal(0, 0.25, n), rng.normal(0, 0.2, n)  # radians; horizontal per vertical
     size = numpy.exp(rng.normal(0, 0.18, (n, 2, 1)))              # width and height
     shift = rng.normal(0, 1.5, (n, 2, 1))                         # pixels of an image
@@ -121,12 +114,10 @@ def vary_ink(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
 def load(cache_dir: Path | None) -> tuple[tuple, tuple]:
     """Return (train_images, train_labels), (test_images, test_labels): uint8 (n, 28, 28) and int32 (n,) each.
 
-    Generates the dataset (a few seconds) and stores it in `cache_dir` for the next call, also from two processes at
-    the same time. A damaged file there is replaced. If `cache_dir` is None or not writable, nothing is stored.
+    Generates them in a few seconds, and stores them in `cache_dir`, if possible, for the next call.
     """
     path = cache_dir and Path(cache_dir) / f'glyphs-v{FORMAT}.npz'
-    arrays = path and _cached(path)
-    if not arrays:
+    if not (arrays := path and _cached(path)):
         arrays = [*make(numpy.random.default_rng((0, 0)), TRAIN_FONTS, NUM_TRAIN),
                   *make(numpy.random.default_rng((0, 1)), TEST_FONTS, NUM_TEST)]
         if path:
@@ -140,8 +131,7 @@ def load(cache_dir: Path | None) -> tuple[tuple, tuple]:
 
 def _cached(path: Path) -> list | None:
     """Return the arrays in a cached file, or None if it is missing or damaged."""
-    try:
-        with path.open('rb') as stream, numpy.load(stream) as file:
-            return [file[name] for name in ARRAYS]
-    except Exception:  # a damaged file can raise many types, such as zlib.error
-        return None
+    # A damaged file can raise many types, such as zlib.error
+    with contextlib.suppress(Exception), path.open('rb') as stream, numpy.load(stream) as file:
+        return [file[name] for name in ARRAYS]
+    return None

@@ -1,8 +1,7 @@
 """Reader for IDX files, the format of MNIST and Fashion-MNIST, possibly compressed with gzip.
 
-A file starts with a magic number and the size of each dimension (big-endian uint32); the bytes of the array follow.
-A few compressed kilobytes can unpack to terabytes. Therefore the header is checked first, and at most one piece more is
-unpacked than it announces.
+A file has a magic number, the size of each dimension (big-endian uint32) and the bytes of the array. A few compressed
+kilobytes can unpack to terabytes, so at most one piece more is unpacked than the header announces.
 """
 import gzip
 import math
@@ -64,7 +63,6 @@ def _read(path: Path, row: tuple) -> numpy.ndarray:
 
 
 def _num_rows(path: Path, header: bytes, row: tuple) -> int:
-    """Check a header and return its number of rows."""
     magic = 0x0800 + 1 + len(row)  # uint8, and the number of dimensions
     size = 4 * (2 + len(row))
     if len(header) < size:

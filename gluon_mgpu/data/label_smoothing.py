@@ -9,10 +9,8 @@ from .batches import num_outputs
 class SmoothedLabels:
     """Batches whose labels are probabilities (n, num_classes) instead of class numbers (n,).
 
-    The class of a row gets the probability 1 - `epsilon`, to which the rest adds in equal parts for all classes. There
-    are as many as `net` has outputs, by default 10. Other attributes are those of `batches`.
-
-    Source: Szegedy et al., Rethinking the Inception architecture for computer vision, 2016.
+    The class of a row gets the probability 1 - `epsilon`, to which the rest adds in equal parts for all classes, as
+    many as `net` has outputs, by default 10. Source: Szegedy et al., Rethinking the Inception architecture, 2016.
     """
 
     def __init__(self, batches: Iterable, epsilon: float, net: Any = None):

@@ -48,7 +48,6 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
 
 
 def _first(name: str, size: int | None, images, labels) -> tuple:
-    """Return the first rows of a dataset, or all if `size` is None."""
     if size is None:
         return images, labels
     size = integer(name, size, minimum=1, maximum=len(images))

@@ -1,6 +1,4 @@
 """The rule that splits rows over devices, workers and ring chunks."""
-from __future__ import annotations
-
 
 def shard_rows(n: int, i: int, k: int) -> slice:
     """Return the rows of shard `i` when `n` rows are split into `k` shards.

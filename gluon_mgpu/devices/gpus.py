@@ -37,7 +37,6 @@ def compute_capabilities() -> tuple:
 
 
 def _gpus_without_code() -> dict[int, Gpu]:
-    """Return the GPUs that this MXNet has no code for, by number."""
     lowest, highest = compute_capabilities()
     return {gpu.index: gpu for gpu in ask_driver().gpus if not lowest <= gpu.capability <= highest}
 

@@ -19,10 +19,9 @@ DEVICE = re.compile(r'(cpu|gpu):(?:all|([0-9]{1,3})(?:-([0-9]{1,3}))?)')
 
 
 def try_gpu(i: int = 0) -> Context:
-    """Return gpu(i) if it exists and this MXNet has code for it, else cpu(i).
+    """Return gpu(i) if it exists and this MXNet has code for it, else cpu(i); ValueError if it would hang with cpu(0).
 
-    Source: D2L 6.7, ``try_gpu``, which returns the same cpu() for every missing GPU. Raises ValueError if `i` is not
-    an integer of at least 0, or if cpu(0) and cpu(i) would hang (`check_omp_threads`).
+    Source: D2L 6.7, ``try_gpu``, which returns the same cpu() for every missing GPU.
     """
     mx = import_mxnet()
     i = integer('device number', i, minimum=0)
@@ -33,20 +32,16 @@ def try_gpu(i: int = 0) -> Context:
 
 
 def try_all_gpus() -> list[Context]:
-    """Return all GPUs that this MXNet has code for, else [cpu(0), cpu(1)].
+    """Return all GPUs that this MXNet has code for, else [cpu(0), cpu(1)]; ValueError if these would hang.
 
-    Source: D2L 6.7, ``try_all_gpus``, which returns an empty list without a GPU. Raises ValueError if the two CPU
-    contexts would hang (`check_omp_threads`).
+    Source: D2L 6.7, ``try_all_gpus``, which returns an empty list without a GPU.
     """
     mx = import_mxnet()
     return [mx.gpu(i) for i in usable_gpus()] or check_omp_threads([mx.cpu(0), mx.cpu(1)])
 
 
 def devices_from(num_gpus: int) -> list[Context]:
-    """Return the devices for ``--num-gpus``: the first GPUs or, if MXNet sees none, as many CPU contexts.
-
-    Raises ValueError for a number outside 1 to `MAX_DEVICES`, and like `check_devices`.
-    """
+    """Return the devices for ``--num-gpus``, checked: the first GPUs or, if MXNet sees none, as many CPU contexts."""
     mx = import_mxnet()
     num_gpus = integer('the number of devices', num_gpus, minimum=1, maximum=MAX_DEVICES)
     kind = mx.gpu if num_mxnet_gpus() else mx.cpu
@@ -63,10 +58,8 @@ def parse_devices(text: str) -> list[Context]:
     for item in map(str.strip, text.split(',')):
         match = DEVICE.fullmatch(item)
         kind, first, last = match.groups() if match else ('', '1', '0')
-        if first:
-            numbers = range(int(first), int(last or first) + 1)
-        else:
-            numbers = range(num_cores() if kind == 'cpu' else num_mxnet_gpus())
+        numbers = (range(int(first), int(last or first) + 1) if first else
+                   range(num_cores() if kind == 'cpu' else num_mxnet_gpus()))
         if item == 'gpu:all' and not numbers:
             raise ValueError(f"'gpu:all' names no device ({why_no_gpus()}): use 'cpu:all'")
         if not numbers:
@@ -89,11 +82,8 @@ def check_list(devices: Iterable[Context]) -> list[Context]:
 
 
 def check_devices(devices: Sequence[Context]) -> list[Context]:
-    """Return the devices as a list if training can use all of them together; else raise ValueError.
-
-    MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later. More CPU contexts than
-    cores are allowed.
-    """
+    """Return the devices as a list if training can use all of them together; else raise ValueError."""
+    # MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later
     devices = check_list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")

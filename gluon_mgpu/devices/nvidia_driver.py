@@ -1,7 +1,6 @@
-"""GPUs of this machine according to the NVIDIA driver, called through ctypes.
+"""GPUs of this machine according to the NVIDIA driver, called through ctypes: no CUDA toolkit, no MXNet, no NumPy.
 
-Needs only the driver's library: no CUDA toolkit, no MXNet, no NumPy. The driver obeys CUDA_VISIBLE_DEVICES and
-CUDA_DEVICE_ORDER, and numbers the GPUs like MXNet: the GPU with index i is ``mx.gpu(i)``.
+It obeys CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, and numbers the GPUs like MXNet: index i is ``mx.gpu(i)``.
 """
 from __future__ import annotations
 

@@ -51,10 +51,9 @@ class HorovodWorkers(Workers):
     averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
     divided by the total batch size.
 
-    `signals` is as for `Workers`. The message about a lost worker begins with `program`.
-
-    The device of the first worker on a machine is ``gpu(0)``, that of the second ``gpu(1)``. If a worker sees only one
-    GPU, its device is ``gpu(0)``; without GPUs, it is ``cpu(0)``.
+    `signals` is as for `Workers`. The message about a lost worker begins with `program`. The device of the first worker
+    on a machine is ``gpu(0)``, that of the second ``gpu(1)``. If a worker sees only one GPU, its device is ``gpu(0)``;
+    without GPUs, it is ``cpu(0)``.
     """
 
     _watchdog: Any = None
@@ -217,10 +216,8 @@ class HorovodWorkers(Workers):
         return array
 
     def record(self, exchange: str, place: str | None = None) -> None:
-        """Note an exchange, to end the job if another worker takes part in another one instead.
-
-        Not those of other threads, such as in the backward pass of an ``autograd.Function``, which come in any order.
-        """
+        """Note an exchange, to end the job if another worker takes part in another one instead."""
+        # Not those of other threads, as in the backward pass of an ``autograd.Function``, which come in any order
         if self._watchdog and threading.get_ident() == self._thread:
             number = next(self._numbers[exchange]) + 1
             self._watchdog.record(exchange, (self.place or f'number {number}') if place is None else place)

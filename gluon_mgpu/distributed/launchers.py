@@ -46,11 +46,8 @@ def launch_info() -> LaunchInfo:
 
 
 def rendezvous(info: LaunchInfo) -> None:
-    """Set the variables that Horovod needs, and wait until all workers are there.
-
-    Except under `horovodrun`, the variables place each worker on its own machine, which works for all layouts.
-    Raises ValueError if a variable is missing or wrong, rank 0 cannot serve, or a worker does not connect within 30 s.
-    """
+    """Set the variables that Horovod needs, and wait until all workers are there; ValueError if one does not come."""
+    # Except under horovodrun, they place each worker on its own machine, which works for all layouts
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if info.size == 1:
@@ -82,7 +79,6 @@ def address() -> str:
 
 
 def _addresses() -> dict[str, list[str]]:
-    """Return the IPv4 addresses of each network interface of this machine."""
     import psutil
     return {name: [entry.address for entry in entries if entry.family == socket.AF_INET]
             for name, entries in psutil.net_if_addrs().items()}

@@ -3,8 +3,8 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import fill, mx
-from ..parallel.trainer import Trainer
+from ..mxnet_setup.compat import mx
+from ..parallel.trainer import Trainer, add_zero
 from ..parallel.workers import checksum
 
 
@@ -12,8 +12,8 @@ class HorovodTrainer(Trainer):
     """`Trainer` for the device of this worker, which takes the same step as those of the other workers.
 
     Horovod identifies a sum by the number of the Trainer and that of the parameter in it: names of parameters depend on
-    the layers that a worker has created before. In the first step, the workers compare their Trainers. Raises JobError
-    on all workers if settings, parameters or their values differ, and ValueError for an optimizer with random numbers.
+    the layers that a worker has created before. In the first step, it raises JobError on all workers if settings,
+    parameters or their values differ.
     """
 
     def __init__(self, workers: Any, number: int, params: list, optimizer: str, optimizer_params: dict):
@@ -38,11 +38,8 @@ class HorovodTrainer(Trainer):
         trained = self._trained().values()
         fresh_on_all = self._workers.allgather([param.list_data()[0]._fresh_grad for param in trained])
         for param, fresh in zip(trained, zip(*fresh_on_all)):
-            weight = param.list_data()[0]
-            if any(fresh) and not weight._fresh_grad:
-                if param.grad_req == 'write':
-                    fill(param.list_grad()[0], 0)
-                weight._fresh_grad = True
+            if any(fresh):
+                add_zero(param)
 
     def _allreduce_grads(self) -> None:
         super()._allreduce_grads()  # checks the device

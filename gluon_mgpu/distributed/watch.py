@@ -3,9 +3,9 @@
 Horovod itself waits half a minute for a stopped worker and does not name it. Here, each worker keeps a connection to
 rank 0, and a thread at both ends sends a byte about every half second.
 
-Workers that take part in different exchanges wait for each other for ever, for example one that trains on another batch
-and one at the end of its program. So each worker also sends rank 0 the list of its exchanges, which must be the same on
-all. When they come does not matter: a worker for which the others wait for minutes is named, and the job continues.
+Workers that take part in different exchanges wait for each other for ever, for example if one has a batch more. So each
+worker also sends rank 0 the list of its exchanges, which must be the same on all. When they come does not matter: a
+worker for which the others wait for minutes is named, and the job continues.
 """
 import contextlib
 import math
@@ -40,10 +40,9 @@ def silence() -> float:
 
 
 class Watchdog:
-    """Thread that watches the other workers until `leave` is called.
+    """Thread that watches the other workers until `leave` is called; ``report(line, ends)`` says if the job ends.
 
-    `address` is that of this machine for the other workers, and `name` the name of this worker in messages, such as
-    ``'a, process 4711'``. ``report(line, ends)`` prints a message; `ends` says whether it ends the job.
+    `address` is that of this machine for the others, `name` that of this worker in messages: ``'a, process 4711'``.
     """
 
     def __init__(self, rank: int, allgather: Callable[[Any], list], address: str, name: str,
@@ -144,8 +143,7 @@ class Watchdog:
             self._end(f'{other} was killed or has crashed')
 
     def _compare(self) -> None:
-        """On rank 0, end the job if the next exchange is not the same on all workers; elsewhere send those of this one.
-        """
+        """Send the exchanges of this worker; on rank 0, end the job if the next one is not the same on all workers."""
         pending = self._pending
         while self._recorded:
             pending[self.rank] += self._recorded.popleft()

@@ -20,16 +20,12 @@ from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obs
 
 
 def repair() -> str:
-    """Replace Arm's libraries in this environment's ``libmxnet.so`` by those of the system; return what was done.
-
-    A new file takes the place of the old one, because pip and uv may share the old one with other environments.
-    Raises ValueError if something that the repair needs is missing.
-    """
+    """Replace Arm's libraries in this environment's ``libmxnet.so`` by those of the system; return what was done."""
+    # A new file takes the place of the old one, because pip and uv may share the old one with other environments
     system = platform.system(), platform.machine()
     if system != ('Linux', 'aarch64'):
         return f'MXNet for {" on ".join(system)} needs no repair'
-    problem = obstacle() or missing_on_arm64()
-    if problem:
+    if problem := obstacle() or missing_on_arm64():
         raise ValueError(problem)
     folder = package_folder('mxnet')
     assert folder  # `obstacle` has looked for it

@@ -59,16 +59,22 @@ def children(block: gluon.Block) -> dict:
     return {name: child() if isinstance(child, weakref.ref) else child for name, child in block._children.items()}
 
 
+def layers_of(network: Any) -> list[gluon.Block]:
+    """Return a block and all blocks in it; none for a function."""
+    layers = [network] if isinstance(network, gluon.Block) else []
+    for layer in layers:
+        layers += children(layer).values()
+    return layers
+
+
 def trainer_devices(trainer: gluon.Trainer) -> list:
     """Return the devices that a Trainer's parameters were on when it was made."""
     return trainer._contexts if MXNET_MAJOR < 2 else trainer._devices
 
 
 def add(a, b):
-    """Return a + b for arrays or symbols of the same shape, computed by oneDNN if possible.
-
-    The ``+`` of NumPy semantics would first convert the output of oneDNN's convolutions to another memory layout.
-    """
+    """Return a + b for arrays or symbols of the same shape, computed by oneDNN if possible."""
+    # The + of NumPy semantics would first convert the output of oneDNN's convolutions to another memory layout
     package = mx.sym if isinstance(a, mx.sym.Symbol) else mx.nd
     return package.elemwise_add(a.as_nd_ndarray(), b.as_nd_ndarray()).as_np_ndarray()
 
@@ -94,13 +100,11 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
     """Return a new array on ``cpu(0)`` and a NumPy view of its memory, to be filled before the array is used.
 
     Unlike ``np.array(data)``, it does not wait for the work queued on ``cpu(0)``. MXNet owns the memory: with
-    ``from_numpy``, Python owns it and frees it on a thread of the engine, so a process that forks could hang. The view
-    is valid as long as the array exists. Raises ValueError if MXNet has no arrays of that dtype.
+    ``from_numpy``, Python owns it and frees it on a thread of the engine, so a process that forks could hang.
     """
     dtype = numpy.dtype(dtype).newbyteorder('=')
     array = make_array(np.empty, shape, dtype=dtype, ctx=mx.cpu(0))
-    size = math.prod(shape) * dtype.itemsize
-    if not size:
+    if not (size := math.prod(shape) * dtype.itemsize):
         return array, numpy.empty(shape, dtype)
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
@@ -123,10 +127,8 @@ def fill(gradient: np.ndarray, number: float) -> None:
 
 
 def assign(array: np.ndarray, values: numpy.ndarray) -> None:
-    """Copy `values` from the host into an array, in place.
-
-    ``array[:] = values`` fails on MXNet 1.9 for used weights of convolutions, which oneDNN stores in its own layout,
-    and for the shape (), for which MXNet has ``array[()]``.
-    """
+    """Copy `values` from the host into an array, in place."""
+    # ``array[:] = values`` fails on MXNet 1.9 for used weights of convolutions, which oneDNN stores in its own layout,
+    # and for the shape ()
     new = np.array(values, dtype=array.dtype, ctx=array.ctx)
     array[()] = new if isinstance(array, np.ndarray) else new.as_nd_ndarray()  # mx.nd's, as in a SymbolBlock

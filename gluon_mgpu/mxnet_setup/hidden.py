@@ -1,7 +1,5 @@
-"""Files in the program's folder that hide modules of the same name: the remedy, and the end of a program.
-
-Imports only what Python itself has imported, because such a file can hide any other module.
-"""
+"""Files in the program's folder that hide modules of the same name: the remedy, and the end of a program."""
+# Imports only what Python itself has imported, because such a file can hide any other module
 from __future__ import annotations
 
 import os

@@ -20,26 +20,15 @@ from .hidden import how_to_unhide
 
 # Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
 NVIDIA_LIBRARIES = (
-    'cuda_runtime/lib/libcudart.so.11.0',
-    'cublas/lib/libcublasLt.so.11',
-    'cublas/lib/libcublas.so.11',
-    'cufft/lib/libcufft.so.10',
-    'curand/lib/libcurand.so.10',
-    'cusparse/lib/libcusparse.so.11',
-    'cusolver/lib/libcusolver.so.11',
-    'cuda_nvrtc/lib/libnvrtc.so.11.2',
-    'nvtx/lib/libnvToolsExt.so.1',
-    'nccl/lib/libnccl.so.2',
-    'cudnn/lib/libcudnn.so.8',
-)
+    'cuda_runtime/lib/libcudart.so.11.0', 'cublas/lib/libcublasLt.so.11', 'cublas/lib/libcublas.so.11',
+    'cufft/lib/libcufft.so.10', 'curand/lib/libcurand.so.10', 'cusparse/lib/libcusparse.so.11',
+    'cusolver/lib/libcusolver.so.11', 'cuda_nvrtc/lib/libnvrtc.so.11.2', 'nvtx/lib/libnvToolsExt.so.1',
+    'nccl/lib/libnccl.so.2', 'cudnn/lib/libcudnn.so.8')
 
 REVIVED = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
 # MXNet builds with CUDA: the lowest and the highest compute capability that their code runs on.
 # Code for 8.6 runs on 8.9 and code for 12.0 on 12.1, but not on a later major version.
-BUILDS = {
-    'mxnet-cu112': ((5, 0), (8, 9)),
-    REVIVED: ((8, 0), (12, 1)),
-}
+BUILDS = {'mxnet-cu112': ((5, 0), (8, 9)), REVIVED: ((8, 0), (12, 1))}
 
 # Libraries in MXNet's CPU wheel; all others that it needs belong to the system
 BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')
@@ -110,8 +99,7 @@ def obstacle() -> str:
 
 def explain(error: Exception, imported_before: bool = False, settings: Sequence[str] = ()) -> str:
     """Return the reason why ``import mxnet`` raised `error`, with the remedy; `settings` are the user's variables."""
-    library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    if not library:
+    if not (library := re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))):
         remedy = how_to_unhide(error)
         if settings and type(error).__name__ == 'MXNetError':  # MXNet 2 reads them when it is imported
             remedy = f'unset {" ".join(settings)}'
@@ -170,10 +158,8 @@ def replacement(extra: str) -> str:
 
 
 def _pip(extra: str) -> str:
-    """Return the command that installs an MXNet build, in a checkout with this package, as in README.md.
-
-    Never through this package's name: no index has it, so a stranger could publish a package under it.
-    """
+    """Return the command that installs an MXNet build, in a checkout with this package, as in README.md."""
+    # Never by this package's name: no index has it, so a stranger could publish a package under it
     pip, root = _pip_command(), Path(__file__).parents[2]
     if (root / 'pyproject.toml').exists():
         package = "'.[cu112]'" if extra == 'cu112' else '.'
@@ -209,8 +195,7 @@ def is_count(text: str) -> bool:
 
 def loads(library: str) -> bool:
     """Load a shared library, so that libraries loaded later find it; return whether it worked."""
-    try:
+    with contextlib.suppress(OSError):
         ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
-    except OSError:
-        return False
-    return True
+        return True
+    return False

@@ -1,7 +1,4 @@
-"""Instructions of x86-64 processors that the libraries inside MXNet leave unused: AMX in oneDNN, AVX2 in OpenBLAS.
-
-Elsewhere, nothing here has an effect. Imports no MXNet.
-"""
+"""Instructions of x86-64 processors that the libraries inside MXNet leave unused: AMX in oneDNN, AVX2 in OpenBLAS."""
 from __future__ import annotations
 
 import _ctypes
@@ -33,17 +30,14 @@ SYS_ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
 
 @functools.lru_cache
 def amx_obstacle() -> str:
-    """Ask Linux, once, for AMX's tile registers; return '' if oneDNN may use them, or the reason why not.
-
-    Without the permission, which holds for all threads and forked processes, the first convolution with AMX crashes.
-    """
+    """Ask Linux, once, for AMX's tile registers; return '' if oneDNN may use them, or the reason why not."""
+    # Without permission, which holds for all threads and forked processes, the first convolution with AMX crashes
     if not AMX_FLAGS.issubset(processor_flags()):
         return 'the processor has none'
     highest = os.environ.get(ONEDNN_VARIABLE, '')
     if highest not in ('', 'ALL', AMX):
         return f'{ONEDNN_VARIABLE}={highest} is set: unset it'
-    error = _request_tiles()
-    if error:
+    if error := _request_tiles():
         return (f'Linux {platform.release()} refuses the tile registers ({os.strerror(error)}): use Linux 5.16 or '
                 'newer and permit arch_prctl in containers')
     return ''
@@ -93,11 +87,9 @@ def _is_mxnet_2_of_pypi() -> bool:
 
 
 def load_openblas() -> None:
-    """Load the OpenBLAS of MXNet 1.9 with kernels for AVX2 where it would choose older ones.
-
-    It chooses by the processor's model number, and takes models that it does not know for a processor of 2004. If an
-    OpenBLAS of the system is loaded already, MXNet uses that one.
-    """
+    """Load the OpenBLAS of MXNet 1.9 with kernels for AVX2 where it would choose older ones."""
+    # It chooses by the processor's model number, and takes one that it does not know for a processor of 2004. If an
+    # OpenBLAS of the system is loaded already, MXNet uses that one
     path = _bundled_openblas()
     if path and not os.environ.get(OPENBLAS_VARIABLE) and has_avx2() and not loaded('libopenblas.so.0'):
         with contextlib.suppress(OSError):  # importing MXNet will report what is wrong with it
@@ -112,7 +104,6 @@ def load_openblas() -> None:
 
 
 def _bundled_openblas() -> str:
-    """Return the path of the OpenBLAS beside MXNet, or ''."""
     folder = package_folder('mxnet')
     path = os.path.join(folder, 'libopenblas.so.0') if folder else ''
     return path if os.path.exists(path) else ''
@@ -129,7 +120,6 @@ def kernels(openblas: ctypes.CDLL | None = None) -> str:
 
 def loaded(library: str) -> ctypes.CDLL | None:
     """Return a shared library if it is loaded; None on systems other than Linux."""
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         return ctypes.CDLL(library, os.RTLD_NOLOAD | os.RTLD_NOW)
-    except (OSError, AttributeError):
-        return None
+    return None

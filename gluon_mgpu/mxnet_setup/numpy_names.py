@@ -14,18 +14,9 @@ def replacements(numpy: ModuleType) -> dict[str, Any]:
         # Missing in NumPy 1.24 to 1.26. NumPy 2 defines it again, as another type, which is not replaced
         'bool': bool,
         # Gone since NumPy 2.0
-        'NaN': numpy.nan,
-        'NAN': numpy.nan,
-        'Inf': numpy.inf,
-        'PINF': numpy.inf,
-        'NINF': -numpy.inf,
-        'PZERO': 0.0,
-        'NZERO': -0.0,
-        'alltrue': numpy.all,
-        'sometrue': numpy.any,
-        'product': numpy.prod,
-        'round_': numpy.round,
-        'msort': lambda a: numpy.sort(a, axis=0),
+        'NaN': numpy.nan, 'NAN': numpy.nan, 'Inf': numpy.inf, 'PINF': numpy.inf, 'NINF': -numpy.inf,
+        'PZERO': 0.0, 'NZERO': -0.0, 'alltrue': numpy.all, 'sometrue': numpy.any, 'product': numpy.prod,
+        'round_': numpy.round, 'msort': lambda a: numpy.sort(a, axis=0),
         'compat': SimpleNamespace(basestring=str),
         # Functions that NumPy 1.20 moved to another package
         **dict.fromkeys(('mirr', 'npv', 'pmt', 'ppmt', 'pv', 'rate')),

@@ -34,12 +34,7 @@ READ_BY_LIBRARIES = ('OMP_NUM_THREADS', instructions.ONEDNN_VARIABLE, instructio
 # Arguments of glibc's mallopt, by name. By default glibc maps large arrays again in each allocation, which costs page
 # faults. These values give a single heap, which grows by 256 MB and never shrinks. With smaller steps, or a second heap
 # (with which Python would wait less for devices that free memory), MXNet crashes more often when memory runs out.
-ALLOCATOR = {
-    'mmap_max': (-4, 0),
-    'trim_threshold': (-1, 2**31 - 1),
-    'arena_max': (-8, 1),
-    'top_pad': (-2, 2**28),
-}
+ALLOCATOR = {'mmap_max': (-4, 0), 'trim_threshold': (-1, 2**31 - 1), 'arena_max': (-8, 1), 'top_pad': (-2, 2**28)}
 
 
 class Prepared(NamedTuple):
@@ -86,20 +81,19 @@ def omp_threads() -> int:
 
 
 def load_mxnet() -> ModuleType:
-    """Import MXNet, switch all threads to NumPy semantics (`npx.set_np`) and return the module.
-
-    Raises MXNetImportError.
-    """
+    """Import MXNet, switch all threads to NumPy semantics (`npx.set_np`) and return it; raise MXNetImportError."""
     mxnet = import_mxnet()
-    _set_np(mxnet)
+    mxnet.npx.set_np()  # in the calling thread only
+    mxnet.util.set_np_shape(2)  # 2: in all threads
+    scope = mxnet.util._NumpyArrayScope
+    scope._current = type('_Everywhere', (threading.local,), {'value': scope(True)})()  # the value in each thread
     return mxnet
 
 
 @functools.lru_cache
 def import_mxnet() -> ModuleType:
     """Import MXNet, with the semantics that it has, and return the module; raise MXNetImportError."""
-    problem = installation.obstacle()
-    if problem:
+    if problem := installation.obstacle():
         raise MXNetImportError(problem)
     imported_before = _mxnet_imported()
     try:
@@ -115,33 +109,17 @@ def import_mxnet() -> ModuleType:
     if openblas and openblas.openblas_get_num_threads() > omp_threads():
         # It has read OMP_NUM_THREADS before we set it, because a NumPy of the system has loaded it
         openblas.openblas_set_num_threads(omp_threads())
-    _restore_environment(mxnet)
+    if instructions.ONEDNN_VARIABLE in prepare().variables:
+        mxnet.nd.softmax(mxnet.nd.ones((1, 2))).wait_to_read()  # oneDNN reads its variable in its first operator
+    for name, value in prepare().variables.items():  # child processes need not inherit what the libraries have read
+        if name in READ_BY_LIBRARIES and os.environ.get(name) == value and loaded('libgomp.so.1'):
+            del os.environ[name]
     return mxnet
 
 
-def _restore_environment(mxnet: ModuleType) -> None:
-    """Remove our variables that the libraries have read, so that child processes do not inherit them."""
-    if instructions.ONEDNN_VARIABLE in prepare().variables:
-        mxnet.nd.softmax(mxnet.nd.ones((1, 2))).wait_to_read()  # oneDNN reads its variable in its first operator
-    for name, value in prepare().variables.items():
-        if name in READ_BY_LIBRARIES and os.environ.get(name) == value and loaded('libgomp.so.1'):
-            del os.environ[name]
-
-
-def _set_np(mxnet: ModuleType) -> None:
-    """Call `npx.set_np` for all threads; MXNet's own affects only the calling thread."""
-    mxnet.npx.set_np()
-    mxnet.util.set_np_shape(2)  # 2: in all threads
-    scope = mxnet.util._NumpyArrayScope
-    everywhere = type('_Everywhere', (threading.local,), {'value': scope(True)})  # the initial value in each thread
-    scope._current = everywhere()
-
-
 def _fork_data_loaders(mxnet: ModuleType) -> None:
-    """Let the workers of Gluon's DataLoader be forked, on Linux, as before Python 3.14.
-
-    Otherwise they could not read MXNet's arrays: each would fail and be replaced by another, without end.
-    """
+    """Let the workers of Gluon's DataLoader be forked, on Linux, as before Python 3.14."""
+    # Otherwise they could not read MXNet's arrays: each would fail and be replaced by another, without end
     if sys.platform == 'linux':
         import multiprocessing  # not above: its own imports may fail, for which the doctor should have one line
         fork = multiprocessing.get_context('fork')
@@ -183,7 +161,6 @@ def _set_allocator() -> bool:
 
 
 def _preload_nvidia() -> None:
-    """Load the CUDA libraries of pip's NVIDIA wheels, so that MXNet's CUDA build finds them."""
     if any('-cu' in build for build in installed_builds()) and loads('libcuda.so.1'):
         for library in installation.NVIDIA_LIBRARIES:
             any(loads(os.path.join(folder, 'nvidia', library)) for folder in sys.path)

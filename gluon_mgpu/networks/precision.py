@@ -60,6 +60,4 @@ class LowPrecisionConv2D(gluon.nn.Conv2D):
 def conv2d(*args, dtype: str = 'float32', **kwargs) -> gluon.nn.Conv2D:
     """Return a ``gluon.nn.Conv2D`` that computes in `dtype`; ValueError if that is not one of `DTYPES`."""
     _check_name(dtype)
-    if dtype == 'float32':
-        return gluon.nn.Conv2D(*args, **kwargs)
-    return LowPrecisionConv2D(*args, dtype=dtype, **kwargs)
+    return gluon.nn.Conv2D(*args, **kwargs) if dtype == 'float32' else LowPrecisionConv2D(*args, dtype=dtype, **kwargs)

@@ -38,8 +38,7 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
     """Return a slightly modified ResNet-18, (n, c, h, w) -> (n, num_classes), which is not initialized.
 
     Source: D2L 13.6.1, ``resnet18``; this one can be hybridized, and must be if `dtype` (see `precision`) is not
-    float32. Each device's batch norm uses its own rows, so the results on k devices are close to those on one device,
-    not equal; `parallel.sync_batch_norm` makes them equal up to rounding.
+    float32. Each device's batch norm uses its own rows, so k devices do not equal one; with `SyncBatchNorm` they do.
     """
     def resnet_block(num_channels, num_residuals, first_block=False):
         blk = nn.HybridSequential()

@@ -23,10 +23,9 @@ from ..training.run import Callback, Run
 
 
 class Animator:
-    """Curve that grows during training; in a notebook, it is redrawn at each `add`.
+    """Curve that grows during training; in a notebook, it is redrawn at each `add`. Line i has points X[i] and Y[i].
 
-    Source: D2L 23.7, ``Animator``, with the same arguments. All lines are drawn in the first of the axes. The points
-    of line i are X[i] and Y[i].
+    Source: D2L 23.7, ``Animator``, with the same arguments. All lines are drawn in the first of the axes.
     """
 
     def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None, ylim=None, xscale='linear',

@@ -22,8 +22,8 @@ class Traffic:
         devices = [array.ctx for array in data]
         for i, array in enumerate(data):
             if array.shape != data[0].shape or array.dtype != data[0].dtype:
-                raise ValueError(f'array {i} is {_kind(array)} and array 0 is {_kind(data[0])}: all must have the '
-                                 'same shape and dtype')
+                raise ValueError(f'array {i} is {dtype_and_shape(array)} and array 0 is {dtype_and_shape(data[0])}: '
+                                 'all must have the same shape and dtype')
             if array.ctx in devices[:i]:
                 raise ValueError(f'array {i} is on {array.ctx}, and so is array {devices.index(array.ctx)}: give '
                                  'one array per device')
@@ -46,7 +46,8 @@ class Traffic:
         self.received[device] += num_bytes
 
 
-def _kind(array) -> str:
+def dtype_and_shape(array) -> str:
+    """Return the dtype and shape of an array or parameter as text."""
     return f'{numpy.dtype(array.dtype)} {array.shape}'
 
 
@@ -63,8 +64,7 @@ def star(data: list) -> Traffic:
 def tree(data: list) -> Traffic:
     """Sum along a binary tree to its root, the first device, and copy the sum down.
 
-    Device i has the children 2 i + 1 and 2 i + 2. Each way has about log2 k levels, and the devices of a level work at
-    the same time.
+    Device i has the children 2 i + 1 and 2 i + 2. The devices of each of about log2 k levels work at the same time.
     """
     traffic = Traffic(data)
     for i in range(len(data) - 1, 0, -1):
@@ -76,11 +76,9 @@ def tree(data: list) -> Traffic:
 
 
 def kvstore(data: list) -> Traffic:
-    """Sum with MXNet's KVStore 'device', which ``gluon.Trainer`` uses.
-
-    MXNet does not report its traffic, so it is counted as a star: ``CommDevice`` (src/kvstore/comm.h) copies all arrays
-    to one device, sums there, and copies the sum to each. In MXNet's profiler, that was the first device.
-    """
+    """Sum with MXNet's KVStore 'device', which ``gluon.Trainer`` uses."""
+    # MXNet does not report its traffic, so it is counted as a star: CommDevice (src/kvstore/comm.h) copies all arrays
+    # to one device, in MXNet's profiler the first, sums there, and copies the sum to each
     traffic, hub = Traffic(data), data[0]
     if len(data) > 1 and hub.size:
         _store(hub.shape, hub.dtype, tuple(traffic.sent), threading.get_ident()).pushpull(0, data, out=data)
@@ -127,13 +125,11 @@ def ring(data: list) -> Traffic:
 def halving_doubling(data: list) -> Traffic:
     """Exchange halves of the arrays between pairs of devices, then quarters of them between other pairs, and so on.
 
-    The arrays are cut into k chunks, a power of two. The numbers of two partners differ in one binary digit. In each
-    step, a device sends the half of its block (first the whole array) that belongs to its partner, adds what it
-    receives to its own half, and keeps only that as its block (reduce-scatter). After log2 k steps, block i is chunk i,
-    the sum. Then the same pairs, in reverse order, exchange their blocks, which doubles them (all-gather).
-
-    With other k, each device beyond the largest power of two first adds its array to that of a device below it, and
-    gets the sum from there at the end. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective
+    The numbers of two partners differ in one binary digit. In each step, a device sends the half of its block (first
+    the whole array) that belongs to its partner, adds what it receives to its own half, and keeps only that as its
+    block (reduce-scatter). After log2 k steps, block i of k is the sum. Then the same pairs, in reverse order, exchange
+    their blocks, which doubles them (all-gather). Devices beyond the largest power of two first add their array to that
+    of a device below it, and get the sum from there. Source: Thakur, Rabenseifner and Gropp, Optimization of Collective
     Communication Operations in MPICH, 2005.
     """
     traffic, n = Traffic(data), data[0].size

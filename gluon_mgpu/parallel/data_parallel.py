@@ -23,9 +23,8 @@ def data_parallel(net: gluon.Block, devices: list, optimizer: str, optimizer_par
     all gradients as one array if possible; with several workers in `Devices`, it is Horovod's, which sums over these.
 
     Besides what ``gluon.Trainer`` knows, `optimizer_params` may have ``'clip_norm'``, the largest norm of the gradient
-    of the mean loss over all rows. Before each update, a larger gradient is scaled down to it, in place.
-
-    Raises ValueError if the network is not initialized on `devices`, a list, in this order.
+    of the mean loss over all rows. Before each update, a larger gradient is scaled down to it, in place. Raises
+    ValueError if the network is not initialized on `devices`, a list, in this order.
 
     Source: D2L 13.6.3, ``trainer = gluon.Trainer(net.collect_params(), ...)``.
     """
@@ -48,10 +47,8 @@ def data_parallel(net: gluon.Block, devices: list, optimizer: str, optimizer_par
 
 
 def _clip_before_update(trainer: gluon.Trainer, max_norm: float) -> None:
-    """Let a Trainer, also Horovod's, scale the summed gradients, which are equal on all devices, before it updates.
-
-    If each device clipped its own gradients before the sum, the result would depend on the number of devices.
-    """
+    """Let a Trainer, also Horovod's, scale the summed gradients, which are equal on all devices, before it updates."""
+    # If each device clipped its own gradients before the sum, the result would depend on the number of devices
     update = trainer._update
 
     def clip_and_update(ignore_stale_grad: bool = False) -> None:
@@ -59,8 +56,7 @@ def _clip_before_update(trainer: gluon.Trainer, max_norm: float) -> None:
         for weights, gradients in zip(zip(*(param.list_data() for param in params)),
                                       zip(*(param.list_grad() for param in params))):
             # A stale gradient, of an earlier batch, is not used in the update
-            fresh = [g for weight, g in zip(weights, gradients) if weight._fresh_grad]
-            if not fresh:
+            if not (fresh := [g for weight, g in zip(weights, gradients) if weight._fresh_grad]):
                 continue
             dtype = numpy.result_type('float32', *(g.dtype for g in fresh))  # in float16, the sum would overflow
             # norm = unit * relative. The squares of large numbers would overflow, so `unit` is about the largest number

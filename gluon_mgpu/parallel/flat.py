@@ -5,10 +5,8 @@ from ..mxnet_setup.compat import autograd, np
 
 
 def flatten_gradients(params: list) -> list:
-    """Move the gradients of Gluon parameters into one array per device; return these arrays; does not block.
-
-    The parameters have one dtype. Their values stay, because oneDNN could not change the layout of shared memory.
-    """
+    """Move the gradients of Gluon parameters of one dtype into one array per device; return these; does not block."""
+    # Not the values as well, because oneDNN could not change the layout of shared memory
     flat, ends = [], [*accumulate(param.list_data()[0].size for param in params)]
     for i, _ in enumerate(params[0].list_ctx()):
         data = [param.list_data()[i] for param in params]

@@ -18,11 +18,9 @@ from ..mxnet_setup.compat import Context, empty_with_view, mx
 def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:
     """Split the rows of arrays over devices, as evenly as possible or by `shares`; does not block.
 
-    Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Gluon's function raises an error if the
-    number of rows is not a multiple of the number of devices, or creates empty shards, on which layers fail. It also
-    queues each slice as an operation; here slices are views. Raises ValueError if there are no devices or one is
-    missing, if OMP_NUM_THREADS would make several CPU contexts hang (`check_omp_threads`), and for invalid shares or
-    `data`.
+    Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. It raises an error if the number of rows is
+    not a multiple of the number of devices, or creates empty shards, on which layers fail. Here slices are views, not
+    operations. Raises ValueError for no or missing devices, CPU contexts that would hang, and invalid shares or `data`.
 
     Parameters
     ----------
@@ -91,10 +89,7 @@ def rows_of(data: Any, rows: slice) -> Any:
 
 
 def check_shares(shares: Sequence[float] | str, devices: Sequence[Context], name: str = 'shares') -> tuple[float, ...]:
-    """Return shares, possibly text such as ``'3,1'``, as numbers.
-
-    Raises ValueError, with the argument's `name`, unless there is one for each device, in order, and all are above 0.
-    """
+    """Return shares, possibly text such as ``'3,1'``, as numbers; ValueError unless all devices have one, above 0."""
     if isinstance(shares, (Set, Mapping, bytes)):
         raise ValueError(f'{name} {shares!r}: must be a list of numbers, in the order of the devices')
     numbers: Any = shares.split(',') if isinstance(shares, str) else shares
@@ -116,7 +111,6 @@ def _rows(n: int, k: int, shares: tuple[float, ...] | None) -> list[slice]:
 
 
 def _from_numpy(array: numpy.ndarray) -> Any:
-    """Copy an array to ``cpu(0)``."""
     copy, view = empty_with_view(array.shape, array.dtype)
     view[:] = array
     return copy

@@ -17,13 +17,11 @@ from .trainer import Trainer, trainable
 def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
     """Call ``backward(X, y, net, devices, *args)``, once or for each of ``devices.parts`` parts of a batch.
 
-    Parts need less memory. Afterwards, the gradients on each device are the sums over all parts. Returns the losses of
-    all parts; does not block.
-
-    `backward` computes the gradients on all devices, as `concise.backward`, and returns the losses. The rows are cut as
-    evenly as possible, and into fewer parts if some device would get no rows. With several workers, there are always as
-    many parts, some possibly without rows, because all workers take part in the exchanges of each. `X` and `y` are
-    arrays, or nested lists and tuples of arrays.
+    Parts need less memory. Returns the losses of all parts; the gradients on each device are the sums over all; does
+    not block. `backward` computes the gradients on all devices, as `concise.backward`, and returns the losses. The rows
+    are cut as evenly as possible, and into fewer parts if some device would get no rows. With several workers, there
+    are always as many parts, some possibly without rows, because all workers take part in the exchanges of each. `X`
+    and `y` are arrays, or nested lists and tuples of arrays.
     """
     num_rows, num_parts = check_rows(X, y), devices.parts
     if devices.workers.size == 1:
@@ -51,8 +49,7 @@ def forward(net: Callable, X_shards: list) -> list:
 def backward(net: Callable, ls: list) -> None:
     """Compute the gradients of all parameters from the losses of the shards; does not block.
 
-    In the book, ``l.backward()`` for each l; one call does the same. With synchronized batch norm, each l depends on
-    the rows of all devices.
+    In the book, ``l.backward()`` for each l. With synchronized batch norm, each l depends on the rows of all devices.
     """
     if isinstance(net, SyncBatchNorm):
         net.backward(ls)
@@ -71,13 +68,11 @@ def gradients(net: Any, devices: list) -> list:
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     """Set the gradients of the devices that got no rows of the batch `X` to zero, in place; does not block.
 
-    These are the devices after the first n, if `X` has n rows, whatever the shares. Otherwise the sum would contain
-    their gradients of an earlier batch. So that their batch norm statistics do not fall behind, they get those of the
-    first device. (`SyncBatchNorm` has updated those of all.)
+    These are the devices after the first n, if `X` has n rows. Otherwise the sum would contain their gradients of an
+    earlier batch. So that their batch norm statistics do not fall behind, they get those of the first device.
     """
     num_rows = check_rows(X)
-    idle_devices = devices[num_rows:]
-    if not idle_devices:
+    if not (idle_devices := devices[num_rows:]):
         return
     if not hasattr(net, 'collect_params'):
         for gradient in gradients(net[num_rows:], idle_devices):
@@ -93,9 +88,8 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
 def zero_grad(net: gluon.Block, devices: list) -> None:
     """Set the gradients of `net` on some of its devices to zero, in place; does not block.
 
-    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All are marked as written
-    by a backward pass, except those of layers that the other devices did not use in it. Otherwise Gluon's Trainer would
-    reject or skip them.
+    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All that the other
+    devices have used are marked as written by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
     """
     for gradient in gradients(net, devices):
         fill(gradient, 0)

@@ -35,6 +35,14 @@ def set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
 
 
+def add_zero(param: gluon.Parameter) -> None:
+    """Let each device whose backward pass has not used a parameter add the gradient 0 instead of an older one."""
+    for weight, gradient in zip(param.list_data(), param.list_grad()):
+        if not weight._fresh_grad and param.grad_req == 'write':
+            fill(gradient, 0)
+        weight._fresh_grad = True
+
+
 class StaleGradientError(ValueError, UserWarning):
     """No backward pass has written a gradient since the last step; ``gluon.Trainer`` raises UserWarning."""
 
@@ -43,10 +51,9 @@ class Trainer(gluon.Trainer):
     """`gluon.Trainer` with fewer calls and the same results.
 
     With several dtypes, it makes as many calls; with another optimizer than SGD, stale gradients or ``contrib.amp``,
-    only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than
-    'device' and 'local', and for the optimizers in `REFUSED`; in a step, if the parameters are no longer on the
-    devices that they were on when the Trainer was made, and (`StaleGradientError`) if no backward pass has written
-    a gradient since the last step. Source: MXNet's ``gluon.Trainer``, used in D2L 13.6.3.
+    only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than 'device' and 'local',
+    and for the optimizers in `REFUSED`; in a step, if the parameters have moved to other devices, and
+    (`StaleGradientError`) if no backward pass has written a gradient. Source: MXNet's, used in D2L 13.6.3.
 
     Parameters
     ----------
@@ -78,10 +85,7 @@ class Trainer(gluon.Trainer):
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
 
     def load_states(self, fname: str) -> None:
-        """Load what `save_states` has written, possibly on other devices, as ``gluon.Trainer``; blocks.
-
-        The file is a pickle, which can run any code; those of `checkpoints` cannot.
-        """
+        """Load what `save_states` has written, as ``gluon.Trainer``: a pickle, which can run any code; blocks."""
         super().load_states(fname)
         # Otherwise the counts would begin at 0 on devices that the file does not know
         set_update_counts(self, max(self._optimizer._all_index_update_counts.values(), key=len))
@@ -93,11 +97,8 @@ class Trainer(gluon.Trainer):
         """
         for param in self._params if ignore_stale_grad else ():
             fresh = param.grad_req != 'null' and [weight._fresh_grad for weight in param.list_data()]
-            if fresh and any(fresh) and not all(fresh):
-                for weight, gradient in zip(param.list_data(), param.list_grad()):
-                    if not weight._fresh_grad and param.grad_req == 'write':
-                        fill(gradient, 0)
-                    weight._fresh_grad = True
+            if fresh and any(fresh):
+                add_zero(param)
         super().step(batch_size, ignore_stale_grad)
 
     def _allreduce_grads(self) -> None:
@@ -110,7 +111,9 @@ class Trainer(gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
-        if (stale := self._stale()) and not ignore_stale_grad:
+        stale = next((f'{param.name} on {weight.ctx}' for param in self._params if param.grad_req != 'null'
+                      for weight in param.list_data() if not weight._fresh_grad), '')
+        if stale and not ignore_stale_grad:
             raise StaleGradientError(f'{stale}: no backward pass has written its gradient since the last step; if the '
                                      'network does not always use it, call step(..., ignore_stale_grad=True)')
         if (type(sgd) is not mx.optimizer.SGD or sgd.multi_precision or stale
@@ -131,11 +134,6 @@ class Trainer(gluon.Trainer):
                 for weight in arrays[0]:
                     weight._fresh_grad = False
 
-    def _stale(self) -> str:
-        """Return a parameter whose gradient no backward pass has written since the last step; '' if there is none."""
-        return next((f'{param.name} on {weight.ctx}' for param in self._params if param.grad_req != 'null'
-                     for weight in param.list_data() if not weight._fresh_grad), '')
-
     def _momenta(self, number: int, indices: list[int], weights: list) -> list:
         """Return the momentum of parameters on a device, from where gluon.Trainer keeps it; create it if missing."""
         updater = self._updaters[number]
@@ -152,10 +150,8 @@ class Trainer(gluon.Trainer):
         return bool(self._networks) and all(net.gradients_can_move for net in self._networks)
 
     def _group(self) -> bool:
-        """Group the parameters for `_update`; return False if they have several dtypes or are sparse.
-
-        Groups are kept until a parameter has another gradient, for example because it was frozen or cast.
-        """
+        """Group the parameters for `_update`; return False if they have several dtypes or are sparse."""
+        # Groups are kept until a parameter has another gradient, for example because it was frozen or cast
         if self._contains_sparse_grad:
             return False
         params = {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}

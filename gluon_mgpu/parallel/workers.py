@@ -1,7 +1,4 @@
-"""Group of processes that train one network, seen from one of them; by itself, a group of one.
-
-`horovod_workers.HorovodWorkers` has the same methods for several processes, so training code need not distinguish.
-"""
+"""The processes that train one network, seen from one of them; `HorovodWorkers` has the same methods for several."""
 from __future__ import annotations
 
 import contextlib
@@ -34,10 +31,8 @@ class Workers:
         return self.rank, self.size
 
     def discard_errors(self) -> None:
-        """Discard the errors that MXNet's engine would raise later; blocks.
-
-        Does nothing with several workers, where waiting for the engine could mean waiting for another worker.
-        """
+        """Discard the errors that MXNet's engine would raise later; blocks. Does nothing with several workers."""
+        # There, waiting for the engine could mean waiting for another worker
         if self.size == 1:
             clear_engine_errors()
 
@@ -64,12 +59,12 @@ class Workers:
         return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
 
     def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
-        """Copy the parameters of rank 0 to all workers, in place; blocks.
+        """Copy the parameters of rank 0, of a gluon.Block or lists of np.ndarray, to all workers, in place; blocks.
 
-        `net` is a gluon.Block, or lists of np.ndarray, one per device. If parameters of a Block wait for their shapes,
-        it is called with one row of `args`, arrays or lists of arrays (n, ...), possibly without rows. With
-        ``statistics=False``, batch norm's running statistics stay as they are, for example those of a checkpoint, where
-        each worker has its own. Raises `JobError` if shapes or dtypes differ, and ValueError if the call fails.
+        If parameters of a Block wait for their shapes, it is called with one row of `args`, arrays or lists of arrays
+        (n, ...), possibly without rows. With ``statistics=False``, batch norm's running statistics stay: after a
+        checkpoint, each worker has its own. Raises `JobError` if shapes or dtypes differ, and ValueError if the call
+        fails.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
@@ -87,15 +82,11 @@ class Workers:
         return lambda: [numbers]
 
     def allgather(self, value: Any, what: str = '') -> list:
-        """Return the value of each worker, ordered by rank; blocks. All workers say the same in `what`, for messages.
-        """
+        """Return the value of each worker, ordered by rank; blocks. All say the same in `what`, for messages."""
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:
-        """Call a function on rank 0 and return its result on all workers; blocks.
-
-        With several workers, a ValueError or OSError becomes a `JobError` on all.
-        """
+        """Call a function on rank 0; return its result, or raise its ValueError or OSError as `JobError`, on all."""
         return self._call(function, 1)[0]
 
     def on_all_ranks(self, function: Callable[[], Any]) -> list:
@@ -105,12 +96,16 @@ class Workers:
     def _call(self, function: Callable[[], Any], num_workers: int) -> list:
         if self.size == 1:
             return [function()]
-        outcomes = self.allgather(_attempt(function) if self.rank < num_workers else None)[:num_workers]
-        results, lines = zip(*outcomes)
+        result = line = None
+        if self.rank < num_workers:
+            try:
+                result = function()
+            except (ValueError, OSError) as error:
+                line = str(error)
+        results, lines = zip(*self.allgather((result, line))[:num_workers])
         for rank, line in enumerate(lines):
             if line is not None:
-                line = line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}'
-                raise InputError(line)
+                raise InputError(line if len(set(lines)) == 1 else f'{self._name(rank)}: {line}')
         return list(results)
 
     def check_equal(self, facts: dict[str, Any], remedy: str = SAME_PROGRAM) -> None:
@@ -123,10 +118,7 @@ class Workers:
                                      f'{self._name(rank)}: {remedy}')
 
     def pending_signal(self) -> int:
-        """Return the signal that all workers know of, or 0; does not block.
-
-        Workers exchange signals whenever they gather values, so all get the same answer after the same batch.
-        """
+        """Return the signal that all workers know of, the same after the same batch on all, or 0; does not block."""
         return self._received_signal()
 
     def _received_signal(self) -> int:
@@ -134,14 +126,6 @@ class Workers:
 
     def _name(self, rank: int) -> str:
         return f'worker {rank} ({self.hosts[rank]})'
-
-
-def _attempt(function: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Return (result, None), or (None, message) after a ValueError or OSError."""
-    try:
-        return function(), None
-    except (ValueError, OSError) as error:
-        return None, str(error)
 
 
 def checksum(arrays: Iterable) -> int:

@@ -113,12 +113,11 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _export_files(args: argparse.Namespace) -> None:
-    """Export the two files of ``net.export``."""
     if not args.params:
         raise ValueError(f'{args.run}: give both files, NAME-symbol.json and NAME-0000.params, and --shape')
     out = args.out or f"{args.run.removesuffix('.json').removesuffix('-symbol')}.onnx"
     check_path(out)
-    network = load_files(args.run, args.params, args.shape, args.float32)
-    print(network.text)
-    to_onnx(network.net, out, *network.inputs.values(), input_names=[*network.inputs],
-            output_names=args.output_names or network.outputs, batch_axis=args.batch_axis)
+    net, inputs, outputs, line = load_files(args.run, args.params, args.shape, args.float32)
+    print(line)
+    to_onnx(net, out, *inputs.values(), input_names=[*inputs], output_names=args.output_names or outputs,
+            batch_axis=args.batch_axis)

@@ -10,8 +10,7 @@ def read_image(path) -> numpy.ndarray:
     """Return an image file, of any format of Pillow, as float32 (28, 28) in [0, 1]; raise ValueError for other files.
 
     The longer side is scaled to 28 pixels, and a black border makes the image square. Transparent pixels become white
-    in a dark drawing and black in a light one. If the edge is lighter than half, the image is inverted: a shoe on white
-    paper becomes a light shoe on black.
+    in a dark drawing and black in a light one. With a light edge, it is inverted: a shoe on white paper becomes light.
     """
     from PIL import Image, ImageOps
     try:

@@ -16,9 +16,8 @@ from ..settings.chapters import CHAPTERS
 def trained_network(path, devices: list | None = None) -> tuple:
     """Load the network that a run has trained; return it, its devices and the configuration of the run; blocks.
 
-    `path` is a checkpoint, or the folder of a run, for its newest complete checkpoint. The network maps X (n, 1, 28,
-    28) on one of `devices`, by default those of the run, to scores (n, 10) there. On another number of devices, each
-    gets the mean of batch norm's running statistics.
+    `path` is as for `run_to_load`. The network maps X (n, 1, 28, 28) on one of `devices`, by default those of the run,
+    to scores (n, 10) there. On another number of devices, each gets the mean of batch norm's running statistics.
     """
     found, metadata = run_to_load(path)
     config = metadata['config']
@@ -38,11 +37,8 @@ def trained_network(path, devices: list | None = None) -> tuple:
 
 
 def run_to_load(path) -> tuple[Path, dict]:
-    """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata.
-
-    Raises CheckpointError if there is no complete checkpoint, if it is not from a chapter's run, or if the run in the
-    folder recorded a later epoch, of which no checkpoint could be written.
-    """
+    """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata."""
+    # CheckpointError also if history.csv has a later epoch, of which no checkpoint could be written
     try:
         found, metadata = newest_checkpoint(Path(path))
     except checkpoint.DamagedError as error:

@@ -91,8 +91,7 @@ def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu predict``; return the exit status."""
     parser = Parser('gluon_mgpu predict', 'Evaluate a trained run on the test set, or classify image files.')
     parser.add_argument('run', type=path, metavar='RUN', help='folder of a run, or one of its checkpoints')
-    parser.add_argument('images', type=path, metavar='IMAGE', nargs='*', default=[],
-                        help='image files, of any size')
+    parser.add_argument('images', type=path, metavar='IMAGE', nargs='*', default=[], help='image files, of any size')
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="names of devices, such as 'cpu:0' (default: those of the run)")
     parser.add_argument('--data-dir', type=path, metavar='DIR',
@@ -106,8 +105,7 @@ def _run(args: argparse.Namespace) -> None:
         raise ValueError('--out and --data-dir are for the test set: leave them out, or the image files')
     images = [read_image(path) for path in args.images]
     net, devices, config = trained_network(args.run, args.devices and parse_devices(args.devices))
-    names = NAMES.get(config.get('dataset', ''), ())
-    if not names:
+    if not (names := NAMES.get(config.get('dataset', ''), ())):
         raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
     if images:
         for file, row in zip(args.images, probabilities(net, numpy.stack(images), devices)):

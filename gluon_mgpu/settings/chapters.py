@@ -1,7 +1,5 @@
-"""The chapters, a row for each: settings, command line, `predict`, `export` and the list of programs follow from it.
-
-This module imports no chapter, because chapters import the settings; a chapter is imported when it is used.
-"""
+"""The chapters, a row for each: settings, command line, `predict`, `export` and the list of programs follow from it."""
+# A chapter is imported when it is used, because chapters import the settings
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +27,7 @@ class Chapter:
         return importlib.import_module(f'gluon_mgpu.{self.name}')
 
     def write_model(self, net: Any, path: Any, log: Callable[[str], None]) -> None:
-        """Write a network of this chapter as an ONNX model, in float32; blocks.
-
-        `net` is a Gluon block, or a list of parameters, possibly one for each device, of which the first counts.
-        """
+        """Write a network of this chapter as an ONNX model, in float32; of several lists, the first counts; blocks."""
         import numpy
 
         from ..networks.resnet import in_float32

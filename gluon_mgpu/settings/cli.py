@@ -66,22 +66,16 @@ def _run(job: Job, signals: StopSignals) -> None:
 
 
 class Job:
-    """A command of a chapter: its settings, what it found and what it opened.
+    """A command of a chapter: its settings, what it found and what it opened. `_run` calls the methods in order.
 
-    `given` are the flags. The constructor writes and locks nothing; `_run` calls the methods in order. `settings` are
-    all that have a flag, also from the run to resume and the defaults; `devices` and `data` are those of this worker.
+    `given` are the flags, `settings` all that have a flag; `devices` and `data` are those of this worker.
     """
 
     def __init__(self, chapter: Chapter, given: dict, workers: Workers, stack: contextlib.ExitStack):
         self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
         self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
         self.resumed: ResumedRun | None = None
-        self.devices: list = []
-        self.data: tuple = ()
-        self.config: dict[str, Any] = {}  # the content of config.json
-        self.heading = ''
         self.folder = Path()
-        self.checkpoints: Any = None  # the CheckpointCallback of `train`
 
     def log(self, line: str) -> None:
         """Print a line, unless the program is quiet."""
@@ -90,9 +84,8 @@ class Job:
 
     def find_settings(self) -> tuple[dict, ResumedRun | None]:
         """Return all settings and the run to resume, if any, with its folder locked; write nothing."""
-        settings, resumed = self.settings, None
-        if settings['resume']:
-            resumed = run_to_resume(settings['resume'], settings['out_dir'], self._stack)
+        settings, resume = self.settings, self.settings['resume']
+        resumed = run_to_resume(resume, settings['out_dir'], self._stack) if resume else None
         if resumed:
             settings = resumed_settings(self.chapter.name, resumed, self.given)
         else:
@@ -205,19 +198,16 @@ class Job:
                 f'{quoted(self.folder)}{export}')
 
     def _callbacks(self) -> list[Callback]:
-        """Return the callbacks besides checkpoints."""
-        callbacks: list[Callback] = []
-        if self.settings['patience']:
-            callbacks.append(Patience(self.settings['patience']))
-        if self.workers.rank == 0 and self.settings['plot']:
+        settings, on_rank_0 = self.settings, self.workers.rank == 0
+        callbacks: list[Callback] = [Patience(settings['patience'])] if settings['patience'] else []
+        if on_rank_0 and settings['plot']:
             callbacks.append(AccuracyCurve(self.folder / 'accuracy.png', self.heading))
-        if self.workers.rank == 0 and self.settings['timeline']:
+        if on_rank_0 and settings['timeline']:
             callbacks.append(Timeline(self.folder, self.heading))
         return callbacks
 
 
 def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.AbstractContextManager[Workers]:
-    """Return a context manager for the workers of the job: those of Horovod, or this process alone."""
     if given.get('horovod'):
         if given.keys() & {'num_gpus', 'devices', 'allreduce', 'shares'}:
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
@@ -232,18 +222,6 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
 
 
 def _given_flags(chapter: Chapter, argv: list | None) -> dict:
-    """Return the settings that were given as flags."""
-    parser = _parser(chapter)
-    given, unknown = parser.parse_known_args(argv)
-    if unknown:
-        flag = unknown[0].partition('=')[0]
-        chapters = [', '.join(setting.chapters) for setting in ALL.values() if setting.flag == flag]
-        parser.error(f'{flag}: only for {chapters[0]}' if chapters else f'unrecognized arguments: {" ".join(unknown)}')
-    return vars(given)
-
-
-def _parser(chapter: Chapter) -> argparse.ArgumentParser:
-    """Return a parser whose namespace has only the flags that were given."""
     parser = Parser(f'gluon_mgpu.{chapter.name}',
                     f'Train {chapter.network} on several devices and print its test accuracy.')
     either = parser.add_mutually_exclusive_group()
@@ -257,4 +235,9 @@ def _parser(chapter: Chapter) -> argparse.ArgumentParser:
             action = group.add_argument(setting.flag, type=setting.from_flag, metavar=setting.metavar or choices,
                                         help=setting.help + (f' (default: {default})' if default is not None else ''))
         action.default = argparse.SUPPRESS
-    return parser
+    given, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flag = unknown[0].partition('=')[0]
+        chapters = [', '.join(setting.chapters) for setting in ALL.values() if setting.flag == flag]
+        parser.error(f'{flag}: only for {chapters[0]}' if chapters else f'unrecognized arguments: {" ".join(unknown)}')
+    return vars(given)

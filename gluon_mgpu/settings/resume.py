@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..base.program import BAD_INPUT, JobError, warn
-from ..checkpoints.run_folder import (
-    check_links,
-    checkpoints,
-    is_empty,
-    lock_folder,
-    newest_checkpoint,
-    read_config,
-    recorded_steps,
-    steps_in_name,
-    write_config,
-)
+from ..checkpoints import run_folder
 from ..devices.lists import devices_text
 from ..parallel.workers import Workers
 from ..training.epoch import check_num_epochs
@@ -43,14 +33,13 @@ class ResumedRun(NamedTuple):
 def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> ResumedRun | None:
     """Return the run that ``--resume`` means; None for ``auto`` if there is no run in `out_dir` yet.
 
-    `resume` is ``'auto'`` for the run in `out_dir`, the folder of a run, or a checkpoint in such a folder. `out_dir` is
-    the value of ``--out-dir``. The folder stays locked until `stack` is closed.
+    `resume` is ``'auto'``, the folder of a run, or a checkpoint in it. The folder stays locked until `stack` is closed.
     """
     if resume == AUTO:
         if out_dir is None:
             raise ValueError('--resume auto: give --out-dir as well, the folder of the run')
         path = folder = Path(out_dir)
-        if not folder.is_dir() or is_empty(folder):
+        if not folder.is_dir() or run_folder.is_empty(folder):
             return None
     else:
         path = Path(resume)
@@ -59,23 +48,23 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
             raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
         if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
             raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
-    lock_folder(folder, stack)  # so that no other process writes there
+    run_folder.lock_folder(folder, stack)  # so that no other process writes there
     try:
-        config = read_config(folder)
+        config = run_folder.read_config(folder)
     except ValueError as error:
         remedy = 'give another --out-dir' if resume == AUTO else 'name the folder of a run, or a checkpoint in it'
         raise ValueError(f'--resume {resume}: {error}; {remedy}') from None
-    check_links(folder)
-    found, metadata = newest_checkpoint(path)
+    run_folder.check_links(folder)
+    found, metadata = run_folder.newest_checkpoint(path)
     if found is None and resume != AUTO:
         raise ValueError(f'--resume {resume}: there is no complete checkpoint in it; start a new run with another '
                          '--out-dir')
-    if found and recorded_steps(metadata) is None:
+    if found and run_folder.recorded_steps(metadata) is None:
         raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
     if found and metadata.get('config', {}).get('run_id') != config.get('run_id'):
         raise ValueError(f'{found} is of another run: move it elsewhere, or name the folder that it is from')
-    for newer in [] if path.is_dir() else checkpoints(folder):
-        if steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
+    for newer in [] if path.is_dir() else run_folder.checkpoints(folder):
+        if run_folder.steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
             raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
     return ResumedRun(folder, config, found, metadata)
 
@@ -92,14 +81,10 @@ def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
 
 
 def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
-    """Return the settings of a run to resume, with those in `given` changed.
-
-    Raises ValueError if it is a run of another chapter, would be another run, or has reached a later epoch.
-    """
-    before, folder = resumed.config, resumed.folder
-    if before['chapter'] != chapter:
-        raise ValueError(f'{folder} is a run of {before["chapter"]}: resume it with python -m '
-                         f'gluon_mgpu.{before["chapter"]}')
+    """Return the settings of a run to resume, with those in `given` changed; ValueError if it would be another run."""
+    before, folder, other = resumed.config, resumed.folder, resumed.config['chapter']
+    if other != chapter:
+        raise ValueError(f'{folder} is a run of {other}: resume it with python -m gluon_mgpu.{other}')
     settings, dropped = defaults(chapter), {*given}
     if given.get('horovod'):
         dropped |= {'devices', 'shares', 'allreduce'}
@@ -130,12 +115,10 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
 
 def check_same_run(before: dict, now: dict) -> None:
     """Raise ValueError if the settings in `now`, possibly not all of them, would make it another run."""
-    for name, value in now.items():
-        if name in ALL and ALL[name].on_resume == 'fixed':
-            recorded, flag = before.get(name, ALL[name].default), ALL[name].flag
-            if value != recorded:
-                raise ValueError(f'{flag} {value}: the run to resume has {recorded}; leave {flag} out, or start a new '
-                                 'run')
+    for setting in [ALL[name] for name in now if name in ALL and ALL[name].on_resume == 'fixed']:
+        value, recorded, flag = now[setting.name], before.get(setting.name, setting.default), setting.flag
+        if value != recorded:
+            raise ValueError(f'{flag} {value}: the run to resume has {recorded}; leave {flag} out, or start a new run')
     for name, (rows, flag) in ROWS.items():
         if before.get(name) and now.get(name, before[name]) != before[name]:
             raise ValueError(f'the {rows} images or labels differ from those of the run to resume: leave '
@@ -143,15 +126,12 @@ def check_same_run(before: dict, now: dict) -> None:
 
 
 def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
-    """Write the new configuration `now` of a resumed run into its ``config.json``, with a note of what has changed.
-
-    Returns the settings that have changed, as ``{name: [before, now]}``. Raises ValueError if it would be another run.
-    """
+    """Write the ``config.json`` of a resumed run, with what has changed; return that as ``{name: [before, now]}``."""
     before = {**defaults(resumed.config['chapter']), **resumed.config}
     check_same_run(before, now)
     changed = {name: [before.get(name), value] for name, value in now.items()
                if name not in FREE and before.get(name) != value}
     note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
-    write_config(resumed.folder, {**now, 'resumed': [*before.get('resumed', []), note]})
+    run_folder.write_config(resumed.folder, {**now, 'resumed': [*before.get('resumed', []), note]})
     return changed

@@ -1,8 +1,7 @@
 """The settings of the chapters, each declared once.
 
 To add a setting, declare it here and use it where it acts. From the declaration follow the flag, the argument of
-``train``, the entry in ``config.json``, the value in a resumed run, also in one recorded before the setting existed
-(the default), and the row in ``docs/command-line.md``.
+``train``, the entry in ``config.json``, the value in a resumed run and the row in ``docs/command-line.md``.
 """
 from __future__ import annotations
 
@@ -194,11 +193,7 @@ def defaults(chapter: str) -> dict:
 
 
 def check_settings(chapter: str, settings: dict) -> dict:
-    """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others.
-
-    Raises ValueError for an unknown name or an invalid value, and if a setting contradicts what `Devices` or ``run``
-    have, from which it is taken.
-    """
+    """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others."""
     known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:
         if name not in known:
@@ -219,7 +214,6 @@ def check_settings(chapter: str, settings: dict) -> dict:
 
 
 def _check_carried(devices: Devices, settings: dict) -> None:
-    """Raise ValueError if `settings` contradict what `Devices` carry."""
     for name in ('shares', 'accumulate', 'allreduce'):
         if settings.get(name) is not None:
             raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
@@ -230,10 +224,7 @@ def _check_carried(devices: Devices, settings: dict) -> None:
 
 
 def check_together(settings: dict, devices: list, name: Callable[[str], str] = str) -> None:
-    """Raise ValueError if settings, of which some may be missing, do not fit each other or the devices.
-
-    `name` maps a setting's name to the one that messages have, such as its flag.
-    """
+    """Raise ValueError if some settings do not fit each other or the devices; `name` maps their names to flags."""
     num_epochs, warmup = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
     if warmup >= num_epochs:
         raise ValueError(f'{name("warmup_epochs")} {warmup}: must be less than {name("num_epochs")} {num_epochs}')

@@ -24,11 +24,8 @@ Function = TypeVar('Function', bound=Callable)
 
 
 def takes_settings(chapter: str) -> Callable[[Function], Function]:
-    """Return a decorator for ``train``: the function gets all settings of a chapter, checked, its devices and its run.
-
-    The settings are in the signature, for help and editors. The command line, which has checked them, calls the
-    function itself, without the decorator.
-    """
+    """Return a decorator for ``train``: the function gets all settings of a chapter, checked, devices and a run."""
+    # They are in the signature, for help and editors. The command line, which has checked them, calls the bare function
     def decorate(train: Function) -> Function:
         @functools.wraps(train)
         def checked(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
@@ -50,16 +47,12 @@ def takes_settings(chapter: str) -> Callable[[Function], Function]:
 
 def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = lambda line: None,
                  name: Callable[[str], str] = str) -> list:
-    """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts.
-
-    `log` gets a line if GPUs would be the default, but there are none. Raises ValueError if the settings do not fit
-    each other or the devices; `name` is as in `check_together`.
-    """
+    """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts."""
+    # `log` gets a line if there are no GPUs for the default; `name` is as in `check_together`
     if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
         devices = check_devices([workers.device])
     elif settings['devices'] is None:
-        available = num_mxnet_gpus()
-        if not available:
+        if not (available := num_mxnet_gpus()):
             log(f'{why_no_gpus()}; training on CPU contexts')
         devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
     else:
@@ -74,11 +67,7 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
 
 
 class TrainingSetup:
-    """The devices, data, run and settings of one training.
-
-    `settings` are those that ``train`` gets from `takes_settings`. `allreduce` is used unless they or their devices
-    name another.
-    """
+    """The devices, data, run and settings of one training; `allreduce` is for devices that have no other."""
 
     def __init__(self, batch_size: int, settings: dict, allreduce: Callable = star):
         self.seed: int = settings['seed']
@@ -107,7 +96,6 @@ class TrainingSetup:
 
 
 def _check_net(net: gluon.HybridBlock, dtype: str) -> None:
-    """Raise ValueError if `net` cannot be trained instead of ResNet-18."""
     if not isinstance(net, gluon.HybridBlock):
         raise ValueError(f'net is a {type(net).__name__}: must be a gluon.HybridBlock, such as nn.HybridSequential')
     modes = {param.grad_req for param in net.collect_params().values()}

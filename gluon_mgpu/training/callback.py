@@ -9,9 +9,8 @@ class Callback:
     """Base class for callbacks; override the methods you need. Each receives the `Run`.
 
     The order of a run's callbacks does not matter, because none may change parameters: a checkpoint could hold the
-    changed ones, also one after a signal in the evaluation. Keep others, such as a moving average, in a second network,
-    and evaluate that. Other workers may have other callbacks, but all or none need a `CheckpointCallback`, for which
-    they exchange values.
+    changed ones. Keep others, such as a moving average, in a second network, and evaluate that. Other workers may have
+    other callbacks, but all or none need a `CheckpointCallback`, for which they exchange values.
     """
 
     def train_begin(self, run: Any) -> None:
@@ -43,8 +42,7 @@ class Callback:
 
 def callback_list(callbacks: Any) -> list[Callback]:
     """Return callbacks as a list: those of an iterable, a single one, or none for None; raise ValueError for others."""
-    given = callbacks if isinstance(callbacks, Iterable) else [] if callbacks is None else [callbacks]
-    found = [*given]  # a generator could be read only once
+    found = [*callbacks] if isinstance(callbacks, Iterable) else [] if callbacks is None else [callbacks]
     for callback in found:
         if not isinstance(callback, Callback):
             raise ValueError(f'callback {callback!r}: must be an object of a class derived from Callback')
@@ -52,10 +50,7 @@ def callback_list(callbacks: Any) -> list[Callback]:
 
 
 class Patience(Callback):
-    """Callback that stops a run when the test accuracy has not exceeded its maximum for `num_epochs` epochs.
-
-    It decides by `Run.history` alone, so all workers and a resumed run decide the same.
-    """
+    """Callback that stops a run when the test accuracy has not exceeded its maximum for `num_epochs` epochs."""
 
     def __init__(self, num_epochs: int):
         self.num_epochs = integer('patience', num_epochs, minimum=1)

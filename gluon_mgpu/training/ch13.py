@@ -20,7 +20,7 @@ def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, 
 
     Layers that the batch does not use are not updated. `features`, arrays (n, ...) in nested lists or tuples, are split
     by ``split_f(features, labels, devices)``. `net` maps those of a device to scores, and `loss` these to a loss per
-    row: a mean over rows would depend on the number of devices. All else is as in `concise.train_batch`.
+    row: a mean would depend on the number of devices. All else is as in `concise.train_batch`.
     """
     ls, correct = _train_batch(net, features, labels, loss, trainer, as_devices(devices), split_f)
     return sum(float(l.sum()) for l in ls), sum(map(float, correct))

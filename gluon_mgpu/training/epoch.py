@@ -31,9 +31,6 @@ class _CurrentEpoch:
 
     Its `number` is from 1. `num_batches` of `length`, 0 if unknown, were queued, also before the interruption, in which
     the devices have trained for `seconds`. `training` is True from `begin` until they have finished the last batch.
-
-    Losses are read some batches after they were queued. Several workers exchange the losses that they have read, and
-    add them up at the next read, so that none waits for another.
     """
 
     def __init__(self, number: int, workers: Workers, progress: Progress, num_batches: int = 0, epoch_length: int = 0,
@@ -93,17 +90,15 @@ class _CurrentEpoch:
             self._read()
 
     def _read(self, num_batches: int | None = None) -> None:
-        """Read the losses of the first `num_batches` unread batches, send them to all workers, and count what has come.
-
-        By default, those of all batches, and wait for all workers.
-        """
+        """Read the losses of the first `num_batches` unread batches, or all, exchange them, and count what has come."""
         batches = self._unread[:num_batches]
         del self._unread[:num_batches]
         with self._workers.engine_errors_cleared():
             if batches:
                 for l in batches[-1]:
                     l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
-                sums = [number for ls in batches for number in _sum_and_rows(ls)]  # loss, rows, loss, rows, ...
+                losses = [numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)]) for ls in batches]  # float64
+                sums = [number for of_batch in losses for number in (float(of_batch.sum()), len(of_batch))]
                 self._exchanges.append(self._workers.allgather_async([self._next_read_size(len(batches)), *sums]))
             # Several workers leave the newest exchange unread, because reading the one before rarely waits
             num_left = 1 if num_batches is not None and self._workers.size > 1 else 0
@@ -165,8 +160,3 @@ def check_num_epochs(num_epochs: int, state: dict, name: str = 'num_epochs') -> 
     epoch = len(state['history']) + (state['num_batches'] > 0)
     if epoch > num_epochs:
         raise ValueError(f'{name} {num_epochs}: must be at least {epoch}, the epoch that the run has reached')
-
-
-def _sum_and_rows(ls: list) -> tuple[float, int]:
-    losses = numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)])  # float64
-    return float(losses.sum()), len(losses)

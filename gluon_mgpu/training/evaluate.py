@@ -38,13 +38,11 @@ def count_correct(y_hat, y):
 
 
 def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
-    """Return the number of correct predictions, not their share; waits for `y_hat`.
+    """Return the number of correct predictions, not their share; waits for `y_hat`. Source: D2L 23.7, ``accuracy``.
 
-    `y_hat` has the scores (n, num_classes, ...) or the predicted classes (n,), `y` the labels (n, ...) or (n, 1).
-    A row with a score that is NaN is not right. Raises ValueError for several outputs, if `y` has another number of
-    labels, or if the last axis could be that of the classes.
-
-    Source: D2L 23.7, ``accuracy``.
+    `y_hat` has the scores (n, num_classes, ...) or the predicted classes (n,), `y` the labels (n, ...) or (n, 1). A row
+    with a score that is NaN is not right. Raises ValueError for several outputs, if `y` has another number of labels,
+    or if the last axis could be that of the classes.
     """
     return float(count_correct(y_hat, y))
 

@@ -3,15 +3,12 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import gluon, mx, zeros
+from ..mxnet_setup.compat import gluon, layers_of, mx, zeros
 from ..networks.hybridize.block import unwrapped
 
 
 def copies(net: Any) -> dict[str, list]:
-    """Return the copies of each parameter, one per device, by name; does not wait.
-
-    `net` is a network, the parameters on one device, or a list of these for each device, which are named by index.
-    """
+    """Return the copies of each parameter of a network or of lists of arrays, one per device; does not wait."""
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
     try:
@@ -32,18 +29,10 @@ def by_name(net: Any) -> dict[str, Any]:
 
 def unregistered(net: Any) -> list[str]:
     """Return attributes that hold parameters unknown to Gluon, such as ``'Encoder.layers'``, a plain list."""
-    block = unwrapped(net)
-    if not isinstance(block, gluon.Block):
-        return []
-    known, found = {id(param) for param in by_name(block).values()}, []
-
-    def collect(layer):
-        for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items():
-            if any(id(param) not in known for param in _parameters_in(value)):
-                found.append(f'{type(layer).__name__}.{name}')
-
-    block.apply(collect)
-    return found
+    known = {id(param) for param in _registered(net).values()}
+    return [f'{type(layer).__name__}.{name}' for layer in layers_of(unwrapped(net))
+            for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items()
+            if any(id(param) not in known for param in _parameters_in(value))]
 
 
 def check_initialized(net: Any) -> None:
@@ -82,19 +71,13 @@ def trained_arrays(net: Any) -> list:
 
 def layers(net: Any) -> dict[str, str]:
     """Describe the layers of a Gluon network by what its parameters do not show, such as the kind of an activation."""
-    found: list = []
-    if isinstance(block := unwrapped(net), gluon.Block):
-        block.apply(found.append)
     options = '_act_type', '_rate', '_alpha', '_kwargs'
     return {f'layer {i}': f'{type(layer).__name__} {[vars(layer)[name] for name in options if name in vars(layer)]}'
-            for i, layer in enumerate(found)}
+            for i, layer in enumerate(layers_of(unwrapped(net)))}
 
 
 def first_non_finite(net: Any) -> str:
-    """Return the name of the first parameter that holds NaN or infinity on any device, '' if none does; waits.
-
-    Those that training does not change may be infinite, such as the constant of a mask.
-    """
+    """Return the name of the first parameter that training has made NaN or infinite on any device, or ''; waits."""
     unchanged = unchanged_names(net)
     for name, arrays in copies(net).items():
         if name not in unchanged and not all(numpy.isfinite(array.asnumpy()).all() for array in arrays):

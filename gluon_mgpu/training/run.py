@@ -131,11 +131,11 @@ class Run:
     def batches(self, train_iter: Iterable) -> Iterator:
         """Yield the batches (X, y) of one epoch, time them and show progress; then wait for the devices.
 
-        If the run was resumed within this epoch, the batches trained before are skipped. If `train_iter` has an
-        attribute ``epoch``, it is set to the index of the epoch, from 0, which determines the order of the rows of a
-        `BatchIterator`. With several workers, `train_iter` must yield this worker's shard of each batch; before the
-        first, all workers get the parameters of rank 0. Raises DivergenceError if a loss or, after the last batch, a
-        parameter is NaN or infinite, and ValueError if `train_iter` is not valid, or if called twice in an epoch.
+        If the run was resumed within this epoch, the batches trained before are skipped. An attribute ``epoch`` of
+        `train_iter` is set to the index of the epoch, from 0, which determines the order of a `BatchIterator`. With
+        several workers, `train_iter` must yield this worker's shard of each batch; before the first, all workers get
+        the parameters of rank 0. Raises DivergenceError if a loss or, after the last batch, a parameter is NaN or
+        infinite, and ValueError for wrong batches.
         """
         epoch = self._epoch
         if self._seed is not None:
@@ -217,10 +217,7 @@ class Run:
         self.print(summary(self.history, devices, self.workers.size))
 
     def close(self) -> None:
-        """End the run, possibly early: remove the progress bar and call the callbacks' `train_end`.
-
-        `epochs` calls this, unless it has not started because of an error.
-        """
+        """End the run, possibly early: remove the progress bar and call `train_end`. `epochs` calls this at its end."""
         self._progress.close()
         if not self._closed:
             self._closed = True

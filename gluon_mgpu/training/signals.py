@@ -17,10 +17,9 @@ ACKNOWLEDGEMENT = b'\r\x1b[Kstopping after the queued batches; Ctrl-C again ends
 class StopSignals:
     """Context manager that records the first SIGINT or SIGTERM, and ends the process at a second one.
 
-    A signal within `SAME` seconds of the first is ignored. The second signal works even while MXNet waits for devices,
-    which Python cannot interrupt; the exit status is then 128 plus the signal's number. The handler raises no
-    exception, because Python would lose one raised in a ``__del__``: check `received` where training can stop. Does
-    nothing in other threads than the main one, because Python handles signals only there, and for ignored signals.
+    A signal within `SAME` seconds of the first is ignored. The second works even while MXNet waits for devices. The
+    handler raises no exception, because Python would lose one raised in a ``__del__``: check `received` where training
+    can stop. Does nothing outside the main thread, and for ignored signals.
     """
 
     def __init__(self):
@@ -75,14 +74,9 @@ def _exit_at_second_signal(pipe: int) -> None:
             now = time.monotonic()
             if first is None:
                 first = now
-                _acknowledge()
+                with contextlib.suppress(OSError, ValueError):  # a closed terminal
+                    if sys.stderr and sys.stderr.isatty():  # not by print, because another thread may hold stderr
+                        os.write(sys.stderr.fileno(), ACKNOWLEDGEMENT)
             if now - first > SAME:
                 os._exit(128 + number[0])
     os.close(pipe)
-
-
-def _acknowledge() -> None:
-    """Write a line on the terminal, if there is one; not by Python's stderr, which another thread may hold."""
-    with contextlib.suppress(OSError, ValueError):  # a closed one
-        if sys.stderr and sys.stderr.isatty():
-            os.write(sys.stderr.fileno(), ACKNOWLEDGEMENT)

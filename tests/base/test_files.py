@@ -8,7 +8,6 @@ import pytest
 
 from gluon_mgpu.base import files as module
 from gluon_mgpu.base.files import SameFolder, write_atomically
-from gluon_mgpu.base.pictures import write_picture
 
 
 def test_threads_write_one_file_at_the_same_time(tmp_path):
@@ -91,14 +90,3 @@ def test_errors_name_the_file(tmp_path, monkeypatch, full_disk):
         write_atomically('none/a', b'new')
     assert missing.value.filename == 'none/a'
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(('name', 'start'), [('a.png', b'\x89PNG'), ('a.pdf', b'%PDF'), ('a', b'\x89PNG')])
-def test_a_picture_is_written_completely_or_not_at_all(name, start, tmp_path, full_disk):
-    from matplotlib.figure import Figure
-    write_picture(Figure(), tmp_path / name)
-    before = (tmp_path / name).read_bytes()
-    assert before.startswith(start)
-    with full_disk(), pytest.raises(OSError):
-        write_picture(Figure(figsize=(1, 1)), tmp_path / name)
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]

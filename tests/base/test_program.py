@@ -6,10 +6,8 @@ import subprocess
 import sys
 import time
 
-import numpy
 import pytest
 
-from gluon_mgpu.base import arguments, machine
 from gluon_mgpu.base.program import reason, run_program
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
 
@@ -145,27 +143,6 @@ def test_output_that_cannot_be_written(module):
     assert (done.returncode, done.stderr) == (2, f'{module.split(".")[-1]}: [Errno 28] No space left on device\n')
 
 
-@pytest.mark.parametrize('value', [1.0, '1', None, [1]])
-def test_invalid_integers(value):
-    with pytest.raises(ValueError, match=r'rows .*: must be an integer of at least 0'):
-        arguments.integer('rows', value, minimum=0)
-
-
-@pytest.mark.parametrize('value', [0, -1, float('nan'), float('inf'), 10**400, 'x', None, True, numpy.True_])
-def test_numbers_that_are_not_above_0(value):
-    with pytest.raises(ValueError, match='lr .*: must be a number above 0'):
-        arguments.positive('lr', value)
-
-
-def test_machine_facts():
-    assert machine.num_cores() >= 1
-    assert machine.processor()
-    assert ('(family ' in machine.processor()) == bool(machine.processor_flags())  # Linux on x86-64
-    versions = machine.versions()
-    assert list(versions) == ['gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform']
-    assert versions['mxnet'] == mx.__version__ and all(versions.values())
-
-
 @pytest.mark.parametrize(('error', 'line'), [
     (mx.base.MXNetError('Traceback (most recent call last):\n  File "x.cc", line 60\nMXNetError: Cannot find\n it'),
      'Cannot find it'),
@@ -175,28 +152,3 @@ def test_machine_facts():
 ])
 def test_the_reason_of_an_error(error, line):
     assert reason(error) == line
-
-
-def test_machine_facts_without_proc(monkeypatch):
-    def missing(self):
-        raise FileNotFoundError
-
-    monkeypatch.setattr(machine.Path, 'read_text', missing)
-    assert machine.processor_flags() == []
-    assert isinstance(machine.processor(), str)
-
-
-@pytest.mark.parametrize('home', ['/dev/null', '/proc/1/none', None])
-@pytest.mark.parametrize('has_account', [True, False])
-def test_matplotlib_without_a_home_that_it_can_write(has_account, home, tmp_path):
-    """It prints nothing; its own folder is temporary."""
-    code = ('import os; from gluon_mgpu.base.program import run_program\n'
-            f'{"" if has_account else "import pwd; pwd.getpwuid = {}.__getitem__"}\n'  # KeyError
-            'def work(): import matplotlib; print(matplotlib.get_configdir())\n'
-            'run_program("program", work)')
-    unset = ('HOME', 'MPLCONFIGDIR', 'XDG_CONFIG_HOME', 'XDG_CACHE_HOME')
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment.update({'TMPDIR': str(tmp_path)}, **({'HOME': home} if home else {'XDG_CONFIG_HOME': '/dev/null'}))
-    done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, env=environment)
-    assert done.stdout.startswith(f'{tmp_path}/matplotlib-') and done.stderr == ''
-    assert list(tmp_path.iterdir()) == []

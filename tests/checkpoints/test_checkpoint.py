@@ -1,65 +1,22 @@
 """Checkpoints of a user's own training loop: a resumed loop gives the same values as an uninterrupted one."""
-import inspect
 import json
 import os
 import re
-import warnings
 
 import numpy
 import pytest
 import safetensors
 import safetensors.numpy
-from movable import moving
+from loops import OPTIMIZERS, Loop, dense, network
 from slow import slow
 
-from gluon_mgpu.checkpoints import checkpoint, state
+from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.parameters import by_name, copies
-
-OPTIMIZERS = {'sgd': ('sgd', {'learning_rate': 0.1}),
-              'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-3}),
-              'adam': ('adam', {'learning_rate': 0.01})}
-
-
-def network(devices):
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(3, 3), gluon.nn.BatchNorm(), gluon.nn.Flatten(),
-            gluon.nn.Dense(5, activation='relu'), gluon.nn.Dense(2))
-    net.initialize(init.Xavier(), ctx=devices)
-    return net
-
-
-class Loop:
-    """Training loop as a user might write it. The number of the step determines the batch."""
-
-    def __init__(self, devices, optimizer='sgd', params=trainable, **options):
-        self.devices, self.net, self.num_steps = devices, network(devices), 0
-        self.net(np.zeros((1, 1, 6, 6), ctx=devices[0]))
-        name, settings = OPTIMIZERS[optimizer]
-        self.trainer = gluon.Trainer(params(self.net), name, settings, **options)
-        self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
-
-    def train(self, num_steps):
-        for _ in range(num_steps):
-            rng = numpy.random.default_rng(self.num_steps)
-            X, y = np.array(rng.random((9, 1, 6, 6), 'float32')), np.array(rng.integers(2, size=9))
-            with autograd.record():
-                ls = [self.loss(self.net(X_shard), y_shard) for X_shard, y_shard in
-                      zip(split_and_load(X, self.devices), split_and_load(y, self.devices))]
-            autograd.backward(ls)
-            self.trainer.step(len(X))
-            self.num_steps += 1
-        npx.waitall()
-        return self
-
-    def values(self):
-        return {name: [array.asnumpy().tolist() for array in arrays] for name, arrays in copies(self.net).items()}
 
 
 @pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
@@ -82,141 +39,6 @@ def test_a_resumed_loop_equals_an_uninterrupted_one(k, optimizer, params, option
     assert k > 1 or resumed.values()['1.running_mean'][0] != [0, 0, 0]
 
 
-@pytest.mark.parametrize('num_steps', [0, 2])
-@pytest.mark.parametrize('optimizer', OPTIMIZERS)
-@pytest.mark.parametrize('k', [1, 2])
-def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, num_steps, device_list, tmp_path):
-    """As when returning to the best epoch. The package's Trainer keeps the sum of all gradients in its KVStore."""
-    name, settings = OPTIMIZERS[optimizer]
-    loop = Loop(device_list(k))
-    loop.trainer = moving(trainable(loop.net), name, settings)
-    loop.train(num_steps)
-    checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
-    ends = []
-    for _ in range(2):
-        loop.num_steps = num_steps
-        ends.append(loop.train(2).values())
-        checkpoint.load(tmp_path / 'a', loop.net, loop.trainer)
-    assert ends[0] == ends[1]
-
-
-def dense(devices, **options):
-    net = gluon.nn.Dense(2, in_units=3, use_bias=False)  # GroupAdaGrad takes matrices only
-    net.initialize(init.Xavier(), ctx=devices)
-    return net, gluon.Trainer(net.collect_params(), **options)
-
-
-def train_dense(net, trainer, steps):
-    for step in steps:
-        mx.random.seed(step)  # SGLD adds noise
-        for array in net.weight.list_data():
-            with autograd.record():
-                loss = (net(np.full((4, 3), 1.0 + step, ctx=array.ctx)) ** 2).mean()
-            loss.backward()
-        trainer.step(4)
-    npx.waitall()
-    return [array.asnumpy().tolist() for array in net.weight.list_data()]
-
-
-def check_that_it_continues_exactly(new, path):
-    """`new` returns a layer from `dense` and its Trainer."""
-    whole, trainer = new()
-    train_dense(whole, trainer, range(3))
-    checkpoint.save(path, whole, trainer)
-    resumed, other = new()
-    checkpoint.load(path, resumed, other)
-    assert train_dense(resumed, other, [3, 4]) == train_dense(whole, trainer, [3, 4])
-
-
-class DecreasingRate(mx.lr_scheduler.LRScheduler):
-    def __call__(self, num_update):
-        return self.base_lr / num_update
-
-
-@pytest.mark.parametrize('update_on_kvstore', [None, slow(False)])  # None: MXNet decides
-@pytest.mark.parametrize('optimizer', sorted(mx.optimizer.Optimizer.opt_registry.keys() - {'lbsgd'}))
-def test_every_optimizer_continues_exactly(optimizer, update_on_kvstore, devices, tmp_path):
-    def new():
-        settings = {'learning_rate': 0.01, 'lr_scheduler': DecreasingRate()}
-        known = inspect.signature(mx.optimizer.Optimizer.opt_registry[optimizer]).parameters
-        if 'momentum' in known and optimizer != 'dcasgd':  # MXNet 1.9 cannot compute its momentum
-            settings['momentum'] = 0.9
-        return dense(devices, optimizer=optimizer, optimizer_params=settings, update_on_kvstore=update_on_kvstore)
-
-    check_that_it_continues_exactly(new, tmp_path / 'a')
-
-
-@pytest.mark.parametrize('name', ['CosineScheduler', 'PolyScheduler', 'FactorScheduler'])
-def test_a_schedule_that_has_ended(name, devices, tmp_path):
-    """It keeps the rate of the update before, which a new one does not know."""
-    def new():
-        scheduler = getattr(mx.lr_scheduler, name)(2, base_lr=0.1)  # falls for two updates, or after each two
-        return dense(devices, optimizer='sgd', optimizer_params={'learning_rate': 0.1, 'lr_scheduler': scheduler})
-
-    check_that_it_continues_exactly(new, tmp_path / 'a')
-
-
-@pytest.mark.parametrize('given', [{'learning_rate': 0.1}, {'learning_rate': 0.3}, {}])
-@pytest.mark.parametrize('schedule', [
-    lambda **options: mx.lr_scheduler.FactorScheduler(1, factor=0.5, **options),
-    lambda **options: mx.lr_scheduler.MultiFactorScheduler([1, 3], factor=0.5, **options),
-    lambda **options: mx.lr_scheduler.PolyScheduler(6, **options),
-    lambda **options: mx.lr_scheduler.CosineScheduler(6, **options),
-    lambda **options: DecreasingRate(**options)], ids=['factor', 'several factors', 'poly', 'cosine', 'own'])
-@pytest.mark.parametrize('warmup_steps', [0, 2])
-def test_going_back_in_a_schedule(warmup_steps, schedule, given, devices, tmp_path):
-    """Some of MXNet's schedules change themselves; `load_states` of MXNet restores them as well."""
-    net, trainer = dense(devices, optimizer='sgd', optimizer_params={
-        **given, 'lr_scheduler': schedule(base_lr=0.1, warmup_steps=warmup_steps)})
-    train_dense(net, trainer, range(2))
-    checkpoint.save(tmp_path / 'a', net, trainer)
-    trainer.save_states(str(tmp_path / 'states'))
-    end = train_dense(net, trainer, range(2, 6))
-    checkpoint.load(tmp_path / 'a', net, trainer)
-    assert train_dense(net, trainer, range(2, 6)) == end
-    checkpoint.load(tmp_path / 'a', net, trainer)
-    rate = trainer.learning_rate
-    trainer.load_states(str(tmp_path / 'states'))
-    assert trainer.learning_rate == rate
-
-
-def test_a_used_schedule_that_keeps_a_state_of_its_own(devices, tmp_path):
-    class Halving(mx.lr_scheduler.LRScheduler):
-        def __call__(self, num_update):
-            self.halved = getattr(self, 'halved', self.base_lr) / 2
-            return self.halved
-
-    net, trainer = dense(devices, optimizer='sgd', optimizer_params={'lr_scheduler': Halving()})
-    train_dense(net, trainer, range(2))
-    checkpoint.save(tmp_path / 'a', net, trainer)
-    before = [array.asnumpy().tolist() for array in net.weight.list_data()], trainer.learning_rate
-    with pytest.raises(checkpoint.CheckpointError, match='a: the schedule Halving changes itself and was used for 2'):
-        checkpoint.load(tmp_path / 'a', net, trainer)
-    assert [array.asnumpy().tolist() for array in net.weight.list_data()] == before[0]
-
-
-@pytest.mark.parametrize('frozen', ['before', 'after', 'never'])
-def test_layers_that_are_frozen_before_or_after_a_checkpoint(frozen, devices, tmp_path):
-    """The state of a layer that was trained before stays; one that is trained later begins with a new state."""
-    loop = Loop(devices)
-    first = loop.net[0]
-    ends = []
-    for param in trainable(first):
-        param.grad_req = 'null' if frozen == 'before' else 'write'
-    loop.train(2)
-    for param in trainable(first):
-        param.grad_req = 'null' if frozen == 'after' else 'write'
-    checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
-    for resumed in (loop, Loop(devices)):
-        if resumed is not loop:
-            checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
-            resumed.num_steps = 2
-        for param in trainable(resumed.net):
-            param.grad_req = 'write'
-        ends.append(resumed.train(2).values())
-    assert ends[0] == ends[1]
-
-
 def test_several_trainers(devices, tmp_path):
     net, trainer = dense(devices, optimizer='sgd')
     checkpoint.save(tmp_path / 'a', net, trainer)
@@ -225,46 +47,6 @@ def test_several_trainers(devices, tmp_path):
         with pytest.raises(ValueError, match='a list is no gluon.Trainer: pass one Trainer, with its network; save'):
             call(tmp_path / 'a', net, [trainer, trainer])
     assert (tmp_path / 'a').read_bytes() == before
-
-
-def test_an_optimizer_state_that_mxnet_has_dropped(devices, tmp_path):
-    """`set_data` drops the KVStore and the momentum in it; the next step starts with a new one."""
-    net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})
-    train_dense(net, trainer, [0, 1])
-    net.weight.set_data(np.ones((2, 3)))
-    checkpoint.save(tmp_path / 'a', net, trainer)
-    end = train_dense(net, trainer, [2, 3])
-    checkpoint.load(tmp_path / 'a', net, trainer)
-    assert train_dense(net, trainer, [2, 3]) == end
-
-
-def test_an_optimizer_with_other_settings_is_rejected_and_not_changed(devices, tmp_path):
-    settings = {'sgd': {}, 'momentum': {'momentum': 0.9}}
-    for saved, loaded in (settings, list(settings)[::-1]):
-        net, trainer = dense(devices, optimizer='sgd', optimizer_params=settings[saved])
-        train_dense(net, trainer, [0])
-        checkpoint.save(tmp_path / 'a', net, trainer)
-        net, trainer = dense(devices, optimizer='sgd', optimizer_params=settings[loaded])
-        before = train_dense(net, trainer, [0, 1])
-        with pytest.raises(CheckpointError, match=r"a: the optimizer's state of weight is .*; give SGD the same"):
-            checkpoint.load(tmp_path / 'a', net, trainer)
-        assert [array.asnumpy().tolist() for array in net.weight.list_data()] == before
-        assert trainer.optimizer.num_update == 2
-
-
-def test_the_trainer_of_another_network_is_rejected(devices, tmp_path):
-    net, trainer = dense(devices, optimizer='sgd')
-    checkpoint.save(tmp_path / 'a', net, trainer)
-    with pytest.raises(ValueError, match=r'^the Trainer updates \S+, which is not in the network'):
-        checkpoint.load(tmp_path / 'a', net, dense(devices, optimizer='sgd')[1])
-
-
-@pytest.mark.skipif('lbsgd' not in mx.optimizer.Optimizer.opt_registry, reason='MXNet 2 has no LBSGD')
-def test_lbsgd_is_rejected(devices, tmp_path):
-    net, trainer = dense(devices, optimizer='lbsgd', optimizer_params={'batch_scale': 2})
-    with pytest.raises(ValueError, match='LBSGD keeps more than arrays and numbers: checkpoints cannot hold'):
-        checkpoint.save(tmp_path / 'a', net, trainer)
-    assert not (tmp_path / 'a').exists()
 
 
 class Named(gluon.Block):
@@ -290,30 +72,6 @@ def test_an_attribute_named_block_is_an_attribute(make, devices, tmp_path):
     checkpoint.load(tmp_path / 'a', other)
     assert other.head.weight.data(devices[0]).asnumpy().tolist() == net.head.weight.data(devices[0]).asnumpy().tolist()
     assert 'parameters/head.weight' in checkpoint.read(tmp_path / 'a')[1]
-
-
-class Hidden(gluon.Block):
-    """Network with layers and parameters that Gluon does not register, because they are in lists."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = gluon.nn.Dense(1, in_units=1)
-        self.layers = [self.first, {'second': gluon.nn.Dense(1, in_units=1)}, gluon.nn.Activation('relu')]
-        self.scale = [gluon.Parameter('scale', shape=(1,))]
-        self.known = [self.first, (self.first.weight,)]
-
-
-def test_unregistered_parameters_cause_a_warning(devices, tmp_path):
-    net = gluon.nn.Sequential()
-    net.add(Hidden())
-    net.initialize(ctx=devices)
-    for function in checkpoint.save, checkpoint.load:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter('always')
-            function(tmp_path / 'a', net)
-        lines = [str(warning.message) for warning in caught if warning.filename == __file__]
-        assert len(lines) == 2 and lines[0].startswith('Hidden.layers holds parameters that are not registered')
-        assert lines[1].startswith('Hidden.scale holds')
 
 
 def test_unknown_shapes_are_taken_from_the_checkpoint(devices, tmp_path):
@@ -382,20 +140,6 @@ def test_saving_and_loading_wait_for_running_statistics(devices, tmp_path, monke
     checkpoint.save(tmp_path / 'a', net)
     checkpoint.load(tmp_path / 'a', net)
     assert calls == ['waitall', 'collect_network', 'waitall', 'assign', 'waitall']
-
-
-def test_states_follow_the_weights_to_their_device(device_list, tmp_path):
-    """Of another device than the first, to which MXNet's key-value store moves the weights."""
-    def contexts(loop):
-        states = loop.trainer._kvstore._updater.states
-        return {i: state.context for i, state in states.items()}
-
-    devices = device_list(3)[1:]
-    whole = Loop(devices, 'momentum').train(1)
-    checkpoint.save(tmp_path / 'a', whole.net, whole.trainer)
-    resumed = Loop(devices, 'momentum')
-    checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
-    assert contexts(resumed.train(1)) == contexts(whole.train(1))
 
 
 def test_another_number_of_devices(device_list, tmp_path):
@@ -620,15 +364,3 @@ def test_arrays_of_another_dtype(tmp_path):
     checkpoint.save(tmp_path / 'c', [np.ones(2)])
     with pytest.raises(CheckpointError, match='parameter 0 is float32 in the file and float64 in the network; cast'):
         checkpoint.load(tmp_path / 'c', [np.ones(2, dtype='float64')])
-
-
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
-def test_unknown_dimensions_of_mx_nd_fit_any():
-    with semantics_of(mx.nd.ones(1)):  # as after npx.reset_np()
-        net = gluon.nn.Dense(3)
-        net.initialize()
-        assert net.weight.shape == (3, 0)
-        kept = {name: [numpy.zeros(shape, 'float32')] for name, shape in (('weight', (3, 4)), ('bias', (3,)))}
-        state.check_network('x', net, kept)
-        with pytest.raises(CheckpointError, match='the shape of bias'):
-            state.check_network('x', net, {**kept, 'bias': [numpy.zeros(4, 'float32')]})

@@ -31,7 +31,7 @@ def local_only(monkeypatch):
     monkeypatch.setitem(module.CHECKSUMS, 'mnist', checksums(CONTENTS))
     for name in ('no_proxy', 'NO_PROXY'):  # requests looks for the first one first
         monkeypatch.setenv(name, '127.0.0.1,dead.test')
-    monkeypatch.setattr(module, 'TIMEOUT', 1)
+    monkeypatch.setattr(module, 'TIMEOUT', 0.4)
 
 
 @pytest.fixture

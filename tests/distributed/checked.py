@@ -5,7 +5,7 @@ LeNet, right and without the sum over the workers; synchronized batch norm.
 from types import SimpleNamespace
 
 from cases import LR, rows_of_worker
-from parallel.sync_batch_norm.test_sync_batch_norm import small_net
+from parallel.sync_batch_norm.norms import small_net
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon

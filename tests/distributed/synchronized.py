@@ -2,7 +2,7 @@
 import sys
 
 import numpy
-from parallel.sync_batch_norm.test_sync_batch_norm import nn, sequential, small_net
+from parallel.sync_batch_norm.norms import nn, sequential, small_net
 
 from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows

@@ -6,59 +6,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from fake_packages import CAUGHT, REPO
 
 from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.mxnet_setup import hidden, installation
 
-REPO = Path(__file__).parents[2]
-MXNET = """
-class npx:
-    set_np = staticmethod(lambda: print("set_np was called"))
-
-class gluon:
-    class data:
-        class dataloader:
-            pass
-
-class util:
-    set_np_shape = staticmethod(lambda active: None)
-    _NumpyArrayScope = type('_NumpyArrayScope', (), {'__init__': lambda self, active: None})
-"""
-NUMPY = '__version__ = "1.26.4"\n'
 LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.load_mxnet()'
 CPU, CU112 = ('pip install . && pip install --no-deps mxnet==1.9.1 in the folder ',
               "pip install '.[cu112]' && pip install --no-deps mxnet-cu112==1.9.1 in the folder ")
-CAUGHT = """
-from gluon_mgpu.mxnet_setup.runtime import MXNetImportError, load_mxnet
-try:
-    load_mxnet()
-except ImportError as error:
-    assert type(error) is MXNetImportError and isinstance(error, ValueError)
-    print(error)
-"""
-
-
-@pytest.fixture
-def site(tmp_path):
-    """Return a function that puts fakes into a folder and runs Python with nothing else installed."""
-
-    def run(*arguments, mxnet=MXNET, numpy=NUMPY, dists=('mxnet-1.9.1',), **environment):
-        for name, source in (('mxnet', mxnet), ('numpy', numpy)):
-            if source is not None:
-                (tmp_path / name).mkdir()
-                if source:
-                    (tmp_path / name / '__init__.py').write_text(source)
-        for dist in dists:
-            (tmp_path / f'{dist}.dist-info').mkdir()
-        env = {name: value for name, value in os.environ.items() if name != 'OMP_NUM_THREADS'}
-        env.update(environment, PYTHONPATH=os.pathsep.join([str(tmp_path), str(REPO)]))
-        return subprocess.run([sys.executable, '-S', *arguments], cwd=tmp_path, env=env, text=True,
-                              capture_output=True, timeout=60)
-
-    return run
 
 
 def cannot_open(library):
@@ -185,39 +142,6 @@ def test_after_a_failed_import_python_must_be_restarted(site, tmp_path):
     assert result.stdout == ('MXNet cannot be imported again after a failed import (ValueError: no numpy.bool): '
                              'restart Python and import gluon_mgpu first\n'), result.stderr
     assert 'MXNet was imported before gluon_mgpu' in site('-c', AGAIN, mxnet=None, numpy=None, dists=()).stderr
-
-
-@pytest.mark.parametrize(('name', 'source', 'mxnet'), [
-    ('mxnet', '', None), ('mxnet', 'import nothing', None), ('numpy', '', 'import numpy; numpy.array'),
-    ('numpy', 'raise ImportError', MXNET), ('queue', '', 'import queue; queue.Queue'),
-    ('queue', 'print(', 'import queue'), ('numpy', '', 'import numpy.core')])
-def test_a_file_that_hides_a_module(site, name, source, mxnet, tmp_path):
-    (tmp_path / f'{name}.py').write_text(source)
-    (tmp_path / 'test.py').touch()  # hides one as well, but is not imported
-    (tmp_path / 'pdb.py').write_text(CAUGHT)  # hides one as well, but is the program
-    result = site('pdb.py', mxnet=mxnet, numpy=None if name == 'numpy' else NUMPY)
-    assert result.stdout.endswith(f'): rename {tmp_path}/{name}.py, which Python imports instead of the module of that '
-                                  'name\n'), result.stderr
-
-
-@pytest.mark.parametrize('module', ['doctor', 'scratch'])
-@pytest.mark.parametrize('name', ['random', 'token', 'signal', 'ctypes', 'pathlib'])
-def test_a_file_that_hides_a_module_from_a_program(site, name, module, tmp_path):
-    """Also one that the report of other errors needs."""
-    (tmp_path / f'{name}.py').touch()
-    result = site('-m', f'gluon_mgpu.{module}', '--help')
-    assert result.returncode == 2, result.stderr
-    assert re.fullmatch(f'(Attribute|Import)Error: .*: rename {tmp_path}/{name}.py, which Python imports instead of '
-                        'the module of that name\n', result.stderr), result.stderr
-
-
-def test_other_errors_beside_a_file_that_hides_a_module(site, tmp_path):
-    """Only an error of an import or a missing name can come from it."""
-    (tmp_path / 'code.py').write_text('def make(devices):\n    return {}[1]\n')
-    (tmp_path / 'mine.py').write_text('import sys\nimport code\nfrom gluon_mgpu.mxnet_setup.hidden import end_program\n'
-                                      'sys.excepthook = end_program\ncode.make([])\n')
-    result = site('mine.py')
-    assert result.stderr.endswith('\nKeyError: 1\n') and 'rename' not in result.stderr
 
 
 @pytest.mark.parametrize(('module', 'fakes', 'line'), [

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow import slow
 
 from gluon_mgpu.base.machine import processor_flags
 from gluon_mgpu.mxnet_setup import instructions
@@ -127,7 +128,7 @@ print(subprocess.run('echo "${{DNNL_MAX_CPU_ISA-unset}}" "${{OPENBLAS_CORETYPE-u
 
 
 @linux
-@pytest.mark.parametrize(('answer', 'variable'), [(0, 'SSE41'), (1, 'None')])
+@pytest.mark.parametrize(('answer', 'variable'), [(0, 'SSE41'), slow(1, 'None')])
 def test_onednn_reads_our_variable_and_other_programs_do_not_inherit_it(answer, variable):
     pytest.importorskip('mxnet')
     lines = run(AGAIN.format(answer=answer), DNNL_VERBOSE='1').splitlines()

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from slow import slow
 
 import gluon_mgpu
 from gluon_mgpu.mxnet_setup import installation, runtime
@@ -400,7 +401,7 @@ print([len(runs) for runs in losses.values()], [all(run == runs[0] for run in ru
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='elsewhere, processes are not forked')
-@pytest.mark.parametrize('method', ['fork', 'forkserver', 'spawn'])
+@pytest.mark.parametrize('method', ['fork', slow('forkserver'), slow('spawn')])
 def test_workers_of_a_data_loader(method):
     """They read arrays of MXNet and call a function of the program, also where Python would not fork."""
     run(f"""

@@ -4,6 +4,7 @@ import threading
 import numpy
 import oracle
 import pytest
+from slow import slow
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np
@@ -28,7 +29,7 @@ def sent_and_received(allreduce, shape, dtype, devices):
 
 
 @every_algorithm
-@pytest.mark.parametrize('k', range(1, 10))
+@pytest.mark.parametrize('k', [1, 2, 3, slow(4), 5, slow(6), slow(7), 8, slow(9)])
 def test_every_device_gets_the_sum_in_place(allreduce, k, device_list, rng):
     devices = device_list(k)
     for shape in SHAPES:

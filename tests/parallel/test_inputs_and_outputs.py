@@ -1,6 +1,7 @@
 """Networks with several inputs or outputs, and of ``mx.nd``, hybridized and with synchronized batch norm."""
 import numpy
 import pytest
+from slow import slow
 from threads import Threads, without_rows
 
 from gluon_mgpu import concise, scratch
@@ -123,7 +124,7 @@ def compare(found, expected):
         numpy.testing.assert_allclose(array, reference, rtol=1e-6, atol=1e-8 * (1 + abs(reference).max()))
 
 
-@pytest.mark.parametrize('losses_of', [slice(None), slice(1)], ids=['all outputs', 'the first output'])
+@pytest.mark.parametrize('losses_of', [slice(None), slow(slice(1))], ids=['all outputs', 'the first output'])
 @pytest.mark.parametrize('name', NETWORKS)
 def test_steps_equal_plain_gluon(name, losses_of, device_list):
     expected = steps(*NETWORKS[name], lambda net: net, device_list(1), losses_of=losses_of)

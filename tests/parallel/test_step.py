@@ -3,17 +3,14 @@ import numpy
 import pytest
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.base.program import InputError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
-from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.trainer import Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.parameters import by_name
 
 
@@ -65,11 +62,6 @@ def test_parts_by_hand(device_list):
     assert rows_of_parts(1, two, parts=2) == [[[0]]]              # the second device has no rows
     # A worker of several takes part in the exchanges of every part
     assert rows_of_parts(1, two[:1], parts=2, workers=of_three()) == [[[0]], []]
-
-
-def test_no_parts(device_list):
-    with pytest.raises(ValueError, match='parts 0: must be an integer of at least 1'):
-        Devices(device_list(2), parts=0)
 
 
 def test_shards_instead_of_a_batch(device_list):
@@ -334,40 +326,3 @@ def test_no_devices_or_no_parameters(params, num_devices, device_list):
     X, y = np.zeros((4, 1, 28, 28)), np.zeros(4)
     with pytest.raises(ValueError, match=f'^{num_devices} lists of parameters on .*: there must be at least one'):
         scratch.train_batch(X, y, params, device_list(num_devices), 0.1)
-
-
-def test_devices_that_are_no_list(devices):
-    X, y, one = np.zeros((4, 1, 28, 28)), np.zeros(4), devices[0]
-    params = [scratch.get_params(scratch.init_params(), one)]
-    net = gluon.nn.Dense(2, in_units=3)
-    net.initialize(ctx=one)
-    calls = [lambda: scratch.train_batch(X, y, params, one, 0.1), lambda: split_and_load(X, one),
-             lambda: split_batch(X, y, one), lambda: Devices({one}), lambda: as_devices(one),
-             lambda: data_parallel(net, one, 'sgd', {}),
-             lambda: evaluate_accuracy_gpus(lambda X: X, [(X, y)], devices=one)]
-    for call in calls:
-        with pytest.raises(ValueError, match=r'is not a list of devices: write \[mx.cpu\(0\), mx.cpu\(1\)\]$'):
-            call()
-    with pytest.raises(ValueError, match="^'cpu:0-1' is not a list of devices"):
-        evaluate_accuracy_gpus(lambda X: X, [(X, y)], devices='cpu:0-1')
-
-
-def test_the_divisor_of_several_workers(devices):
-    """Each has other rows, so that dividing by them would give each another step."""
-    assert Devices(devices, 256, workers=of_three()).divisor(np.zeros((2, 1))) == 256
-    with pytest.raises(ValueError, match='^devices of several workers need a batch_size: the number of rows of all'):
-        Devices(devices, workers=of_three()).divisor(np.zeros((2, 1)))
-
-
-def test_workers_that_differ():
-    class OfTwo(Workers):
-        size, hosts = 2, ('a', 'b')
-
-        def allgather(self, value, what=''):
-            return [value, {'seed': 1, 'lr': 0.1}]
-
-    OfTwo().check_equal({'lr': 0.1, 'seed': 1})
-    with pytest.raises(InputError, match=r'^lr is 0\.2 on worker 0 \(a\) and 0\.1 on worker 1 \(b\): start all'):
-        OfTwo().check_equal({'seed': 1, 'lr': 0.2})
-    with pytest.raises(InputError, match='^lr is None on worker 0'):
-        OfTwo().check_equal({'seed': 1})

@@ -7,6 +7,7 @@ import numpy
 import pytest
 from devices_flag import devices_flag
 from history_csv import history
+from pictures_of_digits import picture
 from PIL import Image
 from slow import slow
 
@@ -14,9 +15,8 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.programs import export, predict
-from gluon_mgpu.programs.image_file import read_image
-from gluon_mgpu.programs.load_run import run_to_load, trained_network
+from gluon_mgpu.programs import predict
+from gluon_mgpu.programs.load_run import trained_network
 
 
 @pytest.fixture(scope='module')
@@ -114,21 +114,6 @@ def test_image_files_are_not_required(capsys):
     assert capsys.readouterr().err == 'predict: the following arguments are required: RUN; --help shows all flags\n'
 
 
-def test_a_run_without_a_checkpoint(tmp_path, capsys):
-    (tmp_path / 'config.json').touch()
-    for program in (predict, export):
-        assert program.main([str(tmp_path)]) == 2
-        assert capsys.readouterr().err.endswith(f'{tmp_path}: no complete checkpoint was found; resume the run\n')
-
-
-def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
-    path = tmp_path / 'net.params'
-    path.write_bytes(b'of another program')
-    assert predict.main([str(path)]) == 2
-    assert capsys.readouterr().err == (f'predict: {path}: truncated or altered, or not a checkpoint of gluon_mgpu; '
-                                       'name the folder of a run or one of its checkpoints\n')
-
-
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_skipped(runs, capsys):
     """The one before it is of an earlier epoch and must be named."""
@@ -189,85 +174,12 @@ def test_the_picture_marks_wrong_predictions(tmp_path, figures):
     assert [text.get_text() for text in right.axes[0].texts] == ['1', '1', '1']  # no number for zero
 
 
-def picture(value, size=(56, 56), spot=None, mode='L'):
-    image = Image.new(mode, size, value)
-    if spot is not None:
-        image.paste(spot, (size[0] // 4, size[1] // 4, 3 * size[0] // 4, 3 * size[1] // 4))
-    return image
-
-
-@pytest.mark.parametrize('name, image, corner, middle', [
-    ('dark.png', picture(0, spot=255), 0, 1), ('light.png', picture(255, spot=0), 0, 1),
-    ('wide.png', picture(0, (112, 56), spot=255), 0, 1), ('tiny.png', picture(0, (3, 3)), 0, 0),
-    ('colour.png', picture((255, 255, 255), spot=(0, 0, 0), mode='RGB'), 0, 1),
-    ('transparent.png', picture((0, 0, 0, 0), spot=(255, 255, 255, 255), mode='RGBA'), 0, 1),
-    ('dark on transparent.png', picture((0, 0, 0, 0), spot=(0, 0, 0, 255), mode='RGBA'), 0, 1),
-    ('dark on white.png', picture((255, 255, 255, 0), spot=(0, 0, 0, 255), mode='RGBA'), 0, 1),
-    ('nothing.png', picture((0, 0, 0, 0), mode='RGBA'), 0, 0),
-    ('grey.png', picture((0, 0), spot=(0, 255), mode='LA'), 0, 1),
-    ('palette.gif', picture(0, spot=255).convert('P'), 0, 1), ('one bit.png', picture(0, spot=1, mode='1'), 0, 1)])
-def test_images_of_all_kinds_become_28_by_28_light_on_black(name, image, corner, middle, tmp_path):
-    image.save(tmp_path / name)
-    found = read_image(tmp_path / name)
-    assert (found.shape, found.dtype) == ((28, 28), numpy.dtype('float32'))
-    assert (found[0, 0], found[14, 14]) == (corner, middle)
-
-
-def test_a_dataset_image_is_left_as_it_is(tmp_path):
-    image = numpy.random.default_rng(0).integers(0, 255, (28, 28), 'uint8')
-    image[0] = image[-1] = image[:, 0] = image[:, -1] = 0
-    Image.fromarray(image).save(tmp_path / 'a.png')
-    assert read_image(tmp_path / 'a.png').tolist() == (image.astype('float32') / 255).tolist()
-
-
-@pytest.mark.parametrize('name, dtype', [
-    ('a.png', 'uint16'), ('a.tiff', 'uint16'), ('a.tiff', '>u2')])
-def test_an_image_of_16_bits_keeps_the_upper_8(name, dtype, tmp_path):
-    values = numpy.random.default_rng(0).integers(0, 65536, (28, 28))
-    values[0] = values[-1] = values[:, 0] = values[:, -1] = 0
-    Image.fromarray(values.astype(dtype)).save(tmp_path / name)
-    assert read_image(tmp_path / name).tolist() == (values // 256 / numpy.float32(255)).astype('float32').tolist()
-
-
-@pytest.mark.parametrize('dtype', ['float32', 'int32'])
-def test_an_image_of_32_bits_is_rejected(dtype, tmp_path):
-    """Its pixels may be from 0 to 1, to 255, or to any other number."""
-    Image.fromarray(numpy.full((9, 9), 200, dtype)).save(tmp_path / 'a.tiff')
-    with pytest.raises(ValueError, match=r'a.tiff: cannot be read as an image \(its pixels have 32 bits\); use a PNG'):
-        read_image(tmp_path / 'a.tiff')
-
-
-@pytest.mark.parametrize('size', [(1, 1000), (1000, 1), (1, 1), (20_000, 3)])
-def test_a_very_long_image_is_a_line(size, tmp_path):
-    """Pillow 10 alone would scale it to no rows."""
-    picture(100, size).save(tmp_path / 'a.png')
-    rows = [int((read_image(tmp_path / 'a.png') > 0).sum(axis=i).max()) for i in (1, 0)]
-    assert rows == [28 if side == max(size) else 1 for side in size]
-
-
 @pytest.mark.slow
 def test_the_printed_name_of_the_picture(runs, capsys, tmp_path):
     folder, _ = runs('scratch')
     assert predict.main([str(folder), '--out', 'pic']) == 0
     assert capsys.readouterr().out.splitlines()[1] == 'picture: pic.png'
     assert (tmp_path / 'pic.png').exists()
-
-
-def test_files_that_are_not_images_are_rejected(tmp_path):
-    (tmp_path / 'a.png').write_text('no image')
-    Image.new('L', (9, 9)).save(tmp_path / 'exif.png', exif=b'II*\0\x08')  # cut
-    for path in (tmp_path / 'a.png', tmp_path / 'exif.png', tmp_path / 'missing.png', tmp_path):
-        with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); use a PNG or JPEG file'):
-            read_image(path)
-
-
-@pytest.mark.parametrize('side', [11, 56])
-def test_an_image_of_a_billion_pixels_is_rejected(side, tmp_path, monkeypatch):
-    """Pillow warns above its limit, and raises an error above twice its limit."""
-    picture(0, (side, side)).save(tmp_path / 'a.png')
-    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
-    with pytest.raises(ValueError, match=r'a.png: cannot be read as an image \(Image size .* exceeds limit'):
-        read_image(tmp_path / 'a.png')
 
 
 def test_invalid_command_lines(runs, tmp_path, capsys):
@@ -300,10 +212,3 @@ def test_a_run_on_an_unknown_dataset(dataset, devices, tmp_path, capsys):
     checkpoint.save(tmp_path / 'a.safetensors', [params], config=config, run={'num_steps': 1})
     assert predict.main([str(tmp_path / 'a.safetensors')]) == 2
     assert re.search("its dataset, (None|'cifar'), must be one of .*fashion-mnist", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'mine'}, {'chapter': 'scratch', 'devices': ['cpu(0)']}])
-def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
-    checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
-    with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch or concise'):
-        run_to_load(tmp_path / 'a.safetensors')

@@ -33,7 +33,7 @@ def on_devices(devices):
     return devices_flag(devices)
 
 
-@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+@pytest.mark.parametrize('chapter', [scratch, slow(concise)], ids=['scratch', 'concise'])
 def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
     out = tmp_path / 'run'
     assert chapter.main([*SMALL, *on_devices, '--train-size', '6', '--batch-size', '4', '--lr', '0.05', '--seed', '3',
@@ -282,7 +282,7 @@ def test_odd_names_of_folders(tmp_path, capsys, monkeypatch, on_devices):
     assert (tmp_path / 'home/x/history.csv').exists()
 
 
-@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+@pytest.mark.parametrize('chapter', [slow(scratch), concise], ids=['scratch', 'concise'])
 def test_a_signal_before_the_first_batch(chapter, tmp_path, capsys, monkeypatch, on_devices):
     """ResNet-18 has no parameters yet. The printed command starts the run."""
     class Send(Callback):

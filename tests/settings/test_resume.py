@@ -103,7 +103,8 @@ def test_resume_after_an_epoch(chapter, devices, data, tmp_path):
                  resume=checkpoint_after(2, tmp_path / 'first')) == whole
 
 
-@pytest.mark.parametrize('settings', [{'optimizer': 'nag', 'momentum': 0.9}, {'optimizer': 'adam'}, {'clip_norm': 0.1}])
+@pytest.mark.parametrize('settings', [{'optimizer': 'nag', 'momentum': 0.9}, slow({'optimizer': 'adam'}),
+                                      {'clip_norm': 0.1}])
 def test_other_optimizers_resume_within_an_epoch(settings, devices, data, tmp_path, keep_all):
     def net():
         net = gluon.nn.HybridSequential()

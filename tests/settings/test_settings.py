@@ -2,37 +2,20 @@
 import importlib.util
 import inspect
 import json
-import pickle
 from pathlib import Path
 
 import idx_files
 import pytest
-from oracle import images
+from setups import GIVEN, setup_of
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.mxnet_setup.compat import mx, np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.settings import cli, settings
 from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import SHARED, Setting, check_settings, check_together
-from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
-from gluon_mgpu.training.parameters import copies
 from gluon_mgpu.training.run import Run
 
 REPO = Path(__file__).parents[2]
-
-
-def setup_of(chapter, *given, **settings):
-    """Return the setup of a chapter's `train` with these arguments."""
-    @takes_settings(chapter)
-    def train(num_gpus, batch_size, lr, **settings):
-        return TrainingSetup(batch_size, settings)
-    return train(*given, **settings)
-
-
-GIVEN = {'num_gpus': 2, 'batch_size': 256, 'lr': 0.1}
 
 
 def test_the_table_of_the_docs_is_up_to_date():
@@ -87,75 +70,6 @@ def test_invalid_settings(chapter, changes, message):
         setup_of(chapter, **{**GIVEN, **changes})
 
 
-def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, monkeypatch):
-    idx_files.write(tmp_path / 'fashion-mnist', idx_files.dataset(num_train=40))
-    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
-
-    def labels(seed, rank=0, size=1):
-        run = Run(1)
-        run.workers.rank, run.workers.size = rank, size
-        setup = setup_of('scratch', 1, 20, 0.1, seed=seed, run=run)
-        return [y.asnumpy().tolist() for _, y in setup.data[0]]
-    whole = labels(seed=1)
-    assert whole != labels(seed=0)
-    assert [first + second for first, second in zip(labels(1, 0, 2), labels(1, 1, 2))] == whole
-
-
-@pytest.mark.parametrize('chapter', CHAPTERS)
-def test_a_worker_trains_on_its_own_device(chapter):
-    """Horovod sums the gradients of one device per worker."""
-    data = [(np.zeros((256, 1, 28, 28), 'float32'), np.zeros(256))] * 2
-
-    def devices_of(num_gpus, **changes):
-        workers = two_workers()
-        workers.device = mx.cpu(1)
-        given = {'data': (data, data), 'run': Run(1, workers=workers), **changes}
-        return setup_of(chapter, num_gpus, 256, 0.1, **given).devices
-    assert devices_of(None) == devices_of(1) == devices_of(1, devices=[mx.cpu(1)]) == [mx.cpu(1)]
-    for num_gpus, changes in ((2, {}), (None, {'devices': 'cpu:0-1'})):
-        with pytest.raises(ValueError, match=r'^\[cpu\(0\), cpu\(1\)\] for one worker, whose gradients Horovod sums'):
-            devices_of(num_gpus, **changes)
-
-
-@pytest.mark.parametrize('algorithm', ALGORITHMS)
-def test_devices_can_be_pickled(algorithm):
-    devices = Devices('cpu:0-1', 256, '3,1', parts=2, allreduce=algorithm)
-    assert devices == [mx.cpu(0), mx.cpu(1)]
-    copy = pickle.loads(pickle.dumps(devices))
-    attributes, copied = ({**vars(one), 'workers': None} for one in (devices, copy))
-    assert copy == devices and copied == attributes and copy.allreduce is ALGORITHMS[algorithm]
-
-
-def test_devices_keep_what_they_carry():
-    devices = Devices([mx.cpu(0), mx.cpu(1)], 256, '3,1', parts=2, allreduce='ring')
-    for chapter in CHAPTERS:
-        check_settings(chapter, {**GIVEN, 'devices': devices, 'shares': None})
-        data = [(np.zeros((256, 1, 28, 28)), np.zeros(256))]
-        setup = setup_of(chapter, 2, 256, 0.1, devices=devices, data=(data, data))
-        assert (setup.devices, setup.devices.shares, setup.devices.parts) == (devices, (3, 1), 2)
-        assert setup.devices.allreduce is ALGORITHMS['ring'] and setup.devices.batch_size == 256
-
-
-def two_workers():
-    workers = Workers()
-    workers.size = 2
-    return workers
-
-
-@pytest.mark.parametrize('changes, message', [
-    ({'shares': [1, 1]}, r'shares \[1, 1\]: devices have their own'),
-    ({'accumulate': 1}, 'accumulate 1: devices have their own'),
-    ({'allreduce': 'tree'}, 'allreduce tree: devices have their own'),
-    ({'batch_size': 128}, 'batch_size 128: must be 256, as in devices'),
-    ({'num_gpus': 1}, 'num_gpus 1: must be 2, the number of devices'),
-    ({'run': Run(3)}, 'run must have the workers of devices'),
-    ])
-def test_settings_that_contradict_devices(changes, message):
-    devices = Devices([mx.cpu(0), mx.cpu(1)], 256, workers=two_workers() if 'run' in message else None)
-    with pytest.raises(ValueError, match=f'^{message}'):
-        setup_of('scratch', **{**GIVEN, 'devices': devices, **changes})
-
-
 @pytest.mark.parametrize('values, message', [
     ({'num_epochs': 3, 'warmup_epochs': 3}, 'warmup_epochs 3: must be less than num_epochs 3'),
     ({'batch_size': 4, 'accumulate': 5}, 'accumulate 5: must be at most batch_size 4'),
@@ -203,12 +117,3 @@ def test_the_signature_of_train_has_all_settings(chapter):
     assert all(parameter.default == values[name] for name, parameter in found.items() if name not in GIVEN)
     assert (found['num_epochs'].annotation, found['devices'].annotation, found['run'].annotation) == (
         'int', 'Sequence[Context] | str | None', 'Run | None')
-
-
-@pytest.mark.parametrize('chapter', [scratch, concise])
-def test_train_returns_its_run(chapter, devices, rng):
-    X, y = images(rng, 4)
-    data = [(np.array(X), np.array(y))]
-    run = chapter.train(None, 4, 1e-3, devices=devices[:2], data=(data, data), num_epochs=1)
-    assert repr(run) == '<Run: 1 of 1 epochs>' and len(run.history) == 1
-    assert all(len(replicas) == 2 for replicas in copies(run.net).values())

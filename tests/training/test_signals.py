@@ -1,20 +1,17 @@
 """Signals are recorded, and training stops at the next safe point."""
 import os
-import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from history_csv import history
+from stopped_runs import SendSignal, train
 
 from gluon_mgpu.base.program import Stopped
-from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
@@ -183,21 +180,6 @@ def test_signals_in_another_thread_do_nothing():
     assert done
 
 
-def train(folder, signals=None, every=None, before=(), callbacks=()):
-    """Train three epochs of three batches; return the run and the message about stopping, '' if it completed."""
-    checkpointing = CheckpointCallback(folder, every)
-    checkpointing.resume_command = 'again'
-    run = Run(3, quiet=True, folder=folder, callbacks=[*before, checkpointing, *callbacks], workers=Workers(signals))
-    try:
-        for _ in run.epochs([[np.zeros(1)]]):
-            for _ in run.batches([0, 1, 2]):
-                run.record_losses([np.zeros(1)])
-            run.end_epoch(0.5)
-    except Stopped as stopped:
-        return run, str(checkpointing.save_on_stop(run, stopped.signum))
-    return run, ''
-
-
 @pytest.mark.parametrize('where', ['before', 'after'])
 def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
     """The epoch counts as complete: it is in the history, and a resumed run does not repeat it."""
@@ -240,37 +222,6 @@ def test_the_message_of_a_stopped_run(tmp_path):
         for _ in run.epochs([[np.zeros(1)]]):
             assert str(checkpoints.save_on_stop(run, 2)) == f'stopped before the first batch{end}'
             break
-
-
-def test_an_earlier_checkpoint_can_be_resumed_if_the_last_one_cannot_be_written(tmp_path, monkeypatch):
-    write = checkpoint.write
-
-    def full_disk(path, *args):
-        if path.name != 'checkpoint-00000003.safetensors':
-            raise OSError(28, 'No space left on device')
-        write(path, *args)
-
-    monkeypatch.setattr(checkpoint, 'write', full_disk)
-    signals = SimpleNamespace(received=0)
-    _, line = train(tmp_path, signals=signals, before=[SendSignal(signals, at=5)])
-    assert line == (f'stopped in epoch 2 after 2 batches; cannot write a checkpoint to {tmp_path} (No space left on '
-                    'device); the newest one is checkpoint-00000003.safetensors; resume with: again')
-
-
-def test_an_old_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch, capsys):
-    """The new one is complete; removing the old one is tried again later."""
-    tried = []
-
-    def unlink(path):
-        tried.append(path.name)
-        if len(tried) <= 3:
-            raise PermissionError(13, 'Permission denied')
-        os.unlink(path)
-
-    monkeypatch.setattr(Path, 'unlink', unlink)
-    train(tmp_path, every=1)
-    assert len(checkpoints(tmp_path)) == 2 and capsys.readouterr().err == ''
-    assert tried.count('checkpoint-00000001.safetensors') > 1
 
 
 def test_a_run_without_checkpoints_stops_after_a_signal():
@@ -324,91 +275,3 @@ def test_a_signal_before_an_evaluation(tmp_path):
     run, line = train(tmp_path, signals=signals, callbacks=[Send()])
     assert line == 'stopped in epoch 1 after all 3 batches, before the end of evaluation; resume with: again'
     assert run.history == []
-
-
-class SendSignal(Callback):
-    """Callback that sends a signal after `at` batches."""
-
-    def __init__(self, signals, at):
-        self.signals, self.at = signals, at
-
-    def batch_end(self, run):
-        if run.num_steps == self.at:
-            self.signals.received = signal.SIGTERM
-
-
-class Vanish(Callback):
-    """Callback that removes the folder after an epoch's training, and sends a signal after its evaluation."""
-
-    def __init__(self, folder, signals):
-        self.folder, self.signals = folder, signals
-
-    def epoch_trained(self, run):
-        shutil.rmtree(self.folder)
-
-    def epoch_end(self, run):
-        self.signals.received = signal.SIGTERM
-
-
-def test_a_signal_when_the_folder_is_gone(tmp_path, capsys):
-    """No message says that the run continues."""
-    folder, signals = tmp_path / 'run', SimpleNamespace(received=0)
-    folder.mkdir()
-    _, line = train(folder, signals=signals, before=[Vanish(folder, signals)])
-    assert line == (f'stopped after epoch 1; cannot write a checkpoint to {folder} (No such file or directory); '
-                    'there is no earlier one')
-    err = capsys.readouterr().err
-    assert not re.search(r'cannot write a checkpoint .*the run continues', err), err
-
-
-@pytest.mark.parametrize('every', [None, 2])
-def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
-    """The first run notices, and neither writes nor removes anything there."""
-    folder = tmp_path / 'run'
-    folder.mkdir()
-    theirs = ['history.csv', *(f'checkpoint-{n:08}.safetensors' for n in (1, 2, 3, 4))]
-
-    class Replace(Callback):
-        def epoch_trained(self, run):
-            if len(run.history) == 1:
-                shutil.rmtree(folder)
-                folder.mkdir()
-                for name in theirs:
-                    (folder / name).write_text('of the second run')
-
-    run, line = train(folder, every=every, callbacks=[Replace()])
-    assert line == '' and len(run.history) == 3
-    assert sorted(path.name for path in folder.iterdir()) == sorted(theirs)
-    assert all(path.read_text() == 'of the second run' for path in folder.iterdir())
-    err = capsys.readouterr().err
-    assert f'cannot write a checkpoint to {folder} (it was replaced by another folder)' in err
-    assert f'{folder}/history.csv cannot be written (it was replaced by another folder)' in err
-
-
-def test_a_folder_replaced_while_a_checkpoint_is_written(tmp_path, monkeypatch, capsys):
-    """The first run removes nothing there."""
-    folder, write = tmp_path / 'run', checkpoint.write
-    folder.mkdir()
-    theirs = [f'checkpoint-{n:08}.safetensors' for n in (1, 2, 4)]
-
-    def write_and_replace(path, *args):
-        write(path, *args)
-        if path.name.endswith('6.safetensors'):
-            shutil.rmtree(folder)
-            folder.mkdir()
-            for name in theirs:
-                (folder / name).touch()
-
-    monkeypatch.setattr(checkpoint, 'write', write_and_replace)
-    train(folder)
-    assert sorted(path.name for path in folder.iterdir()) == theirs
-    assert 'it was replaced by another folder' in capsys.readouterr().err
-
-
-def test_damaged_files_with_higher_numbers_do_not_displace_new_checkpoints(tmp_path):
-    """As after --resume auto has skipped them; they are left where they are."""
-    for steps in (8, 9):
-        (tmp_path / f'checkpoint-{steps:08}.safetensors').write_bytes(b'damaged')
-    signals = SimpleNamespace(received=0)
-    train(tmp_path, signals=signals, every=1, before=[SendSignal(signals, at=5)])
-    assert [path.name for path in checkpoints(tmp_path)] == [f'checkpoint-{n:08}.safetensors' for n in (9, 8, 5, 4)]

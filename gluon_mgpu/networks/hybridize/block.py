@@ -1,8 +1,7 @@
 """Hybridize a network: run it as one operator whose memory is allocated once per shape.
 
-Normally Python starts each operator of a network separately, and each allocates memory for its results. A hybridized
-network is traced once as a graph of symbols and then started in one call. Unlike ``net.hybridize()``, this does not
-change the block.
+Normally Python starts each operator of a network, and each allocates memory for its results. A hybridized network is
+traced once as a graph of symbols and started in one call. Unlike by ``net.hybridize()``, the block does not change.
 """
 from __future__ import annotations
 
@@ -57,11 +56,7 @@ def hybridized(network: Callable) -> Callable:
         raise ValueError(f'{type(network).__name__} is neither a gluon.HybridBlock nor a function of arrays, and '
                          'cannot be traced: make it a HybridBlock, or call it as it is')
     graphs = _Graphs(network, trace_function)
-
-    @functools.wraps(network)
-    def fast(*args):
-        return graphs.call(args)
-
+    fast = functools.wraps(network)(lambda *args: graphs.call(args))
     _FUNCTIONS.add(fast)
     return fast
 
@@ -75,10 +70,7 @@ def unwrapped(net: Any) -> Any:
 
 
 class HybridizedBlock:
-    """Hybridized block. At each call, it passes the parameters on the device of the arguments to the operator.
-
-    A ``gluon.Block`` that is no HybridBlock decides anew in each call what it computes, so it runs as it is.
-    """
+    """Hybridized block: its operator gets the parameters on the arguments' device. A plain Block runs as it is."""
 
     def __init__(self, block: gluon.Block):
         self.block = block
@@ -153,10 +145,7 @@ class _Graphs:
 
 
 def structure(values: Any) -> tuple | bool | None:
-    """Return nested lists and tuples of arrays as tuples, with True for each array and False for None.
-
-    Returns None if they hold anything else. Raises ValueError for an array of NumPy.
-    """
+    """Return nested lists of arrays as tuples of True for an array and False for None; None for anything else."""
     if isinstance(values, (list, tuple)):
         found = tuple(map(structure, values))
         return None if None in found else found

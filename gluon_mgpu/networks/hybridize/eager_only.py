@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from ...mxnet_setup.compat import MXNET_MAJOR, autograd, children, gluon, mx
+from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, layers_of, mx
 
 _LOCK = threading.RLock()  # because `tracing` changes classes of MXNet
 # Attributes of blocks that MXNet changes by itself, for example at the first call
@@ -25,11 +25,8 @@ class EagerOnlyError(NotImplementedError):
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """Trace in the block, in the present mode of autograd.
-
-    MXNet traces the `forward` of an ``autograd.Function`` like other code, with the gradient of its operators, and
-    ignores ``autograd.pause`` and other modes. In the block, these raise `EagerOnlyError` in this thread.
-    """
+    """Trace in the block; an ``autograd.Function`` and other modes of autograd raise `EagerOnlyError` there."""
+    # MXNet itself ignores modes, and traces the `forward` of a Function with the gradient of its operators
     thread, library = threading.get_ident(), mx.base._LIB
     modes = {'MXAutogradSetIsRecording': autograd.is_recording(), 'MXAutogradSetIsTraining': autograd.is_training()}
 
@@ -76,7 +73,7 @@ class SideEffectError(EagerOnlyError):
 @contextlib.contextmanager
 def refuse_side_effects(network: Callable) -> Iterator[None]:
     """Raise `SideEffectError` if calling a network in the block has effects that its graph would not; undo them."""
-    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in _layers(network)):
+    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(network)):
         raise EagerOnlyError('it has forward hooks')
     before, of_python, of_numpy = Snapshot(network), random.getstate(), numpy.random.get_state()
     try:
@@ -98,12 +95,12 @@ class Snapshot:
     """The variables that the code of a network may read besides its arguments, as they are now.
 
     These are the attributes of all layers and the items of their lists and dicts, such as children and hooks; and for
-    code outside of MXNet, the global and nonlocal variables that it names. `network` is a Block or a function. A change
-    within another object, such as an array of NumPy, goes unnoticed.
+    code outside of MXNet, the global and nonlocal variables that it names. A change within another object, such as an
+    array of NumPy, goes unnoticed.
     """
 
     def __init__(self, network: Callable):
-        layers = _layers(network)
+        layers = layers_of(network)
         attributes = [vars(layer) for layer in layers]
         items = [value for of_layer in attributes for value in of_layer.values() if isinstance(value, (dict, list))]
         self._copies: list[tuple[Any, Any]] = [(container, container.copy()) for container in attributes + items]
@@ -159,14 +156,7 @@ def _value(scope: Any, name: str | None) -> Any:
         return None
 
 
-def _layers(network: Callable) -> list[gluon.Block]:
-    """Return a block and all blocks in it; none for a function."""
-    layers = [network] if isinstance(network, gluon.Block) else []
-    for layer in layers:
-        layers += children(layer).values()
-    return layers
-
-
 def keeps_gradients(block: gluon.Block) -> bool:
     """Return whether a layer writes gradients where they were in its first backward pass, by MXNet's static shapes."""
-    return any(getattr(layer, '_active', False) and dict(layer._flags).get('static_shape') for layer in _layers(block))
+    return any(getattr(layer, '_active', False) and dict(layer._flags).get('static_shape')
+               for layer in layers_of(block))

@@ -19,8 +19,8 @@ class Operator(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The name of the operator as from `kind_of`."""
-        return kind_of(self.node['op'])
+        """The name in lower case, without prefix and underscores: batchnorm for ``_npx_batch_norm``."""
+        return re.sub('^_(npi_|npx_|np_|contrib_)?', '', self.node['op']).replace('_', '').lower()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -32,16 +32,6 @@ class Operator(NamedTuple):
     def output(self) -> Any:
         """The first output that is used."""
         return next(iter(self.outputs.values()))
-
-    @property
-    def is_prelu(self) -> bool:
-        """True for PReLU. The gradient of its slope is wrong if other operators follow in the same graph."""
-        return self.settings.get('act_type') == 'prelu'
-
-
-def kind_of(operator: str) -> str:
-    """Return an operator's name in lower case, without prefix and underscores: batchnorm for ``_npx_batch_norm``."""
-    return re.sub('^_(npi_|npx_|np_|contrib_)?', '', operator).replace('_', '').lower()
 
 
 def _parse(setting: str) -> Any:

@@ -4,8 +4,6 @@ The engine knows what such an operator reads and returns, but not that its backw
 in training) writes the statistics. So a read before or after it could see either values. Therefore each such pass runs
 between operators that write the same numbers again: the engine runs earlier reads before it, and later ones after it.
 """
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading
@@ -32,11 +30,9 @@ _CALLS: weakref.WeakKeyDictionary[gluon.Parameter, dict[Context, _Call]] = weakr
 
 
 def marker_of_call(params: Sequence[gluon.Parameter], device: Context) -> Any:
-    """Return one more argument for a recorded call with static memory, or None if it has to run without.
-
-    The latter is the case if an earlier call with the same statistics (`params`) waits for its backward pass: two of
-    these could run in either order, since for the engine they only read the statistics.
-    """
+    """Return one more argument for a recorded call with static memory, or None if it has to run without."""
+    # That is if a call with the same statistics waits for its backward pass: two of these could run in either order,
+    # since for the engine they only read the statistics
     _declare_in_backward_passes()
     with _LOCK:
         if any(device in calls and calls[device].is_pending() for calls in map(_CALLS.get, params) if calls):

@@ -1,8 +1,8 @@
 """Graphs whose memory is allocated once per device, for operators that were tested with it.
 
-MXNet can keep the memory of a graph between calls and plan it for the whole graph (``static_alloc``, ``static_shape``).
-That is fast, but wrong for some operators of MXNet 1.9: a transposed convolution whose weight is copied crashes. So
-only graphs of `TESTED` operators run in this way; test_static.py compares each operator with plain Gluon.
+MXNet can plan the memory of a whole graph and keep it (``static_alloc``, ``static_shape``). That is fast, but wrong for
+some operators of MXNet 1.9: a transposed convolution whose weight is copied crashes. So only graphs of `TESTED`
+operators run in this way; test_static.py compares each operator with plain Gluon.
 """
 from __future__ import annotations
 
@@ -42,24 +42,20 @@ OTHER_OPERATORS = """
 """
 TESTED_IN_A_GRAPH = TESTED | frozenset(OTHER_OPERATORS.split())
 
-
 MARKER = '_backward_pass'  # a variable, see `running_statistics`
 _ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several threads start operators at once
 
 
 class _Operator:
-    """An operator, which is created again when one more device begins to use it after the first calls.
-
-    Its scratch areas on a device are those whose turn it is in MXNet's ring. So devices that begin in the same step get
-    different ones. Otherwise they may get the same, and wait for each other, see `mxnet_setup.runtime`.
-    """
+    """An operator, which is created again when one more device begins to use it after the first calls."""
+    # Its scratch areas on a device are those whose turn it is in MXNet's ring. So devices that begin in the same step
+    # get different ones. Otherwise they may get the same, and wait for each other, see `mxnet_setup.runtime`
 
     def __init__(self, create: Callable):
         self._create, self._operator = create, create()
         self._calls: dict[Context, int] = {}  # of this operator, by device
 
     def __call__(self, *arrays: Any) -> Any:
-        """Run the operator on the device of the arrays."""
         device = arrays[0].ctx
         with _ONE_THREAD:
             if device not in self._calls and max(self._calls.values(), default=0) > 1:
@@ -72,8 +68,7 @@ class _Operator:
 class TracedGraph:
     """The graph of a network in one mode, with an operator for each of the shapes that were used last.
 
-    `names` are those of the arguments in the graph, `lists` those of its result, as from `trace_block`, `params` its
-    parameters by name. If the shapes change in most calls, it runs without static memory.
+    The arguments are as from `trace_block`. If the shapes change in most calls, it runs without static memory.
     """
 
     def __init__(self, symbol: Any, names: list[str], lists: Any, params: dict | None = None):
@@ -82,7 +77,8 @@ class TracedGraph:
         operators, _ = operators_of(symbol)
         kinds = {operator.node['op'] for operator in operators}
         is_dense = all(param._grad_stype == 'default' for param in self._params)
-        has_prelu = any(operator.is_prelu for operator in operators)
+        # The gradient of its slope is wrong if other operators follow in the same graph
+        has_prelu = any(operator.settings.get('act_type') == 'prelu' for operator in operators)
         self.is_tested = bool(kinds) and kinds <= TESTED_IN_A_GRAPH and is_dense and not has_prelu
         self.is_static = self.is_tested and kinds <= TESTED
         # oneDNN's transposed convolution crashes if its gradient is a part of an array
@@ -118,8 +114,7 @@ class TracedGraph:
         with declared([param.data(device) for param in written]):
             if not autograd.is_recording():
                 return operator(*arrays)
-            marker = marker_of_call(self._statistics, device)
-            if marker is None:
+            if (marker := marker_of_call(self._statistics, device)) is None:
                 return self._dynamic_operator()(*arrays)
             *results, _ = operator(*arrays, marker)
             return results[0] if len(results) == 1 else results
@@ -131,8 +126,7 @@ class TracedGraph:
     def _operator(self, arrays: list) -> _Operator:
         key = tuple([(array.shape, array.dtype) for array in arrays])
         with _ONE_THREAD:
-            operator = self._operators.pop(key, None)
-            if operator is None:
+            if (operator := self._operators.pop(key, None)) is None:
                 if not self.is_static or self._num_created >= MAX_CREATED:
                     return self._dynamic_operator()
                 operator = self._create()
@@ -148,8 +142,7 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
 
     The operator takes an array for each of `names`, all on one device, and ignores those that are not in the graph.
     Those for `params` are a part of the static memory, and need no gradients: MXNet would write these where the first
-    backward pass has written them. If that pass adds up several gradients of a parameter, this is temporary memory, and
-    the parameter never gets a gradient again.
+    backward pass has written them, which is temporary memory if that pass adds up several gradients.
     """
     inputs = graph.list_inputs()
     order = [names.index(name) for name in inputs]
@@ -167,9 +160,8 @@ def cached_op(graph: Any, names: list, params: list | None) -> Callable:
 def isolate(graph: Any, names: Iterable[str], more: Iterable[str] = ()) -> Any:
     """Return the same graph with copies of some inputs (`names`) and of its outputs, which differ at each call.
 
-    It gets one more output for each of the variables `more`, also a copy.
-
-    If an operator used them directly, the engine would prepare it again at each call, with another scratch area.
+    It gets one more output for each of the variables `more`, also a copy. If an operator used them directly, the engine
+    would prepare it again at each call, with another scratch area.
     """
     inputs = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray()
               for name in names if name in graph.list_inputs()}
@@ -179,8 +171,6 @@ def isolate(graph: Any, names: Iterable[str], more: Iterable[str] = ()) -> Any:
 
 
 def _copy(symbol: Any) -> Any:
-    """Copy by an operator that needs no scratch area, and whose gradient needs none.
-
-    ``identity`` needs one: a different area at each call, possibly one that another device is using.
-    """
+    """Copy by an operator that needs no scratch area, and whose gradient needs none."""
+    # ``identity`` needs one: a different area at each call, possibly one that another device is using
     return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions

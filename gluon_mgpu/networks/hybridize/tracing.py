@@ -1,6 +1,4 @@
 """Tracing: turn a block or a function into a graph of symbols."""
-from __future__ import annotations
-
 import contextlib
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +7,9 @@ from typing import Any
 
 from ...base.nested import leaves, refill
 from ...base.program import reason
-from ...mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
+from ...mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
 from .eager_only import refuse_side_effects, tracing
-from .graph_operators import Operator, build, kind_of, operators_of
+from .graph_operators import Operator, build, operators_of
 
 UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
 
@@ -35,9 +33,8 @@ def explain_errors(name: str) -> Iterator[None]:
 def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any, dict[str, gluon.Parameter]]:
     """Return the graph of an initialized block, its variables for `args`, the lists of its result, and its parameters.
 
-    The graph, a symbol, is that of the present mode, training or not, for arrays of ``mx.np`` or ``mx.nd`` as in
-    `args`. The lists have True instead of each array; the parameters are by the names of their variables. Where an
-    argument is `UNKNOWN`, the shapes of all parameters must be known. Raises ValueError if it cannot be traced.
+    The graph, a symbol, is that of the present mode, for arrays of ``mx.np`` or ``mx.nd`` as in `args`. The lists have
+    True instead of each array. Where an argument is `UNKNOWN`, the shapes of all parameters must be known.
     """
     # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
@@ -50,8 +47,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
             graph, result = trace_deferred(block, args, symbols)
         inputs = set(graph.list_inputs())
         params = {name: param for param in block.collect_params().values() if (name := param.var().name) in inputs}
-        unknown = inputs - params.keys() - set(names)
-        if unknown:
+        if unknown := inputs - params.keys() - set(names):
             raise ValueError(f'{kind} uses {sorted(unknown)[0]!r}, which is not among its parameters: make each layer '
                              'an attribute, or add it to a HybridSequential')
         if not any(arg is UNKNOWN for arg in args):
@@ -61,10 +57,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
 
 
 def _trace_mxnet1(block, args, symbols):
-    layers: list[gluon.Block] = []
-    block.apply(layers.append)
     # MXNet cannot call it with symbols of mx.np, and its parameters may have the names of other layers' parameters
-    if any(isinstance(layer, gluon.SymbolBlock) for layer in layers):
+    if any(isinstance(layer, gluon.SymbolBlock) for layer in layers_of(block)):
         raise NotImplementedError('it is or has a SymbolBlock')
     with refuse_side_effects(block):
         result = block(*symbols)
@@ -94,7 +88,9 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     """Do the same as `trace_block` for a function without parameters; the names are those of all arrays in `args`."""
-    symbolic_globals = {name: mx.sym.np if value is np else _SymbolicNpx() if value is npx else value
+    symbolic_npx = types.ModuleType('npx')  # with oneDNN's relu, which is faster; for NaN, it returns 0
+    vars(symbolic_npx).update(vars(mx.sym.npx), relu=lambda data: mx.sym.npx.activation(data, act_type='relu'))
+    symbolic_globals = {name: mx.sym.np if value is np else symbolic_npx if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
@@ -114,17 +110,6 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
 def is_legacy(array: Any) -> bool:
     """Return whether this is an array of ``mx.nd``."""
     return isinstance(array, mx.nd.NDArray) and not isinstance(array, np.ndarray)
-
-
-class _SymbolicNpx:
-    """``npx`` for symbols, with oneDNN's relu, which is faster. For NaN, it returns 0."""
-
-    def __getattr__(self, name):
-        return getattr(mx.sym.npx, name)
-
-    @staticmethod
-    def relu(data):
-        return mx.sym.npx.activation(data, act_type='relu')
 
 
 def graph_of(result: Any) -> Any:
@@ -151,16 +136,15 @@ def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
 
 
 def _separate_biases(graph: Any, trained: set[str]) -> Any:
-    """Let dense layers whose weight is not in `trained` add their bias by another operator.
-
-    Without a gradient of the weight, MXNet's `FullyConnected` leaves that of the bias as it was in memory.
-    """
+    """Let dense layers whose weight is not in `trained` add their bias by another operator."""
+    # Without a gradient of the weight, MXNet's FullyConnected leaves that of the bias as it was in memory
     operators, outputs = operators_of(graph)
     changed, trained = [], set(trained)
-    for node, inputs, results in operators:
+    for operator in operators:
+        node, inputs, results = operator
         if node['op'] == 'amp_cast' and inputs[0] in trained:
             trained.add(results[0])
-        if kind_of(node['op']) == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
+        if operator.kind == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
             *inputs, bias = inputs
             product = f'{results[0]}_without_bias'
             changed.append(Operator({**node, 'attrs': {**node['attrs'], 'no_bias': 'True'}}, inputs, {0: product}))

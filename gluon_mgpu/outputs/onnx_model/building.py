@@ -37,9 +37,8 @@ def as_list(setting: Any) -> list:
 class Builder:
     """An ONNX graph under construction. ``g.Conv(X, W, group=2)`` appends an ONNX operator to `nodes`.
 
-    Its inputs are arrays of the network, results of other operators, or constants: numbers, lists, and NumPy arrays.
-    `batch_axis` of the array `first` has the batch size. `taken` are names of inputs, parameters and outputs. Numbers
-    with a fraction become `float_dtype`.
+    Inputs are arrays of the network, results of other operators, or constants: numbers, lists, and NumPy arrays.
+    Numbers with a fraction become `float_dtype`. The batch is `batch_axis` of `first`; `taken` are names in use.
     """
 
     def __init__(self, first: Array, batch_axis: int, taken: set[str]):

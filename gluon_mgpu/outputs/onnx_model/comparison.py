@@ -47,8 +47,8 @@ def special_examples(compute: Callable[[list], list | None], inputs: Sequence, o
                      ) -> list[Example]:
     """Return examples with values outside the range of some inputs, except those that MXNet cannot `compute`.
 
-    In a network that decides by value, each input is once 0, 1, of both signs, large, and like the example, while the
-    others are something else. Other networks get one list of inputs in which such values are mixed.
+    In a network that decides by value, each input is once of each kind, while the others are of another. Other networks
+    get one list of inputs in which the kinds are mixed.
     """
     kinds = {name for op in operators for name in (op.kind, 'use_length' if op.settings.get('use_length') else '')}
     named = [name for name in SPECIAL if all(name in ALLOWED[kind] for kind in kinds & ALLOWED.keys())]
@@ -112,10 +112,8 @@ def session(content: bytes, inputs: Sequence[str]) -> Callable[[Sequence], list[
 
 
 def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence[list], remark: str) -> str:
-    """Compare results of a model with the network's for the same examples, of which the first is the user's.
-
-    Return the largest difference in words; raise ValueError, with `remark`, if it is more than rounding.
-    """
+    """Return in words how far the results `found` of a model differ from those of the network in `examples`."""
+    # The first example is the user's
     differences: dict[bool, list[tuple]] = {True: [], False: []}  # of special examples and of others
     for i, name in enumerate(outputs):
         largest = max(_largest(example.results[i]) for example in examples if not example.words)

@@ -1,6 +1,4 @@
-"""Conversion of a network's graph to an ONNX model. Needs onnx.
-
-Operator set 18 and IR version 8, of 2022. The initializers of the model are the network's parameters.
+"""Conversion of a network's graph to an ONNX model of operator set 18 and IR version 8, of 2022. Needs onnx.
 
 A converter gets the model under construction, the operator, its input arrays, and its settings by MXNet's names. It
 returns the name of the result, or a list of names. Converters are in the modules of their topic.
@@ -37,46 +35,29 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
                batch: tuple[str, int]) -> tuple[ModelProto, Callable[[Exception], ValueError]]:
     """Convert a network; return the model, and a function that explains an error of onnxruntime about it.
 
-    `inputs` maps names of inputs in the graph to those in the model, `params` those of parameters to names there and
-    values. `outputs` are names in the model. `batch` is an input in the graph and the axis of its batch.
+    `inputs` maps names in the graph to those in the model, `params` to these and values; `outputs` are names in the
+    model. `batch` is an input in the graph and the axis of its batch.
     """
-    names = {**inputs, **{variable: name for variable, (name, _) in params.items()}}
-    first, batch_axis = graph.variables[batch[0]], batch[1]
-    model = Builder(first._replace(name=names[first.name]), batch_axis, {*names.values(), *outputs})
-    place = 'at the input'
-    origins: dict[str, tuple[Operator, str]] = {}  # of the model's nodes, and where they are
-    for operator in graph.operators:
-        for array in operator.inputs:
-            if array.name in params:
-                place = f"near {params[array.name][0].rpartition('.')[0] or params[array.name][0]}"
-        try:
-            renamed = [array._replace(name=names[array.name]) for array in operator.inputs]
-            results = convert(model, operator._replace(inputs=renamed))
-        except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
-            why = f'{error} is not supported' if isinstance(error, KeyError) else reason(error)
-            raise _refusal(graph, operator, place, why) from error
-        origins.update({node.name: (operator, place) for node in model.nodes[len(origins):]})
-        names.update({array.name: results[output] for output, array in operator.outputs.items()})
-    for array, name in zip(graph.outputs, outputs):
-        model.nodes.append(helper.make_node('Identity', [names[array.name]], [name], name))
+    first, batch_axis, used = graph.variables[batch[0]], batch[1], {key: name for key, (name, _) in params.items()}
+    model = Builder(first._replace(name=inputs[first.name]), batch_axis, {*inputs.values(), *used.values(), *outputs})
+    origins = _convert_all(model, graph, {**inputs, **used}, used, outputs)
 
     def info(array: Array, name: str):
         sizes = [size if size == other else 'batch' if size == first.shape[batch_axis] else None
                  for size, other in zip(array.shape, array.other)]
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(array.dtype)), sizes)
 
-    used = {name for node in model.nodes for name in node.input}
-    onnx_graph = helper.make_graph(
+    read = {name for node in model.nodes for name in node.input}
+    made = helper.make_model(helper.make_graph(
         model.nodes, 'network', [info(graph.variables[variable], name) for variable, name in inputs.items()],
         [info(array, name) for array, name in zip(graph.outputs, outputs)],
-        [numpy_helper.from_array(value, name) for name, value in params.values() if name in used])
-    made = helper.make_model(onnx_graph, producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
-                             opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
+        [numpy_helper.from_array(value, name) for name, value in params.values() if name in read]),
+        producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
+        opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
 
     def explain(error: Exception) -> ValueError:
         """Name the operator of the network from which the node in a message was made."""
-        found = [origins[name] for name in re.findall(r'\w+', str(error)) if name in origins]
-        if not found:
+        if not (found := [origins[name] for name in re.findall(r'\w+', str(error)) if name in origins]):
             return ValueError(f'no model is written because onnxruntime cannot run it: {reason(error)}')
         dtypes = ', '.join(dict.fromkeys(array.dtype for array in found[0][0].inputs))
         return _refusal(graph, *found[0], f'not for {dtypes} in onnxruntime, {reason(error)}')
@@ -88,10 +69,30 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
     return made, explain
 
 
+def _convert_all(g: Builder, graph: Graph, names: dict[str, str], params: dict[str, str], outputs: list[str]
+                 ) -> dict[str, tuple[Operator, str]]:
+    """Append all operators, with `names` of inputs and parameters; return {node: (its operator, where that is)}."""
+    origins: dict[str, tuple[Operator, str]] = {}
+    place = 'at the input'
+    for operator in graph.operators:
+        for name in [params[array.name] for array in operator.inputs if array.name in params]:
+            place = f"near {name.rpartition('.')[0] or name}"
+        try:
+            renamed = [array._replace(name=names[array.name]) for array in operator.inputs]
+            results = convert(g, operator._replace(inputs=renamed))
+        except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+            why = f'{error} is not supported' if isinstance(error, KeyError) else reason(error)
+            raise _refusal(graph, operator, place, why) from error
+        origins.update({node.name: (operator, place) for node in g.nodes[len(origins):]})
+        names.update({array.name: results[output] for output, array in operator.outputs.items()})
+    for array, name in zip(graph.outputs, outputs):
+        g.nodes.append(helper.make_node('Identity', [names[array.name]], [name], name))
+    return origins
+
+
 def convert(g: Builder, op: Operator) -> list[str]:
     """Append an operator; return the names of its results. Raises NotImplementedError with the reason in words."""
-    converter = CONVERTERS.get(ALIASES.get(op.kind, op.kind))
-    if not converter:
+    if not (converter := CONVERTERS.get(ALIASES.get(op.kind, op.kind))):
         raise NotImplementedError('which docs/export.md does not list')
     g.float_dtype = 'float64' if op.output.dtype == 'float64' else 'float32'
     results = converter(g, op, *op.inputs, **op.settings)

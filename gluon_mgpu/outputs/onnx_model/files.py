@@ -5,7 +5,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 
@@ -18,17 +18,9 @@ from .graph import semantics_of
 PARAMETER = re.compile('(weight|bias|gamma|beta|alpha|mean|var|parameters)$')  # the ends of MXNet's names
 
 
-class FileNetwork(NamedTuple):
-    """A network from files, with random examples of its inputs, which `text` describes."""
-
-    net: gluon.SymbolBlock
-    inputs: dict[str, Any]
-    outputs: list[str]
-    text: str
-
-
-def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> FileNetwork:
-    """Load a network; blocks. `shapes` has shape and dtype of an example of each input; `float32` converts to it."""
+def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> tuple:
+    """Return a network, random examples of its inputs by name, names of its outputs, and a line about these."""
+    # `shapes` has shape and dtype of an example of each input; `float32` converts the network to that
     symbol, is_numpy = _read_symbol(symbol_file, float32)
     make = np.array if is_numpy else mx.nd.array
     params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
@@ -41,8 +33,8 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
     rng = numpy.random.default_rng(SEED)
     examples = [example(operators, params, name, shape, dtype, rng) for name, (shape, dtype) in zip(names, shapes)]
     words = '; '.join(words for _, words in examples)
-    return FileNetwork(net, {name: make(X, dtype=X.dtype) for name, (X, _) in zip(names, examples)},
-                       output_names(operators, results), f'example: {words}; seed {SEED}')
+    return (net, {name: make(X, dtype=X.dtype) for name, (X, _) in zip(names, examples)},
+            output_names(operators, results), f'example: {words}; seed {SEED}')
 
 
 def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
@@ -93,10 +85,8 @@ def _named_as(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[
 
 
 def _by_layer(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[str, Any]:
-    """Return the parameters of save_parameters, such as 0.weight, by their names in the graph, such as dense0_weight.
-
-    Layers are the same if they alone have parameters of these kinds and shapes. Return {} unless that finds all.
-    """
+    """Return the parameters of save_parameters, such as 0.weight, by their names in the graph: dense0_weight."""
+    # Layers are the same if they alone have parameters of these kinds and shapes. Return {} unless that finds all
     # 1. The shapes in the graph; MXNet knows them if all inputs are known
     kinds = {re.escape(name.rpartition('.')[2]) for name in params}
     split = re.compile(f'(.*?)[._]({"|".join(kinds)})')  # the layer and the kind
@@ -130,8 +120,7 @@ def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> li
     if names and len(names) == number:
         return names
     attributes = symbol.attr_dict()
-    missing = [name for name in names if '__lr_mult__' in attributes.get(name, {}) or PARAMETER.search(name)]
-    if missing:
+    if missing := [name for name in names if '__lr_mult__' in attributes.get(name, {}) or PARAMETER.search(name)]:
         others = f' and {len(missing) - 1} other parameters are' if len(missing) > 1 else ' is'
         raise ValueError(f'{missing[0]}{others} not in {params_file}, which has {next(iter(params), "nothing")}: give '
                          'the parameters of this network, or write both files anew with net.export')
@@ -140,7 +129,6 @@ def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> li
 
 def _block(symbol: Any, names: list[str], params: dict, params_file: str, float32: bool,
            is_numpy: bool) -> gluon.SymbolBlock:
-    """Return a network with its parameters."""
     inputs = [mx.sym.var(name) for name in names]
     if is_numpy:
         symbol, inputs = symbol.as_np_ndarray(), [each.as_np_ndarray() for each in inputs]

@@ -86,8 +86,7 @@ def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False, **_):
 
 def _matmul(g, op, A, B, transpose_a=False, transpose_b=False, **_):
     require(op.kind != 'dot' or B.rank <= 2, 'more than two dimensions')
-    return g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A,
-                    g.swap(B, B.rank, -2, -1) if transpose_b else B)
+    return g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A, g.swap(B, B.rank, -2, -1) if transpose_b else B)
 
 
 def _heads(g, X, heads, parts):

@@ -12,16 +12,13 @@ from ...networks.hybridize.tracing import graph_of, trace_deferred, trace_functi
 
 
 class Array(NamedTuple):
-    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on it.
-
-    `internal` is its name in MXNet's ``get_internals()``.
-    """
+    """An array in a graph. `shape` is for one batch size, `other` for another: sizes that differ depend on it."""
 
     name: str
     shape: tuple
     other: tuple
     dtype: str
-    internal: str
+    internal: str  # its name in MXNet's get_internals()
 
     @property
     def rank(self) -> int:
@@ -57,11 +54,7 @@ def semantics_of(array: Any) -> Iterator[None]:
 
 
 def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
-    """Return the graph of a network, a symbol with one or more outputs, and the names of its variables for `args`.
-
-    `net` is an initialized block that has been called, or a function that `hybridized` accepts; `args` are arrays and
-    lists of arrays. Call it under ``autograd.pause()``, for the graph in prediction mode.
-    """
+    """Return the graph of a network that has been called, a symbol, and the names of its variables for `args`."""
     if isinstance(net, gluon.SymbolBlock):
         inputs, graph = net._cached_graph
         return graph, [symbol.name for symbol in inputs]
@@ -99,8 +92,7 @@ def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any]
     # MXNet infers what a graph returns, so take one that returns each of these arrays
     used = [*dict.fromkeys([name for operator in operators for name in operator.inputs] + outputs)]
     symbol = build(operators, used, NUMPY)
-    missing = [name for name in symbol.list_inputs() if name not in arrays]
-    if missing:
+    if missing := [name for name in symbol.list_inputs() if name not in arrays]:
         raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
     known = {name: arrays[name] for name in symbol.list_arguments()}
     shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]

@@ -1,6 +1,7 @@
 """A network in prediction mode: its results, its graph and its parameters, whether it is a block or a function."""
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Sequence
 from itertools import compress
@@ -22,8 +23,7 @@ ERRORS = AssertionError, AttributeError, LookupError, RuntimeError, TypeError, V
 class Network:
     """A network as a function of its `inputs`, a list of arrays.
 
-    `net` is an initialized block, or a function that `hybridized` accepts; `examples` are its arguments. Lists in the
-    arguments of a function are parameters; `param_names` are their names.
+    `net` and `examples`, its arguments, are as for `to_onnx`: lists in the arguments of a function are parameters.
     """
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
@@ -52,11 +52,7 @@ class Network:
             raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
 
     def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
-        """Return the results for two lists of inputs with these batch sizes, and the graph; blocks.
-
-        Sets `variables`, the names of the inputs in the graph, and `params`, the name in the network and the array of
-        each parameter, by its name in the graph.
-        """
+        """Return the results for two lists of inputs of these batch sizes, and the graph; set `variables`, `params`."""
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches))
@@ -74,12 +70,10 @@ class Network:
 
     def results(self, inputs: list) -> list[numpy.ndarray] | None:
         """Return the results for some inputs, None if MXNet cannot compute them; blocks."""
-        try:
-            with semantics_of(inputs[0]), autograd.pause():
-                results = self._net(*refill(self._examples, iter(self._args(inputs))))
-                return [array.asnumpy() for array in leaves(results)]
-        except ERRORS:
-            return None
+        with contextlib.suppress(*ERRORS), semantics_of(inputs[0]), autograd.pause():
+            results = self._net(*refill(self._examples, iter(self._args(inputs))))
+            return [array.asnumpy() for array in leaves(results)]
+        return None
 
     def _args(self, inputs: list) -> list:
         """Return the inputs and the arrays that are parameters in the order of the arguments."""

@@ -58,8 +58,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
     results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])
     if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operators):
         raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
-    unused = [name for name in network.variables if name not in graph.variables]
-    if unused:
+    if unused := [name for name in network.variables if name not in graph.variables]:
         raise ValueError(f'the network does not use its input {unused[0]}: remove it from the network')
     # 3. The names in the model
     params, number = {key: (name, array.asnumpy()) for key, (name, array) in network.params.items()}, len(results[0])

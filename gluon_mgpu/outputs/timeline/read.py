@@ -1,14 +1,13 @@
 """Reader for traces of MXNet's profiler: what ran on each device, when, and in which phase of the step.
 
-An event is one piece of work of MXNet's engine. It has the names of its operators but no phase. The phase is inferred
-from the names and their order on the device, which mislabels a small part of a step:
+An event is one piece of work of MXNet's engine. It has the names of its operators but no phase, which is inferred from
+the names and their order on the device. That mislabels a small part of a step:
 
-- ``backward`` in a name means backward, ``_update`` at its end (SGD, Adam, ...) update. Backward begins by setting an
-  array to ones.
+- ``backward`` in a name means backward, ``_update`` at its end update. Backward begins by setting an array to ones.
 - Before backward, copies bring the batch: other. After it has begun on the device, copies and sums are allreduce,
   including copies of new weights; products and differences are update.
-- ImperativeBulk is a group of operators without names: the copies at both ends of a hybridized network, or the layers
-  of one that is not hybridized. It belongs to the phase before it on the device.
+- ImperativeBulk is a group of operators without names, such as the layers of a network that is not hybridized. It
+  belongs to the phase before it on the device.
 """
 from __future__ import annotations
 
@@ -81,10 +80,8 @@ def _pieces(records: Iterable[dict]) -> Iterator[tuple]:
 
 
 def classify(name: str, state: str) -> tuple[str, str]:
-    """Infer the phase of a piece from its name and the state of its device; return the phase and the new state.
-
-    A device is in the state 'backward' from the first backward operator until the next forward one, else in 'forward'.
-    """
+    """Infer the phase of a piece from its name and the state of its device; return the phase and the new state."""
+    # The state is 'backward' from the first backward operator until the next forward one, else 'forward'
     operators = BRACES.sub('', name).split(',')
     if 'backward' in name:
         return 'backward', 'backward'

@@ -40,17 +40,12 @@ def record(step: Callable[[], None], path) -> list[Event]:
 
 
 class Timeline(Callback):
-    """Callback that profiles some steps of a run and, when it ends, writes the median one as a trace and a picture.
-
-    Each step is recorded alone, from idle devices to idle devices, after `warm_up` batches over all epochs. `folder`
-    exists; ``traces`` has the trace of each step.
-    """
+    """Callback that records some steps of a run, each alone, and writes the median one as a trace and a picture."""
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
         self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'
         self.heading, self.warm_up, self.steps = heading, warm_up, steps
-        self._num_batches = 0
-        self._recording = False
+        self._num_batches, self._recording = 0, False
         self.traces: list[str] = []
 
     def train_begin(self, run: Run) -> None:
@@ -95,7 +90,6 @@ class Timeline(Callback):
             run.warn(f'no timeline: {reason(error)}')
 
     def _stop(self) -> str:
-        """Stop profiling, if it was started, and return the trace."""
         was_recording, self._recording = self._recording, False
         return stop_profiler() if was_recording else ''
 

@@ -20,10 +20,10 @@ Backward = Callable[[list], None]  # takes a dict of gradients by name for each 
 
 
 class BatchNorm(NamedTuple):
-    """A batch norm at which a network is cut.
+    """A batch norm at which a network is cut; the next piece begins with its formula.
 
-    The next piece begins with ``scale * (X - mean) / sqrt(variance + eps) + shift``. `X`, `gamma` and `beta` are names
-    of arrays, `arguments` those of scale, shift, mean and variance.
+    The `arguments` are names for ``scale * (X - mean) / sqrt(variance + eps) + shift``: scale, shift, mean and
+    variance.
     """
 
     X: str
@@ -41,8 +41,8 @@ class BatchNorm(NamedTuple):
 def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm], list[str], list[str], Any]:
     """Cut an initialized block at its batch norms, except those with ``use_global_stats``, and behind each PReLU.
 
-    `args` are the inputs for a batch on one device, to infer shapes. Returns the parts in the order in which they run,
-    the names of the network's inputs and outputs, and the lists of its result, as from `trace_block`.
+    `args` are inputs on one device, to infer shapes. Returns the parts in the order in which they run, the names of the
+    network's inputs and outputs, and the lists of its result, as from `trace_block`.
     """
     graph, inputs, lists, params = trace_block(block, args)
     for param in params.values():
@@ -58,7 +58,7 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
             operators = []
             parts += [norm, operators]
         operators.append(operator)
-        if operator.is_prelu:
+        if operator.settings.get('act_type') == 'prelu':  # as in `static`
             operators = []
             parts.append(operators)
     pieces: list[Piece | BatchNorm] = []
@@ -95,10 +95,8 @@ def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm,
 
 
 class Piece:
-    """A part of a network without batch norms that need other devices; it runs as one operator on each device.
-
-    Each call allocates memory. If it were kept, as in `hybridized`, the other pieces could not use it.
-    """
+    """A part of a network without batch norms that need other devices; it runs as one operator on each device."""
+    # Each call allocates memory. If it were kept, as in `hybridized`, the other pieces could not use it
 
     def __init__(self, operators: list[Operator], outputs: list[str]):
         graph = build(operators, outputs, NUMPY)
@@ -114,8 +112,8 @@ class Piece:
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
         """Compute on each device: read the inputs from its dict of arrays by name, and store the outputs there.
 
-        `trained` has the names of the arrays that need gradients; the outputs that are computed from them are added.
-        Returns the backward pass, which removes the gradients of these outputs and adds those of the inputs.
+        `trained` has the names of the arrays that need gradients; outputs computed from them are added. Returns the
+        backward pass, which removes the gradients of these outputs and adds those of the inputs.
         """
         # The graph that autograd records begins anew at the inputs, so that `backward` ends there
         needed = trained.intersection(self._inputs)
@@ -146,10 +144,8 @@ def add_gradient(gradients: dict, name: str, gradient: Any) -> None:
 
 
 def as_input(array: Any, allocate: bool = False) -> Any:
-    """Return an array as the start of a new graph for autograd.
-
-    The memory of its `grad` is allocated when it is written, or now: oneDNN's transposed convolution crashes otherwise.
-    """
+    """Return an array as the start of a new graph for autograd; its `grad` gets memory when it is used, or now."""
+    # oneDNN's transposed convolution crashes otherwise
     result = array.detach()
     if allocate:
         result.attach_grad()

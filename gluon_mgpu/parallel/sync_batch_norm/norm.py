@@ -38,15 +38,12 @@ class Norm:
         self.layer, self._workers = layer, workers
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
-        """Store the arguments in each device's dict of arrays; return the backward pass, as `Piece.run` does.
-
-        For autograd, the arguments are constants: `backward` adds what depends on them through mean and variance.
-        """
+        """Store the arguments in each device's dict of arrays; return the backward pass, as `Piece.run` does."""
+        # For autograd, the arguments are constants: `backward` adds what depends on them through mean and variance
         layer = self.layer
         names = layer.X, layer.gamma, layer.beta
         inputs_on = [[arrays[name] for name in names] for arrays in arrays_on]
-        is_trained = not trained.isdisjoint(names)
-        if is_trained:
+        if is_trained := not trained.isdisjoint(names):
             trained.update(layer.arguments[:2])
         with autograd.pause(train_mode=True):
             count, mean, variance = _split(self._global_statistics(inputs_on))
@@ -60,7 +57,8 @@ class Norm:
             self._update_statistics(count, mean, variance)  # here, as gluon.nn.BatchNorm does on MXNet 1.9
             sums_on = [[gradients.pop(name) for name in layer.arguments[:2]] for gradients in gradients_on]
             # All workers add up the sums, also those without rows
-            local = [_sum(list(sums)) for sums in zip(*sums_on)] or [np.zeros_like(mean), np.zeros_like(mean)]
+            local = [sum((array.as_in_ctx(first.ctx) for array in others), first) for first, *others in zip(*sums_on)]
+            local = local or [np.zeros_like(mean), np.zeros_like(mean)]
             means = self._workers.allreduce(np.stack(local)) / count
             for inputs, arrays, gradients, sums in zip(inputs_on, arrays_on, gradients_on, sums_on):
                 # The next piece has computed the first term of dx. The others are a x^ + b, which is batch norm again
@@ -78,20 +76,16 @@ class Norm:
         return npx.batch_norm(*arrays, eps=self.layer.eps, axis=self.layer.axis, fix_gamma=False, **options)
 
     def _statistics(self, X: Any, gamma: Any, beta: Any) -> Any:
-        """Return the row of the table for one device, from MXNet's batch norm, which is much faster than `mean`.
-
-        The error of v_i is within rounding of v_i + eps, which is all that batch norm divides by.
-        """
+        """Return the row of the table for one device, from MXNet's batch norm, which is much faster than `mean`."""
+        # The error of v_i is within rounding of v_i + eps, which is all that batch norm divides by
         _, mean, inverse = self._batch_norm(X, gamma, beta, np.zeros_like(beta), np.ones_like(beta),
                                             output_mean_var=True)  # inverse: 1 / sqrt(v_i + eps)
         count = np.full_like(mean[:1], X.size // mean.size)
         return np.concatenate([count, mean, 1 / np.square(inverse) - self.layer.eps])
 
     def _global_statistics(self, inputs_on: list) -> Any:
-        """Return the row of all devices together, on the first one. All devices get copies, so they have the same bits.
-        """
-        rows = [self._statistics(*inputs) for inputs in inputs_on]
-        if rows:
+        """Return the row of all devices together, on the first; the others get copies, so all have the same bits."""
+        if rows := [self._statistics(*inputs) for inputs in inputs_on]:
             row = _combined(np.stack([row.as_in_ctx(rows[0].ctx) for row in rows]))
         else:
             running = self.layer.running_mean.list_data()[0]
@@ -123,9 +117,3 @@ def _combined(table: Any) -> Any:
 def _split(rows: Any) -> list:
     """Return counts, means and variances."""
     return np.split(rows, [1, 1 + rows.shape[-1] // 2], axis=-1)
-
-
-def _sum(arrays: list) -> Any:
-    """Return the sum on the first device."""
-    first, *others = arrays
-    return sum((array.as_in_ctx(first.ctx) for array in others), first)

@@ -39,24 +39,25 @@ def _run(args: argparse.Namespace) -> None:
     except JobError:
         raise
     except Exception as error:
-        line, in_full = engine_line(error), _is_in_users_code(error)
-        if not line and not isinstance(error, (ValueError, OSError)):  # Python's status would be 1: the step is wrong
-            in_full = True
+        line = engine_line(error)
+        # Python's status for other types would be 1: the step is wrong
+        in_full = _is_in_users_code(error) or not (line or isinstance(error, (ValueError, OSError)))
+        if not line and not in_full:
+            raise
         if in_full:
             traceback.print_exc()
-        if line or in_full:
-            line = line or 'nothing was checked because of the error above'
-            if not args.batches:
-                line += '; X has random images, (256, 1, 28, 28): for other inputs, name MODULE:batches as well'
-            raise JobError(line, BAD_INPUT) from None
-        raise
+        line = line or 'nothing was checked because of the error above'
+        if not args.batches:
+            line += '; X has random images, (256, 1, 28, 28): for other inputs, name MODULE:batches as well'
+        raise JobError(line, BAD_INPUT) from None
 
 
 def _check(args: argparse.Namespace) -> None:
     if sys.__stderr__ and not faulthandler.is_enabled():
         faulthandler.enable(sys.__stderr__)  # shows the line if MXNet crashes, as for an array without rows in float64
-    make, train_batch = _load(args.make), _load(args.train_batch)
-    batches = _load(args.batches) if args.batches else random_images
+    make, train_batch, rng = _load(args.make), _load(args.train_batch), numpy.random.default_rng(0)
+    batches = _load(args.batches) if args.batches else [
+        (rng.normal(size=(256, 1, 28, 28)).astype('float32'), rng.integers(0, 10, 256).astype('int32'))]
     _check_signature(args.train_batch, train_batch)
     batches = batches() if callable(batches) else batches
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
@@ -81,7 +82,6 @@ def _check_signature(name: str, train_batch: Any) -> None:
 
 
 def _load(name: str) -> Any:
-    """Return the object that ``module:name`` names."""
     module, _, attribute = name.partition(':')
     problem = 'not of this form'
     if re.fullmatch(r'\w+(\.\w+)*:\w+', name):
@@ -103,12 +103,6 @@ def _is_in_users_code(error: Exception) -> bool:
     packages = [frame.f_globals.get('__package__') for frame, _ in traceback.walk_tb(error.__traceback__)]
     known = {'gluon_mgpu', 'mxnet', 'numpy', 'horovod'}
     return not {name.partition('.')[0] for name in packages if name is not None} <= known
-
-
-def random_images() -> list:
-    """Return a batch of random images and labels."""
-    rng = numpy.random.default_rng(0)
-    return [(rng.normal(size=(256, 1, 28, 28)).astype('float32'), rng.integers(0, 10, 256).astype('int32'))]
 
 
 if __name__ == '__main__':

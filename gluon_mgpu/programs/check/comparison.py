@@ -34,10 +34,7 @@ class Comparison(NamedTuple):
 
 
 def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
-    """Train on the batches on one device and on all, from the values of `start`, until parameters differ.
-
-    By default, each device starts with the values that `make` has given it, and one device with those of the first.
-    """
+    """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave."""
     one, several = several.on_one_device(), replace(several)
     trained = sum(array.grad is not None for _, array in one.params()[0])
     limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
@@ -86,11 +83,7 @@ def rounds(several: Training, batch: Sequence) -> bool:
 
 
 def share_of_halves(several: Training, batch: Sequence) -> float:
-    """Return how much the updates by the two halves of a batch each count in the update by the batch.
-
-    If the step divides by the rows, it is 0.5; by a fixed batch size, 1; with clipping or Adam, there is no such
-    number, and the result is 0.
-    """
+    """Return the share of each half's update in that of a batch: 0.5 by rows, 1 by a fixed batch size, else 0."""
     several, half = replace(several, plain_sgd=True), len(batch[0]) // 2
     try:
         whole, *halves = (_update(several, [a[rows] for a in batch])
@@ -107,13 +100,10 @@ def _update(several: Training, batch: Sequence) -> numpy.ndarray:
 
 
 def updates(training: Training, found: Comparison, batches: Iterable) -> numpy.ndarray:
-    """Return what the last of some batches changes in the parameters that are wrong, joined, on each device.
-
-    The training is new, and each batch starts from the values before the last one of `found`.
-    """
+    """Return what the last batch, after others, changes in the parameters that are wrong, joined, on each device."""
     training = replace(training)
     for batch in batches:
-        training.assign(found.before)
+        training.assign(found.before)  # each batch starts from these values
         replicas = training.step(batch)
     before = [found.before[i] for i in found.wrong]
     return numpy.stack([_joined_change(before, [replica[i] for i in found.wrong]) for replica in replicas])

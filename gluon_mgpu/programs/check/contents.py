@@ -58,11 +58,9 @@ def cast(value: Any, dtype: str | None) -> None:
         value._clear_cached_op()
     if isinstance(value, gluon.Parameter):
         value.cast(dtype or value.dtype)  # into new arrays, so that `hybridized` traces its network again
-    elif dtype is None:
-        pass
-    elif isinstance(value, gluon.Block):
+    elif dtype and isinstance(value, gluon.Block):
         value.cast(dtype)
-    elif isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
+    elif dtype and isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
         copy = value.astype(dtype)
         if value.grad is not None and value.grad.stype != 'default':
             copy.attach_grad(stype=value.grad.stype)  # MXNet does not add sparse gradients

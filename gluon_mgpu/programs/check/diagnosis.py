@@ -30,8 +30,7 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
                       'draw the parameters once, and copy them to all devices',
                       'From the same parameters, k devices equal one.')
     trainers = [trainer for _, trainer in find(several.state, gluon.Trainer)]
-    stale = next(filter(None, map(older, trainers)), None)
-    if stale:
+    if stale := next(filter(None, map(older, trainers)), None):
         return _lines(f'WRONG: {stale}', NEW_TRAINER)
     with_state, several = several, replace(several, plain_sgd=True)
     found = compare(several, batches, start)
@@ -61,7 +60,6 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
 
 
 def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
-    """Return the lines for a step that is right with plain SGD instead of its optimizer."""
     if _is_right_with_local_updates(several, found, start):
         return _lines(f'WRONG: {KEY_VALUE_STORE} loses the state of the optimizer, as with param.set_data()',
                       *LOCAL_UPDATES)
@@ -96,8 +94,7 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str],
                       'one; or it keeps values that make does not return',
                       'for the check, leave random numbers out, or draw them for the whole batch before it is split',
                       'Repeated with another seed, one device computes something else as well.')
-    scaling = explain_scaling(several, found, shards)
-    if scaling:
+    if scaling := explain_scaling(several, found, shards):
         return _lines(f'{where}: {scaling[0]}', scaling[1])
     return [f'{where}. The cause is unknown: no weights of the rows explain the update. Gradients may be clipped, rows '
             'may influence each other, labels may belong to other rows, or the optimizer is not SGD.']

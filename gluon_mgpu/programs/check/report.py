@@ -1,22 +1,23 @@
 """The check of a training step, and its report."""
 from __future__ import annotations
 
-import itertools
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy
 
 from ...base.arguments import integer
+from ...base.nested import leaves, refill
 from ...devices import check_devices
 from ...mxnet_setup.compat import mx
 from ...parallel.workers import Workers
 from .comparison import compare, rounds, share_of_halves
 from .diagnosis import diagnose
 from .trials import prepare, semantics_of_step
-from .user_step import Training, each
+from .user_step import Training
 
 MAX_LINES = 8
 DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
@@ -83,8 +84,8 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     devices = check_devices(devices)
     job = workers or Workers()
     k = integer('the number of devices', len(devices) * job.size, 2)
-    batches, places = _cut(batches, k)
-    training = Training(make if workers else lambda devices, _: make(devices), train_batch, places, devices, job)
+    batches, lists = _cut(batches, k)
+    training = Training(make if workers else lambda devices, _: make(devices), train_batch, lists, devices, job)
     names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
              for rank in range(job.size) for device in devices]
     try:
@@ -108,30 +109,27 @@ def _report(training: Training, batches: list, names: list) -> Report:
         found = compare(several, batches)
     ok = not found.wrong
     shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
-    notes = list(found.skipped)
-    if ok and found.unchanged:
-        notes.append(UNCHANGED.format(', '.join(found.unchanged)))
-    if dropout:
-        notes.append(DROPOUT.format(dropout))
-    if several.fixed_statistics:
-        notes.append(BATCH_NORM.format(batch_norm))
-    if ok and share_of_halves(several, batches[0]) == 0.5:  # otherwise the diagnosis says by what it is divided
-        notes.append(OWN_ROWS)
+    notes = {  # and when they are shown
+        UNCHANGED.format(', '.join(found.unchanged)): ok and found.unchanged,
+        DROPOUT.format(dropout): dropout,
+        BATCH_NORM.format(batch_norm): several.fixed_statistics,
+        # If the step is wrong, the diagnosis says by what it is divided
+        OWN_ROWS: ok and share_of_halves(several, batches[0]) == 0.5}
     return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
                   f'{", ".join(str(len(batch[0])) for batch in found.batches)} rows',
                   [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
-                  [] if ok else diagnose(several, batches, names), notes)
+                  [] if ok else diagnose(several, batches, names),
+                  [*found.skipped, *(note for note, is_shown in notes.items() if is_shown)])
 
 
 def _cut(batches: Iterable, k: int) -> tuple[list, Any]:
-    """Return batches, lists of arrays, and (X, y) with the position of each array instead of the array."""
+    """Return batches, each a list of arrays, and the nested lists that they are in, (X, y)."""
     # Even, uneven, even, fewer rows than devices, and a short last one
     sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
     read: list = []
     rows = 0
     for batch in batches:
-        arrays: list = []
-        each(batch, arrays.append)
+        arrays = leaves(batch)
         lengths = {getattr(array, 'shape', ())[:1] for array in arrays}
         if not isinstance(batch, (list, tuple)) or len(batch) != 2 or len(lengths) != 1 or () in lengths:
             raise ValueError('batches must be a list of (X, y), arrays or tuples of arrays, all with the same number '
@@ -145,6 +143,4 @@ def _cut(batches: Iterable, k: int) -> tuple[list, Any]:
     if rows < sizes[0]:
         raise ValueError(f'batches have {rows} rows: {k} devices need at least {sizes[0]}')
     repeated = [numpy.resize(numpy.concatenate(parts), (sum(sizes), *parts[0].shape[1:])) for parts in zip(*read)]
-    positions = itertools.count()
-    places = each(batch, lambda _: next(positions))
-    return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))], places
+    return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))], refill(batch, repeat(True))

@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from operator import is_
 
 from ...mxnet_setup.compat import gluon, mx, npx
 from .contents import copies, find
@@ -42,12 +41,12 @@ def nd_semantics() -> Iterator[None]:
 
 def semantics_of_step(several: Training, batch: Sequence) -> contextlib.AbstractContextManager:
     """Return the context in which to run a step: with the arrays of ``mx.nd`` if it is written for them."""
-    error = _error(several, batch) if npx.is_np_array() else None  # otherwise the user has called npx.reset_np
-    if error is None:
-        return contextlib.nullcontext()
-    with nd_semantics():
-        works = _error(several, batch) is None
-    return nd_semantics() if works or re.search(OF_ND, str(error)) else contextlib.nullcontext()
+    if npx.is_np_array() and (error := _error(several, batch)):  # otherwise the user has called npx.reset_np
+        with nd_semantics():
+            works = _error(several, batch) is None
+        if works or re.search(OF_ND, str(error)):
+            return nd_semantics()
+    return contextlib.nullcontext()
 
 
 def _error(several: Training, batch: Sequence) -> Exception | None:
@@ -59,23 +58,20 @@ def _error(several: Training, batch: Sequence) -> Exception | None:
 
 
 def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
-    """Find the shapes of the parameters, and choose float64 if a step on this batch can compute in it.
-
-    MXNet 1.9's recurrent layers of several layers cannot: their gradients in float64 are wrong. Nor can a Trainer that
-    has taken a step in `make`: it keeps float32. Also returns the names of the layers with dropout, and of those with
-    batch norm.
-    """
+    """Find the shapes, choose float64 if a step can compute in it; also name layers of dropout and batch norm."""
     one = several.on_one_device()
+    # Not in float64: a Trainer after a step in `make`; several recurrent layers, whose gradients MXNet 1.9 gets wrong
     used = any(trainer._kv_initialized for _, trainer in find(one.state, gluon.Trainer))
-    if any(param._deferred_init for param in one.gluon_params()):
+    params = [param for _, param in find(one.state, gluon.Parameter)]
+    if any(param._deferred_init for param in params):
         one.step(batch)
-    several = replace(several, shapes=tuple(param.shape for param in one.gluon_params()))
+    several = replace(several, shapes=tuple(param.shape for param in params))
     layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
     recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
     trial = replace(several, dtype=None if recurrent or used else 'float64')
     again, same = trial.on_one_device(), False
     try:
-        same = any(map(is_, one.gluon_params(), again.gluon_params()))
+        same = any(param is other for param, (_, other) in zip(params, find(again.state, gluon.Parameter)))
         if not same:
             numbers = copies(again.state) + copies(trial.state)
             again.step(batch)  # first, because errors of several devices are not all raised at once
@@ -92,9 +88,8 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
 def check_crash(several: Training, batch: Sequence) -> None:
     """Raise Crash if a step ends the process, as some of MXNet's operators do for arrays without rows.
 
-    The step is taken in a forked process, which has the functions of a notebook as well. Does nothing where that could
-    hang, on GPUs, in a job, and on other systems than Linux, or has hung: the process lacks the threads of this one, on
-    which a thread pool of the step would wait for ever.
+    The step is taken in a forked process, which lacks the threads of this one. Does nothing where it could hang without
+    them, on GPUs, in a job, and on other systems than Linux, or where it has hung.
     """
     forks = sys.platform == 'linux' and several.workers.size == 1 and all(
         device.device_type == 'cpu' for device in several.devices)
@@ -107,8 +102,7 @@ def check_crash(several: Training, batch: Sequence) -> None:
         process.start()
     try:
         process.join(SECONDS)
-        status = process.exitcode
-        if status is None:  # it still runs
+        if (status := process.exitcode) is None:  # it still runs
             several.hung.append(process)
         elif status < 0:
             raise Crash(f'MXNet ends the process with {signal.Signals(-status).name}, as some operators do for arrays '

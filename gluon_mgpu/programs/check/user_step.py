@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 
+from ...base.nested import refill
 from ...base.program import reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ...parallel.workers import Workers
@@ -27,7 +28,7 @@ class Training:
 
     make: Callable
     train_batch: Callable
-    places: Any  # of the arrays of a batch in (X, y)
+    lists: Any  # of (X, y), which have the arrays of a batch
     devices: list
     workers: Workers
     dtype: str | None = None        # None: as `make` returns the parameters
@@ -84,7 +85,7 @@ class Training:
                     if array.grad is not None:
                         fill(array.grad, 0)
             _seed(self.seed)
-            X, y = each(self.places, lambda place: self._array(batch[place]))
+            X, y = refill(self.lists, map(self._array, batch))
             self.train_batch(state, X, y, self.devices)
             npx.waitall()  # raises errors that the parameters do not show
         except Exception as caught:
@@ -140,17 +141,6 @@ class Training:
                 raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first '
                                  'device: every device needs its own copy of all')
         return [*on.values()]
-
-    def gluon_params(self) -> list:
-        """Return Gluon's parameters."""
-        return [param for _, param in find(self.state, gluon.Parameter)]
-
-
-def each(value: Any, convert: Callable) -> Any:
-    """Return a value, possibly nested tuples or lists, with all that is in them converted."""
-    if not isinstance(value, (list, tuple)):
-        return convert(value)
-    return getattr(type(value), '_make', type(value))([each(part, convert) for part in value])  # also namedtuples
 
 
 def _seed(seed: int) -> None:

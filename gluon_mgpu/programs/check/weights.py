@@ -1,9 +1,8 @@
 """Measure the weight of each row in the update of each device, and explain the weights.
 
-The update of plain SGD is a sum of one contribution per row, and each row must count once. To measure the weight of a
-row in the update of each device, replace the row by another: the update changes by the weight times what the update of
-a single device changes. Where no weights explain the update, `explain_scaling` compares it with the updates by the
-shards alone.
+The update of plain SGD is a sum of one contribution per row, and each must count once. If a row is replaced, the update
+of a device changes by its weight times the change on a single device. Where no weights explain the update,
+`explain_scaling` compares it with the updates by the shards alone.
 """
 from __future__ import annotations
 
@@ -42,10 +41,8 @@ def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
 
 def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], same: Callable,
             clipped: bool) -> tuple[str, str]:
-    """Return fault and remedy for the weights of the rows in the update of each device.
-
-    Equal weights in a row of the table mean that a device scales its update, equal rows that all devices are equal.
-    """
+    """Return fault and remedy for the weights of the rows in the update of each device."""
+    # Equal weights in a row of the table mean that a device scales its update, equal rows that all devices are equal
     n, first, ratio = weights.shape[1], weights[0], weights[0, 0]
     if same(weights, 1):
         return ('each row counts once, to three digits, but something else differs',
@@ -86,12 +83,9 @@ def number(weight: float) -> str:
 
 
 def explain_scaling(several: Training, found: Comparison, shards: list[slice]) -> tuple[str, str] | None:
-    """Return fault and remedy if the gradients are scaled or clipped by something that differs from one device's.
-
-    Compares the update by the last batch with the updates that one device makes with this batch and with its shards
-    alone, all from the values before it.
-    """
-    # If update = a * whole, all rows are scaled; if update = sum_i a_i parts_i, each device does something to its own
+    """Return fault and remedy if the gradients are scaled or clipped by something that differs from one device's."""
+    # Compare the update by the last batch with those that one device makes with the whole of it and with its shards. If
+    # update = a * whole, all rows are scaled; if update = sum_i a_i parts_i, each device does something to its own
     one, batch = several.on_one_device(), found.batches[-1]
     try:
         [update, *others], [whole] = (updates(training, found, [batch]) for training in (several, one))
@@ -129,7 +123,6 @@ def _combination(update: numpy.ndarray, parts: numpy.ndarray) -> numpy.ndarray |
 
 
 def _equal(update: numpy.ndarray, other: numpy.ndarray) -> bool:
-    """Return whether two updates are equal but for rounding."""
     return bool(abs(update - other).max() <= NEGLIGIBLE * abs(other).max())
 
 

@@ -25,8 +25,7 @@ def diagnose(facts: dict[str, Any]) -> list[Finding]:
     """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `run_self_test`."""
     if not facts['disks']['runs']['folder']:  # even NumPy may fail to import there
         return [Finding('fault', 'the current folder has been deleted', 'change to a folder that exists')]
-    found = [*_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts),
-             *_data(facts), *_speed(facts)]
+    found = [*_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts), *_data(facts), *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
 
@@ -66,15 +65,13 @@ def _self_test(facts: dict) -> Iterator[Finding]:
 
 
 def _crash(facts: dict) -> Finding:
-    """Return the finding for a self-test that has crashed or hung."""
     ended, during = facts['self_test']['ended'], facts['self_test']['during']
     wheels = ' '.join(f'{name}=={version}' for name, version in facts['mxnet']['builds'].items()) or 'mxnet'
     remedy = {'driver': 'if nvidia-smi hangs as well, reboot', 'horovod': how_to_get_horovod(),
               'arithmetic': f'export {ONEDNN_VARIABLE}=AVX2 {OPENBLAS_VARIABLE}=Nehalem',
               'mxnet': _unset(facts) or f'pip install --force-reinstall --no-deps {wheels}; if that does not help, the '
                                         'processor is too old for this build'}.get(during, _unset(facts) or REPORT)
-    killed = ended.startswith('was killed')
-    if killed:
+    if killed := ended.startswith('was killed'):
         remedy = f'on a slow or busy machine, use --timeout 300; otherwise {remedy}'
     # Training can run if only the timing at the end takes too long
     level = 'warning' if during == 'horovod' or (killed and during == 'speed') else 'fault'

@@ -43,12 +43,8 @@ def examine(timeout: int = TIMEOUT) -> dict[str, Any]:
 
 
 def run_self_test(timeout: float) -> dict[str, Any]:
-    """Run the self-test until it ends, or for `timeout` seconds.
-
-    Returns the result of each stage by its name in `STAGES`, and ``'ended'``: 'well', 'was killed after ... s', 'died
-    of ...' or 'ended with status ...'. If it did not end well, ``'during'`` is the stage without a result and
-    ``'stderr'`` has the last lines; otherwise both are empty.
-    """
+    """Run the self-test, at most `timeout` seconds; return the result of each of `STAGES`, and how it ``'ended'``."""
+    # If not 'well', 'during' is the stage without a result and 'stderr' has the last lines
     # Pass on the user's environment, without what `prepare` has set here
     ours = runtime.prepare().variables
     environment = {name: value for name, value in os.environ.items() if name not in ours}
@@ -71,10 +67,9 @@ def run_self_test(timeout: float) -> dict[str, Any]:
     for line in out.splitlines():
         with contextlib.suppress(ValueError):  # the last line may be incomplete
             results.update(json.loads(line))
-    if ended == 'well':
-        return {**results, 'ended': ended, 'during': '', 'stderr': []}
-    during = next((stage for stage in STAGES if stage not in results), '')
-    return {**results, 'ended': ended, 'during': during, 'stderr': err.splitlines()[-LAST_LINES:]}
+    failed = ended != 'well'
+    during = next((stage for stage in STAGES if failed and stage not in results), '')
+    return {**results, 'ended': ended, 'during': during, 'stderr': err.splitlines()[-LAST_LINES:] if failed else []}
 
 
 def main(argv: list | None = None) -> int:

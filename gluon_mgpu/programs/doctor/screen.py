@@ -13,8 +13,7 @@ COMMAND = re.compile(r'pip |python|export |tools/')
 
 
 def screen(report: dict[str, Any]) -> list[str]:
-    """Return the lines for a report from `examine`. Remedies with commands are not wrapped, so that one can copy these.
-    """
+    """Return the lines for a report from `examine`. Remedies with commands are not wrapped, so one can copy them."""
     devices = report['self_test'].get('devices', {}).get('devices')
     verdict = f'can run{" on " + " and ".join(devices) if devices else ""}' if report['can_train'] else 'cannot run'
     lines = [f'gluon_mgpu {report["gluon_mgpu"]}: training {verdict}', '']
@@ -45,7 +44,9 @@ def _rows(report: dict) -> Iterator[tuple[str, list[str]]]:
     yield 'mxnet', [_mxnet(report)]
     yield 'gpus', _gpus(test.get('driver'))
     yield 'cores', [f'{cores["count"]}, {cores["processor"]}', *_instructions(cores, test.get('mxnet', {}))]
-    yield 'engine', [*_engine(report['engine'])]
+    set_by = {by: [f'{name}={value}' for name, value in report['engine'][by].items()] for by in ('gluon_mgpu', 'you')}
+    set_by['gluon_mgpu'] += ['the memory allocator'] if report['engine']['allocator'] else []
+    yield 'engine', [f'set by {by}: {", ".join(names)}' for by, names in set_by.items() if names]
     yield 'horovod', [test.get('horovod', {'error': 'not tested'}).get('error', 'works with this MXNet')]
     data = report['data']
     if not data['error']:
@@ -56,8 +57,7 @@ def _rows(report: dict) -> Iterator[tuple[str, list[str]]]:
 
 
 def _instructions(cores: dict, mxnet: dict) -> Iterator[str]:
-    kernels = mxnet.get('openblas_kernels')
-    if kernels:
+    if kernels := mxnet.get('openblas_kernels'):
         yield f'matrix products with{"" if kernels in AVX2_KERNELS else "out"} AVX2 ({kernels} kernels)'
     if cores['bfloat16_obstacle']:
         yield f'no bfloat16: {cores["bfloat16_obstacle"].partition(";")[0]}'
@@ -81,14 +81,6 @@ def _gpus(driver: dict | None) -> list[str]:
     if not driver['gpus']:
         return [f'none: {driver["reason"]}', 'training uses CPU contexts: a CPU core acts as a device']
     return [f'gpu({gpu["index"]}) {gpu["description"]}' for gpu in driver['gpus']]
-
-
-def _engine(engine: dict) -> Iterator[str]:
-    for by in ('gluon_mgpu', 'you'):
-        found = [f'{name}={value}' for name, value in engine[by].items()]
-        found += ['the memory allocator'] if by == 'gluon_mgpu' and engine['allocator'] else []
-        if found:
-            yield f'set by {by}: {", ".join(found)}'
 
 
 def _disk(disks: dict) -> str:

@@ -1,7 +1,7 @@
 """The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-Runs in a subprocess (see `report`) and prints a line of JSON after each stage: its result, of which the screen shows
-``'says'``, or ``'error'``.
+In a subprocess, it prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or
+``'error'``.
 """
 from __future__ import annotations
 
@@ -58,11 +58,10 @@ def allreduce() -> dict[str, Any]:
     from ... import scratch
     from ...mxnet_setup.compat import np
     from ...parallel.allreduce import ALGORITHMS
-    chosen, rng = _chosen(), numpy.random.default_rng(0)
-    wrong = []
+    chosen, wrong = _chosen(), []
     algorithms: dict[str, Any] = {"the chapter's": scratch.allreduce, **ALGORITHMS}
+    values = numpy.random.default_rng(0).integers(-1000, 1000, (len(chosen), 1001)).astype('float32')
     for name, algorithm in algorithms.items():
-        values = rng.integers(-1000, 1000, (len(chosen), 1001)).astype('float32')
         data = [np.array(value, ctx=device) for value, device in zip(values, chosen)]
         algorithm(data)
         if not all((array.asnumpy() == values.sum(axis=0)).all() for array in data):

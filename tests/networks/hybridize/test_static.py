@@ -1,4 +1,5 @@
 """Each operator that may run with static memory computes and differentiates as plain Gluon."""
+import gc
 import json
 from unittest.mock import patch
 
@@ -8,9 +9,9 @@ from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize import static
-from gluon_mgpu.networks.hybridize.block import HybridizedBlock
-from gluon_mgpu.networks.hybridize.static import TESTED, TESTED_IN_A_GRAPH
-from gluon_mgpu.networks.hybridize.tracing import trace_block
+from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
+from gluon_mgpu.networks.hybridize.static import MAX_OPERATORS, TESTED, TESTED_IN_A_GRAPH, isolate
+from gluon_mgpu.networks.hybridize.tracing import trace_block, trace_function
 
 IMAGE, ROWS, MATRIX = (4, 6, 6), (4,), (3, 4)  # shapes without the batch
 
@@ -282,3 +283,91 @@ def test_other_operators_run_as_they_are(layers, devices, rng):
             for name in expected:
                 numpy.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)  # float32
             assert not fast.gradients_can_move
+
+
+@pytest.mark.parametrize('kind', ['function', 'block'])
+def test_a_bounded_number_of_operators(devices, kind, monkeypatch):
+    """Each shape has its own operator; those used longest ago are dropped."""
+    created, deleted = [], []
+
+    class Operator:
+        def __init__(self, operator):
+            self.operator = operator
+            created.append(self)
+
+        def __call__(self, *arrays):
+            return self.operator(*arrays)
+
+        def __del__(self):
+            deleted.append(1)
+
+    cached_op = static.cached_op
+    monkeypatch.setattr(static, 'cached_op', lambda *args: Operator(cached_op(*args)))
+    double = hybridized(lambda a: np.multiply(a, 2)) if kind == 'function' else hybridized(identity_block(devices))
+    for n in range(2, 3 * MAX_OPERATORS):
+        for rows in (n, 1):  # 1 is used every time, so its operator stays
+            double(np.ones((rows, 2), ctx=devices[0])).wait_to_read()
+    assert len(created) == 3 * MAX_OPERATORS - 1
+    created.clear()
+    gc.collect()
+    assert len(deleted) == 3 * MAX_OPERATORS - 1 - MAX_OPERATORS
+
+
+def test_a_device_that_begins_later_gets_its_operator_together_with_the_others(devices, monkeypatch):
+    """Otherwise the devices may get the same scratch areas, and wait for each other in each step."""
+    created, cached_op = [], static.cached_op
+    monkeypatch.setattr(static, 'cached_op', lambda *args: created.append(1) or cached_op(*args))
+    square = hybridized(lambda a: a * a)
+
+    def step(*step_devices):
+        arrays = [np.array([1.0, 3], ctx=device) for device in step_devices]
+        for a in arrays:
+            a.attach_grad()
+        with autograd.record():
+            squares = [square(a) for a in arrays]
+        autograd.backward(squares)
+        assert [(b.tolist(), a.grad.tolist()) for a, b in zip(arrays, squares)] == [([1, 9], [2, 6])] * len(arrays)
+
+    first, *others = devices
+    for _ in range(3):
+        step(first)
+    assert len(created) == 1
+    for _ in range(3):
+        step(first, *others)
+    assert len(created) == 2  # for all, although the first device had one
+    for _ in range(3):
+        step(first)
+        step(*others)
+        step(first, *others)
+    assert len(created) == 2
+    square = hybridized(lambda a: a * a)
+    for _ in range(3):
+        step(first, *others)  # all devices in the first step
+    assert len(created) == 3
+
+
+def test_an_operator_dropped_before_its_backward_pass(devices):
+    a = np.ones((1, 2), ctx=devices[0])
+    a.attach_grad()
+    square = hybridized(lambda a: a * a)
+    with autograd.record():
+        out = square(a)
+        for n in range(2, MAX_OPERATORS + 3):
+            square(np.ones((n, 2), ctx=devices[0]))
+    gc.collect()
+    out.backward()
+    assert a.grad.tolist() == [[2, 2]]
+
+
+def test_no_operator_at_the_edge_takes_a_scratch_area():
+    """Graphs keep scratch areas of the engine's one ring; such an operator would take another at each call."""
+    graph = isolate(*trace_function(lambda a: np.tanh(a), (np.ones((2, 2)),))[:2])
+    operators = [node['op'] for node in json.loads(graph.tojson())['nodes']]
+    assert operators == ['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']
+
+
+def identity_block(devices):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Activation('relu'))
+    net.initialize(ctx=devices)
+    return net

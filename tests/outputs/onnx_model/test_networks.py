@@ -14,11 +14,6 @@ QUICK = 'squeezenet1.1', 'mobilenet0.25', 'mobilenetv2_0.25'
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='mx.nd in Gluon needs MXNet 1.9')
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize('name', NETWORKS)
 def test_network(name):
     net, examples = NETWORKS[name]()

@@ -10,6 +10,7 @@ from steps_to_check import (
     make_arrays,
     make_network,
     network,
+    some_slow,
     step_from_scratch,
     step_of_trainer,
     update,
@@ -67,7 +68,7 @@ def make_for_clipping(devices, **options):
     return make_network(devices, kvstore=None, **options)  # the step sums
 
 
-@pytest.mark.parametrize('where', BY_OTHER_NORMS)
+@pytest.mark.parametrize('where', some_slow(BY_OTHER_NORMS, quick=('each gradient', 'all copies')))
 @pytest.mark.parametrize('optimizer', ['sgd', slow('adam')])
 def test_clipping_by_another_norm_than_that_of_the_sum(where, optimizer, batches):
     report = check_data_parallel(partial(make_for_clipping, optimizer=optimizer),
@@ -149,7 +150,8 @@ def step_with_masks(state, X, y, devices, count, also=lambda y_hat: 0, divisor=l
     ({'count': 'its own', 'also': lambda y_hat: (y_hat ** 2).mean()},
      'the update is the sum of what each device does with its rows alone, and the whole batch on one device does '
      'something else: terms of the loss are divided by counts of each device, or rows influence each other'),
-    ({'count': 'its own', 'also': lambda y_hat: (y_hat ** 2).mean(), 'divisor': len}, 'the update is the mean of what'),
+    slow({'count': 'its own', 'also': lambda y_hat: (y_hat ** 2).mean(), 'divisor': len},
+         'the update is the mean of what'),
     ({'count': 'its own', 'also': lambda y_hat: (y_hat ** 2).mean() / y_hat.shape[0], 'divisor': lambda devices: (
         1 + len(devices))}, 'the update is the weighted sum of what each device does')])
 def test_the_count_of_masked_labels(options, fault, batches):

@@ -77,7 +77,7 @@ def step_with_target_network(state, X, y, devices, on=None):
 
 @pytest.mark.parametrize(('make', 'step', 'number'), [
     (make_averages, step_with_averages, 8), (make_target_network, step_with_target_network, 9)])
-@pytest.mark.parametrize('on', [None, 1])
+@pytest.mark.parametrize('on', [slow(None), 1])
 def test_copies_without_gradients(make, step, number, on, batches):
     """A moving average, a target network: on all devices, or updated on the first device only."""
     report = check_data_parallel(make, partial(step, on=on), batches)
@@ -236,9 +236,9 @@ def adam_from_scratch(state, X, y, devices):
 
 
 @pytest.mark.parametrize('make, step, is_noted', [
-    (make_arrays, step_from_scratch, True), (make_momentum, momentum_from_scratch, True),
+    slow(make_arrays, step_from_scratch, True), (make_momentum, momentum_from_scratch, True),
     (make_arrays, partial(step_from_scratch, batch_size=12), False), (make_arrays, clipped_by_norm, False),
-    (make_arrays, partial(clipped_by_norm, max_norm=1e9), True), (make_momentum, adam_from_scratch, False)])
+    slow(make_arrays, partial(clipped_by_norm, max_norm=1e9), True), (make_momentum, adam_from_scratch, False)])
 def test_the_note_on_the_rows_of_a_short_last_batch(make, step, is_noted, batches):
     report = check_data_parallel(make, step, batches)
     assert report.ok, report

@@ -110,7 +110,7 @@ def step_with_sparse_gradients(state, X, y, devices, mistake=False):
 
 
 @ONLY_1
-@pytest.mark.parametrize('kind', ['network', 'arrays'])
+@pytest.mark.parametrize('kind', ['network', slow('arrays')])
 def test_sparse_gradients(kind, batches):
     def make(devices):
         if kind == 'network':

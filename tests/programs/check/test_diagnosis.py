@@ -70,7 +70,7 @@ def test_a_trainer_whose_devices_start_with_their_own_parameters(batches):
     assert 'start with different parameters' in report.diagnosis[0]
 
 
-@pytest.mark.parametrize('kept_in', ['NumPy', 'MXNet'])
+@pytest.mark.parametrize('kept_in', [slow('NumPy'), 'MXNet'])
 @pytest.mark.parametrize('momentum_on', ['the first device', 'devices with rows'])
 def test_momentum_that_is_not_on_all_devices(momentum_on, kept_in, batches):
     """In arrays of MXNet, the velocities are compared as well."""
@@ -124,7 +124,7 @@ def test_a_step_that_keeps_values_elsewhere(batches):
     assert report.diagnosis[0].endswith('or it keeps values that make does not return.')
 
 
-@pytest.mark.parametrize('draw', [lambda X: npx.dropout(X, p=0.5), lambda X: X * np.random.normal(size=(1, 6))])
+@pytest.mark.parametrize('draw', [lambda X: npx.dropout(X, p=0.5), slow(lambda X: X * np.random.normal(size=(1, 6)))])
 def test_random_numbers_on_each_device(draw, batches):
     def train_batch(state, X, y, devices):
         X_shards, y_shards = split_batch(X, y, devices)

@@ -159,8 +159,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize('case', some_slow(RIGHT, quick=(
-    'from scratch', 'momentum from scratch', 'accumulated gradients', 'random numbers', 'Adam',
-    'the same arrays twice', 'the concise chapter')))
+    'from scratch', 'accumulated gradients', 'random numbers', 'Adam', 'the concise chapter')))
 def test_no_mistake_in_steps_that_are_right(case, batches):
     report = check_data_parallel(*RIGHT[case], batches)
     assert report.ok, report

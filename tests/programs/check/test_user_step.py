@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy
 import pytest
+from slow import slow
 from steps_to_check import LOSS, LR, make_network, step_of_trainer, step_with_trainer, with_dropout_and_batch_norm
 
 from gluon_mgpu import check_data_parallel
@@ -91,7 +92,7 @@ def batches_of_two_inputs(kind):
              (labels[rows], weights[rows])) for rows in (slice(20), slice(20, 48))]
 
 
-@pytest.mark.parametrize('kind', ['tuples', 'lists', 'named'])
+@pytest.mark.parametrize('kind', ['tuples', slow('lists'), slow('named')])
 def test_several_inputs(kind):
     """Without one array for all; the types stay, and numbers with a fraction become float64."""
     seen = []

@@ -1,24 +1,14 @@
 """Tests of the doctor as a program: each kind of fault comes first on the screen, with its remedy, and in the JSON."""
-import os
-import re
 import resource
-import subprocess
-import sys
 
 import numpy
 import pytest
 import stub_driver
-from healthy import SELF_TEST, facts_with
+from healthy import SELF_TEST
 
-import gluon_mgpu
-from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.mxnet_setup import runtime
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
-from gluon_mgpu.programs import doctor as package
-from gluon_mgpu.programs.doctor import report as module
-from gluon_mgpu.programs.doctor.report import main
-from gluon_mgpu.programs.doctor.screen import screen
 from gluon_mgpu.programs.doctor.self_test import STAGES
 
 NUMPY = '__version__ = "1.26.4"\n'
@@ -123,89 +113,6 @@ def test_a_full_disk(doctor):
     assert cache['level'] == 'warning' and 'cannot be written: File too large' in cache['what']
 
 
-def test_a_full_file_system(tmp_path, monkeypatch, capsys):
-    disk = tmp_path / 'disk'
-    disk.mkdir()
-    if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=100000', 'tmpfs', disk], capture_output=True).returncode:
-        pytest.skip('mounting a file system is not permitted here')
-    try:
-        monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-        monkeypatch.chdir(disk)
-        assert main([]) == 0
-        assert capsys.readouterr().out.splitlines()[2].startswith('warning     only 0 MB are free for runs in')
-        (disk / 'large').write_bytes(bytes(90000))
-        assert main([]) == 1
-        assert capsys.readouterr().out.splitlines()[2].startswith(f'FAULT       {disk}/runs')
-        assert os.listdir(disk) == ['large']
-    finally:
-        monkeypatch.undo()
-        subprocess.run(['umount', disk], check=True)
-
-
-@pytest.mark.parametrize('make', [lambda path: path.touch(), lambda path: path.symlink_to('nowhere')],
-                         ids=['a file', 'a link to nothing'])
-def test_runs_is_not_a_folder(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    monkeypatch.chdir(tmp_path)
-    make(tmp_path / 'runs')
-    fault, = package.examine()['findings']
-    assert fault['level'] == 'fault' and 'remove what is in the way' in fault['remedy']
-    assert fault['what'].startswith(f'{tmp_path}/runs cannot be written: N')  # Not a directory, No such file
-
-
-def test_runs_is_a_link_to_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / 'elsewhere').mkdir()
-    (tmp_path / 'runs').symlink_to('elsewhere')
-    assert package.examine()['findings'] == []
-
-
-def test_the_current_folder_has_been_deleted(tmp_path, monkeypatch, capsys):
-    """On Python 3.13, NumPy cannot be imported there; reinstalling it would not help."""
-    failed = {**SELF_TEST, 'mxnet': {'error': 'NumPy cannot be imported (SystemError): pip install numpy'}}
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: failed)
-    folder = tmp_path / 'deleted'
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    assert main([]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2:4] == ['FAULT       the current folder has been deleted',
-                          '  do        change to a folder that exists']
-    assert sum(line.startswith('FAULT') for line in lines) == 1
-
-
-@pytest.mark.parametrize('folder', ['/proc/none', '/dev/null/cache'], ids=['read-only', 'no folder'])
-def test_a_cache_that_cannot_be_written(folder, monkeypatch):
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    monkeypatch.setenv('XDG_CACHE_HOME', folder)
-    report = package.examine()
-    warning, = report['findings']
-    assert report['can_train'] and warning['what'].startswith(f'{folder}/gluon-mgpu for downloaded data ')
-    assert warning['remedy'] == 'set XDG_CACHE_HOME to a writable folder'
-
-
-def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
-    report = package.examine()
-    fault, = report['findings']
-    assert not report['can_train'] and fault['level'] == 'fault'
-    assert re.fullmatch(f'{tmp_path}/fashion-mnist, from GLUON_MGPU_DATA: .* missing', fault['what'])
-    assert fault['remedy'].startswith('unset GLUON_MGPU_DATA') and fault['remedy'].endswith('--dataset glyphs')
-    (tmp_path / 'fashion-mnist').mkdir()
-    for name in FILES:
-        (tmp_path / 'fashion-mnist' / name).touch()
-    report = package.examine()
-    assert report['findings'] == [] and report['data']['folder'] == str(tmp_path / 'fashion-mnist')
-    # Nothing will be downloaded, so the folder for that does not matter
-    monkeypatch.setenv('XDG_CACHE_HOME', '/proc/none')
-    report = package.examine()
-    assert report['findings'] == [] and [*report['disks']] == ['runs']
-    assert not any('for data' in line for line in screen(report))
-
-
 @pytest.mark.slow
 def test_the_whole_doctor_on_a_machine_with_a_hopper_gpu(doctor, tmp_path, devices):
     """Uses a stub driver and the installed packages; the self-test runs completely."""
@@ -224,49 +131,3 @@ def test_the_whole_doctor_on_a_machine_with_a_hopper_gpu(doctor, tmp_path, devic
     assert test['allreduce'] == {'says': 'sums over the devices are right'}
     assert test['speed']['speed_up'] > 0.7  # may be below 1 while other programs run
     assert list(test)[:len(STAGES)] == list(STAGES)
-
-
-@pytest.mark.parametrize('can_train', [True, False])
-def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
-    fault = {} if can_train else {'self_test__mxnet': {'error': 'MXNet is not installed: pip install x; for GPUs y'}}
-    facts = facts_with(**fault)
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: facts['self_test'])
-    monkeypatch.setattr('gluon_mgpu.programs.doctor.facts.look', lambda: facts)
-    assert main([]) == (0 if can_train else 1)
-    out, err = capsys.readouterr()
-    lines = out.splitlines()
-    assert err == '' and max(map(len, lines)) <= 80 and len(lines) <= 24
-    if not can_train:
-        assert lines[:5] == [f'gluon_mgpu {gluon_mgpu.__version__}: training cannot run', '',
-                             'FAULT       MXNet is not installed', '  do        pip install x',
-                             '            for GPUs y']
-
-
-@pytest.mark.parametrize('streams', [['stdout'], ['stderr'], ['stdout', 'stderr']])
-def test_closed_streams(streams, monkeypatch):
-    """A stream that was closed when Python started is None. The exit status still shows that training can run."""
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    for name in streams:
-        monkeypatch.setattr(sys, name, None)
-    assert main([]) == 0 and main(['--json']) == 0
-    for name in streams:
-        getattr(sys, name).close()  # the replacement made by `run_program`
-
-
-@pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
-                         ids=['closed pipe', 'full disk'])
-def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, 'w') as closed, open(path or os.devnull, 'w') as file, monkeypatch.context() as patch:
-        patch.setattr(sys, 'stdout', file if path else closed)
-        assert main([]) == status
-    err = capsys.readouterr().err
-    assert err.startswith(line) and bool(err) == bool(line)
-
-
-@pytest.mark.parametrize('timeout', [0, 0.5, 10**7, 'long'])
-def test_an_invalid_timeout(timeout):
-    with pytest.raises(ValueError, match='^timeout '):
-        package.examine(timeout)

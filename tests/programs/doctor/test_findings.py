@@ -1,20 +1,11 @@
 """Tests of the problems found in facts, and of the screen."""
 import pytest
+from drivers import CUDA, H200, K80, V100, driver
 from healthy import SELF_TEST, facts_with
 
-from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.programs.doctor import screen as screen_module
 from gluon_mgpu.programs.doctor.findings import diagnose, from_line
 from gluon_mgpu.programs.doctor.screen import screen
-
-V100, H200, K80 = ({**gpu._asdict(), 'name': str(gpu), 'builds': gpu.builds(), 'description': gpu.description()}
-                   for gpu in (Gpu(0, 'Tesla V100', (7, 0), 2**34), Gpu(1, 'NVIDIA H200', (9, 0), 2**37),
-                               Gpu(0, 'Tesla K80', (3, 7), 2**33)))
-CUDA = {'version': '1.9.1', 'cuda': True, 'num_gpus': 2, 'code_for': ((5, 0), (8, 9))}
-
-
-def driver(*gpus):
-    return {'gpus': list(gpus), 'cuda_version': [12, 4], 'reason': ''}
 
 
 def stopped(during, ended='was killed after 60 s'):
@@ -128,27 +119,3 @@ def test_faults_come_first():
     ('a is b: do c', 'a is b', 'do c'), ('a (b: c (d: e)) f: do g: h', 'a (b: c (d: e)) f', 'do g: h'), ('a', 'a', '')])
 def test_a_line_is_split_where_its_remedy_begins(line, what, remedy):
     assert from_line('fault', line) == ('fault', what, remedy)
-
-
-@pytest.mark.parametrize(('changes', 'lines'), [
-    ({}, ['matrix products with AVX2 (Zen kernels)', 'bfloat16 without AMX: the processor has none']),
-    ({'cores__amx_obstacle': ''}, ['bfloat16 with AMX']),
-    ({'cores__amx_obstacle': 'Linux 5.10 refuses (no): do that'}, ['bfloat16 without AMX: Linux 5.10 refuses (no)']),
-    ({'cores__bfloat16_obstacle': 'this CPU has no avx512_bf16; use float32'},
-     ['no bfloat16: this CPU has no avx512_bf16']),
-    ({'self_test__mxnet__openblas_kernels': 'Prescott'}, ['matrix products without AVX2 (Prescott kernels)']),
-])
-def test_the_screen_shows_the_instructions_in_use(changes, lines):
-    shown = screen({'can_train': True, 'findings': [], **facts_with(**changes)})
-    assert {f'{"":12}{line}' for line in lines} <= {*shown}
-
-
-def test_the_screen_of_a_machine_with_gpus():
-    facts = facts_with(self_test__driver=driver(V100, H200), self_test__mxnet=CUDA, horovod__installed=True,
-                       self_test__horovod={}, mxnet__builds={'mxnet-cu112': '1.9.1'})
-    lines = ' '.join(line.strip() for line in screen({'can_train': True, 'findings': [], **facts}))
-    for text in ('mxnet-cu112 1.9.1, with CUDA, /venv',
-                 'gpu(0) Tesla V100 (compute capability 7.0), 16.0 GiB: runs with mxnet-cu112',
-                 'gpu(1) NVIDIA H200 (compute capability 9.0), 128.0 GiB: runs with the revived MXNet 2',
-                 'works with this MXNet'):
-        assert text in lines

@@ -6,6 +6,7 @@ import types
 
 import idx_files
 import pytest
+from slow import slow
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon
@@ -57,7 +58,7 @@ def test_its_settings(third_chapter, capsys):
     assert 'scratch: --momentum: only for concise, mlp' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('name', ['scratch', 'concise'])
+@pytest.mark.parametrize('name', ['scratch', slow('concise')])
 def test_the_command_line_checks_its_settings_once(name, tmp_path, monkeypatch):
     idx_files.write(tmp_path / 'mnist', idx_files.dataset(16, 16))
     checked, calls = setup.check_together, []

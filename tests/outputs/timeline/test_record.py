@@ -1,5 +1,4 @@
-"""Tests of the timeline: reading traces, inferring phases, the picture, and one real step on every device."""
-import json
+"""Tests of recording steps, also one real step on every device."""
 import os
 import stat
 import subprocess
@@ -7,34 +6,15 @@ import sys
 import time
 
 import pytest
-from matplotlib.colors import to_rgba
+from lanes import CPU0
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.timeline import record as recording
-from gluon_mgpu.outputs.timeline.draw import COLORS, busy_shares, draw, main
-from gluon_mgpu.outputs.timeline.read import Event, classify, read
+from gluon_mgpu.outputs.timeline.draw import COLORS
+from gluon_mgpu.outputs.timeline.read import read
 from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record
 from gluon_mgpu.training.run import Run
-
-CPU0, CPU1, PINNED, OPERATOR = range(4)
-LANES = {CPU0: 'cpu/0', CPU1: 'cpu/1', PINNED: 'cpu pinned/', OPERATOR: 'operator'}
-EVENTS = [Event('cpu(0)', 'forward', 0.0, 2.0, 'Convolution'), Event('cpu(1)', 'backward', 1.0, 1.0, '_backward'),
-          Event('cpu(1)', 'backward', 1.5, 1.5, '_backward'), Event('cpu(1)', 'other', 3.0, 0.0, 'CopyCPU2CPU'),
-          Event('cpu(0)', 'update', 4.0, 0.0, 'sgd_update')]
-
-
-@pytest.fixture
-def write_trace(tmp_path):
-    """Return a function that writes a trace of (phase letter, pid, tid, name, microseconds) and returns its path."""
-    def write(*rows):
-        names = [{'ph': 'M', 'pid': pid, 'name': 'process_name', 'args': {'name': name}}
-                 for pid, name in LANES.items()]
-        records = [dict(zip(('ph', 'pid', 'tid', 'name', 'ts'), row)) for row in rows]
-        path = tmp_path / 'trace.json'
-        path.write_text(json.dumps({'traceEvents': names + records}))
-        return path
-    return write
 
 
 @pytest.fixture
@@ -56,97 +36,6 @@ def step(devices):
         y.backward()
 
     return compute
-
-
-def test_read_pairs_beginnings_and_ends_by_device_thread_and_name(write_trace):
-    path = write_trace(
-        ('B', CPU0, 7, 'Convolution', 1000), ('B', CPU1, 8, 'Convolution', 2000),
-        ('E', CPU1, 8, 'Convolution', 5000), ('E', CPU0, 7, 'Convolution', 4000),
-        ('B', CPU0, 7, '_backward_relu', 6000), ('B', CPU0, 7, '_backward_relu', 6500),  # nested
-        ('E', CPU0, 7, '_backward_relu', 7000), ('E', CPU0, 7, '_backward_relu', 8000),
-        ('B', CPU0, 7, 'DeleteVariable', 0), ('E', CPU0, 7, 'DeleteVariable', 10),
-        ('B', CPU0, 7, 'unfinished', 100), ('E', CPU0, 7, 'never started', 100),
-        ('B', OPERATOR, 7, 'Convolution', 100), ('E', OPERATOR, 7, 'Convolution', 200))
-    assert read(path) == [Event('cpu(0)', 'forward', 0, 3, 'Convolution'),
-                          Event('cpu(1)', 'forward', 1, 3, 'Convolution'),
-                          Event('cpu(0)', 'backward', 5, 2, '_backward_relu'),
-                          Event('cpu(0)', 'backward', 5.5, 0.5, '_backward_relu')]
-
-
-def test_read_infers_phases_from_the_order_on_the_device_not_in_the_file(write_trace):
-    rows = [(ts, pid, name) for pid in (CPU0, CPU1) for ts, name in enumerate((
-        'CopyCPU2CPU', 'ImperativeBulk', '_npx_relu,Pooling', '_backward_relu', 'ImperativeBulk',
-        'CopyCPU2CPU', '_npi_add', '_npi_multiply_scalar', '_npi_subtract'))]
-    path = write_trace(*((letter, pid, pid, name, ts + (letter == 'E'))
-                         for ts, pid, name in reversed(rows) for letter in 'BE'))
-    events = read(path)
-    for device in ('cpu(0)', 'cpu(1)'):
-        assert [e.phase for e in events if e.device == device] == [
-            'other', 'forward', 'forward', 'backward', 'backward', 'allreduce', 'allreduce', 'update', 'update']
-
-
-def test_read_assigns_copies_to_pinned_memory_to_the_cpu_context_of_their_thread(write_trace):
-    threads = (CPU1, 8), (PINNED, 8), (PINNED, 9)
-    path = write_trace(*((letter, pid, tid, 'CopyCPU2CPU', ts) for pid, tid in threads
-                         for letter, ts in (('B', tid), ('E', tid + 1))))
-    assert [e.device for e in read(path)] == ['cpu(1)', 'cpu(1)', 'cpu pinned']
-
-
-@pytest.mark.parametrize(('name', 'state', 'expected'), [
-    ('_npx_relu,Pooling', 'forward', 'forward'),
-    ('Activation,Convolution,BatchNorm,_npi_add', 'backward', 'forward'),
-    ('ImperativeBulk', 'forward', 'forward'),
-    ('ImperativeBulk', 'backward', 'backward'),
-    ('_backward_BatchNorm,add_n,_backward_Activation', 'forward', 'backward'),
-    ('negative{name=node_67_backward;}]', 'forward', 'backward'),  # MXNet 2
-    ('SetValueOp', 'forward', 'backward'),
-    ('CopyCPU2CPU', 'forward', 'other'),
-    ('CopyGPU2GPU', 'backward', 'allreduce'),
-    ('ElementwiseSum', 'backward', 'allreduce'),
-    ('KVStoreReduce', 'backward', 'allreduce'),
-    ('_npi_add', 'forward', 'forward'),
-    ('_npi_add', 'backward', 'allreduce'),
-    ('_npi_multiply_scalar', 'forward', 'forward'),
-    ('_npi_multiply_scalar', 'backward', 'update'),
-    ('_npi_subtract{a=(1, 2)}', 'backward', 'update'),
-    ('multi_sgd_update', 'forward', 'update'),
-    ('sgd_mom_update', 'backward', 'update'),
-    ('adam_update', 'backward', 'update'),
-    ('mp_lamb_update_phase2', 'backward', 'update'),
-])
-def test_phases(name, state, expected):
-    phase, new_state = classify(name, state)
-    assert phase == expected and phase in COLORS
-    named = name != 'SetValueOp' and phase in ('forward', 'backward')
-    assert new_state == (phase if named else state)
-
-
-def test_busy_shares_by_hand():
-    # Of 4 ms: cpu(0) 0 to 2; cpu(1) 1 to 2 and, overlapping, 1.5 to 3
-    assert busy_shares(EVENTS) == {'cpu(0)': 0.5, 'cpu(1)': 0.5}
-    assert busy_shares(EVENTS[-1:]) == {'cpu(0)': 0.0}
-
-
-def test_devices_are_sorted_by_number():
-    devices = ['cpu(0)', 'gpu(1)', 'gpu(2)', 'gpu(10)', 'gpu(11)']
-    events = [Event(device, 'forward', 0.0, 1.0, 'Convolution') for device in devices[::-1]]
-    assert list(busy_shares(events)) == devices
-
-
-def test_draw_has_one_lane_per_device_and_one_colour_per_phase(tmp_path, figures):
-    draw(EVENTS, tmp_path / 'timeline.png', 'LeNet on glyphs')
-    assert (tmp_path / 'timeline.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
-    axes, = figures[0].axes
-    assert axes.get_title() == 'LeNet on glyphs'
-    assert [label.get_text() for label in axes.get_yticklabels()] == ['cpu(0)', 'cpu(1)']
-    bars = {(bar.get_x(), round(bar.get_y() + 0.4), round(bar.get_width(), 6), bar.get_facecolor())
-            for bar in axes.patches}
-    assert bars == {(0, 0, 2, to_rgba(COLORS['forward'])), (1, 1, 1, to_rgba(COLORS['backward'])),
-                    (1.5, 1, 1.5, to_rgba(COLORS['backward'])), (4, 0, 4 / 800, to_rgba(COLORS['update'])),
-                    (3, 1, 4 / 800, to_rgba(COLORS['other']))}
-    assert [text.get_text() for text in axes.texts] == ['50% busy', '50% busy']
-    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == [
-        'forward', 'backward', 'update', 'other']
 
 
 def test_median_step_of_the_chapter_on_every_device(devices, tmp_path, figures, capsys):
@@ -330,59 +219,6 @@ def test_the_class_rejects_them_before_training(fast, folder, monkeypatch):
         with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond what MXNet'):
             next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(trained))
     assert next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(params[:2])) == 1
-
-
-@pytest.mark.parametrize('content', [b'', b'no trace', b'[]', b'{}', b'{"traceEvents": 1}',
-                                     b'{"traceEvents": [{"a": 1}]}', b'\xff\xfe'])
-def test_other_files_are_rejected(content, tmp_path):
-    path = tmp_path / 'x.json'
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r'^.*x\.json is not a Chrome trace'):
-        read(path)
-
-
-@pytest.mark.parametrize('rows', [
-    [('B', CPU0, 1, 5, 0), ('E', CPU0, 1, 5, 1)], [('B', CPU0, [], 'a', 0), ('E', CPU0, [], 'a', 1)],
-    [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', 1), ('B', CPU0, 'x', 'a', 0), ('E', CPU0, 'x', 'a', 1)],
-    [('B', CPU0, 1, 'a', 10**400), ('E', CPU0, 1, 'a', 10**400)]])
-def test_a_broken_event_is_rejected(rows, write_trace, capsys):
-    path = write_trace(*rows)
-    assert main([str(path)]) == 2
-    line, = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'timeline: {path} is not a Chrome trace')
-    path.write_text('{"traceEvents": ' + '[' * 100_000)
-    assert main([str(path)]) == 2
-
-
-def test_a_trace_without_devices_is_rejected(write_trace):
-    path = write_trace(('B', OPERATOR, 1, 'Convolution', 0), ('E', OPERATOR, 1, 'Convolution', 1))
-    with pytest.raises(ValueError, match='contains no operation on a device'):
-        read(path)
-
-
-def test_the_command(write_trace, tmp_path, capsys):
-    path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
-    assert main([str(path)]) == 0
-    assert (tmp_path / 'trace.png').exists()
-    picture = tmp_path / 'a.png'
-    capsys.readouterr()
-    assert main([str(path), '--out', str(picture), '--title', r'a $\foo{$']) == 0  # no formula
-    assert capsys.readouterr() == (f'picture: {picture}\n', '')
-    assert picture.exists()
-    assert main([str(tmp_path / 'missing.json')]) == 2
-    assert capsys.readouterr().err == f'timeline: {tmp_path}/missing.json: No such file or directory\n'
-    path.write_text('{}')
-    assert main([str(path)]) == 2
-    assert capsys.readouterr().err.startswith(f'timeline: {path} is not a Chrome trace')
-
-
-@pytest.mark.slow
-def test_a_trace_is_read_without_mxnet(write_trace):
-    path = write_trace(('B', CPU0, 7, 'Convolution', 0), ('E', CPU0, 7, 'Convolution', 9))
-    code = ('import sys; from gluon_mgpu.outputs.timeline.draw import main; '
-            f'main([{str(path)!r}]); sys.exit("mxnet" in sys.modules)')
-    assert subprocess.run([sys.executable, '-c', code], stdout=subprocess.DEVNULL).returncode == 0
-    assert path.with_suffix('.png').exists()
 
 
 @pytest.mark.slow

@@ -1,24 +1,21 @@
-"""Synchronized batch norm: k devices equal one, Gluon's and PyTorch's batch norm, formulas in NumPy."""
-
+"""Synchronized batch norm: k devices equal one with Gluon's batch norm."""
 import idx_files
 import numpy
 import oracle
 import pytest
 from bfloat16 import needs_bfloat16
 from movable import moving
+from norms import check_that_k_devices_equal_one, norm_of, sequential, small_net, train, values
 from slow import slow
 from test_scratch import Batches
 from threads import Threads, without_rows
 
 from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
-from gluon_mgpu.networks.hybridize.graph_operators import Operator
-from gluon_mgpu.networks.resnet import Residual, resnet18
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.sync_batch_norm import cut
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.parallel.workers import Workers
@@ -26,75 +23,6 @@ from gluon_mgpu.training.parameters import by_name, statistics
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
-SIZES = (64, 1, 5, 2, 32, 3, 7, 4, 33, 16)  # rows of ten batches; with 1 to 3 rows, devices may get none
-
-
-def sequential(*layers):
-    net = nn.HybridSequential()
-    net.add(*layers)
-    return net
-
-
-def small_net():
-    return sequential(nn.Conv2D(4, 3, strides=2), nn.BatchNorm(), nn.Activation('relu'),
-                      nn.Conv2D(6, 3), nn.BatchNorm(), nn.Activation('relu'), nn.Dense(10))
-
-
-class Tangled(HybridBlock):
-    """A convolution used twice, two batch norms of one array, and the input used at the end."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2D(3, 3, padding=1, in_channels=3)
-        self.bn1, self.bn2, self.bn3, self.bn4 = (nn.BatchNorm() for _ in range(4))
-
-    def forward(self, X):
-        Y = self.bn1(self.conv(X))
-        Z = self.bn2(self.conv(Y))
-        return self.bn3(Z) * self.bn4(Z) + Y * X
-
-
-def train(make, devices, synchronized, sizes=SIZES, side=12):
-    """Train a new network in float64; return it."""
-    rng = numpy.random.default_rng(1)
-    net = make()
-    net.initialize(init=init.Xavier(), ctx=devices)
-    for device in devices:
-        net(np.zeros((1, 1, side, side), ctx=device))
-    net.cast('float64')
-    for name, param in by_name(net).items():
-        if 'running' not in name:  # also the gamma that a batch norm without scale ignores
-            param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
-    trainer = moving(trainable(net), 'sgd', {'learning_rate': 0.1})
-    fast, loss = (SyncBatchNorm if synchronized else hybridized)(net), gluon.loss.SoftmaxCrossEntropyLoss()
-    for n in sizes:
-        X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n).astype('int32')
-        concise.train_batch(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer,
-                            Devices(devices, 64))
-    npx.waitall()
-    return net
-
-
-def values(net, device):
-    return {name: param.data(device).asnumpy() for name, param in by_name(net).items()}
-
-
-def check_that_k_devices_equal_one(make, device_list, *ks, **options):
-    """Compare with Gluon's own batch norm on one device.
-
-    In float64, sums in another order differ by 1e-16 of the largest term. Ten steps through 17 batch norms, of which
-    each may divide by a small deviation, make that 1e-13. The tolerance leaves a factor of a thousand; relu, which may
-    take a number within rounding of 0 for positive or for negative, is not expected to do so in float64.
-    """
-    one = values(train(make, device_list(1), False, **options), device_list(1)[0])
-    for k in ks:
-        net = train(make, device_list(k), True, **options)
-        replicas = [values(net, device) for device in device_list(k)]
-        for name, expected in one.items():
-            assert numpy.isfinite(expected).all()
-            assert abs(replicas[0][name] - expected).max() < 1e-10, name
-            for replica in replicas[1:]:
-                assert (replica[name] == replicas[0][name]).all(), name
 
 
 @pytest.mark.parametrize('k', [slow(1), slow(2), 3, slow(4)])
@@ -108,111 +36,10 @@ def test_resnet18_on_k_devices_equals_one(device_list):
     check_that_k_devices_equal_one(lambda: resnet18(10), device_list, 1, 2, 3, 4, sizes=sizes)
 
 
-@pytest.mark.parametrize('layers', [
-    lambda: [nn.BatchNorm()],
-    slow(lambda: [nn.Dense(5), nn.BatchNorm(momentum=0.5, epsilon=0.1), nn.BatchNorm(axis=-1)]),
-    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(axis=3)]),
-    lambda: [nn.Conv2D(3, 3), nn.BatchNorm(scale=False, center=False), nn.Activation('relu')],
-    slow(lambda: [nn.Conv2D(3, 3), nn.BatchNorm(use_global_stats=True), nn.BatchNorm()]),
-    slow(lambda: [Residual(3, use_1x1conv=True, strides=2)]),
-    lambda: [nn.Conv2D(3, 3), Tangled()],
-    slow(lambda: [nn.Conv2D(3, 3)]),
-    lambda: [nn.Conv2D(3, 3), *2 * [nn.BatchNorm(momentum=1)]],
-], ids=['at the start', 'without pixels', 'last axis', 'without scale and shift', 'given statistics', 'residual',
-        'tangled', 'no batch norm', 'used twice'])
-def test_other_networks(device_list, layers):
-    check_that_k_devices_equal_one(lambda: sequential(*layers(), nn.Dense(10)), device_list, 2, sizes=(7, 1, 4))
-
-
 def test_without_it_k_devices_differ(device_list):
     """So the tests above show something."""
     one, two = (values(train(small_net, device_list(k), False, sizes=(7,)), device_list(1)[0]) for k in (1, 2))
     assert max(abs(one[name] - two[name]).max() for name in one) > 1e-4
-
-
-def batch_norm(X, dY, gamma, beta, eps):
-    """The formulas in the module's docstring, with NumPy: y, dx, dgamma, dbeta."""
-    def mean(array):
-        return array.mean(axis=(0, 2, 3), keepdims=True)
-
-    gamma, beta = gamma.reshape(1, -1, 1, 1), beta.reshape(1, -1, 1, 1)
-    sigma = numpy.sqrt(mean((X - mean(X)) ** 2) + eps)
-    X_hat = (X - mean(X)) / sigma
-    dX = gamma / sigma * (dY - mean(dY) - X_hat * mean(dY * X_hat))
-    return gamma * X_hat + beta, dX, (dY * X_hat).sum(axis=(0, 2, 3)), dY.sum(axis=(0, 2, 3))
-
-
-def run_layer(X, dY, gamma, beta, devices, dtype, eps=1e-5):
-    """Run one synchronized batch norm forward and backward; return y, dx, dgamma, dbeta and the layer."""
-    layer = nn.BatchNorm(epsilon=eps, in_channels=X.shape[1])
-    layer.initialize(ctx=devices)
-    layer.cast(dtype)
-    layer.gamma.set_data(np.array(gamma, dtype=dtype))
-    layer.beta.set_data(np.array(beta, dtype=dtype))
-    X_shards, dY_shards = (split_and_load(array.astype(dtype), devices) for array in (X, dY))
-    for X_shard in X_shards:
-        X_shard.attach_grad()
-    with autograd.record():
-        net = SyncBatchNorm(layer)
-        Y_shards = net.forward(X_shards)
-    net.backward(Y_shards, dY_shards)
-    return (*(numpy.concatenate([a.asnumpy() for a in arrays])
-              for arrays in (Y_shards, [X_shard.grad for X_shard in X_shards])),
-            *(sum(param.grad(device).asnumpy() for device in devices) for param in (layer.gamma, layer.beta)), layer)
-
-
-def random_layer(seed, mean=2.0):
-    rng = numpy.random.default_rng(seed)
-    X, dY = rng.normal(mean, 3, size=(7, 3, 4, 5)), rng.normal(size=(7, 3, 4, 5))
-    return X, dY, rng.normal(size=3), rng.normal(size=3)
-
-
-def test_formulas_on_uneven_shards(device_list, seed):
-    X, dY, gamma, beta = random_layer(seed)
-    *found, layer = run_layer(X, dY, gamma, beta, device_list(3), 'float64')
-    for array, expected in zip(found, batch_norm(X, dY, gamma, beta, 1e-5)):
-        numpy.testing.assert_allclose(array, expected, rtol=1e-10, atol=1e-12)  # other order of 140 float64 numbers
-    for device in device_list(3):
-        running_mean, running_var = (p.data(device).asnumpy() for p in (layer.running_mean, layer.running_var))
-        numpy.testing.assert_allclose(running_mean, 0.1 * X.mean(axis=(0, 2, 3)), rtol=1e-6)  # momentum is float32
-        numpy.testing.assert_allclose(running_var, 0.9 + 0.1 * X.var(axis=(0, 2, 3)), rtol=1e-6)
-
-
-def test_the_running_statistics_of_a_single_value(devices):
-    X = numpy.array([5., -2.]).reshape(1, 2, 1, 1)
-    *_, layer = run_layer(X, X, numpy.ones(2), numpy.ones(2), devices, 'float64')
-    for device in devices:
-        numpy.testing.assert_allclose(layer.running_mean.data(device).asnumpy(), [0.5, -0.2], rtol=1e-6)
-        numpy.testing.assert_allclose(layer.running_var.data(device).asnumpy(), [0.9, 0.9], rtol=1e-6)
-
-
-def test_a_large_mean_does_not_spoil_the_variance(device_list, seed):
-    """Mean 10,000, standard deviation 3: mean of squares minus square of the mean would leave no right digit."""
-    X, dY, gamma, beta = random_layer(seed, mean=1e4)
-    X = X.astype('float32').astype('float64')  # the input that float32 can represent
-    *found, layer = run_layer(X, dY, gamma, beta, device_list(2), 'float32')
-    for array, expected in zip(found, batch_norm(X, dY, gamma, beta, 1e-5)):
-        # float32 represents numbers near 10,000 with an error of 1e-3, 3e-4 standard deviations
-        numpy.testing.assert_allclose(array, expected, rtol=1e-3, atol=1e-2)
-    for device in device_list(2):
-        found = layer.running_var.data(device).asnumpy()
-        numpy.testing.assert_allclose(found, 0.9 + 0.1 * X.var(axis=(0, 2, 3)), rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_pytorch_on_one_device(device_list, seed):
-    torch = pytest.importorskip('torch')
-    X, dY, gamma, beta = random_layer(seed)
-    layer, X_torch = torch.nn.BatchNorm2d(3, dtype=torch.float64), torch.tensor(X, requires_grad=True)
-    layer.weight.data, layer.bias.data = torch.tensor(gamma), torch.tensor(beta)
-    Y = layer(X_torch)
-    Y.backward(torch.tensor(dY))
-    *found, ours = run_layer(X, dY, gamma, beta, device_list(3), 'float64')
-    expected = [Y.detach(), X_torch.grad, layer.weight.grad, layer.bias.grad]
-    for array, other in zip(found, expected):
-        numpy.testing.assert_allclose(array, other.numpy(), rtol=1e-10, atol=1e-12)
-    numpy.testing.assert_allclose(ours.running_mean.data(device_list(3)[2]).asnumpy(), layer.running_mean.numpy(),
-                                  rtol=1e-6)  # MXNet keeps the momentum in float32
 
 
 def test_evaluation_uses_the_running_statistics(devices):
@@ -296,24 +123,6 @@ def test_the_backward_pass_of_autograd_is_refused(device_list):
         net.forward(X_shards)
 
 
-def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatch):
-    net = small_net()
-    net.initialize(ctx=device_list(2))
-    X_shards, net = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
-
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    with autograd.record():
-        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(cut, 'add_gradient', interrupt)
-        net.backward(ls)
-    with autograd.record():
-        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
-    net.backward(ls)
-
-
 def test_forward_is_only_for_training(device_list):
     net = small_net()
     net.initialize(ctx=device_list(2))
@@ -329,15 +138,6 @@ def test_two_shards_on_one_device_are_refused(device_list):
     net.initialize(ctx=device_list(2))
     with autograd.record(), pytest.raises(ValueError, match='^X_shards are on .*: pass one array per device, and'):
         SyncBatchNorm(net).forward([X, X])
-
-
-def test_a_network_that_cannot_be_traced(devices):
-    class Unknown(HybridBlock):
-        def forward(self, X):
-            return X.no_such_method()
-
-    with autograd.record(), pytest.raises(ValueError, match='^Unknown cannot be traced'):
-        SyncBatchNorm(Unknown()).forward([np.ones((2, 3), ctx=devices[0])])
 
 
 @pytest.mark.parametrize('num_frozen', [1, 3, 5])  # before the first batch norm, between two, before the last layer
@@ -361,16 +161,6 @@ def test_frozen_layers(num_frozen, device_list):
     largest = max(abs(grad).max() for grad in found[0])  # the gradient of a bias before a norm is only rounding
     for expected, grad in zip(*found):
         numpy.testing.assert_allclose(grad, expected, rtol=1e-3, atol=1e-4 * largest)
-
-
-def test_a_batch_norm_with_default_options():
-    """Its node in the graph has no attributes."""
-    inputs = ['X', 'gamma', 'beta', 'mean', 'variance']
-    operator = Operator({'op': 'BatchNorm', 'name': 'norm'}, inputs, {0: 'Y'})
-    assert cut._is_batch_norm(operator)
-    norm, operator = cut._separate(operator, 0, dict.fromkeys(inputs[1:]))
-    assert (norm.axis, norm.eps, norm.fix_gamma) == (1, 1e-3, True)
-    assert operator.settings == {'use_global_stats': True, 'fix_gamma': False} and not cut._is_batch_norm(operator)
 
 
 def test_losses_need_not_depend_on_all_shards(device_list):
@@ -464,22 +254,6 @@ def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
         SyncBatchNorm(net, workers).forward([X])
 
 
-class DoubleScale(nn.BatchNorm):
-    """The scale is not a parameter, but computed."""
-
-    def hybrid_forward(self, F, x, gamma, *args, **kwargs):
-        return super().hybrid_forward(F, x, 2 * gamma, *args, **kwargs)
-
-
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason="MXNet 2's BatchNorm has no hybrid_forward")
-def test_other_batch_norms_are_refused(devices):
-    net = sequential(DoubleScale(in_channels=3), nn.Dense(10))
-    net.initialize(ctx=devices)
-    with autograd.record(), pytest.raises(ValueError, match='only gluon.nn.BatchNorm can be synchronized') as error:
-        SyncBatchNorm(net).forward([np.zeros((2, 3, 4, 4), ctx=devices[0])])
-    assert len(str(error.value).splitlines()) == 1
-
-
 class WithUnused(HybridBlock):
     def __init__(self):
         super().__init__()
@@ -559,34 +333,6 @@ def test_an_encoder_in_front(grad_req, device_list):
     for expected, array in zip(*found):  # float64, as in `check_that_k_devices_equal_one`
         assert abs(array - expected).max() < 1e-10 * (1 + abs(expected).max())
     assert abs(found[0][0]).max() > 0
-
-
-def norm_of(net, devices):
-    net.initialize(ctx=devices)
-    net(np.zeros((1, 3, 4, 4), ctx=devices[0]))
-    X = numpy.random.default_rng(0).normal(2, 1, (5, 3, 4, 4))
-    X_shards = split_and_load(np.array(X, dtype='float32'), devices)
-    return SyncBatchNorm(net), X_shards, next(param for name, param in by_name(net).items() if 'running_mean' in name)
-
-
-@pytest.mark.parametrize(('frozen', 'updated'), [('1.gamma 1.beta', True), ('0.weight 0.bias 1.gamma 1.beta', False),
-                                                 ('0.weight 0.bias', True)])
-def test_running_statistics_change_as_in_gluon(frozen, updated, device_list):
-    """In the backward pass, unless it ends behind the batch norm."""
-    changed = []
-    for wrap in (SyncBatchNorm, lambda net: net):
-        net = sequential(nn.Conv2D(3, 1), nn.BatchNorm(), nn.Dense(2))
-        block, X_shards, running_mean = norm_of(net, device_list(2))
-        for name in frozen.split():
-            by_name(net)[name].grad_req = 'null'
-        for steps in ('forward', 'forward and backward'):
-            with autograd.record():
-                Y_shards = block.forward(X_shards) if wrap is SyncBatchNorm else list(map(net, X_shards))
-            if 'backward' in steps:
-                (block if wrap is SyncBatchNorm else autograd).backward(Y_shards)
-            npx.waitall()
-            changed.append([bool(abs(array).max() > 0) for array in running_mean.list_data()])
-    assert changed == 2 * [[False, False], [updated, updated]]
 
 
 def test_layers_that_are_frozen_later(device_list):

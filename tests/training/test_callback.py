@@ -1,9 +1,10 @@
-"""Early stopping, from accuracies given by hand."""
+"""Callbacks of a run, and early stopping, from accuracies given by hand."""
 import json
 from types import SimpleNamespace
 
 import idx_files
 import pytest
+from epochs import NO_PARAMETERS, feed
 from history_csv import history
 
 from gluon_mgpu import scratch
@@ -13,6 +14,7 @@ from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.callback import Callback, Patience
+from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Run
 
 
@@ -133,3 +135,67 @@ def test_the_flag(tmp_path, monkeypatch, capsys):
     assert scratch.main(['--resume', str(out)]) == 0 and len(history(out)) == 3  # it is complete
     assert scratch.main(['--resume', str(out), '--patience', '3', '--num-epochs', '4']) == 0
     assert len(history(out)) == 4
+
+
+class Recorder(Callback):
+    """Callback that records its calls, with the numbers of batches and epochs at that time."""
+
+    def __init__(self):
+        self.calls = []
+
+
+for name in ('epoch_begin', 'batch_end', 'epoch_trained', 'epoch_end', 'train_end'):
+    def record(self, run, name=name):
+        self.calls.append((name, run.state()['num_batches'], len(run.history)))
+    setattr(Recorder, name, record)
+
+
+def test_callbacks():
+    callback = Recorder()
+    run = Run(num_epochs=2, quiet=True, callbacks=[Callback(), callback])
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]], [[1.0]]])
+        run.end_epoch(0.5)
+    run.close()  # a second time: nothing happens
+    assert callback.calls == [
+        ('epoch_begin', 0, 0), ('batch_end', 1, 0), ('batch_end', 2, 0), ('epoch_trained', 2, 0), ('epoch_end', 0, 1),
+        ('epoch_begin', 0, 1), ('batch_end', 1, 1), ('batch_end', 2, 1), ('epoch_trained', 2, 1), ('epoch_end', 0, 2),
+        ('train_end', 0, 2)]
+
+
+@pytest.mark.parametrize('given', [lambda found: found[0], lambda found: (callback for callback in found), tuple])
+def test_callbacks_in_any_form(given):
+    callback = Recorder()
+    run = Run(num_epochs=1, quiet=True, callbacks=given([callback]))
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]]])
+        run.end_epoch(0.5)
+    assert [name for name, *_ in callback.calls] == ['epoch_begin', 'batch_end', 'epoch_trained', 'epoch_end',
+                                                     'train_end']
+
+
+def test_no_callbacks():
+    assert Run(1, callbacks=None).callbacks == Run(1).callbacks == []
+    for wrong in (5, print, Recorder, [Recorder], 'x'):
+        with pytest.raises(ValueError, match='^callback .*: must be an object of a class derived from Callback'):
+            Run(1, callbacks=wrong)
+
+
+def test_train_end_is_called_after_an_error():
+    callback = Recorder()
+    run = Run(num_epochs=2, quiet=True, callbacks=[callback])
+    with pytest.raises(DivergenceError):
+        for _ in run.epochs(NO_PARAMETERS):
+            feed(run, [[[float('nan')]], [[1.0]], [[1.0]]])
+    assert [name for name, *_ in callback.calls] == ['epoch_begin', 'batch_end', 'train_end']
+
+
+def test_train_end_of_all_callbacks_is_called_after_an_error_in_one():
+    class Failing(Callback):
+        def train_end(self, run):
+            raise ValueError('no')
+
+    callback = Recorder()
+    with pytest.raises(ValueError, match='no'):
+        Run(num_epochs=1, quiet=True, callbacks=[Failing(), callback]).close()
+    assert [name for name, *_ in callback.calls] == ['train_end']

@@ -1,0 +1,52 @@
+"""A user's own training loop, with checkpoints."""
+import numpy
+
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
+from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.training.parameters import copies
+
+OPTIMIZERS = {'sgd': ('sgd', {'learning_rate': 0.1}),
+              'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-3}),
+              'adam': ('adam', {'learning_rate': 0.01})}
+
+
+def network(devices):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(3, 3), gluon.nn.BatchNorm(), gluon.nn.Flatten(),
+            gluon.nn.Dense(5, activation='relu'), gluon.nn.Dense(2))
+    net.initialize(init.Xavier(), ctx=devices)
+    return net
+
+
+class Loop:
+    """Training loop as a user might write it. The number of the step determines the batch."""
+
+    def __init__(self, devices, optimizer='sgd', params=trainable, **options):
+        self.devices, self.net, self.num_steps = devices, network(devices), 0
+        self.net(np.zeros((1, 1, 6, 6), ctx=devices[0]))
+        name, settings = OPTIMIZERS[optimizer]
+        self.trainer = gluon.Trainer(params(self.net), name, settings, **options)
+        self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def train(self, num_steps):
+        for _ in range(num_steps):
+            rng = numpy.random.default_rng(self.num_steps)
+            X, y = np.array(rng.random((9, 1, 6, 6), 'float32')), np.array(rng.integers(2, size=9))
+            with autograd.record():
+                ls = [self.loss(self.net(X_shard), y_shard) for X_shard, y_shard in
+                      zip(split_and_load(X, self.devices), split_and_load(y, self.devices))]
+            autograd.backward(ls)
+            self.trainer.step(len(X))
+            self.num_steps += 1
+        npx.waitall()
+        return self
+
+    def values(self):
+        return {name: [array.asnumpy().tolist() for array in arrays] for name, arrays in copies(self.net).items()}
+
+
+def dense(devices, **options):
+    net = gluon.nn.Dense(2, in_units=3, use_bias=False)  # GroupAdaGrad takes matrices only
+    net.initialize(init.Xavier(), ctx=devices)
+    return net, gluon.Trainer(net.collect_params(), **options)

@@ -1,0 +1,263 @@
+"""Tests of the batches."""
+import gc
+import time
+
+import numpy
+import pytest
+from datasets import labels, rows
+from idx_files import dataset
+
+from gluon_mgpu.data.batches import BatchIterator, check_data, num_outputs
+from gluon_mgpu.data.folders import FILES
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.training.run import Run
+
+
+def make_batches(batch_size=32, n=100, **kwargs):
+    arrays = dataset(num_train=n)
+    return BatchIterator(arrays[FILES[0]].astype('uint8'), arrays[FILES[1]], batch_size, 'mnist', **kwargs)
+
+
+def order(data_iter) -> list:
+    """Return the position in the dataset of each row of one epoch."""
+    sums = dataset()[FILES[0]].sum((1, 2)).tolist()
+    assert len(set(sums)) == 100  # so that each row can be recognized
+    return [sums.index(round(float(s))) for s in (rows(data_iter)[0].astype('float64') * 255).sum((1, 2, 3))]
+
+
+@pytest.mark.parametrize('batch_size, sizes', [
+    (32, [32, 32, 32, 4]), (50, [50, 50]), (99, [99, 1]), (300, [100])])
+@pytest.mark.parametrize('shuffle', [False, True])
+def test_shapes(batch_size, sizes, shuffle):
+    data_iter = make_batches(batch_size, shuffle=shuffle)
+    batches = list(data_iter)
+    assert len(data_iter) == len(batches) == len(sizes)
+    assert (data_iter.num_rows, data_iter.batch_size) == (100, batch_size)
+    for (X, y), b in zip(batches, sizes):
+        assert (X.shape, X.dtype, X.ctx) == ((b, 1, 28, 28), 'float32', mx.cpu(0))
+        assert (y.shape, y.dtype, y.ctx) == ((b,), 'int32', mx.cpu(0))
+        assert isinstance(X, np.ndarray) and isinstance(y, np.ndarray)
+    assert min(X.min() for X, _ in batches) == 0 and max(X.max() for X, _ in batches) == 1
+
+
+def test_in_order_unless_shuffled():
+    data_iter = make_batches()
+    for _ in range(2):
+        X, y = rows(data_iter)
+        numpy.testing.assert_allclose(X, dataset()[FILES[0]][:, None] / 255, rtol=1e-7)  # float32
+        numpy.testing.assert_array_equal(y, dataset()[FILES[1]])
+
+
+def test_every_row_once_in_a_new_order_each_epoch():
+    data_iter = make_batches(shuffle=True)
+    orders = [order(data_iter) for _ in range(5)]
+    assert all(sorted(o) == list(range(100)) for o in orders)
+    assert len({tuple(o) for o in [*orders, range(100)]}) == 6
+
+
+def test_images_keep_their_labels():
+    data_iter = make_batches(shuffle=True)
+    data_iter.epoch = 3
+    rows_taken = order(data_iter)
+    data_iter.epoch = 3
+    assert labels(data_iter) == dataset()[FILES[1]][rows_taken].tolist()
+
+
+def test_the_seed_and_the_epoch_decide_the_order():
+    a, b, other = (make_batches(size, shuffle=True, seed=seed) for size, seed in ((7, 5), (32, 5), (32, 6)))
+    orders = [order(a) for _ in range(4)]
+    assert a.epoch == 4
+    b.epoch = 2  # as a resumed run does
+    assert [order(b), order(b)] == orders[2:]
+    assert order(other) != orders[0]
+    numpy.random.seed(1)
+    mx.random.seed(1)
+    assert order(make_batches(shuffle=True, seed=5)) == orders[0]  # other random numbers have no influence
+
+
+def test_an_epoch_left_halfway():
+    data_iter, whole = make_batches(shuffle=True), make_batches(shuffle=True)
+    for _ in data_iter:
+        break
+    assert data_iter.epoch == 1
+    order(whole)
+    assert order(data_iter) == order(whole)
+
+
+def test_two_epochs_at_the_same_time():
+    data_iter, one = make_batches(shuffle=True), make_batches(shuffle=True)
+    expected = labels(one), labels(one)
+    pairs = list(zip(data_iter, data_iter))
+    assert tuple([label for pair in pairs for label in pair[i][1].asnumpy()] for i in (0, 1)) == expected
+
+
+@pytest.mark.parametrize('shuffle', [False, True])
+def test_a_batch_never_changes(shuffle):
+    data_iter = make_batches(shuffle=shuffle)
+    batches = list(data_iter)
+    before = [(X.asnumpy().copy(), y.asnumpy().copy()) for X, y in batches]
+    for X, y in data_iter:  # neither by later batches, nor by writing to them
+        X[:] = -1
+        y[:] = -1
+    gc.collect()
+    for (X, y), (X_before, y_before) in zip(batches, before):
+        numpy.testing.assert_array_equal(X.asnumpy(), X_before)
+        numpy.testing.assert_array_equal(y.asnumpy(), y_before)
+    npx.waitall()
+    assert sorted(labels(data_iter)) == sorted(dataset()[FILES[1]])
+
+
+def queue_work() -> np.ndarray:
+    """Queue about half a second of work on cpu(0) without waiting for it."""
+    a = np.ones((1200, 1200))
+    for _ in range(10):
+        b = np.dot(a, a)
+    return b
+
+
+def test_memory_is_kept_until_queued_work_has_read_it():
+    expected = [float(X.asnumpy().astype('float64').sum()) for X, _ in make_batches()]
+    queue_work()
+    sums = []
+    for X, _ in make_batches():
+        sums.append(X.sum())
+        del X
+    gc.collect()
+    overwriting = [numpy.full((32, 1, 28, 28), 1e9, 'float32') for _ in range(10)]
+    numpy.testing.assert_allclose([float(s) for s in sums], expected, rtol=1e-5)  # float32 sums of 25,000
+    assert overwriting
+
+
+@pytest.mark.slow
+def test_reading_batches_does_not_wait():
+    npx.waitall()
+    queue_work()
+    npx.waitall()
+    start = time.perf_counter()
+    queue_work()
+    list(make_batches())
+    seconds = time.perf_counter() - start
+    npx.waitall()
+    assert seconds < 0.5 * (time.perf_counter() - start)
+
+
+def test_training_on_the_batches(devices):
+    """Batches can be copied to any device, and gradients of results from them are correct."""
+    X, y = next(iter(make_batches()))
+    for device in devices:
+        w = np.ones((784, 10), ctx=device)
+        w.attach_grad()
+        with autograd.record():
+            total = npx.pick(np.dot(X.as_in_ctx(device).reshape(32, -1), w), y.as_in_ctx(device)).sum()
+        total.backward()
+        expected = numpy.zeros((784, 10))
+        numpy.add.at(expected.T, y.asnumpy(), X.asnumpy().reshape(32, -1))
+        numpy.testing.assert_allclose(w.grad.asnumpy(), expected, rtol=1e-5)  # float32 sums of up to 32
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda X, y: (X / numpy.float32(255), y),
+     'images must be a NumPy array of uint8 (n, height, width), not float32 (4, 28, 28)'),
+    (lambda X, y: (X[0], y), 'images must be a NumPy array of uint8 (n, height, width), not uint8 (28, 28)'),
+    (lambda X, y: (X.tolist(), y), 'images must be a NumPy array of uint8 (n, height, width), not list'),
+    (lambda X, y: (X, y / 1), 'labels must be a NumPy array of integers (n,), not float64 (4,)'),
+    (lambda X, y: (X, y[:, None]), 'labels must be a NumPy array of integers (n,), not int64 (4, 1)'),
+    (lambda X, y: (X, y[:3]), '4 images and 3 labels: each image needs one label'),
+    (lambda X, y: (X, y - 1), 'label -1: must be at least 0')])
+def test_arrays_that_are_not_images_and_labels(change, message):
+    arrays = change(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4))
+    with pytest.raises(ValueError) as error:
+        BatchIterator(*arrays, 2, 'mnist')
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize('dtype', ['>i4', 'uint8', 'int8', 'uint64'])
+def test_labels_of_any_integer_dtype(dtype):
+    data_iter = BatchIterator(numpy.zeros((4, 28, 28), 'uint8'), numpy.arange(4, dtype=dtype), 3, 'mnist')
+    assert labels(data_iter) == [0, 1, 2, 3] and data_iter.num_classes == 4
+    assert check_data((data_iter, data_iter), 3) == (data_iter, data_iter)
+    images = numpy.zeros((4, 1, 28, 28), 'float32')
+    as_list = [(images, numpy.arange(4, dtype=dtype)), (images[:0], np.zeros(0))]
+    assert check_data((as_list, []), 4) == (as_list, [])
+
+
+def batches_of(*sizes):
+    return [(np.zeros((size, 1, 28, 28)), np.zeros(size)) for size in sizes]
+
+
+@pytest.mark.parametrize('train_iter, rows', [
+    (lambda: batches_of(4, 4), 4), (lambda: batches_of(4, 3), 4), (lambda: batches_of(5), 5),
+    (lambda: gluon.data.DataLoader(gluon.data.ArrayDataset(np.zeros((8, 1)), np.zeros(8)), 4), 4)])
+def test_another_batch_size_than_that_of_the_data(train_iter, rows):
+    data = train_iter(), []
+    assert check_data(data, rows) == data
+    for batch_size in (1, rows - 1):
+        with pytest.raises(ValueError, match=f'^batch_size {batch_size}, but the training data has batches of {rows} '):
+            check_data(data, batch_size)
+    assert check_data((batches_of(2), []), 4)  # all rows in one batch
+
+
+@pytest.mark.parametrize('batch', [(np.zeros((2, 1)), [0, 0]), (np.zeros(2), np.zeros(2), np.zeros(2)), np.zeros(2)])
+def test_batches_that_are_no_pairs_of_arrays(batch):
+    for data in (([batch], []), ([], [batch])):
+        with pytest.raises(ValueError, match=r'data has a \w+ \(.*\): each batch must be a pair \(X, y\) of arrays$'):
+            check_data(data, 2)
+
+
+def test_probabilities_are_for_training():
+    """As test labels, they would fail only in the first evaluation."""
+    batch, column = (np.zeros((2, 1)), np.ones((2, 10)) / 10), (np.zeros((2, 1)), np.zeros((2, 1)))
+    assert check_data(([batch], [column]), 2)
+    with pytest.raises(ValueError, match=r'^the test labels have the shape \(2, 10\): must be class numbers \(n,\)'):
+        check_data(([batch], [batch]), 2)
+
+
+def test_an_epoch_is_fast():
+    """60,000 rows take 0.03 s; row by row they would take over a second."""
+    images = numpy.zeros((60_000, 28, 28), numpy.uint8)
+    data_iter = BatchIterator(images, numpy.zeros(60_000, int), 256, 'mnist', shuffle=True)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert sum(1 for _ in data_iter) == 235
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])
+@pytest.mark.parametrize('shuffle', [True, False])
+def test_the_shards_of_all_workers_are_the_batches(n, k, shuffle):
+    images = numpy.arange(n, dtype='uint8').repeat(4).reshape(n, 2, 2)
+    labels = numpy.arange(n)
+    whole = BatchIterator(images, labels, 5, 'test', shuffle, seed=1)
+    parts = [BatchIterator(images, labels, 5, 'test', shuffle, seed=1, shard=(i, k)) for i in range(k)]
+    assert len({part.digest for part in parts}) == 1
+    for _ in range(2):  # epochs
+        for (X, y), *others in zip(whole, *parts):
+            assert numpy.concatenate([y_part.asnumpy() for _, y_part in others]).tolist() == y.asnumpy().tolist()
+            assert (numpy.concatenate([X_part.asnumpy() for X_part, _ in others]) == X.asnumpy()).all()
+
+
+def test_different_rows_have_different_digests():
+    images, labels = numpy.zeros((10, 2, 2), 'uint8'), numpy.zeros(10, 'uint8')
+
+    def digest(images, labels):
+        return BatchIterator(images, labels, 5, 'test', shard=(0, 2)).digest
+    other = images.copy()
+    other[3, 1, 1] = 1
+    assert len({digest(images, labels), digest(other, labels), digest(images, labels + 1),
+                digest(images[:9], labels[:9])}) == 4
+
+
+def test_the_shard_of_another_worker_is_rejected():
+    run = Run(1, quiet=True)
+    run.workers.rank, run.workers.size = 1, 2
+    images = numpy.zeros((10, 28, 28), 'uint8')
+    with pytest.raises(ValueError, match="rank 1: .* not yield this worker's shard; .* shard=workers.shard"):
+        next(run.batches(BatchIterator(images, images[:, 0, 0], 5, 'test', shard=(0, 2))))
+
+
+def test_the_classes_are_on_the_last_axis():
+    net = gluon.nn.Dense(7, flatten=False)
+    net.initialize()
+    assert num_outputs(net, (1, 3, 4)) == 7  # (1, 3, 4) -> (1, 3, 7)

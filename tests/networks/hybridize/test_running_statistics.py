@@ -1,0 +1,87 @@
+"""The running statistics of batch norm in hybridized networks."""
+import numpy
+import pytest
+from small_networks import hybrid_net
+
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.parallel.trainer import trainable
+
+
+def trained(hybridize, devices, batches):
+    """Train a network on the batches, split over the devices; return the losses and the network."""
+    npx.random.seed(3)
+    net = hybrid_net(devices)
+    net(np.ones((1, 4), ctx=devices[0]))
+    fast = hybridized(net) if hybridize else net
+    loss, losses = gluon.loss.L2Loss(), []
+    trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for batch in batches:
+        ls = []
+        with autograd.record():
+            for rows, device in zip(numpy.array_split(batch, len(devices)), devices):
+                X = np.array(rows, ctx=device)
+                ls.append(loss(fast(X), X[:, :2]))
+        autograd.backward(ls)
+        trainer.step(len(batch))
+        losses += [float(l.mean()) for l in ls]
+    return losses, net
+
+
+def test_batch_norm_trains_as_in_a_plain_network(devices, seed):
+    """Scale, shift and running statistics are the same on each device, also with smaller batches."""
+    rng = numpy.random.default_rng(seed)
+    batches = [rng.normal(size=(n, 4)).astype('float32') for n in (8, 8, 5, 8, 6)]
+    losses, net = trained(True, devices, batches)
+    expected_losses, expected = trained(False, devices, batches)
+    # float32, five steps of the same operations
+    numpy.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    npx.waitall()  # MXNet does not wait for running statistics, see `hybridized`
+    for p, q in zip(net.collect_params().values(), expected.collect_params().values()):
+        for a, b in zip(p.list_data(), q.list_data()):
+            numpy.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=1e-4, atol=1e-5)
+    means = [net[1].running_mean.data(device).asnumpy() for device in devices[:2]]
+    assert abs(means[0]).max() > 0 and (means[0] != means[1]).any()  # each device uses its own rows
+    X = np.array(batches[0], ctx=devices[0])
+    assert abs((hybridized(net)(X) - net(X)).asnumpy()).max() < 1e-6  # uses the running statistics
+
+
+def test_evaluation_after_training_sees_the_statistics_of_the_last_batch(devices):
+    """MXNet's engine would let it start too early. The network is large enough to show that."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(8, 5), gluon.nn.BatchNorm(), gluon.nn.Conv2D(8, 5))
+    net.initialize(init.Normal(1), ctx=devices)
+    X = np.random.uniform(1, 2, size=(32, 1, 20, 20), ctx=devices[0])
+    fast = hybridized(net)
+    fast(X)
+    for _ in range(3):
+        with autograd.record():
+            l = fast(X)
+        l.backward()
+        immediately = fast(X)
+        npx.waitall()
+        assert (immediately == fast(X)).all()
+
+
+@pytest.mark.parametrize('order', [lambda f, g: f - g, lambda f, g: g * 2 + f, lambda f, g: f * g])
+def test_a_batch_norm_that_is_used_twice(order, devices):
+    """Its updates of the statistics, which do not commute, come in the same order as in plain Gluon."""
+    class Tower(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.norm = gluon.nn.BatchNorm(in_channels=4)
+
+        def forward(self, X, Z):
+            return order(self.norm(X), self.norm(Z * 3) + self.norm(X + Z))
+
+    net, found = Tower(), []
+    X, Z = (np.random.normal(i, size=(6, 4), ctx=devices[0]) for i in (0, 9))
+    for call in (net, hybridized(net)):
+        net.initialize(ctx=devices, force_reinit=True)
+        for _ in range(3):
+            with autograd.record():
+                l = call(X, Z)
+            l.backward()
+        found.append([statistic.data(devices[0]).asnumpy() for statistic in (net.norm.running_mean,
+                                                                             net.norm.running_var)])
+    numpy.testing.assert_allclose(found[0], found[1], rtol=1e-5)  # float32

@@ -1,0 +1,20 @@
+"""Fixtures of the tests of ONNX models."""
+import pytest
+
+from gluon_mgpu.programs import export
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(capfd):
+    """A function that calls the command and returns its exit status and the last line of stdout or stderr."""
+    def call(*args):
+        status = export.main(list(args))
+        out, err = capfd.readouterr()
+        lines = [line for line in (err if status else out).splitlines() if 'storage.cc' not in line]
+        return status, lines[-1 if status else 0].removeprefix('export: ')
+    return call

@@ -1,0 +1,134 @@
+"""Tests of the networks that can be exported, and of their inputs and outputs."""
+import numpy
+import onnx
+import pytest
+from exported import Lambda, random
+from oracle import lenet_params, to_mx
+from small_models import block
+
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.training.parameters import by_name
+
+nn, rnn = gluon.nn, gluon.rnn
+mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='needs MXNet 1.9')
+
+
+@pytest.mark.slow
+def test_other_channels_and_classes(capsys):
+    net = resnet18(3)
+    net.initialize()
+    net(np.zeros((1, 2, 40, 40)))
+    to_onnx(net, 'a.onnx', np.zeros((1, 2, 40, 40)), input_names=['images'], output_names=['scores'])
+    import onnxruntime
+    X = numpy.random.default_rng(0).random((2, 2, 40, 40), 'float32')
+    found, = onnxruntime.InferenceSession('a.onnx').run(None, {'images': X})
+    expected = net(np.array(X)).asnumpy()
+    assert found.shape == (2, 3) and abs(found - expected).max() <= 1e-5 * abs(expected).max()
+    assert 'model: a.onnx, checked in onnxruntime: ' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('wrap', [lambda net: net, hybridized])
+def test_an_attribute_named_block_is_an_attribute(wrap, capsys):
+    net = block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10))
+    net.block = 4
+    to_onnx(wrap(net), 'a.onnx')
+    assert 'checked in onnxruntime' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@mxnet_1
+def test_a_network_in_lower_precision(capsys):
+    """The model equals that of the same parameters in float32, and is checked in float32 on any processor."""
+    net = resnet18(3)
+    net.initialize()
+    net(np.zeros((1, 1, 28, 28)))
+    low = resnet18(3, 'bfloat16')
+    low.initialize()
+    pairs = list(zip(net._collect_params_with_prefix().values(), low._collect_params_with_prefix().values()))
+    for param, other in pairs:
+        other.shape = param.shape
+        other._finish_deferred_init()
+        other.set_data(param.data())
+    assert len(pairs) == 110  # 20 convolutions and a dense layer of two arrays each, 17 batch norms of four
+    to_onnx(net, 'a.onnx')
+    to_onnx(low, 'b.onnx')
+    with open('a.onnx', 'rb') as a, open('b.onnx', 'rb') as b:
+        assert a.read() == b.read()
+    assert capsys.readouterr().out.count('checked in onnxruntime') == 2
+
+
+@pytest.mark.parametrize('net, words', [
+    ([], 'param_names: has 8 names for 0 arrays in lists'),
+    ([[]], 'param_names: has 8 names for 0 arrays in lists'),
+    ([1, 2, 3], r"\['ndarray', 'int', 'int', 'int'\]: the arguments of a network must be arrays"),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[:7], 'param_names: has 8 names for 7 arrays in lists'),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[::-1], 'lenet cannot be traced .*, Shape inconsistent'),
+    (lambda: to_mx(lenet_params(numpy.random.default_rng(0), dtype='float64')), 'has parameters in float64: cast them'),
+    (lambda: [*to_mx(lenet_params(numpy.random.default_rng(0)))[:7], np.full(10, numpy.nan)], 'scores .* not finite'),
+    (None, 'NoneType is not a network: must be a gluon.HybridBlock or a function'),
+    (lambda: nn.Sequential(), 'Sequential is not a network: must be a gluon.HybridBlock or a function'),
+    (lambda: resnet18(10), 'is on no device: call net.initialize'),
+])
+def test_unsupported_networks_are_rejected(net, words, tmp_path):
+    net = net() if callable(net) else net
+    with pytest.raises(ValueError, match=words) as error:
+        to_onnx(net, 'a.onnx')
+    assert '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('settings', [{'input_names': ['X']}, {'output_names': ['Y']}, {'param_names': ['W']},
+                                      {'batch_axis': 1}])
+def test_names_without_examples(settings):
+    with pytest.raises(ValueError, match='^names and batch_axis are for a network with examples: pass an example of'):
+        to_onnx(to_mx(lenet_params(numpy.random.default_rng(0))), 'a.onnx', **settings)
+
+
+def test_an_input_that_is_not_used():
+    net = Lambda(lambda F, A, B: A * 2)
+    net.initialize()
+    with pytest.raises(ValueError, match='^the network does not use its input data1: remove it from the network$'):
+        to_onnx(net, 'a.onnx', random(2, 4), random(2, 3))
+
+
+def test_names_and_sizes():
+    """Names of inputs, outputs and parameters are the user's; the batch size is free, also on another axis."""
+    net = rnn.GRU(5, num_layers=2)
+    net.initialize()
+    X, state = random(4, 2, 3), random(2, 2, 5)
+    to_onnx(net, 'a.onnx', X, [state], input_names=['words', 'state'], output_names=['features', 'new_state'],
+            batch_axis=1, log=lambda line: None)
+    graph = onnx.load('a.onnx').graph
+    sizes = {value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+             for value in (*graph.input, *graph.output)}
+    assert sizes == {'words': [4, 'batch', 3], 'state': [2, 'batch', 5], 'features': [4, 'batch', 5],
+                     'new_state': [2, 'batch', 5]}
+    assert {array.name for array in graph.initializer} == set(by_name(net))
+    for settings, words in (({'input_names': ['a']}, r"^input_names \['a'\], output_names .*: must be 2 and 2 names"),
+                            ({'output_names': ['a', 'a']}, 'must be 2 and 2 names, different from each other and from'),
+                            ({'input_names': [next(iter(by_name(net))), 'b']}, 'and from those of the parameters'),
+                            ({'batch_axis': [1]}, r'^batch_axis \[1\]: must be an axis of each of 2 inputs, or None'),
+                            ({'batch_axis': [None, None]}, r'^batch_axis .*: must be an axis of each of 2 inputs'),
+                            ({'batch_axis': 3}, '^batch_axis 3: must be an axis'),
+                            ({'batch_axis': -1}, '^batch_axis -1: must be an axis')):
+        with pytest.raises(ValueError, match=words):
+            to_onnx(net, 'b.onnx', X, [state], **{'batch_axis': 1, **settings})
+    with pytest.raises(ValueError, match=r'^GRU cannot be traced with inputs .*Invalid recurrent state'):
+        to_onnx(net, 'b.onnx', X, [state])
+
+
+def test_examples_of_other_dtypes():
+    """NumPy's float64 becomes float32, like the parameters."""
+    to_onnx(block(nn.Dense(4)), 'a.onnx', numpy.ones((2, 784)))
+    assert onnx.load('a.onnx').graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    with pytest.raises(ValueError, match=r'^dtype complex64: MXNet has no such arrays; convert it, for example'):
+        to_onnx(block(nn.Dense(4)), 'b.onnx', numpy.ones((2, 784), 'complex64'))
+
+
+def test_lenets_parameters_as_a_tuple_or_in_numpy(tmp_path):
+    arrays = lenet_params(numpy.random.default_rng(0))
+    for i, params in enumerate((to_mx(arrays), tuple(to_mx(arrays)), arrays, [arrays])):
+        to_onnx(params, f'{i}.onnx', log=lambda line: None)
+        assert (tmp_path / f'{i}.onnx').read_bytes() == (tmp_path / '0.onnx').read_bytes()

@@ -1,0 +1,90 @@
+"""Tests of the doctor's report: its command line, and the self-test in a process of its own."""
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from healthy import SELF_TEST, facts_with
+
+import gluon_mgpu
+from gluon_mgpu.programs import doctor as package
+from gluon_mgpu.programs.doctor import report, report as module
+from gluon_mgpu.programs.doctor.report import main
+
+
+@pytest.mark.parametrize(('program', 'timeout', 'ended', 'during'), [
+    ('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 1, 'was killed after 1 s', 'mxnet'),
+    ('import os, signal; os.kill(os.getpid(), signal.SIGSEGV)', 60, 'died of SIGSEGV', 'driver'),
+    ('print("{\\"driver\\"", flush=True); import sys; sys.exit("gone")', 60, 'ended with status 1', 'driver'),
+], ids=['hangs', 'crashes', 'fails'])
+def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, monkeypatch):
+    monkeypatch.setattr(report, 'PROGRAM', program)
+    start = time.monotonic()
+    found = report.run_self_test(timeout)
+    assert time.monotonic() - start < timeout + 5
+    assert (found['ended'], found['during']) == (ended, during)
+    assert found['stderr'] == (['gone'] if 'gone' in program else [])
+
+
+def test_a_path_object_in_the_path_of_python(monkeypatch):
+    monkeypatch.setattr(report, 'PROGRAM', 'import sys; print(sys.argv[1])')
+    monkeypatch.setattr(sys, 'path', [*sys.path, Path('/somewhere')])
+    assert report.run_self_test(60)['ended'] == 'well'
+
+
+def test_the_subprocess_has_the_users_settings(monkeypatch):
+    """Settings that this process has made are not passed on."""
+    program = 'import json, os, sys; print(json.dumps({"a": [os.environ.get("MXNET_CPU_TEMP_COPY"), sys.argv[1]]}))'
+    monkeypatch.setattr(report, 'PROGRAM', program)
+    prepared = report.runtime.prepare()
+    found = report.run_self_test(30)
+    own = None if 'MXNET_CPU_TEMP_COPY' in prepared.variables else os.environ['MXNET_CPU_TEMP_COPY']
+    assert found['a'][0] == own and sys.path[-1] in json.loads(found['a'][1])
+
+
+@pytest.mark.parametrize('can_train', [True, False])
+def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
+    fault = {} if can_train else {'self_test__mxnet': {'error': 'MXNet is not installed: pip install x; for GPUs y'}}
+    facts = facts_with(**fault)
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: facts['self_test'])
+    monkeypatch.setattr('gluon_mgpu.programs.doctor.facts.look', lambda: facts)
+    assert main([]) == (0 if can_train else 1)
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == '' and max(map(len, lines)) <= 80 and len(lines) <= 24
+    if not can_train:
+        assert lines[:5] == [f'gluon_mgpu {gluon_mgpu.__version__}: training cannot run', '',
+                             'FAULT       MXNet is not installed', '  do        pip install x',
+                             '            for GPUs y']
+
+
+@pytest.mark.parametrize('streams', [['stdout'], ['stderr'], ['stdout', 'stderr']])
+def test_closed_streams(streams, monkeypatch):
+    """A stream that was closed when Python started is None. The exit status still shows that training can run."""
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    for name in streams:
+        monkeypatch.setattr(sys, name, None)
+    assert main([]) == 0 and main(['--json']) == 0
+    for name in streams:
+        getattr(sys, name).close()  # the replacement made by `run_program`
+
+
+@pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
+                         ids=['closed pipe', 'full disk'])
+def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
+    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, 'w') as closed, open(path or os.devnull, 'w') as file, monkeypatch.context() as patch:
+        patch.setattr(sys, 'stdout', file if path else closed)
+        assert main([]) == status
+    err = capsys.readouterr().err
+    assert err.startswith(line) and bool(err) == bool(line)
+
+
+@pytest.mark.parametrize('timeout', [0, 0.5, 10**7, 'long'])
+def test_an_invalid_timeout(timeout):
+    with pytest.raises(ValueError, match='^timeout '):
+        package.examine(timeout)

@@ -1,0 +1,29 @@
+"""Tests of loading a finished run."""
+import pytest
+
+from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.programs import export, predict
+from gluon_mgpu.programs.load_run import run_to_load
+
+
+def test_a_run_without_a_checkpoint(tmp_path, capsys):
+    (tmp_path / 'config.json').touch()
+    for program in (predict, export):
+        assert program.main([str(tmp_path)]) == 2
+        assert capsys.readouterr().err.endswith(f'{tmp_path}: no complete checkpoint was found; resume the run\n')
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
+    path = tmp_path / 'net.params'
+    path.write_bytes(b'of another program')
+    assert predict.main([str(path)]) == 2
+    assert capsys.readouterr().err == (f'predict: {path}: truncated or altered, or not a checkpoint of gluon_mgpu; '
+                                       'name the folder of a run or one of its checkpoints\n')
+
+
+@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'mine'}, {'chapter': 'scratch', 'devices': ['cpu(0)']}])
+def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
+    checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
+    with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch or concise'):
+        run_to_load(tmp_path / 'a.safetensors')

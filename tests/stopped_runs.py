@@ -1,0 +1,34 @@
+"""Runs with checkpoints that signals stop."""
+import signal
+
+from gluon_mgpu.base.program import Stopped
+from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.training.run import Callback, Run
+
+
+def train(folder, signals=None, every=None, before=(), callbacks=()):
+    """Train three epochs of three batches; return the run and the message about stopping, '' if it completed."""
+    checkpointing = CheckpointCallback(folder, every)
+    checkpointing.resume_command = 'again'
+    run = Run(3, quiet=True, folder=folder, callbacks=[*before, checkpointing, *callbacks], workers=Workers(signals))
+    try:
+        for _ in run.epochs([[np.zeros(1)]]):
+            for _ in run.batches([0, 1, 2]):
+                run.record_losses([np.zeros(1)])
+            run.end_epoch(0.5)
+    except Stopped as stopped:
+        return run, str(checkpointing.save_on_stop(run, stopped.signum))
+    return run, ''
+
+
+class SendSignal(Callback):
+    """Callback that sends a signal after `at` batches."""
+
+    def __init__(self, signals, at):
+        self.signals, self.at = signals, at
+
+    def batch_end(self, run):
+        if run.num_steps == self.at:
+            self.signals.received = signal.SIGTERM

@@ -1,0 +1,211 @@
+"""Tests of an epoch: its batches, losses and time, with a fake clock."""
+import itertools
+import re
+
+import numpy
+import pytest
+from epochs import NO_PARAMETERS, NOT_BEGUN, feed
+from failing import failing
+
+from gluon_mgpu.base import progress
+from gluon_mgpu.mxnet_setup.compat import np, npx
+from gluon_mgpu.training.epoch import DivergenceError
+from gluon_mgpu.training.run import Run
+
+
+def test_a_bar_counts_the_finished_batches_of_each_epoch(clock, monkeypatch, capsys):
+    bars = []
+
+    class Bar(progress.ProgressBar):
+        def __init__(self, shown=True, **options):
+            progress.tqdm.__init__(self, **options, disable=not shown)  # as on a terminal
+            bars.append(self)
+
+    monkeypatch.setattr(progress, 'ProgressBar', Bar)
+    run = Run(num_epochs=2)
+    counts = []
+    for epoch in run.epochs(NO_PARAMETERS):
+        for _ in run.batches([None] * 3):
+            clock[0] += 1
+            run.record_losses([np.array([epoch / 2])])
+            counts.append(bars[-1].n)
+        assert (bars[-1].n, bars[-1].total) == (3, 3)
+        clock[0] += 10 * epoch  # evaluation
+        run.end_epoch(0.5)
+    assert counts == [0, 1, 2, 0, 1, 2]  # the batch just started is not finished
+    out, err = capsys.readouterr()
+    assert 'epoch 2/2: trained in 3.0 s, evaluating' in err
+    assert out.splitlines() == ['epoch 1/2: loss 0.500, test acc 0.500, 3.0 s, 1 images/s',
+                                'epoch 2/2: loss 1.000, test acc 0.500, 3.0 s, 1 images/s, evaluated in 20.0 s']
+
+
+def test_an_epoch_must_be_ended_and_have_losses():
+    run = Run(num_epochs=2, quiet=True)
+    with pytest.raises(ValueError, match=r'epoch 1 was not ended: call end_epoch\(test_acc\) after its batches'):
+        for _ in run.epochs(NO_PARAMETERS):
+            feed(run, [[[1.0]]])
+    run = Run(num_epochs=1, quiet=True)
+    for _ in run.batches([None]):
+        pass
+    with pytest.raises(ValueError, match=r'the epoch has no losses: call record_losses\(ls\)'):
+        run.end_epoch(0.5)
+
+
+@pytest.mark.parametrize('test_acc, rule', [
+    *[(value, 'a number of at least 0') for value in (None, 'high', -1, float('nan'))],
+    *[(value, 'a share of the rows, from 0 to 1') for value in (1.5, 97.0)]])
+def test_an_accuracy_that_is_no_share(test_acc, rule):
+    run = Run(num_epochs=1, quiet=True)
+    feed(run, [[[1.0]]])
+    with pytest.raises(ValueError, match=f'^test_acc {test_acc!r}: must be {rule}$'):
+        run.end_epoch(test_acc)
+    assert run.end_epoch(0.5).test_acc == 0.5
+
+
+def test_batches_are_read_once_in_an_epoch():
+    run = Run(num_epochs=2, quiet=True)
+    for epoch in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0]], [[2.0]]])
+        if epoch == 2:
+            with pytest.raises(ValueError, match=r'^the batches of epoch 2 were already read: call end_epoch'):
+                feed(run, [[[3.0]]])
+        run.end_epoch(0.5)
+    assert len(run.history) == 2
+
+
+def test_the_state_counts_batches_and_not_losses():
+    """Here, a batch has two parts, and one batch no losses."""
+    run = Run(num_epochs=1, quiet=True)
+    for number in run.batches([1, 2, 3]):
+        for _ in range(2 if number > 1 else 0):
+            run.record_losses([np.ones(1)])
+    state = run.state()
+    assert (state['num_batches'], state['num_steps'], state['rows']) == (3, 3, 4)
+    resumed = Run(num_epochs=1, quiet=True)
+    resumed.restore({**state, 'num_batches': 2})
+    assert resumed.state()['num_batches'] == 2
+    assert list(resumed.batches([1, 2, 3])) == [3] and resumed.state()['num_batches'] == 3
+
+
+def test_a_run_resumed_within_an_epoch_needs_as_many_batches():
+    run = Run(num_epochs=2, quiet=True)
+    for _ in run.batches([1, 2, 3, 4]):
+        run.record_losses([np.ones(1)])
+        run.synchronize()
+        if run.state()['num_batches'] == 1:
+            break
+    state = run.state()
+    assert (state['num_batches'], state['epoch_length']) == (1, 4)
+
+    def resumed(train_iter, **changes):
+        run = Run(num_epochs=2, quiet=True)
+        run.restore({**state, **changes})
+        return list(run.batches(train_iter))
+    with pytest.raises(ValueError, match='^the run was stopped in an epoch of 4 batches, and train_iter has 2: resume'):
+        resumed([12, 34])
+    assert resumed([1, 2, 3, 4]) == [2, 3, 4] == resumed(map(int, '1234'))  # a map has no length
+    assert resumed([12, 34], num_batches=0) == [12, 34]  # not within an epoch
+
+
+def test_the_seconds_before_an_interruption_count(clock):
+    run = Run(1, quiet=True)
+    run.restore({**NOT_BEGUN, 'history': [], 'num_steps': 2, 'num_batches': 2, 'loss': 4.0, 'rows': 4, 'seconds': 6.0})
+    for _ in run.batches([None] * 3):
+        clock[0] += 2
+        run.record_losses([np.ones(2)])
+    epoch = run.end_epoch(0.5)
+    assert (epoch.seconds, epoch.loss, epoch.images_per_second) == (8, 1, 6 / 8)
+
+
+def test_an_error_of_the_engine_does_not_end_the_next_run(devices):
+    """MXNet raises the error of one device, and keeps that of the other for the next wait."""
+    run = Run(num_epochs=1, quiet=True)
+    with pytest.raises(RuntimeError, match='Check failed'):
+        for _ in run.batches([1, 2]):
+            run.record_losses([failing(device)[0] for device in devices])
+    npx.waitall()
+
+
+def test_losses_outside_the_batches():
+    run = Run(num_epochs=1, quiet=True)
+    for _ in run.epochs(NO_PARAMETERS):
+        with pytest.raises(ValueError, match='record_losses was called outside run.batches: write'):
+            run.record_losses([np.ones(2)])
+        break
+
+
+@pytest.mark.parametrize('shape', [(), (2, 1)])
+def test_losses_that_are_not_one_per_row(shape):
+    with pytest.raises(ValueError, match=rf'arrays \(n,\), .*, not an array {re.escape(str(shape))}: do not'):
+        Run(1, quiet=True).record_losses([np.ones(shape)])
+
+
+@pytest.mark.parametrize('ls, found', [(0.5, 'float'), ([0.5], 'float'), ([numpy.ones(2)], r'an array \(2,\)')])
+def test_losses_that_are_no_arrays_of_mxnet(ls, found):
+    with pytest.raises(ValueError, match=f'^record_losses needs a list of MXNet arrays .*, not {found}: do not'):
+        Run(1, quiet=True).record_losses(ls)
+
+
+def test_an_epoch_that_is_left_early():
+    """Its time and its progress would be unknown; the message says how to train fewer batches."""
+    run, data = Run(1, quiet=True), [[np.ones(2)]] * 4
+    for ls in run.batches(data):
+        run.record_losses(ls)
+        if run.state()['num_batches'] == 2:
+            break
+    with pytest.raises(ValueError, match='not read to the end: to train on fewer, pass shorter data, such as'):
+        run.end_epoch(0.5)
+    run = Run(1, quiet=True)
+    for ls in run.batches(itertools.islice(data, 2)):
+        run.record_losses(ls)
+    assert run.state()['num_batches'] == 2 and run.end_epoch(0.5).epoch == 1 and run.state()['num_batches'] == 0
+
+
+def test_a_batch_without_rows():
+    run = Run(num_epochs=1, quiet=True)
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[1.0, 3.0]], [], [[5.0]], []])
+        run.end_epoch(0.5)
+    assert run.history[0].loss == 3.0
+
+
+@pytest.mark.parametrize('num_epochs', [0, -1, 1.5, None])
+def test_an_invalid_number_of_epochs(num_epochs):
+    with pytest.raises(ValueError, match='num_epochs .*: must be an integer of at least 1'):
+        Run(num_epochs)
+
+
+@pytest.mark.parametrize('seconds, most', [(0.001, 16), (0.05, 5), (0.2, 1), (2, 1)])
+def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most):
+    """`most` is the number of batches between two waits."""
+    run = Run(num_epochs=1, quiet=True)
+    started, read = [], []
+
+    class Loss:
+        size, ndim = 2, 1
+
+        def wait_to_read(self):
+            pass
+
+        def asnumpy(self):
+            read.append(len(started))
+            return numpy.ones(self.size)
+
+    for epoch in run.epochs(NO_PARAMETERS):
+        for batch in run.batches(range(50)):
+            clock[0] += seconds
+            started.append(batch)
+            run.record_losses([Loss()])
+        run.end_epoch(epoch / 2)
+    assert len(read) == 50
+    read_at = sorted(set(read))
+    assert {b - a for a, b in zip(read_at[1:], read_at[2:-1])} == {most}
+
+
+@pytest.mark.parametrize('bad', [float('nan'), float('inf')])
+@pytest.mark.parametrize('batches_after', [0, 1, 20])
+def test_a_loss_that_is_not_finite_ends_the_run(bad, batches_after):
+    run = Run(num_epochs=1, quiet=True)
+    with pytest.raises(DivergenceError, match=r'the loss is (nan|inf) in epoch 1, batch 2: use a smaller .* rate'):
+        feed(run, [[[1.0, 1.0]], [[bad]], *[[[1.0]]] * batches_after])
+    assert run.history == []

@@ -5,7 +5,7 @@
 
 .PHONY: help install demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 \
         test-wheel test-processors test-onnxruntime gpu-report horovod test-horovod test-hosts lint lint-oldest audit \
-        docs clean
+        docs clean mutants
 
 help:
 	@echo 'make install      create .venv and install everything into it (2 minutes)'
@@ -26,6 +26,7 @@ help:
 	@echo 'make horovod      build Horovod into .venv, for several machines'
 	@echo 'make test-horovod tests that need Horovod'
 	@echo 'make test-hosts   jobs on two simulated hosts; needs root, SSH server'
+	@echo 'make mutants      plant faults, print those that no test notices (1 hour)'
 	@echo 'make lint         check the code with Ruff and mypy'
 	@echo 'make lint-oldest  the same with the lowest versions of NumPy and mypy'
 	@echo 'make audit        look for known vulnerabilities in installed packages'
@@ -101,6 +102,10 @@ test-horovod: horovod
 
 test-hosts: horovod
 	.venv/bin/python -m pytest tests/distributed/hosts --all $(ARGS)
+
+# ARGS="--modules gluon_mgpu/data --sample 20 --seed 1": more faults, other faults
+mutants: .venv/installed
+	.venv/bin/python tools/mutants.py $(ARGS)
 
 # pyproject.toml says what is checked
 lint: .venv/installed

@@ -80,7 +80,7 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
         'numbers': {name: value if value is None else float(value) for name, value in numbers.items()}}
     states: dict[str, list] = {}
     for i, name in _updated(trainer, net):
-        record['counts'][name] = max((on_device.get(i, 0) for on_device in counts), default=0)
+        record['counts'][name] = max(on_device.get(i, 0) for on_device in counts)
         if record['counts'][name]:
             # Parameter.set_data drops a state; then save the one that the next step would create
             per_device = [leaves(updater.states[i] if i in updater.states else _new_state(trainer, i, k))

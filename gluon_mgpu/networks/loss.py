@@ -19,7 +19,7 @@ def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
     if len(scores) != 2 or labels not in (scores[:1], (scores[0], 1)):
         raise ValueError(f'labels {labels} for scores {scores}: with scores (n, num_classes), labels are class numbers '
                          '(n,) or probabilities (n, num_classes)')
-    return _of_classes(y_hat, y if labels == scores[:1] else y.reshape(-1))
+    return _of_classes(y_hat, y)
 
 
 # l = -log softmax(y_hat)[y]

@@ -1,14 +1,16 @@
 """Tests of the state of the optimizer in a checkpoint: training continues exactly."""
 import inspect
 
+import numpy
 import pytest
 from loops import OPTIMIZERS, Loop, dense
 from movable import moving
 from slow import slow
 
-from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints import checkpoint, state
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
-from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.trainer import trainable
 
 
@@ -193,3 +195,15 @@ def test_states_follow_the_weights_to_their_device(device_list, tmp_path):
     resumed = Loop(devices, 'momentum')
     checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
     assert contexts(resumed.train(1)) == contexts(whole.train(1))
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+def test_unknown_dimensions_of_mx_nd_fit_any():
+    with semantics_of(mx.nd.ones(1)):  # as after npx.reset_np()
+        net = gluon.nn.Dense(3)
+        net.initialize()
+        assert net.weight.shape == (3, 0)
+        kept = {name: [numpy.zeros(shape, 'float32')] for name, shape in (('weight', (3, 4)), ('bias', (3,)))}
+        state.check_network('x', net, kept)
+        with pytest.raises(CheckpointError, match='the shape of bias'):
+            state.check_network('x', net, {**kept, 'bias': [numpy.zeros(4, 'float32')]})

@@ -7,7 +7,7 @@ import pytest
 from datasets import labels, rows
 from idx_files import dataset
 
-from gluon_mgpu.data.batches import BatchIterator, check_data
+from gluon_mgpu.data.batches import BatchIterator, check_data, num_outputs
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.training.run import Run
@@ -255,3 +255,9 @@ def test_the_shard_of_another_worker_is_rejected():
     images = numpy.zeros((10, 28, 28), 'uint8')
     with pytest.raises(ValueError, match="rank 1: .* not yield this worker's shard; .* shard=workers.shard"):
         next(run.batches(BatchIterator(images, images[:, 0, 0], 5, 'test', shard=(0, 2))))
+
+
+def test_the_classes_are_on_the_last_axis():
+    net = gluon.nn.Dense(7, flatten=False)
+    net.initialize()
+    assert num_outputs(net, (1, 3, 4)) == 7  # (1, 3, 4) -> (1, 3, 7)

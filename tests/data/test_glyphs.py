@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -110,6 +111,25 @@ def test_poses_turn_and_scale_about_the_middle():
     assert numpy.median(area) == pytest.approx(1, abs=0.05)  # sizes are as often above 1 as below
     assert (area > 0).all()                                  # never mirrored
     assert numpy.abs(poses.mean(0) / glyphs.ZOOM - [[1, 0, 0], [0, 1, 0]]).max() < 0.15
+
+
+def test_a_pose_by_hand():
+    """A turn with the cosine 0.6 and the sine 0.8, a shear of 0.5, twice the width, and a shift to the pixel (1, 2)."""
+    drawn = iter([[numpy.arctan2(0.8, 0.6)], [0.5], [[[numpy.log(2)], [0]]], [[[1], [2]]]])
+    pose, = glyphs.random_poses(SimpleNamespace(normal=lambda *_: numpy.array(next(drawn))), 1)
+    pixels = numpy.array([[1, 2], [2, 2], [1, 3]])
+    points = pixels @ pose[:, :2].T + pose[:, 2]
+    numpy.testing.assert_allclose(points, glyphs.ZOOM * numpy.array([[0, 0], [0.3, 0.8], [-0.25, 1]]), atol=1e-5)
+
+
+def test_the_ink_by_hand(monkeypatch):
+    monkeypatch.setattr(glyphs, 'NOISE', 0.2)
+    drawn = iter([0.1, 0.9, 0.1])  # threshold, ink, paper
+    rng = SimpleNamespace(uniform=lambda *_: numpy.array([[next(drawn)]]),
+                          standard_normal=lambda *_: numpy.array([[0, 0, 0, 1, -1, 1]]))
+    X = numpy.array([[0.05, 0.225, 0.35, 0.225, 0.05, 0.35]])
+    expected = numpy.array([[0.1, 0.5, 0.9, 0.7, 0, 1]])  # the last two are clipped
+    numpy.testing.assert_allclose(glyphs.vary_ink(rng, X), 255 * expected, atol=1)  # rounded down
 
 
 def test_the_seed_determines_the_images():

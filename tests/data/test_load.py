@@ -197,3 +197,9 @@ def test_train_size_takes_the_first_rows(data_dir):
     assert (train_iter.num_rows, len(train_iter), test_iter.num_rows) == (40, 2, 30)
     assert sorted(labels(train_iter)) == sorted(ARRAYS['mnist'][FILES[1]][:40])
     assert len(load_data('mnist', 32, data_dir=data_dir, train_size=100)[0]) == 4
+
+
+def test_only_the_training_rows_are_shuffled(data_dir):
+    orders = [[labels(batches) for batches in load_data('mnist', 32, data_dir=data_dir, seed=seed)] for seed in (0, 1)]
+    assert orders[0][0] != orders[1][0] and sorted(orders[0][0]) == sorted(orders[1][0])
+    assert orders[0][1] == orders[1][1] == ARRAYS['mnist'][FILES[3]].tolist()

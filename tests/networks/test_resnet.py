@@ -3,7 +3,7 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
 from gluon_mgpu.networks.hybridize.block import hybridized
-from gluon_mgpu.networks.resnet import Residual, resnet18
+from gluon_mgpu.networks.resnet import Residual, in_float32, resnet18
 
 
 def hybridize_in_place(net):
@@ -35,6 +35,16 @@ def test_output_and_number_of_parameters(devices):
         assert num_weights(net) == expected
 
 
+def test_shapes_between_the_layers(devices):
+    net, X, shapes = resnet18(10), np.zeros((2, 1, 28, 28), ctx=devices[0]), []
+    net.initialize(ctx=devices[0])
+    for layer in net:
+        X = layer(X)
+        shapes.append(X.shape[1:])
+    first, pooled = (64, 28, 28), (512, 1, 1)
+    assert shapes == [first, first, first, first, (128, 14, 14), (256, 7, 7), (512, 4, 4), pooled, (10,)]
+
+
 @pytest.mark.parametrize(('strides', 'side'), [(1, 9), (2, 5)])
 def test_residual_shapes(devices, strides, side):
     blk = Residual(8, use_1x1conv=True, strides=strides)
@@ -59,6 +69,11 @@ def test_hybridized_is_the_same(devices):
     difference = abs(net(X).asnumpy() - expected).max()
     assert difference < 1e-5 * abs(expected).max()  # the same sums in another order
     assert abs(expected).max() > 0
+
+
+def test_networks_in_float32_stay():
+    for net in (resnet18(10), hybridized(resnet18(10)), gluon.nn.Dense(3)):
+        assert in_float32(net) is net
 
 
 class Twice(Residual):

@@ -6,10 +6,11 @@ import pytest
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
-from gluon_mgpu.networks.hybridize.block import hybridized, unwrapped
+from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized, unwrapped
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.training.run import Run
 
 ROWS = (12, 7, 1)  # also fewer than devices
@@ -132,6 +133,15 @@ def test_settings_of_the_trainer_stay(devices):
     settings = {'learning_rate': 0.5, 'clip_norm': 1}
     data_parallel(net, devices, 'sgd', settings)
     assert settings == {'learning_rate': 0.5, 'clip_norm': 1}
+
+
+@pytest.mark.parametrize('options, kind', [({}, HybridizedBlock), ({'sync_batch_norm': True}, SyncBatchNorm)])
+def test_the_trainer_sums_the_gradients_of_the_network_as_one_array(options, kind, devices):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(3, in_units=2), gluon.nn.BatchNorm(in_channels=3))
+    net.initialize(ctx=devices)
+    fast, trainer = data_parallel(net, devices, 'sgd', {}, **options)
+    assert type(fast) is kind and trainer._networks == [fast]
 
 
 def test_a_network_on_other_devices(devices):

@@ -8,6 +8,7 @@ import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.parallel import split
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 
@@ -40,6 +41,14 @@ def test_shards_together_are_the_batch(device_list, k):
         sizes = [len(shard) for shard in X_shards]
         assert sizes == [len(shard) for shard in y_shards] == sorted(sizes, reverse=True)
         assert max(sizes) - min(sizes) <= 1
+
+
+def test_several_shards_need_a_single_thread_of_openmp(device_list, monkeypatch):
+    checked = []
+    monkeypatch.setattr(split, 'check_omp_threads', checked.append)
+    for rows, k in ((4, 1), (1, 2), (4, 2)):
+        split_and_load(np.zeros((rows, 2)), device_list(k))
+    assert checked == [device_list(2)]
 
 
 @pytest.mark.parametrize(('rows', 'k', 'expected'), [

@@ -13,6 +13,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.allreduce import star
+from gluon_mgpu.parallel.flat import flatten_gradients
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices, zero_grad
 from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer, trainable
@@ -558,3 +559,13 @@ def test_a_horovod_worker_with_several_devices(devices):
     worker = SimpleNamespace(size=2)
     with pytest.raises(ValueError, match='is on .*, but Horovod sums the gradients of one device for each worker: '):
         HorovodWorkers.trainer(worker, trainable(net), 'sgd', {})
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+def test_moved_gradients_of_mx_nd_stay_arrays_of_mx_nd(devices):
+    with semantics_of(mx.nd.ones(1)):  # as after npx.reset_np()
+        net = gluon.nn.Dense(2, in_units=3)
+        net.initialize(ctx=devices)
+        params = list(net.collect_params().values())
+        flatten_gradients(params)
+        assert {type(gradient) for param in params for gradient in param.list_grad()} == {mx.nd.NDArray}

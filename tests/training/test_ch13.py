@@ -6,6 +6,7 @@ import pytest
 
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np
+from gluon_mgpu.outputs.plot import Animator
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.trainer import Trainer, trainable
@@ -131,12 +132,16 @@ def test_train_ch13_uses_all_devices(devices, seed, monkeypatch, capsys):
 
 
 def test_the_curve_has_three_lines(devices, seed, monkeypatch):
-    points = []
-    monkeypatch.setattr('gluon_mgpu.outputs.plot.Animator.add', lambda self, x, y: points.append((x, y)))
+    animators, add = [], Animator.add
+    monkeypatch.setattr(Animator, 'add', lambda self, x, y: animators.append(self) or add(self, x, y))
     net, trainer = with_gluon(devices)
     d2l.train_ch13(net, batches(seed), batches(seed), loss, trainer, 3, devices)
-    assert [x for x, _ in points] == [1, 2, 3] and {len(y) for _, y in points} == {3}
-    assert points[0][1][0] > points[2][1][0] > 0
+    animator, = set(animators)
+    assert animator.X == [[1, 2, 3]] * 3 and animator.Y[0][0] > animator.Y[0][2] > 0
+    animator.draw()
+    axes = animator.axes[0]
+    assert (axes.get_xlabel(), axes.get_xlim(), axes.get_ylim()) == ('epoch', (1, 3), (0, 1))
+    assert [text.get_text() for text in axes.get_legend().texts] == ['train loss', 'train acc', 'test acc']
 
 
 def test_mistakes_of_the_caller(device_list):

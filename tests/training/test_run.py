@@ -2,12 +2,14 @@
 import io
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy
 import pytest
 from epochs import NO_PARAMETERS, NOT_BEGUN, feed
 
 from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Run
 
 
@@ -132,3 +134,24 @@ def test_a_line_that_cannot_be_printed_does_not_end_training(error, monkeypatch,
     run.print_summary(['cpu(0)'])
     for _ in Run(1).batches([1]):
         pass
+
+
+def test_workers_get_the_parameters_once_with_the_first_batch():
+    class OfTwo(Workers):
+        size = 2
+
+        def allgather(self, value):
+            return [value, value]
+
+        def broadcast_parameters(self, net, *args, statistics=True):
+            calls.append((args, statistics, run.num_steps))
+
+    class Shard(list):
+        shard = (0, 2)
+
+    calls, run = [], Run(2, quiet=True, workers=OfTwo(SimpleNamespace(received=0)))
+    for _ in run.epochs(NO_PARAMETERS):
+        for _ in run.batches(Shard([('X', 'y'), ('other', 'y')])):
+            run.record_losses([np.zeros(1)])
+        run.end_epoch(0.5)
+    assert calls == [(('X',), True, 0)] and run.num_steps == 4

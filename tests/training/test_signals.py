@@ -104,6 +104,20 @@ def test_a_signal_while_evaluation_waits_for_the_devices():
     assert len(reads) == 1
 
 
+def test_the_thread_closes_its_pipe():
+    read, write = os.pipe()
+    os.close(write)
+    module._exit_at_second_signal(read)
+    with pytest.raises(OSError, match='Bad file descriptor'):
+        os.fstat(read)
+
+
+def test_a_program_may_end_within_the_block():
+    """Such as a notebook, with a run that is not complete."""
+    code = 'from gluon_mgpu.training.signals import StopSignals\nsignals = StopSignals().__enter__()'
+    assert subprocess.run([sys.executable, '-c', code], timeout=30).returncode == 0
+
+
 def test_a_forked_process_handles_signals_as_before():
     """Otherwise it would survive SIGTERM, and its signal would count as that of the training process."""
     code = (

@@ -106,3 +106,11 @@ def test_running_statistics_change_as_in_gluon(frozen, updated, device_list):
             npx.waitall()
             changed.append([bool(abs(array).max() > 0) for array in running_mean.list_data()])
     assert changed == 2 * [[False, False], [updated, updated]]
+
+
+def test_the_running_statistics_of_a_single_value(devices):
+    X = numpy.array([5., -2.]).reshape(1, 2, 1, 1)
+    *_, layer = run_layer(X, X, numpy.ones(2), numpy.ones(2), devices, 'float64')
+    for device in devices:
+        numpy.testing.assert_allclose(layer.running_mean.data(device).asnumpy(), [0.5, -0.2], rtol=1e-6)
+        numpy.testing.assert_allclose(layer.running_var.data(device).asnumpy(), [0.9, 0.9], rtol=1e-6)

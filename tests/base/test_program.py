@@ -77,7 +77,7 @@ def test_ctrl_c_while_an_array_is_made(capsys):
     assert capsys.readouterr().err == 'program: interrupted\n'
 
 
-def test_ctrl_c_while_an_array_is_deleted(capsys):
+def test_ctrl_c_while_an_array_is_deleted(capsys, ctrl_c):
     """Python discards it."""
     def work():
         Deleted(interrupted=False)

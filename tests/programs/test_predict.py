@@ -93,7 +93,7 @@ def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
 def test_the_picture_names_the_run(runs, figures):
     folder, _ = runs('scratch')
     assert predict.main([str(folder)]) == 0
-    assert str(folder) in figures[-1].get_suptitle().replace('\n', '')
+    assert str(folder) in figures[-1]._suptitle.get_text().replace('\n', '')
 
 
 def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):

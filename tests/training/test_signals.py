@@ -242,7 +242,7 @@ def test_a_run_without_checkpoints_stops_after_a_signal():
 
 
 @pytest.mark.parametrize('moment', ['batch', 'evaluation'])
-def test_an_interrupt_that_python_discards(monkeypatch, moment):
+def test_an_interrupt_that_python_discards(monkeypatch, ctrl_c, moment):
     """It comes within the ``__del__`` of an array, for example, where Python prints the exception and continues."""
     class Array:
         def __del__(self):

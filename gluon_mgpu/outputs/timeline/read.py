@@ -57,11 +57,14 @@ def _events(records: list[dict]) -> list[Event]:
     pieces = sorted(_pieces(r for r in records if LANE.match(lanes.get(r.get('pid'), ''))))
     # A CPU context's worker thread also makes that context's copies to pinned memory
     owners = {tid: lanes[pid] for _, _, pid, tid, _ in pieces if lanes[pid][-1].isdigit()}
+    lanes_of = [lanes[pid] if lanes[pid][-1].isdigit() else owners.get(tid, lanes[pid]) for _, _, pid, tid, _ in pieces]
+    end_of_backward = {lane: start for lane, (start, *_, name) in zip(lanes_of, pieces) if 'backward' in name}
     events: list[Event] = []
     states: dict[str, str] = {}
-    for start, end, pid, tid, name in pieces:
-        lane = lanes[pid] if lanes[pid][-1].isdigit() else owners.get(tid, lanes[pid])
-        phase, states[lane] = classify(name, states.get(lane, 'forward'))
+    for lane, (start, end, _, _, name) in zip(lanes_of, pieces):
+        phase, state = classify(name, states.get(lane, 'forward'))
+        if start <= end_of_backward.get(lane, start):  # a loss may be computed after its gradient
+            states[lane] = state
         device = re.sub(r'/(\d+)$', r'(\1)', lane).rstrip('/')
         events.append(Event(device, phase, (start - pieces[0][0]) / 1000, (end - start) / 1000, name))
     return events

@@ -33,6 +33,13 @@ def test_read_infers_phases_from_the_order_on_the_device_not_in_the_file(write_t
             'other', 'forward', 'forward', 'backward', 'backward', 'allreduce', 'allreduce', 'update', 'update']
 
 
+def test_a_loss_after_the_backward_pass_changes_no_phase(write_trace):
+    names = '_npx_relu', '_backward_relu', 'pick,_npi_multiply_scalar', 'CopyCPU2CPU', '_npi_subtract'
+    path = write_trace(*((letter, CPU0, 7, name, ts + (letter == 'E'))
+                         for ts, name in enumerate(names) for letter in 'BE'))
+    assert [e.phase for e in read(path)] == ['forward', 'backward', 'forward', 'allreduce', 'update']
+
+
 def test_read_assigns_copies_to_pinned_memory_to_the_cpu_context_of_their_thread(write_trace):
     threads = (CPU1, 8), (PINNED, 8), (PINNED, 9)
     path = write_trace(*((letter, pid, tid, 'CopyCPU2CPU', ts) for pid, tid in threads

@@ -223,6 +223,52 @@ def two_calls_in_a_backward_pass(way, devices, rng) -> Iterator:
         yield values(net)
 
 
+def a_batch_norm_in_two_branches(way, devices, rng) -> Iterator:
+    """One of the branches is longer, so that its backward pass reaches the batch norm later."""
+    class Branches(Net):
+        def __init__(self, long):
+            super().__init__()
+            self.long = long
+
+        def forward(self, X):
+            branches = [self.norm(self.conv(X)), self.norm(self.conv(X * 0.5))]
+            for _ in range(100):
+                branches[self.long] = branches[self.long] * 1
+            return self.out(self.hidden((branches[0] * branches[1]).mean(axis=(2, 3))))
+
+    for long in (0, 1):
+        net, trainer = way.data_parallel(Branches(long), devices)
+        for _ in range(3):
+            X_shards, y_shards = batch(rng, devices)
+            with autograd.record():
+                ls = losses(net, [X * late(X.ctx) for X in X_shards], y_shards)
+            autograd.backward(ls)
+            trainer.step(7)
+            yield values(net)
+
+
+def a_function_with_batch_norm(way, devices, rng) -> Iterator:
+    """Its statistics are arguments."""
+    def normalized(X, gamma, beta, mean, var):
+        return npx.batch_norm(X, gamma, beta, mean, var, momentum=0.5, fix_gamma=False)
+
+    network = hybridized(normalized) if isinstance(way, Ours) else normalized
+    arrays = {device: [np.array(rng.normal(size=2) ** 2, dtype='float64', ctx=device) for _ in range(4)]
+              for device in devices}
+    for on_device in arrays.values():
+        for array in on_device[:2]:
+            array.attach_grad()
+    for _ in range(3):
+        with autograd.record():
+            ls = [(network(X, *arrays[X.ctx]) ** 3).sum() for X in batch(rng, devices)[0]]
+        found = [network(X, *arrays[X.ctx]) for X in batch(rng, devices)[0]]
+        autograd.backward(ls)
+        found += [network(X, *arrays[X.ctx]) for X in batch(rng, devices)[0]]
+        for on_device in arrays.values():
+            found += [*on_device[2:], *(array.grad for array in on_device[:2])]
+        yield [array.asnumpy() for array in found]
+
+
 def adversarial(way, devices, rng) -> Iterator:
     """Train on images moved along their gradient, which is computed in prediction mode."""
     net, trainer = way.data_parallel(Net(), devices)
@@ -549,6 +595,7 @@ def cast_and_initialized_again(way, devices, rng) -> Iterator:
 
 PROGRAMS = [unfrozen, penalty_in_every_second_step, called_twice_in_every_third_step, predictions_anywhere,
             adversarial, statistics_read_before_and_after_they_are_written, two_calls_in_a_backward_pass,
+            a_batch_norm_in_two_branches, a_function_with_batch_norm,
             saved_after_a_step, two_networks, generative, hooks, attributes, faded_in, random_depth,
             a_plain_block, sentences, accumulated, set_modes, functions_of_autograd, large_gradients,
             weight_drop, static_shapes_of_the_user, cast_and_initialized_again]

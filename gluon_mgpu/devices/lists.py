@@ -19,9 +19,10 @@ DEVICE = re.compile(r'(cpu|gpu):(?:all|([0-9]{1,3})(?:-([0-9]{1,3}))?)')
 
 
 def try_gpu(i: int = 0) -> Context:
-    """Return gpu(i) if it exists and this MXNet has code for it, else cpu(i); ValueError if it would hang with cpu(0).
+    """Return gpu(i) if it exists and this MXNet has code for it, else cpu(i).
 
-    Source: D2L 6.7, ``try_gpu``, which returns the same cpu() for every missing GPU.
+    Source: D2L 6.7, ``try_gpu``, which returns the same cpu() for every missing GPU. Raises ValueError if `i` is not
+    an integer of at least 0, or if cpu(0) and cpu(i) would hang (`check_omp_threads`).
     """
     mx = import_mxnet()
     i = integer('device number', i, minimum=0)

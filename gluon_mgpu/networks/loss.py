@@ -22,7 +22,13 @@ def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
     return _of_classes(y_hat, y)
 
 
-# l = -log softmax(y_hat)[y]
-_of_classes = hybridized(lambda y_hat, y: -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1))
-# l = -sum_j y[j] log softmax(y_hat)[j]
-_of_probabilities = hybridized(lambda y_hat, y: -(y * npx.log_softmax(y_hat, axis=-1)).sum(axis=-1))
+@hybridized
+def _of_classes(y_hat, y):
+    """l = -log softmax(y_hat)[y]"""
+    return -npx.pick(npx.log_softmax(y_hat, axis=-1), y, axis=-1)
+
+
+@hybridized
+def _of_probabilities(y_hat, y):
+    """l = -sum_j y[j] log softmax(y_hat)[j]"""
+    return -(y * npx.log_softmax(y_hat, axis=-1)).sum(axis=-1)

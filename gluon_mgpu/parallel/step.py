@@ -70,6 +70,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
 
     These are the devices after the first n, if `X` has n rows. Otherwise the sum would contain their gradients of an
     earlier batch. So that their batch norm statistics do not fall behind, they get those of the first device.
+    (`SyncBatchNorm` has updated those of all.)
     """
     num_rows = check_rows(X)
     if not (idle_devices := devices[num_rows:]):

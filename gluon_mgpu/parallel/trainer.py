@@ -53,7 +53,8 @@ class Trainer(gluon.Trainer):
     With several dtypes, it makes as many calls; with another optimizer than SGD, stale gradients or ``contrib.amp``,
     only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than 'device' and 'local',
     and for the optimizers in `REFUSED`; in a step, if the parameters have moved to other devices, and
-    (`StaleGradientError`) if no backward pass has written a gradient. Source: MXNet's, used in D2L 13.6.3.
+    (`StaleGradientError`) if no backward pass has written a gradient since the last step. Source: MXNet's
+    ``gluon.Trainer``, used in D2L 13.6.3.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ class Trainer(gluon.Trainer):
         self._groups: list = []     # for each device: (numbers, weights, gradients) of each update
 
     def load_states(self, fname: str) -> None:
-        """Load what `save_states` has written, as ``gluon.Trainer``: a pickle, which can run any code; blocks."""
+        """Load what `save_states` has written, possibly on other devices: a pickle, which can run any code; blocks."""
         super().load_states(fname)
         # Otherwise the counts would begin at 0 on devices that the file does not know
         set_update_counts(self, max(self._optimizer._all_index_update_counts.values(), key=len))

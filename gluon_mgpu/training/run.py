@@ -135,7 +135,7 @@ class Run:
         `train_iter` is set to the index of the epoch, from 0, which determines the order of a `BatchIterator`. With
         several workers, `train_iter` must yield this worker's shard of each batch; before the first, all workers get
         the parameters of rank 0. Raises DivergenceError if a loss or, after the last batch, a parameter is NaN or
-        infinite, and ValueError for wrong batches.
+        infinite, and ValueError if `train_iter` is not valid, or if called twice in an epoch.
         """
         epoch = self._epoch
         if self._seed is not None:

@@ -198,7 +198,7 @@ def test_a_slow_worker_is_named_and_not_ended(monkeypatch):
     with watchdogs(monkeypatch, lines) as both:
         both[0].record('a sum', 'batch 1')
         both[1].record('a sum', 'batch 1')
-        time.sleep(0.6)  # nobody waits
+        time.sleep(0.6)  # no worker waits
         assert not lines
         both[1].record('a sum', 'batch 2')
         wait_for(lines)

@@ -253,3 +253,12 @@ def test_devices_that_do_not_exist(missing, message):
 def test_no_devices():
     line = error_line(split_batch, np.zeros((4, 2)), np.zeros(4), [])
     assert line == 'cannot split 4 rows over 0 devices: name at least one'
+
+
+def test_named_tuples_stay_named(device_list):
+    Inputs = collections.namedtuple('Inputs', 'images masks')
+    X = Inputs(np.arange(4), np.arange(4) * 2)
+    shards, _ = split_batch(X, np.arange(4), device_list(2))
+    assert [type(shard) for shard in shards] == [Inputs, Inputs] and shards[1].masks.tolist() == [4, 6]
+    net = hybridized(lambda a, b: Inputs(a + b, a - b))
+    assert net(X.images, X.masks).masks.tolist() == [0, -1, -2, -3]

@@ -3,6 +3,8 @@
 The engine knows what such an operator reads and returns, but not that its backward pass (with cuDNN, its forward pass
 in training) writes the statistics. So a read before or after it could see either values. Therefore each such pass runs
 between operators that write the same numbers again: the engine runs earlier reads before it, and later ones after it.
+
+A recorded call that never gets its backward pass leaves later ones without static memory: slower, but right.
 """
 import contextlib
 import functools
@@ -11,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...mxnet_setup.compat import Context, autograd, gluon, mx, np
+from ...mxnet_setup.compat import Context, autograd, gluon, mx, zeros
 
 
 class _Call(NamedTuple):
@@ -37,7 +39,7 @@ def marker_of_call(params: Sequence[gluon.Parameter], device: Context) -> Any:
     with _LOCK:
         if any(device in calls and calls[device].is_pending() for calls in map(_CALLS.get, params) if calls):
             return None
-        marker = np.zeros(1, ctx=device)
+        marker = zeros((1,), 'float32', device)
         marker.attach_grad()
         for param in params:
             _CALLS.setdefault(param, {})[device] = _Call(param.data(device), marker)

@@ -7,7 +7,7 @@ operators run in this way; test_static.py compares each operator with plain Gluo
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -87,13 +87,16 @@ class TracedGraph:
         self._num_created = 0
         if not self.is_tested:  # `hybridized` calls the network as it is
             return
-        arrays, is_prediction = [*names, *params], not autograd.is_recording() and not autograd.is_training()
+        arrays, written = [*names, *params], {*symbol.list_auxiliary_states()}
+        is_prediction = not autograd.is_recording() and not autograd.is_training()
         # These are a part of the static memory, unless they are other arrays in each call
+        uses = Counter(name for operator in operators for name in operator.inputs)
         kept = [name for name, param in params.items() if type(param).data is gluon.Parameter.data
-                and (is_prediction or name in symbol.list_auxiliary_states())]
+                and (is_prediction or (name in written and uses[name] == 1))]  # the engine orders what writes others
         self._statistics = [] if is_prediction else [params[name] for name in kept]
         markers = [MARKER] if self._statistics and autograd.is_recording() else []
-        isolated, arrays = isolate(symbol, {*arrays} - {*kept}, markers), [*arrays, *markers]
+        # A copy of batch norm's statistics could not be written
+        isolated, arrays = isolate(symbol, {*arrays} - {*kept} - written, markers), [*arrays, *markers]
         self._create = lambda: _Operator(lambda: cached_op(isolated, arrays, kept))
         self._create_dynamic = lambda: _Operator(lambda: cached_op(symbol, arrays, None))
         self._dynamic: _Operator | None = None

@@ -65,8 +65,9 @@ class SyncBatchNorm(HybridizedBlock):
 
         `X_shards` has one array (n_i, ...) with at least one row per device, for some or all devices of the network, or
         a list or tuple of such arrays; `more_shards` are those of its other inputs, or None instead of an input. With
-        several workers, the lists may be empty. Raises ValueError outside training mode, for wrong shards, if
-        ``autograd.backward`` was called instead of `backward`, and for networks that cannot be cut.
+        several workers, the lists may be empty. Raises ValueError outside training mode, without shards, for two on one
+        device, if ``autograd.backward`` was called instead of `backward` for the previous batch, or if the network
+        cannot be traced or has another batch norm than ``gluon.nn.BatchNorm``.
         """
         inputs = [shards if isinstance(shards, (list, tuple)) else [shards] * len(X_shards)
                   for shards in (X_shards, *more_shards)]

@@ -109,17 +109,19 @@ def _report(training: Training, batches: list, names: list) -> Report:
         found = compare(several, batches)
     ok = not found.wrong
     shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
-    notes = {  # and when they are shown
-        UNCHANGED.format(', '.join(found.unchanged)): ok and found.unchanged,
-        DROPOUT.format(dropout): dropout,
-        BATCH_NORM.format(batch_norm): several.fixed_statistics,
-        # If the step is wrong, the diagnosis says by what it is divided
-        OWN_ROWS: ok and share_of_halves(several, batches[0]) == 0.5}
+    notes = list(found.skipped)
+    if ok and found.unchanged:
+        notes.append(UNCHANGED.format(', '.join(found.unchanged)))
+    if dropout:
+        notes.append(DROPOUT.format(dropout))
+    if several.fixed_statistics:
+        notes.append(BATCH_NORM.format(batch_norm))
+    if ok and share_of_halves(several, batches[0]) == 0.5:  # otherwise the diagnosis says by what it is divided
+        notes.append(OWN_ROWS)
     return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
                   f'{", ".join(str(len(batch[0])) for batch in found.batches)} rows',
                   [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
-                  [] if ok else diagnose(several, batches, names),
-                  [*found.skipped, *(note for note, is_shown in notes.items() if is_shown)])
+                  [] if ok else diagnose(several, batches, names), notes)
 
 
 def _cut(batches: Iterable, k: int) -> tuple[list, Any]:

@@ -3,8 +3,9 @@ import numpy
 import pytest
 from small_networks import hybrid_net
 
-from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.trainer import trainable
 
 
@@ -36,7 +37,6 @@ def test_batch_norm_trains_as_in_a_plain_network(devices, seed):
     expected_losses, expected = trained(False, devices, batches)
     # float32, five steps of the same operations
     numpy.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-    npx.waitall()  # MXNet does not wait for running statistics, see `hybridized`
     for p, q in zip(net.collect_params().values(), expected.collect_params().values()):
         for a, b in zip(p.list_data(), q.list_data()):
             numpy.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=1e-4, atol=1e-5)
@@ -85,3 +85,63 @@ def test_a_batch_norm_that_is_used_twice(order, devices):
         found.append([statistic.data(devices[0]).asnumpy() for statistic in (net.norm.running_mean,
                                                                              net.norm.running_var)])
     numpy.testing.assert_allclose(found[0], found[1], rtol=1e-5)  # float32
+
+
+class Norm(HybridBlock):
+    """One batch norm, used once or on two branches."""
+
+    def __init__(self, uses):
+        super().__init__()
+        self.norm, self.uses = gluon.nn.BatchNorm(in_channels=2), uses
+
+    def forward(self, X):
+        return sum(self.norm(X * (i + 1)) for i in range(self.uses))
+
+
+def step(net, X):
+    with autograd.record():
+        out = net(X)
+    out.backward()
+
+
+@pytest.mark.parametrize(('uses', 'is_kept'), [(1, True), (2, False)])
+def test_statistics_that_two_operators_write(uses, is_kept, devices):
+    block = Norm(uses)
+    block.initialize(ctx=devices)
+    net = hybridized(block)
+    step(net, np.ones((2, 2, 3, 3), ctx=devices[0]))
+    graph, = net._graphs.graphs.values()
+    assert graph.is_static and bool(graph._statistics) is is_kept
+
+
+def test_a_call_without_a_backward_pass(devices):
+    """Later calls are right, without static memory."""
+    device = devices[0]
+    X = np.array(numpy.random.default_rng(0).normal(size=(4, 2, 3, 3)), dtype='float32', ctx=device)
+    found = []
+    for wrap in (hybridized, lambda net: net):
+        block = Norm(1)
+        block.initialize(ctx=devices)
+        net = wrap(block)
+        with autograd.record():
+            net(X * 3)
+        for _ in range(3):
+            step(net, X)
+        found.append([block.norm.running_mean.data(device).asnumpy(), block.norm.running_var.data(device).asnumpy()])
+        if wrap is hybridized:
+            graph, = net._graphs.graphs.values()
+            assert graph._dynamic is not None
+    for ours, plain in zip(*found):
+        numpy.testing.assert_allclose(ours, plain, rtol=1e-6)  # float32, the same operator
+
+
+def test_a_network_of_mx_nd(devices):
+    block = gluon.nn.HybridSequential()
+    block.add(gluon.nn.BatchNorm(in_channels=2))
+    with semantics_of(mx.nd.ones(1)):  # as after npx.reset_np()
+        block.initialize(ctx=devices)
+        net = hybridized(block)
+        for _ in range(2):
+            step(net, mx.nd.ones((2, 2, 3, 3), ctx=devices[0]) * 5)
+        mean = block[0].running_mean.data(devices[0])
+    assert type(mean) is mx.nd.NDArray and mean.asnumpy().tolist() == pytest.approx([0.95, 0.95])  # 5 (1 - 0.9^2)

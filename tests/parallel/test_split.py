@@ -1,12 +1,15 @@
 """Arrays and batches split over devices."""
 from __future__ import annotations
 
+import collections
+
 import numpy
 import pytest
 
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
+from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import split
 from gluon_mgpu.parallel.devices import Devices

@@ -15,8 +15,8 @@ from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, layers_of, mx
 
 _LOCK = threading.RLock()  # because `tracing` changes classes of MXNet
 # Attributes of blocks that MXNet changes by itself, for example at the first call
-_OF_MXNET = {'_active', '_cached_graph', '_cached_op', '_cached_op_args', '_counter', '_flags', '_in_format',
-             '_init_counter', '_out_format', 'skip_states'}
+_OF_MXNET = {'_active', '_cached_graph', '_cached_op', '_cached_op_args', '_called_infer_shape_already', '_counter',
+             '_flags', '_in_format', '_init_counter', '_out_format', 'skip_states'}
 
 
 class EagerOnlyError(NotImplementedError):

@@ -65,6 +65,11 @@ class _Operator:
             return self._operator(*arrays)
 
 
+def _data(param: gluon.Parameter, device: Context) -> Any:
+    """Return the array of a parameter. On MXNet 2, what its own `data` computes with it is a part of the graph."""
+    return param.data(device) if MXNET_MAJOR < 2 else gluon.Parameter.data(param, device)
+
+
 class TracedGraph:
     """The graph of a network in one mode, with an operator for each of the shapes that were used last.
 
@@ -104,7 +109,7 @@ class TracedGraph:
     def __call__(self, arrays: list) -> Any:
         """Run the operator for the shapes and dtypes of `arrays`; return the results in such lists as the network."""
         device = arrays[0].ctx
-        arrays, operator = [*arrays, *[param.data(device) for param in self._params]], self._operator(arrays)
+        arrays, operator = [*arrays, *[_data(param, device) for param in self._params]], self._operator(arrays)
         if self._statistics and operator is not self._dynamic:
             results = self._write_statistics(operator, arrays, device)
         else:

@@ -20,7 +20,7 @@ from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import Trainer, trainable
 
 nn = gluon.nn
-SETTINGS = {'learning_rate': 0.1, 'momentum': 0.9}
+SETTINGS = {'learning_rate': 0.03, 'momentum': 0.9}
 FACTOR = 1.0  # which `Net` reads
 
 

@@ -146,7 +146,7 @@ def test_the_trainer_sums_the_gradients_of_the_network_as_one_array(options, kin
 
 def test_a_network_on_other_devices(devices):
     net = gluon.nn.Dense(3, in_units=4)
-    with pytest.raises(ValueError, match=r'_weight is on no device: call net.initialize\(ctx=devices\), which initial'):
+    with pytest.raises(ValueError, match=r'weight is on no device: call net.initialize\(ctx=devices\), which initial'):
         data_parallel(net, devices, 'sgd', {})
     net.initialize(ctx=devices[:1])
     with pytest.raises(ValueError, match=f'is on .*, but the step is on {re.escape(str(devices))}: use the same'):

@@ -3,7 +3,8 @@
 An event is one piece of work of MXNet's engine. It has the names of its operators but no phase, which is inferred from
 the names and their order on the device. That mislabels a small part of a step:
 
-- ``backward`` in a name means backward, ``_update`` at its end update. Backward begins by setting an array to ones.
+- ``backward`` in a name means backward, ``_update`` at its end update. Backward begins by setting an array to ones,
+  which alone shows it where a network runs without static memory: its operators have no names.
 - Before backward, copies bring the batch: other. After it has begun on the device, copies and sums are allreduce,
   including copies of new weights; products and differences are update.
 - ImperativeBulk is a group of operators without names, such as the layers of a network that is not hybridized. It
@@ -58,13 +59,15 @@ def _events(records: list[dict]) -> list[Event]:
     # A CPU context's worker thread also makes that context's copies to pinned memory
     owners = {tid: lanes[pid] for _, _, pid, tid, _ in pieces if lanes[pid][-1].isdigit()}
     lanes_of = [lanes[pid] if lanes[pid][-1].isdigit() else owners.get(tid, lanes[pid]) for _, _, pid, tid, _ in pieces]
-    end_of_backward = {lane: start for lane, (start, *_, name) in zip(lanes_of, pieces) if 'backward' in name}
+    named = {lane for lane, (*_, name) in zip(lanes_of, pieces) if 'backward' in name}
+    signs = ['backward' if lane in named else 'SetValueOp' for lane in lanes_of]
+    last_signs = {lane: start for lane, sign, (start, *_, name) in zip(lanes_of, signs, pieces) if sign in name}
     events: list[Event] = []
     states: dict[str, str] = {}
-    for lane, (start, end, _, _, name) in zip(lanes_of, pieces):
+    for lane, sign, (start, end, _, _, name) in zip(lanes_of, signs, pieces):
         phase, state = classify(name, states.get(lane, 'forward'))
-        if start <= end_of_backward.get(lane, start):  # a loss may be computed after its gradient
-            states[lane] = state
+        if start <= last_signs.get(lane, start):  # a loss may be computed after its gradient
+            states[lane] = 'backward' if sign in name else state
         device = re.sub(r'/(\d+)$', r'(\1)', lane).rstrip('/')
         events.append(Event(device, phase, (start - pieces[0][0]) / 1000, (end - start) / 1000, name))
     return events

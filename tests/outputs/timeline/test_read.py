@@ -34,10 +34,17 @@ def test_read_infers_phases_from_the_order_on_the_device_not_in_the_file(write_t
 
 
 def test_a_loss_after_the_backward_pass_changes_no_phase(write_trace):
-    names = '_npx_relu', '_backward_relu', 'pick,_npi_multiply_scalar', 'CopyCPU2CPU', '_npi_subtract'
+    names = 'SetValueOp', '_npx_relu', '_backward_relu', 'pick,_npi_multiply_scalar', 'CopyCPU2CPU', '_npi_subtract'
     path = write_trace(*((letter, CPU0, 7, name, ts + (letter == 'E'))
                          for ts, name in enumerate(names) for letter in 'BE'))
-    assert [e.phase for e in read(path)] == ['forward', 'backward', 'forward', 'allreduce', 'update']
+    assert [e.phase for e in read(path)] == ['backward', 'forward', 'backward', 'forward', 'allreduce', 'update']
+
+
+def test_a_backward_pass_without_names_begins_with_the_array_of_ones(write_trace):
+    names = 'ImperativeBulk', 'SetValueOp', 'ImperativeBulk', 'log_softmax', 'CopyCPU2CPU', '_npi_subtract'
+    path = write_trace(*((letter, CPU0, 7, name, ts + (letter == 'E'))
+                         for ts, name in enumerate(names) for letter in 'BE'))
+    assert [e.phase for e in read(path)] == ['forward', 'backward', 'backward', 'forward', 'allreduce', 'update']
 
 
 def test_read_assigns_copies_to_pinned_memory_to_the_cpu_context_of_their_thread(write_trace):

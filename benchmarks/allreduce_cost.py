@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package besi
 from allreduce_model import COSTS
 
 from gluon_mgpu.base.files import write_atomically
-from gluon_mgpu.base.flags import Parser, integer_flag, path, text
+from gluon_mgpu.base.flags import Parser, path, positive_integer, text
 from gluon_mgpu.base.machine import num_cores, processor, versions
 from gluon_mgpu.base.pictures import write_picture
 from gluon_mgpu.checkpoints.run_folder import check_free, new_folder
@@ -45,7 +45,7 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="two or more devices, such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, or cpu:0-3 "
                              'without a GPU)')
-    parser.add_argument('--rounds', type=integer_flag(), default=9, metavar='N',
+    parser.add_argument('--rounds', type=positive_integer, default=9, metavar='N',
                         help='number of measurements for each median (default: %(default)s)')
     parser.add_argument('--out-dir', type=path, metavar='DIR',
                         help='new folder for costs.json, allreduce.png and bytes.png '

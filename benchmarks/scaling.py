@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package besi
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.files import write_atomically
-from gluon_mgpu.base.flags import Parser, integer_flag, path, text
+from gluon_mgpu.base.flags import Parser, path, positive_integer, text
 from gluon_mgpu.base.machine import num_cores, processor, versions
 from gluon_mgpu.base.pictures import in_lines, write_picture
 from gluon_mgpu.checkpoints.run_folder import check_free, new_folder
@@ -77,12 +77,12 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="such as 'gpu:0,gpu:1' or 'cpu:0-3' (default: gpu:all, or cpu:all without a GPU)")
     parser.add_argument('--network', choices=[*NETWORKS, 'both'], default='both', help='(default: %(default)s)')
-    parser.add_argument('--batch-size', type=integer_flag(), metavar='ROWS',
+    parser.add_argument('--batch-size', type=positive_integer, metavar='ROWS',
                         help='images in a batch: on all devices together with a fixed total, else on each device '
                              '(default: 256; ResNet-18 on CPU contexts: 64)')
-    parser.add_argument('--steps', type=integer_flag(), metavar='N',
+    parser.add_argument('--steps', type=positive_integer, metavar='N',
                         help='steps to measure per round, after the warm-up (default: LeNet 40, ResNet-18 5)')
-    parser.add_argument('--rounds', type=integer_flag(), metavar='N', help='(default: 5)')
+    parser.add_argument('--rounds', type=positive_integer, metavar='N', help='(default: 5)')
     parser.add_argument('--quick', action='store_true',
                         help='by default, a quarter of the steps, at least 2, and 2 rounds')
     parser.add_argument('--dataset', choices=DATASETS, default='glyphs', help='(default: %(default)s)')

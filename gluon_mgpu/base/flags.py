@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .arguments import LARGEST_INTEGER, full_path, integer, not_empty
+from .arguments import full_path, integer, not_empty
 from .program import BAD_INPUT, run_program
 
 PICTURES = '.png', '.pdf', '.svg', '.jpg'
@@ -46,13 +46,9 @@ def checked_flag(check: Callable, *limits: float, kind: type = str) -> Callable[
     return convert
 
 
-def integer_flag(minimum: int = 1, maximum: int = LARGEST_INTEGER) -> Callable[[str], int]:
-    """Return a type for argparse: an integer from `minimum` to `maximum`."""
-    return checked_flag(integer, minimum, maximum, kind=int)
-
-
 text = checked_flag(not_empty)  # types for argparse
 path = checked_flag(full_path)
+positive_integer = checked_flag(integer, 1, kind=int)
 
 
 def quoted(path: str | os.PathLike) -> str:

@@ -3,13 +3,13 @@ import argparse
 
 import pytest
 
-from gluon_mgpu.base.arguments import positive
-from gluon_mgpu.base.flags import Parser, checked_flag, integer_flag, path, picture, quoted, text
+from gluon_mgpu.base.arguments import integer, positive
+from gluon_mgpu.base.flags import Parser, checked_flag, path, picture, positive_integer, quoted, text
 
 
 def test_flags():
     parser = Parser('gluon_mgpu.base.flags', None)
-    parser.add_argument('--n', type=integer_flag(2, 5))
+    parser.add_argument('--n', type=checked_flag(integer, 2, 5, kind=int))
     parser.add_argument('--x', type=checked_flag(positive, kind=float))
     parser.add_argument('--t', type=text)
     args = parser.parse_args(['--n', '3', '--x', '1e-3', '--t', ' '])
@@ -25,9 +25,9 @@ def test_a_flag_must_be_written_in_full(capsys):
 
 
 @pytest.mark.parametrize(('convert', 'value', 'message'), [
-    (integer_flag(2, 5), '6', '6: must be an integer from 2 to 5'),
-    (integer_flag(), '0', '0: must be an integer of at least 1'),
-    (integer_flag(), '٣x', 'must be an integer of at least 1'),
+    (checked_flag(integer, 2, 5, kind=int), '6', '6: must be an integer from 2 to 5'),
+    (positive_integer, '0', '0: must be an integer of at least 1'),
+    (positive_integer, '٣x', 'must be an integer of at least 1'),
     (checked_flag(positive, kind=float), '-0.0', '-0.0: must be a number above 0'),
     (checked_flag(positive, kind=float), '', "'': must be a number above 0"),
     (text, '', "'': must not be empty; give a value or leave the flag out")])

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from ...base.arguments import integer
-from ...base.flags import Parser, integer_flag
+from ...base.flags import Parser, checked_flag
 from ...base.program import JobError
 from ...mxnet_setup import runtime
 from . import facts
@@ -78,8 +78,8 @@ def main(argv: list | None = None) -> int:
                     'Check what this machine has for training, what is wrong with it, and what to do.',
                     epilog='Exit status: 0 if training can run, 1 if it cannot.')
     parser.add_argument('--json', action='store_true', help='print all facts as JSON, for a bug report')
-    parser.add_argument('--timeout', type=integer_flag(1, MAX_TIMEOUT), default=TIMEOUT, metavar='SECONDS',
-                        help='limit of the self-test (default: %(default)s)')
+    parser.add_argument('--timeout', type=checked_flag(integer, 1, MAX_TIMEOUT, kind=int), default=TIMEOUT,
+                        metavar='SECONDS', help='limit of the self-test (default: %(default)s)')
     return parser.run(argv, _run)
 
 

@@ -5,13 +5,14 @@ import ctypes
 import functools
 import json
 import math
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import runtime
 
-mx = runtime.load_mxnet()  # first, because it reports missing software in one line
+mx = runtime.import_mxnet()  # first, because it reports missing software in one line
 
 import numpy  # noqa: E402
 from mxnet import autograd, gluon, init, np, npx  # noqa: E402, F401 (for other modules)
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
     from mxnet.context import Context
 else:
     Context = type(mx.cpu())  # named Device in MXNet 2
+
+
+class _Everywhere(threading.local):
+    value = mx.util._NumpyArrayScope(True)  # also in threads that have not called `set_np`
+
+
+npx.set_np()  # in this thread; the next two lines switch all others to NumPy semantics as well
+mx.util.set_np_shape(2)
+mx.util._NumpyArrayScope._current = _Everywhere()
 
 
 if TYPE_CHECKING or MXNET_MAJOR >= 2:

@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import sys
-import threading
 import warnings
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
@@ -80,16 +79,6 @@ def omp_threads() -> int:
     return int(text) if installation.is_count(text) else num_cores()
 
 
-def load_mxnet() -> ModuleType:
-    """Import MXNet, switch all threads to NumPy semantics (`npx.set_np`) and return it; raise MXNetImportError."""
-    mxnet = import_mxnet()
-    mxnet.npx.set_np()  # in the calling thread only
-    mxnet.util.set_np_shape(2)  # 2: in all threads
-    scope = mxnet.util._NumpyArrayScope
-    scope._current = type('_Everywhere', (threading.local,), {'value': scope(True)})()  # the value in each thread
-    return mxnet
-
-
 @functools.lru_cache
 def import_mxnet() -> ModuleType:
     """Import MXNet, with the semantics that it has, and return the module; raise MXNetImportError."""
@@ -134,7 +123,7 @@ def _mxnet_imported() -> bool:
 
 def _supply_names() -> tuple[str, ...]:
     """Define what MXNet uses and newer versions of Python and NumPy lack; return NumPy's names."""
-    with contextlib.suppress(Exception):  # load_mxnet will report what is missing
+    with contextlib.suppress(Exception):  # import_mxnet will report what is missing
         if sys.version_info >= (3, 12):
             importlib.import_module('_distutils_hack').add_shim()  # setuptools does not if found through PYTHONPATH
     with contextlib.suppress(Exception):

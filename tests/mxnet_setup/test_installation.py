@@ -13,7 +13,7 @@ from fake_packages import CAUGHT, REPO
 from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.mxnet_setup import hidden, installation
 
-LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.load_mxnet()'
+LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.import_mxnet()'
 CPU, CU112 = ('pip install . && pip install --no-deps mxnet==1.9.1 in the folder ',
               "pip install '.[cu112]' && pip install --no-deps mxnet-cu112==1.9.1 in the folder ")
 
@@ -24,7 +24,7 @@ def cannot_open(library):
 
 def test_fake_packages_can_be_loaded(site):
     result = site('-c', LOAD)
-    assert (result.returncode, result.stdout, result.stderr) == (0, 'set_np was called\n', '')
+    assert (result.returncode, result.stdout, result.stderr) == (0, 'mxnet was imported\n', '')
 
 
 @pytest.mark.parametrize(('fakes', 'reason', 'remedy'), [
@@ -67,7 +67,7 @@ def test_one_line_with_the_remedy(site, fakes, reason, remedy):
 
 @pytest.mark.parametrize('text', [' 2 ', '+1', '08', ''])
 def test_a_number_of_threads_is_accepted(site, text):
-    assert site('-c', LOAD, OMP_NUM_THREADS=text).stdout == 'set_np was called\n'
+    assert site('-c', LOAD, OMP_NUM_THREADS=text).stdout == 'mxnet was imported\n'
 
 
 def test_python_too_old(site):
@@ -115,13 +115,13 @@ def test_missing_cuda_libraries_are_all_named(monkeypatch):
 
 @pytest.mark.parametrize('value', ['8', '', '999999'])
 def test_settings_that_mxnet_can_use(site, value):
-    assert site('-c', LOAD, MXNET_CPU_TEMP_COPY=value, DMLC_ROLE='worker').stdout == 'set_np was called\n'
+    assert site('-c', LOAD, MXNET_CPU_TEMP_COPY=value, DMLC_ROLE='worker').stdout == 'mxnet was imported\n'
 
 
 @pytest.mark.parametrize('variables', [{'MXNET_ENGINE_TYPE': 'NaiveEngine', 'MXNET_MKLDNN_ENABLED': '0'},
                                        {'MXNET_ENGINE_TYPE': 'ThreadedEngine', 'MXNET_ENGINE_INFO': 'True'}])
 def test_values_that_mxnet_knows(site, variables):
-    assert site('-c', LOAD, **variables).stdout == 'set_np was called\n'
+    assert site('-c', LOAD, **variables).stdout == 'mxnet was imported\n'
 
 
 AGAIN = """

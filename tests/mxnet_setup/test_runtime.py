@@ -124,9 +124,9 @@ import mxnet
 for name in names:
     delattr(numpy, name)
 import gluon_mgpu
-from gluon_mgpu.mxnet_setup import runtime
+from gluon_mgpu.mxnet_setup import compat, runtime
 print(list(runtime.prepare().names) == names, runtime.omp_threads() == mxnet.base._LIB.omp_get_max_threads())
-print(runtime.load_mxnet() is mxnet, mxnet.util.is_np_array())
+print(compat.mx is mxnet, mxnet.util.is_np_array())
 """
     assert run(code) == 'True True\nTrue True'
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -44,15 +45,23 @@ def text_of(node):
 
 
 def test_public_functions_have_docstrings():
-    """A class documents its `__init__`."""
+    """A class documents its `__init__`. A method without docstring has that of the method that it overrides."""
     silent = []
     for path, tree in syntax_trees('gluon_mgpu'):
         for owner in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:
             nodes = [owner, *(node for node in owner.body if isinstance(node, ast.FunctionDef))]
             if not getattr(owner, 'name', '').startswith('_'):
                 silent += [f'{path}: {node.name}' for node in nodes if not isinstance(node, ast.Module)
-                           and not node.name.startswith('_') and not ast.get_docstring(node)]
+                           and not node.name.startswith('_') and not ast.get_docstring(node)
+                           and not inherits_docstring(path, owner, node)]
     assert not silent, '\n'.join(silent)
+
+
+def inherits_docstring(path, owner, node):
+    if node is owner or isinstance(owner, ast.Module):
+        return False
+    module = importlib.import_module('.'.join(path.with_suffix('').parts))
+    return inspect.getdoc(getattr(getattr(module, owner.name), node.name)) is not None
 
 
 @pytest.mark.parametrize('folder', ['gluon_mgpu', 'benchmarks', 'examples', 'tests', 'tools'])

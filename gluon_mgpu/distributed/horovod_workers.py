@@ -51,9 +51,9 @@ class HorovodWorkers(Workers):
     averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
     divided by the total batch size.
 
-    `signals` is as for `Workers`. The message about a lost worker begins with `program`. The device of the first worker
-    on a machine is ``gpu(0)``, that of the second ``gpu(1)``. If a worker sees only one GPU, its device is ``gpu(0)``;
-    without GPUs, it is ``cpu(0)``.
+    `signals` and the methods are as for `Workers`. The message about a lost worker begins with `program`. The device of
+    the first worker on a machine is ``gpu(0)``, that of the second ``gpu(1)``. If a worker sees only one GPU, its
+    device is ``gpu(0)``; without GPUs, it is ``cpu(0)``.
     """
 
     _watchdog: Any = None
@@ -121,7 +121,6 @@ class HorovodWorkers(Workers):
             timer.start()
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:
-        """See `Workers.extend_allreduce`."""
         def over_all_workers(data: list) -> None:
             algorithm(data)
             self._allreduce(data[0], 'gradients')
@@ -130,7 +129,6 @@ class HorovodWorkers(Workers):
         return over_all_workers
 
     def allreduce(self, array: Any) -> Any:
-        """See `Workers.allreduce`."""
         # The sums of a worker without rows wait for nothing, so hundreds could be pending. Wait for the name to be free
         if len(self._sums) == NUM_NAMES:
             self._sums.popleft().wait_to_read()
@@ -138,7 +136,6 @@ class HorovodWorkers(Workers):
         return self._allreduce(array, 'sums')
 
     def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = None) -> Any:
-        """See `Workers.trainer`."""
         for param in params:
             if len(param.list_ctx()) > 1:
                 raise ValueError(f'{param.name} is on {param.list_ctx()}, but Horovod sums the gradients of one device '
@@ -146,7 +143,6 @@ class HorovodWorkers(Workers):
         return HorovodTrainer(self, next(self._numbers['Trainer']), params, optimizer, optimizer_params)
 
     def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
-        """See `Workers.broadcast_parameters`."""
         if hasattr(net, 'collect_params'):
             params = net.collect_params().values()
             if any(param._deferred_init for param in params):
@@ -170,7 +166,6 @@ class HorovodWorkers(Workers):
                              'with all of its inputs, before training') from error
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
-        """See `Workers.allgather_async`."""
         own = numpy.zeros((self.size, MAX_NUMBERS))  # each worker fills its own row, and the sum has the rows of all
         own[self.rank, :len(numbers) + 1] = self._received_signal(), *numbers
         rows_of_all = self._allreduce(np.array(own, dtype='float64', ctx=CONTROL), 'numbers')
@@ -182,7 +177,6 @@ class HorovodWorkers(Workers):
         return wait
 
     def allgather(self, value: Any, what: str = 'an exchange of values') -> list:
-        """See `Workers.allgather`."""
         self.record(what)
         return self._allgather(value, what)
 
@@ -195,7 +189,6 @@ class HorovodWorkers(Workers):
         return [value for value, _ in gathered]
 
     def pending_signal(self) -> int:
-        """See `Workers.pending_signal`."""
         return self._signum
 
     def _check_own_gpu(self, uuids: Sequence[str]) -> None:

@@ -63,16 +63,11 @@ def _discard_buffer(stream: TextIO, for_good: bool = True) -> None:
     """Flush a stream to /dev/null. Otherwise Python tries to write the rest again at exit, and fails."""
     with contextlib.suppress(OSError, ValueError):
         descriptor = stream.fileno()
-        kept = os.dup(descriptor)
-        null = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(null, descriptor)
+        with open(os.devnull, 'w') as null, open(os.dup(descriptor), 'w') as kept:
+            os.dup2(null.fileno(), descriptor)
             stream.flush()
             if not for_good:
-                os.dup2(kept, descriptor)
-        finally:
-            os.close(kept)
-            os.close(null)
+                os.dup2(kept.fileno(), descriptor)
 
 
 def _prepare_streams() -> None:

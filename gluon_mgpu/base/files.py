@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import secrets
+import weakref
 from pathlib import Path
 
 MAX_NAME = 241  # bytes: 255 on all common file systems, less those that are added for an unfinished file
@@ -67,12 +68,9 @@ class SameFolder:
 
     def __init__(self, path: str | os.PathLike):
         self.path, self._descriptor = Path(path), os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
 
     def check(self) -> None:
         """Raise OSError if the folder was deleted or replaced."""
         if not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor)):
             raise OSError(errno.ESTALE, 'it was replaced by another folder')
-
-    def __del__(self) -> None:
-        if hasattr(self, '_descriptor'):
-            os.close(self._descriptor)

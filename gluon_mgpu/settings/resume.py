@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.program import BAD_INPUT, JobError, warn
+from ..base.program import InputError, warn
 from ..checkpoints import run_folder
 from ..devices.lists import devices_text
 from ..parallel.workers import Workers
@@ -70,14 +70,13 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
 
 
 def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
-    """Raise `JobError` if the run to resume is on the machine of another worker only, where rank 0 cannot read it."""
+    """Raise InputError if the run to resume is on the machine of another worker only, where rank 0 cannot read it."""
     path = Path(out_dir or '') if resume == AUTO else Path(resume)
     found = workers.allgather(path.is_file() or (path / 'config.json').exists())
     if any(found) and not found[0]:
         host = workers.hosts[found.index(True)]
-        raise JobError(f'--resume {resume}: {path} is on {host} and not on {workers.hosts[0]}, where worker 0 reads '
-                       f'and writes it; start worker 0 on {host}, or share or copy the folder', BAD_INPUT,
-                       on_all_ranks=True)
+        raise InputError(f'--resume {resume}: {path} is on {host} and not on {workers.hosts[0]}, where worker 0 reads '
+                         f'and writes it; start worker 0 on {host}, or share or copy the folder')
 
 
 def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:

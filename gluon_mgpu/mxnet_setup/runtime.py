@@ -28,8 +28,6 @@ ENVIRONMENT = {
     'MXNET_CPU_TEMP_COPY': '53',
 }
 
-READ_BY_LIBRARIES = ('OMP_NUM_THREADS', instructions.ONEDNN_VARIABLE, instructions.OPENBLAS_VARIABLE)
-
 # Arguments of glibc's mallopt, by name. By default glibc maps large arrays again in each allocation, which costs page
 # faults. These values give a single heap, which grows by 256 MB and never shrinks. With smaller steps, or a second heap
 # (with which Python would wait less for devices that free memory), MXNet crashes more often when memory runs out.
@@ -100,8 +98,9 @@ def import_mxnet() -> ModuleType:
         openblas.openblas_set_num_threads(omp_threads())
     if instructions.ONEDNN_VARIABLE in prepare().variables:
         mxnet.nd.softmax(mxnet.nd.ones((1, 2))).wait_to_read()  # oneDNN reads its variable in its first operator
-    for name, value in prepare().variables.items():  # child processes need not inherit what the libraries have read
-        if name in READ_BY_LIBRARIES and os.environ.get(name) == value and loaded('libgomp.so.1'):
+    # Child processes need not inherit what the libraries have read. MXNet reads its own variables when it needs them
+    for name, value in prepare().variables.items():
+        if not name.startswith('MXNET_') and os.environ.get(name) == value and loaded('libgomp.so.1'):
             del os.environ[name]
     return mxnet
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -40,11 +41,7 @@ def write_plain_numbers(numpy: ModuleType) -> None:
     if numpy.__version__.startswith('1.'):
         return
 
-    class IsString(type):
-        def __instancecheck__(cls, value):
-            return isinstance(value, str)
-
-    class Text(metaclass=IsString):
+    class Text(ABC):  # noqa: B024, for `register`
         """`str` for MXNet's modules."""
 
         def __new__(cls, value=''):
@@ -54,5 +51,6 @@ def write_plain_numbers(numpy: ModuleType) -> None:
                     text = str(value)
             return text
 
+    Text.register(str)  # for isinstance
     for module in filter(None, map(sys.modules.get, MODULES)):
         vars(module)['str'] = Text

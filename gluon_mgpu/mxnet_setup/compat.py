@@ -40,22 +40,13 @@ else:
     class HybridBlock(gluon.HybridBlock):
         """A block with MXNet 2's ``forward(self, X)`` that MXNet 1.9, which calls it with symbols, can hybridize."""
 
-        def __init_subclass__(cls, **kwargs):
-            super().__init_subclass__(**kwargs)
-            if 'forward' in vars(cls):
-                cls.forward = _called_by_gluon_or_super(cls.forward)
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            # A call of the block calls this one, which calls `hybrid_forward`; ``super().forward`` is that of the class
+            self.forward = functools.partial(gluon.HybridBlock.forward, self)
 
         def hybrid_forward(self, F, *args):
-            return type(self).forward.__wrapped__(self, *args)
-
-    def _called_by_gluon_or_super(written):
-        """Return a `forward` that calls Gluon's, which calls `written`; ``super().forward(X)`` calls `written`."""
-        @functools.wraps(written)
-        def forward(self, *args):
-            if type(self).forward is forward:
-                return gluon.HybridBlock.forward(self, *args)
-            return written(self, *args)
-        return forward
+            return type(self).forward(self, *args)
 
 
 def graph_from_json(content: dict) -> Any:

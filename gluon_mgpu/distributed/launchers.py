@@ -133,11 +133,10 @@ def _meet(where: tuple[str, int], info: LaunchInfo) -> None:
 
 def _problem(where: tuple[str, int], method: str, rank: int) -> str:
     """Put or get the name of a worker at the rendezvous; return the reason if that fails, or ''."""
-    path = '/gluon_mgpu/'
-    url = f'http://{where[0]}:{where[1]}{path}'
+    url = f'http://{where[0]}:{where[1]}/gluon_mgpu/'
     try:
         with contextlib.closing(http.client.HTTPConnection(*where, timeout=5)) as connection:
-            connection.request(method, f'{path}{rank}', body='.' if method == 'PUT' else None)
+            connection.request(method, f'/gluon_mgpu/{rank}', body='.' if method == 'PUT' else None)
             is_there = connection.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return f'no answer from {url}'

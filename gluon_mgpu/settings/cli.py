@@ -44,23 +44,23 @@ def run(name: str, argv: list | None = None) -> int:
 
 
 def _run(job: Job, signals: StopSignals) -> None:
-    """Do all steps of a command. All workers do the numbered steps together."""
+    """Do all steps of a command, on all workers together; only `on_rank_0` calls a function on rank 0 alone."""
+    # The calls of `workers` wait for all of them. An error on one rank, and a result of rank 0, is sent to all
     workers = job.workers
-    # 1. First, because workers with different flags could take different steps below and deadlock. Their platforms
-    # may differ
+    # 1. First, because workers with different flags could take different steps below and deadlock. Platforms may differ
     workers.check_equal({**versions(), 'platform': '', 'chapter': job.chapter.name,
                          **{ALL[name].flag: value for name, value in job.settings.items()}})
     if job.settings['resume']:
         check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
-    # 2. on_rank_0 broadcasts the result. Both on_rank_0 and on_all_ranks raise an error of one rank on all ranks
+    # 2. The settings, which rank 0 alone can read in the run's folder; devices and data, of which each has its own
     job.settings, job.resumed = workers.on_rank_0(job.find_settings)
     workers.on_all_ranks(job.load)
-    # 3. The configuration, which must be the same, and the folder of the run
+    # 3. The configuration, which must be the same on all, and the run's folder, into which rank 0 alone writes
     job.configure(workers.allgather([str(device) for device in job.devices]))
     workers.check_equal({**job.config, 'platform': ''})
     job.folder = workers.on_rank_0(job.open_folder)
     with signals:  # until the end, because a signal after the training is too late
-        # 4. The training and the export
+        # 4. The training on all, and the export on rank 0
         net = job.train()
         workers.on_rank_0(lambda: job.export(net))
 

@@ -28,7 +28,9 @@ SILENCE = '10'   # seconds without a byte after which a worker counts as lost; t
 REMEDY = 'check that no firewall blocks connections between the machines'
 STALL = 120      # seconds after which a worker is named for which the others wait
 TOKEN_BYTES = 16
-ALIVE, LEAVE, FAILED, END = CONTROL = b'\0', b'\1', b'\2', b'\3'  # may come within the text of an exchange
+# What a worker sends, also within the text of an exchange: it is there; it leaves, and is no longer watched; it has
+# failed, so rank 0 names it and ends the job; the job ends, and somebody else has printed why
+ALIVE, LEAVE, FAILED, END = CONTROL = b'\0', b'\1', b'\2', b'\3'
 
 
 def silence() -> float:

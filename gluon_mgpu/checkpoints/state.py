@@ -68,7 +68,7 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
 def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
     """Return the state of a Trainer, possibly before its first step, as a record for JSON and arrays; does not wait."""
     # The arrays, by PARAMETER/NUMBER, are a list with one NDArray for each device that keeps it
-    _check_trainer(trainer)
+    updated = _updated(trainer, net)
     optimizer, updaters = trainer.optimizer, _updaters(trainer)
     if hasattr(optimizer, 'cumgrads'):  # LBSGD: gradients of batches that are not complete yet
         raise ValueError(f'the optimizer {type(optimizer).__name__} keeps more than arrays and numbers: checkpoints '
@@ -79,7 +79,7 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
         'name': type(optimizer).__name__, 'num_update': optimizer.num_update, 'counts': {},
         'numbers': {name: value if value is None else float(value) for name, value in numbers.items()}}
     states: dict[str, list] = {}
-    for i, name in _updated(trainer, net):
+    for i, name in updated:
         record['counts'][name] = max(on_device.get(i, 0) for on_device in counts)
         if record['counts'][name]:
             # Parameter.set_data drops a state; then save the one that the next step would create
@@ -91,12 +91,12 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
 
 def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Raise CheckpointError if an optimizer's state does not fit a Trainer; the parameters in `arrays` must fit."""
-    _check_trainer(trainer)
+    updated = _updated(trainer, net)
     _check_schedule(path, trainer.optimizer)
     mine = type(trainer.optimizer).__name__
     if record['name'] != mine:
         raise CheckpointError(f"{path}: the optimizer's state is of {record['name']}, this is {mine}")
-    for i, name in _updated(trainer, net):
+    for i, name in updated:
         if name not in record['counts'] and trainer._params[i].grad_req != 'null':
             raise CheckpointError(f'{path}: its Trainer did not update {name}, but this one does')
         if record['counts'].get(name):
@@ -109,13 +109,6 @@ def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str
                 raise CheckpointError(f"{path}: the optimizer's state of {name} is {', '.join(found) or 'empty'} in "
                                       f'the file and {", ".join(expected) or "empty"} here; give {mine} the same '
                                       'settings')
-
-
-def _check_trainer(trainer: Any) -> None:
-    """Raise CheckpointError unless this is a ``gluon.Trainer``, for example for a list of several."""
-    if not isinstance(trainer, gluon.Trainer):
-        raise CheckpointError(f'a {type(trainer).__name__} is no gluon.Trainer: pass one Trainer, with its network; '
-                              'save several in a file each')
 
 
 def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
@@ -166,6 +159,9 @@ def _updaters(trainer) -> list:
 
 def _updated(trainer, net) -> list[tuple[int, str]]:
     """Return the index in the Trainer and the name in the network of each parameter, also of those frozen now."""
+    if not isinstance(trainer, gluon.Trainer):  # for example a list of several
+        raise CheckpointError(f'a {type(trainer).__name__} is no gluon.Trainer: pass one Trainer, with its network; '
+                              'save several in a file each')
     names = {id(param): name for name, param in by_name(net).items()}
     for param in trainer._params:
         if id(param) not in names:

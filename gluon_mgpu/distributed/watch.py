@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 from ..base.arguments import positive
@@ -56,7 +55,7 @@ class Watchdog:
         places, tokens, self.names = zip(*allgather((listener and listener.getsockname(), token, name)))
         self._others: dict[socket.socket, int] = {}  # connections and ranks: on rank 0 all others, elsewhere rank 0
         if listener:
-            self._accept(listener, dict(zip(tokens[1:], count(1))))
+            self._accept(listener, {token: other for other, token in enumerate(tokens) if other > 0})
         else:
             try:
                 connection = socket.create_connection(places[0], timeout=PATIENCE)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy
-import safetensors
 import safetensors.numpy
 
 from ..base.files import write_atomically

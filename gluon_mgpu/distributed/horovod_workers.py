@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import importlib.util
 import os
 import platform

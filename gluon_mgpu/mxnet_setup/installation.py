@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import importlib.util
 import os
 import platform

@@ -19,7 +19,7 @@ def with_table(markdown: str) -> str:
 
 def row(setting: Setting) -> str:
     """Return the row of a setting."""
-    metavar = setting.metavar or ('NAME' if setting.choices else '')
+    metavar = '' if setting.kind is bool else 'NAME' if setting.choices else setting.metavar
     text = setting.help + (f': {", ".join(setting.choices)}' if setting.choices and ':' not in setting.help else '')
     text = re.sub(r'(--[a-z-]+|[a-z]+\.png)', r'`\1`', text)
     if setting.page:

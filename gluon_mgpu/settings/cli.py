@@ -232,7 +232,7 @@ def _given_flags(chapter: Chapter, argv: list | None) -> dict:
             action = group.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
         else:
             choices = '{' + ','.join(setting.choices) + '}' if setting.choices else None
-            action = group.add_argument(setting.flag, type=setting.from_flag, metavar=setting.metavar or choices,
+            action = group.add_argument(setting.flag, type=setting.from_flag, metavar=choices or setting.metavar,
                                         help=setting.help + (f' (default: {default})' if default is not None else ''))
         action.default = argparse.SUPPRESS
     given, unknown = parser.parse_known_args(argv)

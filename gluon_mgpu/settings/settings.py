@@ -33,7 +33,7 @@ class Setting:
     kind: type = str
     choices: Sequence[str] = ()  # the valid values, instead of a check
     or_function: bool = False    # a function is valid as well
-    metavar: str | None = None
+    metavar: str = 'N'           # of a value without choices
     default_text: str = ''       # a description of the default None
     page: str = ''               # of docs/
     accepts: str = ''            # the types that `train` accepts, if more than `kind` and that of the default
@@ -99,8 +99,7 @@ def _run(name: str, value: Any) -> Run:
 # Arguments of `train`, and flags
 SHARED = (
     Setting('num_gpus', 'number of devices: GPUs, or CPU contexts on a machine without GPUs',
-            check=_from(1, MAX_DEVICES), kind=int, metavar='N', default_text='2, or 1 on a machine with one GPU',
-            kept=False),
+            check=_from(1, MAX_DEVICES), kind=int, default_text='2, or 1 on a machine with one GPU', kept=False),
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
             'context per core)', check=_devices, metavar='LIST', accepts='Sequence[Context] | str',
             default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
@@ -110,14 +109,13 @@ SHARED = (
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
     Setting('lr', 'learning rate', 0.1, lambda name, value: value if callable(value) else positive(name, value), float,
             metavar='RATE'),
-    Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int, metavar='N',
+    Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int,
             page='larger-batches.md#gradient-accumulation'),
-    Setting('num_epochs', 'passes over the training images', 10, _from(1), int, metavar='N'),
+    Setting('num_epochs', 'passes over the training images', 10, _from(1), int),
     Setting('label_smoothing', 'train for probabilities: 1 - EPS for the label, and EPS in equal parts for all classes',
             0.0, lambda name, value: at_least_0(name, value, 1), float, metavar='EPS', on_resume='fixed',
             page='larger-batches.md#label-smoothing'),
-    Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, metavar='N',
-            on_resume='fixed'),
+    Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, on_resume='fixed'),
     Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
             accepts='Callable | str', page='allreduce.md'),
@@ -142,19 +140,17 @@ ARGUMENTS = (Setting('data', accepts='tuple'), Setting('run', check=_run, accept
 FLAGS = (
     Setting('lr_schedule', 'cosine: the rate falls to almost 0; step: it is divided by 10 after half and three '
             'quarters of the steps', 'constant', choices=SCHEDULES, page='larger-batches.md'),
-    Setting('warmup_epochs', 'raise the rate from 0 to --lr in the first N epochs', 0, _from(0), int, metavar='N',
+    Setting('warmup_epochs', 'raise the rate from 0 to --lr in the first N epochs', 0, _from(0), int,
             page='larger-batches.md'),
     Setting('patience', 'stop when the test accuracy has not improved for N epochs', check=_from(1), kind=int,
-            metavar='N', default_text='train all epochs'),
+            default_text='train all epochs'),
     Setting('dataset', 'auto: fashion-mnist, or glyphs, generated images, if it cannot be downloaded', 'auto',
             choices=DATASETS, on_resume='fixed', page='#data'),
     Setting('data_dir', 'folder with fashion-mnist/ and mnist/; nothing is downloaded', check=full_path, metavar='DIR',
             default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, into which they are downloaded',
             on_resume='free', page='#data'),
-    Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, metavar='N',
-            default_text='all'),
-    Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, metavar='N',
-            default_text='all'),
+    Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, default_text='all'),
+    Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, default_text='all'),
     Setting('out_dir', 'new folder for the results', check=full_path, metavar='DIR',
             default_text='runs/CHAPTER-DATE-TIME', on_resume='free', kept=False),
     Setting('checkpoint_every', 'write a checkpoint every STEPS batches and at the end', check=_from(1), kind=int,

@@ -25,7 +25,7 @@ class CheckpointCallback(Callback):
     """Callback that writes checkpoints of a run, and can resume it from one.
 
     For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If that fails,
-    training continues, with a warning before the next epoch. After `Stopped`, call `save_on_stop`.
+    training continues, with a warning before the next epoch or at the end. After `Stopped`, call `save_on_stop`.
 
     Parameters
     ----------
@@ -80,13 +80,11 @@ class CheckpointCallback(Callback):
             self.last = Path(self.resume)
 
     def epoch_begin(self, run: Run) -> None:
-        """Warn if the last checkpoint could not be written."""
         if self.problem:
             run.warn(f'{self.problem}; the run continues')
         self.problem = ''
 
     def batch_end(self, run: Run) -> None:
-        """Write a checkpoint every `every` steps."""
         if self.every and run.num_steps % self.every == 0:
             self._save(run)
 
@@ -97,7 +95,6 @@ class CheckpointCallback(Callback):
             self._save(run, is_best)
 
     def train_end(self, run: Run) -> None:
-        """Warn if the last checkpoint could not be written."""
         if self.problem:
             run.warn(self.problem)
 

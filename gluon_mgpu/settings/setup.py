@@ -54,7 +54,7 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
     elif settings['devices'] is None:
         if not (available := num_mxnet_gpus()):
             log(f'{why_no_gpus()}; training on CPU contexts')
-        devices = devices_from(settings['num_gpus'] or (min(available, 2) if available else 2))
+        devices = devices_from(settings['num_gpus'] or min(available, 2) or 2)
     else:
         devices = parse_devices(settings['devices']) if isinstance(settings['devices'], str) else settings['devices']
         if settings['num_gpus'] not in (None, len(devices)):

@@ -1,4 +1,6 @@
 """ResNet-18: its layers, its size, and its batch norm on several devices."""
+import copy
+
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
@@ -90,6 +92,17 @@ class Plain(Residual):
 class Thrice(Twice):
     def forward(self, X):
         return super().forward(X) + Residual.forward(self, X)
+
+
+@pytest.mark.parametrize('copied', [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_block_has_its_own_attributes(copied):
+    blk, X = Twice(3), np.ones((2, 3, 4, 4))
+    blk.initialize(init=init.Zero())
+    assert (blk(X) == 2).all()
+    other = copied(blk)
+    other.relu2 = gluon.nn.Activation('sigmoid')
+    sigmoid = 1 / (1 + np.exp(-X))
+    assert abs(other(X) - 2 * sigmoid).max() < 1e-6 and (blk(X) == 2).all()
 
 
 @pytest.mark.parametrize('make_fast', [lambda net: net, hybridized, hybridize_in_place])

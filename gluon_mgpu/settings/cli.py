@@ -83,7 +83,7 @@ class Job:
             show(line)
 
     def find_settings(self) -> tuple[dict, ResumedRun | None]:
-        """Return all settings and the run to resume, if any, with its folder locked; write nothing."""
+        """On rank 0, return all settings and the run to resume, if any, with its folder locked; write nothing."""
         settings, resume = self.settings, self.settings['resume']
         resumed = run_to_resume(resume, settings['out_dir'], self._stack) if resume else None
         if resumed:
@@ -120,7 +120,7 @@ class Job:
         self.heading = f'{self.chapter.network} on {train_iter.dataset}, {", ".join(all_devices)}'
 
     def open_folder(self) -> Path:
-        """Print the first lines; create and lock the run's folder, or use that of the run to resume."""
+        """On rank 0, print the first lines; create and lock the run's folder, or use that of the run to resume."""
         size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         train_iter, test_iter = self.data
         self.log(f'{self.heading}{size}\n{train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
@@ -174,7 +174,7 @@ class Job:
         return run.net
 
     def export(self, net: Any) -> None:
-        """Write the network as an ONNX model, if asked for."""
+        """On rank 0, write the network as an ONNX model, if asked for."""
         path = self.settings['export']
         try:
             if path:

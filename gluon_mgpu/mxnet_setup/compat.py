@@ -1,6 +1,4 @@
 """MXNet for all other modules: imported with NumPy semantics, and with functions for what differs between 1.9 and 2."""
-from __future__ import annotations
-
 import ctypes
 import functools
 import json

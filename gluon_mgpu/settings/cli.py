@@ -39,34 +39,12 @@ def run(name: str, argv: list | None = None) -> int:
         given = _given_flags(CHAPTERS[name], argv)
         signals = StopSignals()
         with _workers(name, given, signals) as workers, contextlib.ExitStack() as stack:
-            _run(Job(CHAPTERS[name], given, workers, stack), signals)
+            Job(CHAPTERS[name], given, workers, stack).run(signals)
     return run_program(name, program)
 
 
-def _run(job: Job, signals: StopSignals) -> None:
-    """Do all steps of a command, on all workers together; only `on_rank_0` calls a function on rank 0 alone."""
-    # The calls of `workers` wait for all of them. An error on one rank, and a result of rank 0, is sent to all
-    workers = job.workers
-    # 1. First, because workers with different flags could take different steps below and deadlock. Platforms may differ
-    workers.check_equal({**versions(), 'platform': '', 'chapter': job.chapter.name,
-                         **{ALL[name].flag: value for name, value in job.settings.items()}})
-    if job.settings['resume']:
-        check_on_rank_0(job.settings['resume'], job.settings['out_dir'], workers)
-    # 2. The settings, which rank 0 alone can read in the run's folder; devices and data, of which each has its own
-    job.settings, job.resumed = workers.on_rank_0(job.find_settings)
-    workers.on_all_ranks(job.load)
-    # 3. The configuration, which must be the same on all, and the run's folder, into which rank 0 alone writes
-    job.configure(workers.allgather([str(device) for device in job.devices]))
-    workers.check_equal({**job.config, 'platform': ''})
-    job.folder = workers.on_rank_0(job.open_folder)
-    with signals:  # until the end, because a signal after the training is too late
-        # 4. The training on all, and the export on rank 0
-        net = job.train()
-        workers.on_rank_0(lambda: job.export(net))
-
-
 class Job:
-    """A command of a chapter: its settings, what it found and what it opened. `_run` calls the methods in order.
+    """A command of a chapter: its settings, what it found and what it opened. `run` calls the other methods in order.
 
     `given` are the flags, `settings` all that have a flag; `devices` and `data` are those of this worker.
     """
@@ -75,7 +53,27 @@ class Job:
         self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
         self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
         self.resumed: ResumedRun | None = None
-        self.folder = Path()
+
+    def run(self, signals: StopSignals) -> None:
+        """Do all steps of a command, together with the other workers; `on_rank_0` calls a function on rank 0 only."""
+        # Each call of `workers` waits for all of them, and sends an error of one, or the result of rank 0, to all
+        workers = self.workers
+        # 1. First, because with other flags, workers could take other steps below and deadlock. Platforms may differ
+        workers.check_equal({**versions(), 'platform': '', 'chapter': self.chapter.name,
+                             **{ALL[name].flag: value for name, value in self.settings.items()}})
+        if self.settings['resume']:
+            check_on_rank_0(self.settings['resume'], self.settings['out_dir'], workers)
+        # 2. The settings, which rank 0 alone can read in the run's folder; devices and data, of which each has its own
+        self.settings, self.resumed = workers.on_rank_0(self.find_settings)
+        workers.on_all_ranks(self.load)
+        # 3. The configuration, which must be the same on all, and the run's folder, into which rank 0 alone writes
+        self.configure(workers.allgather([str(device) for device in self.devices]))
+        workers.check_equal({**self.config, 'platform': ''})
+        self.folder = workers.on_rank_0(self.open_folder)
+        with signals:  # until the end, because a signal after the training is too late
+            # 4. The training on all, and the export on rank 0
+            net = self.train()
+            workers.on_rank_0(lambda: self.export(net))
 
     def log(self, line: str) -> None:
         """Print a line, unless the program is quiet."""

@@ -38,11 +38,13 @@ else:
     class HybridBlock(gluon.HybridBlock):
         """A block with MXNet 2's ``forward(self, X)`` that MXNet 1.9, which calls it with symbols, can hybridize."""
 
-        def __call__(self, *args):
-            # Gluon calls this one, which calls `hybrid_forward`; ``super().forward`` finds that of a class. Set in each
-            # call, because a copy of the block needs its own
-            vars(self)['forward'] = functools.partial(gluon.HybridBlock.forward, self)
-            return super().__call__(*args)
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.__setstate__({})
+
+        def __setstate__(self, state):  # of a copy
+            # Gluon calls this `forward`, which calls `hybrid_forward`; ``super().forward`` is that of a class
+            vars(self).update(state, forward=functools.partial(gluon.HybridBlock.forward, self))
 
         def hybrid_forward(self, F, *args):
             return type(self).forward(self, *args)

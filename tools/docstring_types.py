@@ -1,5 +1,7 @@
 """Griffe extension that shows the types of parameters as they are written in the docstrings.
 
+Methods without docstring show that of the method that they override.
+
 Griffe would parse ``np.ndarray, (n, 10), float32`` as a Python tuple and ``path-like`` as a difference, and would show
 backquotes.
 """
@@ -23,4 +25,7 @@ class DocstringTypes(griffe.Extension):
                     element.annotation = text[1:-1] if tuple_ else text
         for member in owner.members.values():
             if not member.is_alias:
+                if owner.is_class and not member.docstring:
+                    overridden = (base.members[member.name] for base in owner.mro() if member.name in base.members)
+                    member.docstring = next((method.docstring for method in overridden), None)
                 self._convert(member)

@@ -15,6 +15,7 @@ def _arange(g, op, *_, start=0, stop=None, step=1, repeat=1, **__):
 
 
 def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False, **_):
+    axis = min(1, X.rank - 1) if op.kind == 'hsplit' else axis  # MXNet 2 writes 0
     size, parts = X.shape[axis], num_outputs or sections
     starts = [i * (size // parts) + min(i, size % parts) for i in range(parts)] or [*indices]
     results = g.Split(X, numpy.diff([*starts, size]), results=len(starts), axis=axis)
@@ -79,7 +80,7 @@ def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values
 
 def _concat(g, op, *X, dim=1, axis=None, **_):
     arrays, axis = [g.cast(each, op.output.dtype) for each in X], axis if op.kind == 'concatenate' else dim
-    if axis is None:  # of np.concatenate
+    if op.output.rank < X[0].rank:  # np.concatenate with axis=None
         arrays, axis = [g.Reshape(each, [-1]) for each in arrays], 0
     return g.Concat(*arrays, axis=axis)
 

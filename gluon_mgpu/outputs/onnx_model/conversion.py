@@ -18,11 +18,11 @@ from .graph import Array, Graph
 
 OPSET, IR_VERSION = 18, 8
 ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
-           'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'split': 'slicechannel',
-           'splitv2': 'slicechannel', 'hsplit': 'slicechannel', 'std': 'var', 'convolutionv1': 'convolution',
-           'batchnormv1': 'batchnorm', 'reverse': 'flip', 'repeats': 'repeat', 'arangelike': 'arange',
-           'argmin': 'argmax', 'bilinearresize2d': 'upsampling', 'ampcast': 'cast',
+           'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'std': 'var', 'ampcast': 'cast',
+           'convolutionv1': 'convolution', 'batchnormv1': 'batchnorm', 'reverse': 'flip', 'repeats': 'repeat',
+           'arangelike': 'arange', 'argmin': 'argmax', 'bilinearresize2d': 'upsampling',
            **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
+           **dict.fromkeys(('split', 'splitv2', 'hsplit', 'dsplit'), 'slicechannel'),
            **dict.fromkeys(('flatten', 'expanddims', 'squeeze', 'reshapelike'), 'reshape'),
            **dict.fromkeys(('broadcastlike', 'broadcastaxis'), 'broadcastto'),
            **dict.fromkeys(('zeros', 'ones', 'zeroslike', 'oneslike', 'full'), 'fulllike')}

@@ -11,7 +11,6 @@ from lanes import CPU0
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.timeline import record as recording
-from gluon_mgpu.outputs.timeline.draw import COLORS
 from gluon_mgpu.outputs.timeline.read import read
 from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record
 from gluon_mgpu.training.run import Run
@@ -55,7 +54,8 @@ def test_median_step_of_the_chapter_on_every_device(rows, devices, tmp_path, fig
     for device in map(str, devices):
         names = [e.name.partition('{')[0] for e in events if e.device == device]
         assert names.count('_npi_subtract') == 8  # exactly one step, with an update of each parameter
-        assert {e.phase for e in events if e.device == device} >= set(COLORS) - {'allreduce', 'other'}
+        phases = {e.phase for e in events if e.device == device}
+        assert phases >= {'backward', 'update'} | ({'forward'} if rows == 16 else set())
     assert 'allreduce' in {e.phase for e in events if e.device == str(devices[0])}
     assert all(e.start >= 0 and e.duration >= 0 for e in events)
     assert sorted(os.listdir(tmp_path)) == ['timeline.png', 'trace.json']

@@ -3,8 +3,6 @@
 In a subprocess, it prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or
 ``'error'``.
 """
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

@@ -78,8 +78,8 @@ def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False, **_):
     values, places = g.TopK(X, [k], results=2, axis=axis, largest=int(not is_ascend))
     if ret_typ == 'mask':
         zero, one = numpy.array([0, 1], op.output.dtype)
-        return g.ScatterElements(g.Expand(numpy.array(zero), g.shape(op.output)), places,
-                                 g.Expand(numpy.array(one), g.Shape(places)), axis=axis)
+        zeros, ones = g.Expand(zero, g.shape(op.output)), g.Expand(one, g.Shape(places))
+        return g.ScatterElements(zeros, places, ones, axis=axis)
     places = g.cast(places, [*op.outputs.values()][-1].dtype)
     return {'value': values, 'indices': places, 'both': [values, places]}[ret_typ]
 

@@ -38,11 +38,10 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
     every = range(X.rank)
     axes = every if axis is None else [each % X.rank for each in as_list(axis)]
     axes = [each for each in every if (each in axes) != exclude]
-    dtype = op.output.dtype if op.output.dtype != 'bool' else 'int32'
-    Y = g.cast(X, dtype)
     if not axes:
         return g.Identity(X)
-    Y = g.add(REDUCTIONS[op.kind], Y, axes, keepdims=int(keepdims))
+    dtype = op.output.dtype if op.output.dtype != 'bool' else 'int32'
+    Y = g.add(REDUCTIONS[op.kind], g.cast(X, dtype), axes, keepdims=int(keepdims))
     Y = Y if dtype == op.output.dtype else g.cast(Y, 'bool')
     is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
     return g.Reshape(Y, [1]) if is_number else Y

@@ -110,9 +110,8 @@ def _attention_values(g, op, X, weights, heads, parts, **_):
 CONVERTERS: Converters = {
     **by_name(_softmax, _softmaxoutput, _sequencemask, _reduce, _argmax, _topk, _matmul, _einsum),
     'softmaxactivation': lambda g, op, X, mode='instance', **_: g.Softmax(X, axis=1 if mode == 'channel' else -1),
-    'sort': lambda g, op, X, is_ascend=True, **settings: _topk(
-        g, op, X, k=0, is_ascend=is_ascend, ret_typ='value', **settings),
-    'argsort': lambda g, op, X, is_ascend=True, **settings: _topk(g, op, X, k=0, is_ascend=is_ascend, **settings),
+    'sort': functools.partial(_topk, k=0, is_ascend=True, ret_typ='value'),
+    'argsort': functools.partial(_topk, k=0, is_ascend=True),
     'linalggemm2': lambda g, op, *X, alpha=1, **settings: g.Mul(_matmul(g, op, *X, **settings), float(alpha)),
     'var': in_floats(_var),
     'cumsum': lambda g, op, X, axis=None, **_: g.CumSum(

@@ -60,11 +60,7 @@ def _events(records: list[dict]) -> list[Event]:
     owners = {tid: lanes[pid] for _, _, pid, tid, _ in pieces if lanes[pid][-1].isdigit()}
     lanes_of = [lanes[pid] if lanes[pid][-1].isdigit() else owners.get(tid, lanes[pid]) for _, _, pid, tid, _ in pieces]
     named = {lane for lane, (*_, name) in zip(lanes_of, pieces) if 'backward' in name}
-    # Without names, the ones may be set before the first group, which is forward's
-    first = dict(reversed([(lane, name) for lane, (*_, name) in zip(lanes_of, pieces)
-                           if name in ('SetValueOp', 'ImperativeBulk')]))
-    signs = ['backward' if lane in named else 'ImperativeBulk' if first.get(lane) == 'SetValueOp' else 'SetValueOp'
-             for lane in lanes_of]
+    signs = ['backward' if lane in named else 'SetValueOp' for lane in lanes_of]
     last_signs = {lane: start for lane, sign, (start, *_, name) in zip(lanes_of, signs, pieces) if sign in name}
     events: list[Event] = []
     states: dict[str, str] = {}

@@ -54,17 +54,6 @@ def test_read_assigns_copies_to_pinned_memory_to_the_cpu_context_of_their_thread
     assert [e.device for e in read(path)] == ['cpu(1)', 'cpu(1)', 'cpu pinned']
 
 
-@pytest.mark.parametrize('names', [('ImperativeBulk', 'SetValueOp', 'ImperativeBulk', 'CopyCPU2CPU'),
-                                   ('SetValueOp', 'ImperativeBulk', 'ImperativeBulk', 'CopyCPU2CPU')])
-def test_groups_without_names(names, write_trace):
-    """The first is forward's, also if backward has set its ones before."""
-    path = write_trace(*((letter, CPU0, 7, name, 2 * i + (letter == 'E')) for i, name in enumerate(names)
-                         for letter in 'BE'))
-    groups = [e.phase for e in read(path) if e.name == 'ImperativeBulk']
-    assert groups == ['forward', 'backward']
-    assert [e.phase for e in read(path) if e.name != 'ImperativeBulk'] == ['backward', 'allreduce']
-
-
 @pytest.mark.parametrize(('name', 'state', 'expected'), [
     ('_npx_relu,Pooling', 'forward', 'forward'),
     ('Activation,Convolution,BatchNorm,_npi_add', 'backward', 'forward'),

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from typing import Any
 
-from ...base.arguments import integer
 from ...base.flags import Parser, integer_flag
 from ...base.program import JobError
 from ...mxnet_setup import runtime
@@ -34,7 +33,6 @@ def examine(timeout: int = TIMEOUT) -> dict[str, Any]:
     The report can be written as JSON: ``'can_train'``, a bool; ``'findings'``, a list of dicts with ``'level'``
     ('fault' or 'warning'), ``'what'`` and ``'remedy'``, the worst first; and all facts by topic, with ``~`` for home.
     """
-    timeout = integer('timeout', timeout, 1, MAX_TIMEOUT)
     found = {**facts.look(), 'self_test': run_self_test(timeout)}
     problems = diagnose(found)
     can_train = not any(finding.level == 'fault' for finding in problems)

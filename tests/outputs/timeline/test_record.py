@@ -71,6 +71,18 @@ def test_record_takes_any_step_any_number_of_times(step, devices, tmp_path):
     assert {e.device for e in second} == {str(devices[0])}
 
 
+def test_a_profile_of_the_users_between_two_steps(step, tmp_path):
+    expected = len(record(step, tmp_path / 'trace.json'))
+    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=str(tmp_path / 'theirs.json'))
+    mx.profiler.set_state('run')
+    step()
+    npx.waitall()
+    mx.profiler.set_state('stop')
+    mx.profiler.dump(finished=False)
+    assert 'dot' in (tmp_path / 'theirs.json').read_text()
+    assert len(record(step, tmp_path / 'trace.json')) == expected
+
+
 @pytest.mark.slow
 def test_a_long_step_is_recorded_whole(step, tmp_path):
     """MXNet dumps its records once per second, possibly in the middle of a step."""
@@ -186,8 +198,8 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
 
 def test_a_profile_that_cannot_be_written_does_not_end_the_run(folder, capsys, monkeypatch):
     """MXNet writes a temporary file and, for example on a full disk, reports no error."""
-    recording.trace_head()
-    monkeypatch.setattr(recording, '_events', lambda: folder / 'none/events')
+    recording.device_names()
+    monkeypatch.setattr(recording, '_file', lambda: folder / 'none/trace.json')
     run = Run(1, callbacks=[Timeline(folder, 'LeNet', warm_up=1)])
     train(run, 9)
     assert len(run.history) == 1 and os.listdir(folder) == []

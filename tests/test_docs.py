@@ -18,7 +18,8 @@ from PIL import Image
 from gluon_mgpu.training.history import EpochResult, write_history
 
 REPO = Path(__file__).parents[1]
-PAGES = sorted([*REPO.glob('*.md'), *REPO.glob('docs/*.md'), *REPO.glob('*/README.md'), REPO / 'benchmarks/notes.md'])
+PAGES = sorted([*REPO.glob('*.md'), *REPO.glob('.github/*.md'), *REPO.glob('docs/*.md'), *REPO.glob('*/README.md'),
+                REPO / 'benchmarks/notes.md'])
 WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 

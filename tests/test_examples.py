@@ -138,7 +138,8 @@ def run_one_step(*flags, **options):
 
 def test_a_picture_that_cannot_be_written():
     with run_one_step('--without-allreduce', '--steps', '1', '--out', '/proc/none/a.png') as process:
-        assert re.fullmatch('one_step: /proc/none: .*\n', process.communicate()[1]) and process.returncode == 2
+        line = process.communicate()[1].splitlines()[-1]  # MXNet 2 has written another
+        assert line.startswith('one_step: /proc/none: ') and process.returncode == 2
 
 
 def test_an_output_that_nobody_reads():

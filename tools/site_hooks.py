@@ -17,7 +17,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 # Pages outside docs/ -> their names on the site
-READMES = {'README.md': 'index.md', 'CONTRIBUTING.md': 'contributing.md', 'SECURITY.md': 'security.md',
+READMES = {'README.md': 'index.md', '.github/CONTRIBUTING.md': 'contributing.md', '.github/SECURITY.md': 'security.md',
            'examples/README.md': 'examples/index.md', 'benchmarks/README.md': 'benchmarks/index.md',
            'benchmarks/notes.md': 'benchmarks/notes.md'}
 LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}

@@ -53,7 +53,16 @@ else:
 def graph_from_json(content: dict) -> Any:
     """Return a graph, a symbol, from its content in MXNet's JSON format."""
     load = mx.sym.load_json if MXNET_MAJOR < 2 else mx.sym.fromjson
-    return load(json.dumps(content, ensure_ascii=False))  # because MXNet cannot read escapes such as \u00fc
+    return load(_readable(json.dumps(content, ensure_ascii=False)))  # MXNet cannot read escapes such as \u00fc
+
+
+def graph_to_json(graph: Any) -> dict:
+    """Return the content of a graph in MXNet's JSON format."""
+    return json.loads(_readable(graph.tojson(remove_amp_cast=False)))
+
+
+def _readable(graph: str) -> str:
+    return graph.replace('"decimal":', '"decimals":')  # of np.around, which MXNet 2 writes but cannot read
 
 
 def children(block: gluon.Block) -> dict:

@@ -45,16 +45,16 @@ class Devices(list):
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)
         self.workers = workers or Workers()
-        # Over the devices of this process, None if not chosen; and the same over those of all workers
-        self._algorithm = None if allreduce is None else allreduce_algorithm(allreduce)
-        self.allreduce: Callable = self.workers.extend_allreduce(self._algorithm or star)
+        self.algorithm = None if allreduce is None else allreduce_algorithm(allreduce)  # of this process
+
+    def allreduce(self, data: list) -> Any:
+        """Sum a list of arrays, one per device, over these and all workers, in place; does not block."""
+        return self.workers.extend_allreduce(self.algorithm or star)(data)
 
     def adapted(self, allreduce: Callable, **changes: Any) -> Devices:
         """Return a copy with other attributes, and with this allreduce if these devices have none of their own."""
         devices = copy.copy(self)
-        vars(devices).update(changes)
-        devices._algorithm = self._algorithm or allreduce
-        devices.allreduce = devices.workers.extend_allreduce(devices._algorithm)
+        vars(devices).update(changes, algorithm=self.algorithm or allreduce)
         return devices
 
     def divisor(self, X: Any) -> int:
@@ -73,7 +73,7 @@ def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
     """Return `Devices` that have an allreduce as they are; return other lists as `Devices` with this one."""
     if not isinstance(devices, Devices):
         return _plain(tuple(check_list(devices)), allreduce=allreduce)
-    return devices if devices._algorithm else devices.adapted(allreduce)
+    return devices if devices.algorithm else devices.adapted(allreduce)
 
 
 _plain = lru_cache(maxsize=64)(Devices)  # for a plain list, the same in each step

@@ -5,7 +5,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 if __name__ == '__main__':
@@ -104,7 +103,7 @@ def _run(args: argparse.Namespace) -> None:
     print(f'checkpoint: {found}, {place_of(metadata)}')
     if not args.out:
         check_links(found.parent)
-    out = Path(args.out) if args.out else found.parent / 'model.onnx'
+    out = args.out or found.parent / 'model.onnx'
     check_path(out)
     # As many CPU contexts as the run had devices: each gets the running statistics of one device
     config = metadata['config']

@@ -29,6 +29,14 @@ def test_an_earlier_checkpoint_can_be_resumed_if_the_last_one_cannot_be_written(
                     'device); the newest one is checkpoint-00000003.safetensors; resume with: again')
 
 
+def test_a_new_run_in_the_folder_of_another(tmp_path):
+    train(tmp_path)
+    newest = checkpoints(tmp_path)[0]
+    with pytest.raises(ValueError, match=f'^{re.escape(str(newest))} is of an earlier run: resume from it, or choose'):
+        train(tmp_path)
+    assert checkpoints(tmp_path)[0] == newest
+
+
 def test_an_old_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch, capsys):
     """The new one is complete; removing the old one is tried again later."""
     tried = []

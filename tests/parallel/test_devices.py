@@ -19,7 +19,7 @@ def test_devices_can_be_pickled(algorithm):
     assert devices == [mx.cpu(0), mx.cpu(1)]
     copy = pickle.loads(pickle.dumps(devices))
     attributes, copied = ({**vars(one), 'workers': None} for one in (devices, copy))
-    assert copy == devices and copied == attributes and copy.allreduce is ALGORITHMS[algorithm]
+    assert copy == devices and copied == attributes and copy.algorithm is ALGORITHMS[algorithm]
 
 
 def test_no_parts(device_list):

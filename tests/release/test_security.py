@@ -1,4 +1,4 @@
-"""The package calls nothing that lets an untrusted file run code, as SECURITY.md promises."""
+"""The package calls nothing that lets an untrusted file run code, as .github/SECURITY.md promises."""
 from __future__ import annotations
 
 import ast
@@ -14,7 +14,7 @@ CALLS = {'load_states', 'set_states', 'load_optimizer_states', 'load_parameters'
          'load_checkpoint', 'load_frombuffer', 'imread', 'imdecode', 'ImageIter', 'MXRecordIO', 'MXIndexedRecordIO',
          'read_pickle', 'allgather_object', 'broadcast_object', 'eval', 'exec'}
 LOADERS = {'nd', 'npx', 'np', 'mx', 'mxnet', 'library', 'torch'}  # modules with a load() of this kind
-# Used between workers, which trust each other and their network, as SECURITY.md says
+# Used between workers, which trust each other and their network, as .github/SECURITY.md says
 ALLOWED = {('gluon_mgpu/distributed/horovod_workers.py', 'allgather_object'),
            ('gluon_mgpu/outputs/onnx_model/files.py', 'load'), ('gluon_mgpu/parallel/trainer.py', 'load_states')}
 
@@ -61,7 +61,7 @@ def test_the_package_makes_no_dangerous_calls():
 
 def test_functions_named_in_security_md_are_searched_for():
     """They are in code style in its section on MXNet."""
-    section = (REPO / 'SECURITY.md').read_text().partition('\n## MXNet is retired\n')[2].partition('\n## ')[0]
+    section = (REPO / '.github/SECURITY.md').read_text().partition('\n## MXNet is retired\n')[2].partition('\n## ')[0]
     named = {name.rpartition('.')[2] for name in re.findall(r'`([A-Za-z]+(?:\.[a-z_]+)+|load_parameters|set_states)`',
                                                             section)}
     named -= {'image', 'recordio', 'so'}  # modules, whose functions are searched for, and libmxnet.so

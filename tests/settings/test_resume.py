@@ -57,15 +57,6 @@ def bits(arrays):
     return {name: [(a.dtype, a.shape, a.tobytes()) for a in kept] for name, kept in arrays.items()}
 
 
-def test_a_new_run_in_the_folder_of_another(data, device_list, tmp_path):
-    train(scratch, device_list(1), data, tmp_path / 'run', num_epochs=1)
-    newest = checkpoints(tmp_path / 'run')[0]
-    run = Run(1, quiet=True, callbacks=[CheckpointCallback(tmp_path / 'run')])
-    with pytest.raises(ValueError, match=re.escape(f'{newest} is of an earlier run: resume from it, or choose')):
-        scratch.train(1, BATCH, 0.1, devices=device_list(1), data=data(), run=run)
-    assert checkpoints(tmp_path / 'run')[0] == newest
-
-
 def checkpoint_after(num_steps, folder):
     return folder / f'checkpoint-{num_steps:08}.safetensors'
 

@@ -53,7 +53,7 @@ def test_devices_keep_what_they_carry():
         data = [(np.zeros((256, 1, 28, 28)), np.zeros(256))]
         setup = setup_of(chapter, 2, 256, 0.1, devices=devices, data=(data, data))
         assert (setup.devices, setup.devices.shares, setup.devices.parts) == (devices, (3, 1), 2)
-        assert setup.devices.allreduce is ALGORITHMS['ring'] and setup.devices.batch_size == 256
+        assert setup.devices.algorithm is ALGORITHMS['ring'] and setup.devices.batch_size == 256
 
 
 def two_workers():

@@ -1,11 +1,10 @@
 """Operators of a graph of symbols, as a list that can be changed."""
 import ast
-import json
 import re
 from math import inf, nan
 from typing import Any, NamedTuple
 
-from ...mxnet_setup.compat import graph_from_json, mx
+from ...mxnet_setup.compat import graph_from_json, graph_to_json, mx
 
 NUMPY = type(mx.sym.var('x').as_np_ndarray())  # the kind of a graph that returns arrays of mx.np
 
@@ -44,7 +43,7 @@ def _parse(setting: str) -> Any:
 
 def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
     """Return the operators of a graph (a symbol), in the order in which they run, and the names of its outputs."""
-    content = json.loads(graph.tojson(remove_amp_cast=False))
+    content = graph_to_json(graph)
     nodes = content['nodes']
     outputs: list[dict[int, str]] = [{} for _ in nodes]
 
@@ -75,6 +74,6 @@ def build(operators: list[Operator], outputs: list[str], kind: type) -> Any:
         nodes.append(node)
     heads = [place(array) for array in outputs]
     variables = [i for i, node in enumerate(nodes) if node['op'] == 'null']
-    attrs = json.loads(mx.sym.var('x').tojson())['attrs']  # the version of MXNet
+    attrs = graph_to_json(mx.sym.var('x'))['attrs']  # the version of MXNet
     graph = graph_from_json({'nodes': nodes, 'arg_nodes': variables, 'heads': heads, 'attrs': attrs})
     return mx.sym.Group(list(graph), kind)

@@ -48,8 +48,9 @@ _ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several t
 
 class _Operator:
     """An operator, which is created again when one more device begins to use it after the first calls."""
-    # Its scratch areas on a device are those whose turn it is in MXNet's ring. So devices that begin in the same step
-    # get different ones. Otherwise they may get the same, and wait for each other, see `mxnet_setup.runtime`
+    # On a device, it keeps the scratch areas that are next in the ring of 53 when it begins there, such as 0 to 2 on
+    # cpu(0) and then 3 to 5 on cpu(1). If cpu(1) began later, after 50 more areas were taken, it would get 0 to 2 as
+    # well, and the devices would wait for each other. `mxnet_setup.runtime` sets the size of the ring
 
     def __init__(self, create: Callable):
         self._create, self._operator = create, create()

@@ -15,9 +15,9 @@ def _arange(g, op, *_, start=0, stop=None, step=1, repeat=1, **__):
 
 
 def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False, **_):
-    size, parts = X.shape[axis], num_outputs or sections
-    starts = [i * (size // parts) + min(i, size % parts) for i in range(parts)] or [*indices]
-    results = g.Split(X, numpy.diff([*starts, size]), results=len(starts), axis=axis)
+    axis = min(1, X.rank - 1) if op.kind == 'hsplit' else axis  # MXNet 2 writes 0
+    parts = numpy.array_split(range(X.shape[axis]), num_outputs or sections or indices[1:])  # the first index is 0
+    results = g.Split(X, [*map(len, parts)], results=len(parts), axis=axis)
     return [g.Squeeze(Y, [axis]) for Y in results] if squeeze_axis else results
 
 
@@ -56,11 +56,8 @@ def _tile(g, op, X, reps, **_):
     return g.Tile(g.Unsqueeze(X, [*range(added)]) if added > 0 else X, [1] * -added + reps)
 
 
-def _repeat(g, op, X, repeats, axis=None, **_):
-    times = as_list(repeats)[0]
-    if axis is None:
-        return g.reshape(g.Tile(g.Reshape(X, [-1, 1]), [1, times]), op.output)
-    new = axis % X.rank + 1
+def _repeat(g, op, X, repeats, axis=-1, **_):  # without an axis, the elements have the same order
+    times, new = as_list(repeats)[0], axis % X.rank + 1
     copies = g.Tile(g.Unsqueeze(X, [new]), [times if i == new else 1 for i in range(X.rank + 1)])
     return g.reshape(copies, op.output)
 
@@ -79,7 +76,7 @@ def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values
 
 def _concat(g, op, *X, dim=1, axis=None, **_):
     arrays, axis = [g.cast(each, op.output.dtype) for each in X], axis if op.kind == 'concatenate' else dim
-    if axis is None:  # of np.concatenate
+    if op.output.rank < X[0].rank:  # np.concatenate with axis=None
         arrays, axis = [g.Reshape(each, [-1]) for each in arrays], 0
     return g.Concat(*arrays, axis=axis)
 

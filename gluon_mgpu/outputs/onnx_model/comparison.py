@@ -82,18 +82,18 @@ def _random(values: numpy.ndarray, shape: Sequence[int], rng: numpy.random.Gener
 
 
 def _special(values: numpy.ndarray, name: str, rng: numpy.random.Generator) -> numpy.ndarray:
-    """Return values for an input of which ``values`` is an example, all of one kind; 'negative' has both signs."""
+    """Return values of one kind, in any dtype, for an input with the example ``values``; 'negative' has both signs."""
     dtype, new = values.dtype, _random(values, values.shape, rng)
     if name in ('zeros', 'ones'):
-        return numpy.full(values.shape, name == 'ones', dtype)
-    if name == 'random' or dtype.kind == 'b':
-        return new.astype(dtype)
-    if name == 'negative':
-        return (new if dtype.kind == 'u' else new * numpy.resize([-1, 1], new.shape)).astype(dtype)
-    if dtype.kind in 'iu':
+        return numpy.full(values.shape, name == 'ones')
+    if name == 'negative' and dtype.kind in 'if':
+        return new * numpy.resize([-1, 1], new.shape)
+    if name == 'large' and dtype.kind in 'iu':
         return rng.integers(numpy.iinfo(dtype).max // 2, size=values.shape, dtype=dtype)
-    largest = float(numpy.finfo(dtype).max) / 4
-    return numpy.clip(new * 100.0, -largest, largest).astype(dtype)
+    if name == 'large' and dtype.kind == 'f':
+        largest = float(numpy.finfo(dtype).max) / 4
+        return numpy.clip(new * 100.0, -largest, largest)
+    return new
 
 
 def _array_like(array: Any, values: numpy.ndarray) -> Any:

@@ -13,16 +13,16 @@ from ...base.machine import versions
 from ...base.program import reason
 from ...networks.hybridize.graph_operators import Operator
 from . import arithmetic, arrays, detection, functions, layers
-from .building import Builder, Converters, require
+from .building import Builder, Converters, as_list, require
 from .graph import Array, Graph
 
 OPSET, IR_VERSION = 18, 8
 ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
-           'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'split': 'slicechannel',
-           'splitv2': 'slicechannel', 'hsplit': 'slicechannel', 'std': 'var', 'convolutionv1': 'convolution',
-           'batchnormv1': 'batchnorm', 'reverse': 'flip', 'repeats': 'repeat', 'arangelike': 'arange',
-           'argmin': 'argmax', 'bilinearresize2d': 'upsampling', 'ampcast': 'cast',
+           'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'std': 'var', 'ampcast': 'cast',
+           'convolutionv1': 'convolution', 'batchnormv1': 'batchnorm', 'reverse': 'flip', 'repeats': 'repeat',
+           'arangelike': 'arange', 'argmin': 'argmax', 'bilinearresize2d': 'upsampling',
            **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
+           **dict.fromkeys(('split', 'splitv2', 'hsplit', 'dsplit'), 'slicechannel'),
            **dict.fromkeys(('flatten', 'expanddims', 'squeeze', 'reshapelike'), 'reshape'),
            **dict.fromkeys(('broadcastlike', 'broadcastaxis'), 'broadcastto'),
            **dict.fromkeys(('zeros', 'ones', 'zeroslike', 'oneslike', 'full'), 'fulllike')}
@@ -95,8 +95,7 @@ def convert(g: Builder, op: Operator) -> list[str]:
     if not (converter := CONVERTERS.get(ALIASES.get(op.kind, op.kind))):
         raise NotImplementedError('which docs/export.md does not list')
     g.float_dtype = 'float64' if op.output.dtype == 'float64' else 'float32'
-    results = converter(g, op, *op.inputs, **op.settings)
-    results = results if isinstance(results, list) else [results]
+    results = as_list(converter(g, op, *op.inputs, **op.settings))
     require(max(op.outputs) < len(results), f'output {max(op.outputs)}')
     return [g.name(Y) for Y in results]
 

@@ -49,9 +49,9 @@ def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
         return symbol, MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     except mx.MXNetError as error:
         advice = 'use the version that wrote it'
-        for node in reversed([node for node in graph['nodes'] if node['op'] == 'Custom']):
-            before = ', '.join(graph['nodes'][number]['name'] for number, *_ in node['inputs'])
-            advice = (f'for the custom operator {node["name"]}, import the module that registers it and pass '
+        if custom := next((node for node in graph['nodes'] if node['op'] == 'Custom'), None):
+            before = ', '.join(graph['nodes'][number]['name'] for number, *_ in custom['inputs'])
+            advice = (f'for the custom operator {custom["name"]}, import the module that registers it and pass '
                       f'SymbolBlock.imports(...) to to_onnx, or cut the file after {before}, as in docs/export.md')
         raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: {advice}') from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:

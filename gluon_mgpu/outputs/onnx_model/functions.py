@@ -38,11 +38,10 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
     every = range(X.rank)
     axes = every if axis is None else [each % X.rank for each in as_list(axis)]
     axes = [each for each in every if (each in axes) != exclude]
-    dtype = op.output.dtype if op.output.dtype != 'bool' else 'int32'
-    Y = g.cast(X, dtype)
     if not axes:
         return g.Identity(X)
-    Y = g.add(REDUCTIONS[op.kind], Y, axes, keepdims=int(keepdims))
+    dtype = op.output.dtype if op.output.dtype != 'bool' else 'int32'
+    Y = g.add(REDUCTIONS[op.kind], g.cast(X, dtype), axes, keepdims=int(keepdims))
     Y = Y if dtype == op.output.dtype else g.cast(Y, 'bool')
     is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
     return g.Reshape(Y, [1]) if is_number else Y
@@ -78,8 +77,8 @@ def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False, **_):
     values, places = g.TopK(X, [k], results=2, axis=axis, largest=int(not is_ascend))
     if ret_typ == 'mask':
         zero, one = numpy.array([0, 1], op.output.dtype)
-        return g.ScatterElements(g.Expand(numpy.array(zero), g.shape(op.output)), places,
-                                 g.Expand(numpy.array(one), g.Shape(places)), axis=axis)
+        zeros, ones = g.Expand(zero, g.shape(op.output)), g.Expand(one, g.Shape(places))
+        return g.ScatterElements(zeros, places, ones, axis=axis)
     places = g.cast(places, [*op.outputs.values()][-1].dtype)
     return {'value': values, 'indices': places, 'both': [values, places]}[ret_typ]
 
@@ -111,9 +110,8 @@ def _attention_values(g, op, X, weights, heads, parts, **_):
 CONVERTERS: Converters = {
     **by_name(_softmax, _softmaxoutput, _sequencemask, _reduce, _argmax, _topk, _matmul, _einsum),
     'softmaxactivation': lambda g, op, X, mode='instance', **_: g.Softmax(X, axis=1 if mode == 'channel' else -1),
-    'sort': lambda g, op, X, is_ascend=True, **settings: _topk(
-        g, op, X, k=0, is_ascend=is_ascend, ret_typ='value', **settings),
-    'argsort': lambda g, op, X, is_ascend=True, **settings: _topk(g, op, X, k=0, is_ascend=is_ascend, **settings),
+    'sort': functools.partial(_topk, k=0, is_ascend=True, ret_typ='value'),
+    'argsort': functools.partial(_topk, k=0, is_ascend=True),
     'linalggemm2': lambda g, op, *X, alpha=1, **settings: g.Mul(_matmul(g, op, *X, **settings), float(alpha)),
     'var': in_floats(_var),
     'cumsum': lambda g, op, X, axis=None, **_: g.CumSum(

@@ -4,7 +4,8 @@ An event is one piece of work of MXNet's engine. It has the names of its operato
 the names and their order on the device. That mislabels a small part of a step:
 
 - ``backward`` in a name means backward, ``_update`` at its end update. Backward begins by setting an array to ones,
-  which alone shows it where a network runs without static memory: its operators have no names.
+  which alone shows it where a network runs without static memory: its operators have no names. If the device did so
+  before the forward pass, that is backward as well.
 - Before backward, copies bring the batch: other. After it has begun on the device, copies and sums are allreduce,
   including copies of new weights; products and differences are update.
 - ImperativeBulk is a group of operators without names, such as the layers of a network that is not hybridized. It

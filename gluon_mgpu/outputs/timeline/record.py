@@ -54,7 +54,7 @@ class Timeline(Callback):
             check_profiler([device for param in run.net.collect_params().values() for device in param.list_ctx()])
         else:
             check_profiler([array.ctx for params in run.net for array in params])
-        trace_head()
+        device_names()
 
     def epoch_begin(self, run: Run) -> None:
         """Start the profiler if the next batch will be recorded."""
@@ -97,40 +97,36 @@ class Timeline(Callback):
 def start_profiler() -> None:
     """Wait until the devices are idle and start MXNet's profiler, any number of times in a process."""
     npx.waitall()
-    trace_head()
+    device_names()
     _run()
 
 
 def stop_profiler() -> str:
     """Stop the profiler and return the recorded Chrome trace; does not block."""
-    return f'{trace_head()}{_stop()}\n    ],\n    "displayTimeUnit": "ms"\n}}\n'
+    return f'{{"traceEvents": [{device_names()}{_stop()}], "displayTimeUnit": "ms"}}'
 
 
 @functools.cache
-def trace_head() -> str:
-    """Return the beginning of a trace, with the device names. MXNet writes it only at a process's first dump."""
+def device_names() -> str:
+    """Return the records that name the devices. MXNet writes them only at a process's first dump."""
     _run()
     return _stop()
 
 
 def _run() -> None:
-    _profile_to(_events())  # before the start, because MXNet appends records to it once per second
+    # This deletes the file of the profile before. Without continuous_dump, only dump() writes a new one, not MXNet by
+    # itself once per second and when the process ends
+    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, continuous_dump=False, filename=str(_file()))
     mx.profiler.set_state('run')
 
 
 def _stop() -> str:
-    """Return the records since `_run`, '' if MXNet could not write them."""
+    """Return the records since `_run` as text of JSON, '' if MXNet could not write them."""
     mx.profiler.set_state('stop')
-    # A finished dump would be the last one of the process. An unfinished one continues after the one before; MXNet
-    # writes the end of the trace when the process ends
-    mx.profiler.dump(finished=False)
-    _profile_to('')  # not os.devnull: MXNet deletes the file before it writes, and root can delete the device
-    return _events().read_text() if _events().exists() else ''
+    mx.profiler.dump()
+    trace = _file().read_text() if _file().exists() else ''
+    return trace.removeprefix('{\n    "traceEvents": [').rpartition(']')[0]  # no prefix after a user's own profile
 
 
-def _events() -> Path:
-    return Path(_temporary_folder().name) / 'events'
-
-
-def _profile_to(path) -> None:
-    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=str(path))
+def _file() -> Path:
+    return Path(_temporary_folder().name) / 'trace.json'

@@ -79,7 +79,8 @@ class SyncBatchNorm(HybridizedBlock):
         params = {param.var().name: param for param in self.collect_params().values()}
         unknown = (UNKNOWN, *(None if shards is None else UNKNOWN for shards in more_shards))
         self._cut(next(zip(*inputs), unknown), [param.grad_req == 'null' for param in params.values()])
-        # 2. The names of the arrays that need gradients, and on each device all arrays by name
+        # 2. The names of the arrays that need gradients, and on each device the arrays by name. The parts read from
+        # `arrays_on` and add their results; `inputs_on` stays, for `backward`
         args_on = [leaves(args) for args in zip(*inputs)]
         trained = {name for name, param in params.items() if param.grad_req != 'null'}
         recorded = {name for args in args_on for name, X in zip(self._inputs, args) if _is_recorded(X)}
@@ -89,7 +90,7 @@ class SyncBatchNorm(HybridizedBlock):
         inputs_on = [{**{name: param.data(args[0].ctx).as_np_ndarray() for name, param in params.items()},
                       **{name: X.as_np_ndarray() for name, X in zip(self._inputs, args)}} for args in args_on]
         arrays_on = [inputs.copy() for inputs in inputs_on]
-        # 3. All devices compute a part before the next; each part adds its results to both
+        # 3. All devices compute a part before the next; each part adds its results to `arrays_on` and `trained`
         backwards = [part.run(arrays_on, trained) for part in self._parts]
         # 4. The outputs, at which the graph of the losses begins, so that `backward` gets their gradients first
         legacy = bool(args_on) and is_legacy(args_on[0][0])

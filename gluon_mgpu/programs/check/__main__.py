@@ -40,13 +40,11 @@ def _run(args: argparse.Namespace) -> None:
         raise
     except Exception as error:
         line = engine_line(error)
-        # Python's status for other types would be 1: the step is wrong
-        in_full = _is_in_users_code(error) or not (line or isinstance(error, (ValueError, OSError)))
-        if not line and not in_full:
+        if _is_in_users_code(error) or not (line or isinstance(error, (ValueError, OSError))):
+            traceback.print_exc()  # here, because Python's own status would be 1: the step is wrong
+            line = line or 'nothing was checked because of the error above'
+        if not line:
             raise
-        if in_full:
-            traceback.print_exc()
-        line = line or 'nothing was checked because of the error above'
         if not args.batches:
             line += '; X has random images, (256, 1, 28, 28): for other inputs, name MODULE:batches as well'
         raise JobError(line, BAD_INPUT) from None
@@ -61,8 +59,8 @@ def _check(args: argparse.Namespace) -> None:
     _check_signature(args.train_batch, train_batch)
     batches = batches() if callable(batches) else batches
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
-        devices = parse_devices(args.devices) if args.devices else None
-        report = check_data_parallel(make, train_batch, batches, devices, workers=workers)
+        devices = args.devices and parse_devices(args.devices)
+        report = check_data_parallel(make, train_batch, batches, devices, workers)
         if not workers or workers.rank == 0:
             print(report)
         if not report.ok:

@@ -35,6 +35,7 @@ class Comparison(NamedTuple):
 
 def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
     """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave."""
+    # If the step cannot take one of them, it may have updated some devices, so the others are compared from the start
     one, several = several.on_one_device(), replace(several)
     trained = sum(array.grad is not None for _, array in one.params()[0])
     limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
@@ -42,20 +43,17 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
         several.assign(start)
     right = first = start or several.values()[0]
     one.assign(first)
-    done: list = []
     for i, batch in enumerate(batches):
         try:
             check_crash(several, batch)
             replicas = several.step(batch)  # 1. first, because this may raise an error
         except Exception as error:
-            if not done or several.workers.size > 1:
+            if i == 0 or several.workers.size > 1:
                 raise
             why = error if isinstance(error, Crash) else f'the step raises {type(error).__name__} ({reason(error)})'
-            # Start again without it, because it may have updated some devices
-            others = compare(several, [*batches[:i], *batches[i + 1:]], start)
             note = f'batches of {len(batch[0])} rows are not checked, because {why}'
+            others = compare(several, [*batches[:i], *batches[i + 1:]], start)
             return others._replace(skipped=[note, *others.skipped])
-        done.append(batch)
         before, right = right, one.step(batch)[0]  # 2. only with batches that several devices can take
         if [array.shape for array in right] != [array.shape for array in first]:
             raise ValueError('train_batch freezes or unfreezes parameters: do so in make, and check each case')
@@ -70,8 +68,9 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
             break
         several.assign(right)  # 3. otherwise relu could turn a rounding error into a larger one
     names = _numbered([name for name, _ in one.params()[0]])
-    return Comparison(done, before, [name for name, change in zip(names[:trained], changes) if not change], trained,
-                      [*zip(names, from_one.max(axis=0), between.max(axis=0))], numpy.flatnonzero(wrong).tolist(),
+    unchanged = [name for name, change in zip(names[:trained], changes) if not change]
+    rows = [*zip(names, from_one.max(axis=0), between.max(axis=0))]
+    return Comparison([*batches[:i + 1]], before, unchanged, trained, rows, numpy.flatnonzero(wrong).tolist(),
                       numpy.flatnonzero(~(from_one <= limit).all(axis=1)).tolist(), [])
 
 

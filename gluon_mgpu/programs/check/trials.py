@@ -30,7 +30,8 @@ def nd_semantics() -> Iterator[None]:
     """Run the block without NumPy semantics, in all threads: the arrays of Gluon are those of ``mx.nd``."""
     scope, shapes = mx.util._NumpyArrayScope, npx.is_np_shape()
     before = scope._current
-    scope._current = type('_Nowhere', (threading.local,), {'value': scope(False)})()  # the value in each thread
+    # MXNet reads `value` of this thread-local object. As in `load_mxnet`, a class attribute gives all threads the same
+    scope._current = type('_Nowhere', (threading.local,), {'value': scope(False)})()
     try:
         mx.util.set_np_shape(False)
         yield
@@ -113,10 +114,9 @@ def check_crash(several: Training, batch: Sequence) -> None:
 
 def _step_silently(several: Training, batch: Sequence) -> None:
     faulthandler.disable()
-    null = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(null, descriptor)
     sys.stdout = sys.stderr = open(os.devnull, 'w')  # noqa: SIM115, in a notebook they are not 1 and 2
+    for descriptor in (1, 2):
+        os.dup2(sys.stdout.fileno(), descriptor)
     with contextlib.suppress(BaseException):
         several.step(batch)
     os._exit(0)

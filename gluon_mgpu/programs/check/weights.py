@@ -42,12 +42,12 @@ def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
 def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], same: Callable,
             clipped: bool) -> tuple[str, str]:
     """Return fault and remedy for the weights of the rows in the update of each device."""
-    # Equal weights in a row of the table mean that a device scales its update, equal rows that all devices are equal
+    # A line of `weights` is a device, a column is a row of the batch. The examples have two of each
     n, first, ratio = weights.shape[1], weights[0], weights[0, 0]
     if same(weights, 1):
         return ('each row counts once, to three digits, but something else differs',
                 'add weight decay, or a term of the loss without rows, once in each step and equally on all devices')
-    if same(weights, weights[:, :1]) and (same(ratio, 0) or not same(weights, ratio)):
+    if same(weights, weights[:, :1]) and (same(ratio, 0) or not same(weights, ratio)):  # [[1, 1], [0.5, 0.5]]
         faults = [f'leaves out {device}' if same(row, 0) else f'counts {number(row[0])} times on {device}'
                   for device, row in zip(devices, weights) if not same(row, 1)]
         rows = [shard.stop - shard.start for shard in shards]
@@ -56,11 +56,12 @@ def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], sam
                     'divide by the rows of the whole batch, or by the batch size, on all devices')
         return (f'the update {", ".join(faults)}', 'update all devices, with the same learning rate; '
                 'ignore_stale_grad=True skips devices without rows')
-    if not same(weights, first):
+    if not same(weights, first):  # [[1, 0], [0, 1]]
         alone = [device for device, row, shard in zip(devices, weights, shards) if same(numpy.delete(row, shard), 0)]
         return (f'the sum of the gradients does not reach {", ".join(alone) or "all devices"}',
                 'sum the gradients over the devices, and write the sum into their arrays: total.copyto(data[i]), not '
                 "data[i] = total; a Trainer needs kvstore='device', not None")
+    # From here on, the devices have equal updates: [[2, 0], [2, 0]]
     counts = {f'row {i + 1}': weight for i, weight in enumerate(first)}
     if all(same(first[shard], first[shard.start]) for shard in shards):
         counts = {f'the gradient of {device}': first[shard.start] for device, shard in zip(devices, shards)}
@@ -68,7 +69,7 @@ def explain(weights: numpy.ndarray, devices: list[str], shards: list[slice], sam
     if clipped and same(first, len(devices) ** -0.5):
         return (f'the update is {number(ratio)} times that of one device, 1 over the square root of {len(devices)}: '
                 'the gradients are clipped by the norm of the copies of all devices', CLIP_AFTER)
-    if same(first, ratio):
+    if same(first, ratio):  # [[2, 2], [2, 2]]
         fault = (f'the update is {number(ratio)} times that of one device, as if {n} rows were divided by '
                  f'{n / ratio:.4g}')
     elif same([first[shard].sum() for shard in shards], first[shards[0]].sum()):

@@ -1,6 +1,4 @@
 """Problems found in the facts, each with its remedy, the worst first."""
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -31,11 +29,10 @@ def diagnose(facts: dict[str, Any]) -> list[Finding]:
 
 def from_line(level: str, line: str) -> Finding:
     """Return the finding for an error message: the problem and, after the first colon outside brackets, the remedy."""
-    parts = line.split(': ')
-    for i in range(1, len(parts)):
-        what = ': '.join(parts[:i])
+    for colon in re.finditer(': ', line):
+        what, remedy = line[:colon.start()], line[colon.end():]
         if what.count('(') == what.count(')'):
-            return Finding(level, what, ': '.join(parts[i:]))
+            return Finding(level, what, remedy)
     return Finding(level, line, '')
 
 

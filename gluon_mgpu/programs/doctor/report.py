@@ -34,7 +34,6 @@ def examine(timeout: int = TIMEOUT) -> dict[str, Any]:
     The report can be written as JSON: ``'can_train'``, a bool; ``'findings'``, a list of dicts with ``'level'``
     ('fault' or 'warning'), ``'what'`` and ``'remedy'``, the worst first; and all facts by topic, with ``~`` for home.
     """
-    timeout = integer('timeout', timeout, 1, MAX_TIMEOUT)
     found = {**facts.look(), 'self_test': run_self_test(timeout)}
     problems = diagnose(found)
     can_train = not any(finding.level == 'fault' for finding in problems)

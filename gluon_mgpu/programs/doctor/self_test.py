@@ -1,10 +1,7 @@
 """The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-In a subprocess, it prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or
-``'error'``.
+It prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or ``'error'``.
 """
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

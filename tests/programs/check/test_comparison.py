@@ -55,10 +55,15 @@ def step_with_averages(state, X, y, devices, on=None):
             average[:] = 0.9 * average + 0.1 * param
 
 
+def set_grad_req(net, grad_req):
+    for param in net.collect_params().values():
+        param.grad_req = grad_req
+
+
 def make_target_network(devices):
     """Return two networks, a Trainer of the first, and one array per device with sums that differ."""
     (net, trainer), (target, _) = (make_network(devices) for _ in range(2))
-    target.collect_params().setattr('grad_req', 'null')
+    set_grad_req(target, 'null')
     mask = np.full((5, 6), -np.inf, dtype='float32')  # of the shape of a parameter
     return net, trainer, target, [(np.zeros(1, ctx=device), mask.copyto(device)) for device in devices]
 
@@ -120,10 +125,10 @@ def test_parameters_that_no_device_changes(batches):
     """Those that were frozen when the Trainer was made, as an example of what one device does as well."""
     def make(devices):
         net, _ = make_network(devices)
-        net[0].collect_params().setattr('grad_req', 'null')
+        set_grad_req(net[0], 'null')
         trained = [param for param in trainable(net) if param.grad_req != 'null']
         trainer = gluon.Trainer(trained, 'sgd', {'learning_rate': LR})
-        net[0].collect_params().setattr('grad_req', 'write')
+        set_grad_req(net[0], 'write')
         return net, trainer
     report = check_data_parallel(make, step_with_trainer, batches)
     note = 'no device changes 0.weight, 0.bias. Is it in the Trainer, and does the loss depend on it?'

@@ -7,7 +7,6 @@ import pytest
 from healthy import SELF_TEST
 
 from gluon_mgpu.data.folders import FILES
-from gluon_mgpu.programs import doctor as package
 from gluon_mgpu.programs.doctor import facts, report as module
 from gluon_mgpu.programs.doctor.report import main
 from gluon_mgpu.programs.doctor.screen import screen
@@ -38,7 +37,7 @@ def test_runs_is_not_a_folder(make, tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     monkeypatch.chdir(tmp_path)
     make(tmp_path / 'runs')
-    fault, = package.examine()['findings']
+    fault, = module.examine()['findings']
     assert fault['level'] == 'fault' and 'remove what is in the way' in fault['remedy']
     assert fault['what'].startswith(f'{tmp_path}/runs cannot be written: N')  # Not a directory, No such file
 
@@ -48,7 +47,7 @@ def test_runs_is_a_link_to_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'elsewhere').mkdir()
     (tmp_path / 'runs').symlink_to('elsewhere')
-    assert package.examine()['findings'] == []
+    assert module.examine()['findings'] == []
 
 
 def test_the_current_folder_has_been_deleted(tmp_path, monkeypatch, capsys):
@@ -70,7 +69,7 @@ def test_the_current_folder_has_been_deleted(tmp_path, monkeypatch, capsys):
 def test_a_cache_that_cannot_be_written(folder, monkeypatch):
     monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     monkeypatch.setenv('XDG_CACHE_HOME', folder)
-    report = package.examine()
+    report = module.examine()
     warning, = report['findings']
     assert report['can_train'] and warning['what'].startswith(f'{folder}/gluon-mgpu for downloaded data ')
     assert warning['remedy'] == 'set XDG_CACHE_HOME to a writable folder'
@@ -79,7 +78,7 @@ def test_a_cache_that_cannot_be_written(folder, monkeypatch):
 def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
     monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
-    report = package.examine()
+    report = module.examine()
     fault, = report['findings']
     assert not report['can_train'] and fault['level'] == 'fault'
     assert re.fullmatch(f'{tmp_path}/fashion-mnist, from GLUON_MGPU_DATA: .* missing', fault['what'])
@@ -87,11 +86,11 @@ def test_a_data_folder_that_lacks_files(tmp_path, monkeypatch):
     (tmp_path / 'fashion-mnist').mkdir()
     for name in FILES:
         (tmp_path / 'fashion-mnist' / name).touch()
-    report = package.examine()
+    report = module.examine()
     assert report['findings'] == [] and report['data']['folder'] == str(tmp_path / 'fashion-mnist')
     # Nothing will be downloaded, so the folder for that does not matter
     monkeypatch.setenv('XDG_CACHE_HOME', '/proc/none')
-    report = package.examine()
+    report = module.examine()
     assert report['findings'] == [] and [*report['disks']] == ['runs']
     assert not any('for data' in line for line in screen(report))
 

@@ -23,13 +23,15 @@ else:
     Context = type(mx.cpu())  # named Device in MXNet 2
 
 
-class _Everywhere(threading.local):
-    value = mx.util._NumpyArrayScope(True)  # also in threads that have not called `set_np`
+def array_semantics(active: bool) -> Any:
+    """Return a value for ``_NumpyArrayScope._current`` that gives all threads NumPy's arrays, or those of ``mx.nd``."""
+    # Each thread sees its own `value` there, which `npx.set_np` sets, and otherwise that of the class
+    return type('_Everywhere', (threading.local,), {'value': mx.util._NumpyArrayScope(active)})()
 
 
 npx.set_np()  # in this thread; the next two lines switch all others to NumPy semantics as well
 mx.util.set_np_shape(2)
-mx.util._NumpyArrayScope._current = _Everywhere()
+mx.util._NumpyArrayScope._current = array_semantics(True)
 
 
 if TYPE_CHECKING or MXNET_MAJOR >= 2:

@@ -8,12 +8,11 @@ import os
 import re
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ...mxnet_setup.compat import gluon, mx, npx
+from ...mxnet_setup.compat import array_semantics, gluon, mx, npx
 from .contents import copies, find
 from .user_step import BatchNorm, Dropout, Training
 
@@ -29,9 +28,7 @@ class Crash(Exception):  # noqa: N818, not an error of the step
 def nd_semantics() -> Iterator[None]:
     """Run the block without NumPy semantics, in all threads: the arrays of Gluon are those of ``mx.nd``."""
     scope, shapes = mx.util._NumpyArrayScope, npx.is_np_shape()
-    before = scope._current
-    # MXNet reads `value` of this thread-local object. As in `load_mxnet`, a class attribute gives all threads the same
-    scope._current = type('_Nowhere', (threading.local,), {'value': scope(False)})()
+    before, scope._current = scope._current, array_semantics(False)
     try:
         mx.util.set_np_shape(False)
         yield

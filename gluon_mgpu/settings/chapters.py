@@ -1,6 +1,7 @@
 """The chapters, a row for each: settings, command line, `predict`, `export` and the list of programs follow from it."""
-# A chapter is imported when it is used, because chapters import the settings
-import importlib
+from __future__ import annotations
+
+import importlib  # of a chapter when it is used, because chapters import the settings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,6 @@
 """Problems found in the facts, each with its remedy, the worst first."""
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -2,6 +2,8 @@
 
 It prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or ``'error'``.
 """
+from __future__ import annotations
+
 import faulthandler
 import json
 import os

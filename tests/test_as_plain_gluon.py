@@ -617,12 +617,18 @@ def compare(found: list, expected: list) -> None:
             numpy.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=f'item {i}')  # float64
 
 
-LATE = statistics_read_before_and_after_they_are_written, two_calls_in_a_backward_pass
+LATE = (statistics_read_before_and_after_they_are_written, two_calls_in_a_backward_pass,
+        a_batch_norm_in_two_branches)  # their inputs take time to compute
+MANY_STEPS = faded_in, sentences
+
+
+def is_slow(program, k):
+    return k == 2 or (k == 3 and program in LATE) or (k == 1 and program in MANY_STEPS)
 
 
 @pytest.mark.parametrize('program, k', [
     pytest.param(program, k, id=f'{program.__name__}-{k}',
-                 marks=[pytest.mark.slow] if k == 2 or (k == 3 and program in LATE) else [])
+                 marks=[pytest.mark.slow] if is_slow(program, k) else [])
     for program in PROGRAMS for k in (1, 2, 3)])
 def test_a_program(program, k, device_list, seed, tmp_path):
     devices = device_list(k)

@@ -9,6 +9,7 @@ import textwrap
 import numpy
 import pytest
 from docs_code import OWN_PROJECT, SEMANTICS, blocks, program, table
+from slow import slow
 
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, resnet18
@@ -99,6 +100,10 @@ def test_the_step_equals_plain_gluon(k, semantics, device_list):
 
 def test_the_check(semantics):
     exec(program(semantics, 'check'), {})
+
+
+@pytest.mark.parametrize('semantics', ['NumPy', slow('mx.nd')], indirect=True)
+def test_the_check_finds_a_mistake(semantics):
     wrong = program(semantics, 'check').replace('step(batch_size)', 'step(len(shards[2][0]))')  # the rows of a shard
     with pytest.raises(AssertionError, match='WRONG'):
         exec(wrong, {})

@@ -131,4 +131,4 @@ def assign(array: np.ndarray, values: numpy.ndarray) -> None:
     # ``array[:] = values`` fails on MXNet 1.9 for used weights of convolutions, which oneDNN stores in its own layout,
     # and for the shape ()
     new = np.array(values, dtype=array.dtype, ctx=array.ctx)
-    array[()] = new if isinstance(array, np.ndarray) else new.as_nd_ndarray()  # mx.nd's, as in a SymbolBlock
+    (new if isinstance(array, np.ndarray) else new.as_nd_ndarray()).copyto(array)  # mx.nd's, as in a SymbolBlock

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from fake_packages import CAUGHT, REPO
+from slow import slow
 
 from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.mxnet_setup import hidden, installation
@@ -162,7 +163,7 @@ def test_a_program_of_the_package_ends_with_the_line_and_status_2(site, module, 
     assert result.stderr.count('\n') == 1
 
 
-@pytest.mark.parametrize('module', ['scratch', 'plot'])
+@pytest.mark.parametrize('module', [slow('scratch'), 'plot'])
 def test_a_program_without_a_package(module, tmp_path):
     (tmp_path / 'sitecustomize.py').write_text('import sys; sys.modules["tqdm"] = None')
     result = subprocess.run([sys.executable, '-m', 'gluon_mgpu', module, '--help'], text=True, capture_output=True,

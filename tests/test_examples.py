@@ -136,11 +136,14 @@ def run_one_step(*flags, **options):
                             stderr=subprocess.PIPE, text=True, **options)
 
 
-def test_a_picture_that_cannot_be_written():
-    with run_one_step('--without-allreduce', '--steps', '1', '--out', '/proc/none/a.png') as process:
-        assert re.fullmatch('one_step: /proc/none: .*\n', process.communicate()[1]) and process.returncode == 2
+def test_one_step__a_picture_that_cannot_be_written(example, monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['one_step.py', '--without-allreduce', '--steps', '1', '--out', '/proc/none/a.png'])
+    with pytest.raises(SystemExit) as end:
+        example.run_example(example.main)
+    assert end.value.code == 2 and re.fullmatch('one_step: /proc/none: .*\n', capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_an_output_that_nobody_reads():
     with run_one_step(env={**os.environ, 'PYTHONUNBUFFERED': '1'}) as process:
         assert process.stdout.readline().startswith('1. Batch')

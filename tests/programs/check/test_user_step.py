@@ -6,7 +6,15 @@ from functools import partial
 import numpy
 import pytest
 from slow import slow
-from steps_to_check import LOSS, LR, check_two, make_network, step_of_trainer, step_with_trainer, with_dropout_and_batch_norm
+from steps_to_check import (
+    LOSS,
+    LR,
+    check_two,
+    make_network,
+    step_of_trainer,
+    step_with_trainer,
+    with_dropout_and_batch_norm,
+)
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np

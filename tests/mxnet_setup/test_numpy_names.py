@@ -11,7 +11,6 @@ import pytest
 from gluon_mgpu.mxnet_setup import numpy_names, runtime
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 
-REPO = Path(__file__).parents[2]
 VERSION = tuple(map(int, numpy.__version__.split('.')[:2]))
 numpy_2 = pytest.mark.skipif(VERSION < (2, 0), reason='NumPy 1 writes its numbers plainly')
 

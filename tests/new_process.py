@@ -1,4 +1,4 @@
-"""What importing the package and a look at devices do in a new process, for the tests of several modules."""
+"""A new process that imports the package and looks at devices, for the tests of several modules."""
 import functools
 import json
 import subprocess

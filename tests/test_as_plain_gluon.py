@@ -619,11 +619,12 @@ def compare(found: list, expected: list) -> None:
 
 LATE = (statistics_read_before_and_after_they_are_written, two_calls_in_a_backward_pass,
         a_batch_norm_in_two_branches)  # their inputs take time to compute
-MANY_STEPS = faded_in, sentences
+ON_ONE_DEVICE = {unfrozen, penalty_in_every_second_step, called_twice_in_every_third_step, predictions_anywhere,
+                 saved_after_a_step, two_networks, accumulated, set_modes, cast_and_initialized_again, *LATE}
 
 
 def is_slow(program, k):
-    return k == 2 or (k == 3 and program in LATE) or (k == 1 and program in MANY_STEPS)
+    return k == 2 or (k == 3 and program in LATE) or (k == 1 and program not in ON_ONE_DEVICE)
 
 
 @pytest.mark.parametrize('program, k', [

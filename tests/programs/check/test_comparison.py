@@ -239,7 +239,7 @@ def adam_from_scratch(state, X, y, devices):
 @pytest.mark.parametrize('make, step, is_noted', [
     slow(make_arrays, step_from_scratch, True), (make_momentum, momentum_from_scratch, True),
     (make_arrays, partial(step_from_scratch, batch_size=12), False), (make_arrays, clipped_by_norm, False),
-    slow(make_arrays, partial(clipped_by_norm, max_norm=1e9), True), (make_momentum, adam_from_scratch, False)])
+    slow(make_arrays, partial(clipped_by_norm, max_norm=1e9), True), slow(make_momentum, adam_from_scratch, False)])
 def test_the_note_on_the_rows_of_a_short_last_batch(make, step, is_noted, batches):
     report = check_data_parallel(make, step, batches)
     assert report.ok, report

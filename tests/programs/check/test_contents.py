@@ -68,7 +68,7 @@ def test_names_of_two_networks(pack, names, batches):
     def train_batch(state, X, y, devices):
         for net_and_trainer in state[1]:
             step_with_trainer(net_and_trainer, X, y, devices)
-    assert [row[0] for row in check_data_parallel(make, train_batch, batches).parameters] == names
+    assert [row[0] for row in check_two(make, train_batch, batches).parameters] == names
 
 
 def test_arrays_in_attributes_of_a_block(batches):

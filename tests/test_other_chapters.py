@@ -59,7 +59,8 @@ def test_the_check_accepts_it(name, seed):
     assert report.ok, report
 
 
-@pytest.mark.parametrize('mistake', [name if name.startswith('BERT') else slow(name) for name in WRONG])
+@pytest.mark.slow  # quick: test_bert_and_the_check of the next file
+@pytest.mark.parametrize('mistake', WRONG)
 def test_the_check_names_a_mistake(mistake, device_list, seed):
     name, step, words = WRONG[mistake]
     report = check(name, step, seed, device_list(2))

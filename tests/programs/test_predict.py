@@ -172,7 +172,8 @@ def test_confusion_by_hand():
     assert found.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 1]]
 
 
-def test_the_picture_marks_wrong_predictions(tmp_path, figures):
+def test_the_picture_marks_wrong_predictions(tmp_path, figures, monkeypatch):
+    monkeypatch.setattr(predict, 'write_picture', lambda figure, path: None)  # the first test writes one
     images, labels = numpy.zeros((3, 28, 28)), numpy.array([0, 1, 1])
     predict.draw(images, labels, numpy.array([0, 1, 0]), ('cat', 'dog'), tmp_path / 'a.png', 'two of three')
     left, right = figures[0].subfigs

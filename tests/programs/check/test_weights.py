@@ -164,7 +164,7 @@ def test_a_factor_that_is_no_clipping(batches):
     assert 'the update is 0.707 times that of one device, as if 8 rows were divided by 11.31' in report.diagnosis[0]
 
 
-@pytest.mark.parametrize('rows', ['its own', 'all'])
+@pytest.mark.parametrize('rows', ['its own', slow('all')])
 def test_each_device_divides_by_its_own_rows(rows, batches):
     """After the sum, times the devices, so that even batches are right; a device without rows divides by all rows."""
     def train_batch(state, X, y, devices):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib.util
 import inspect
 import re
@@ -32,10 +33,19 @@ def hooks():
     return module
 
 
+@functools.cache
 def syntax_trees(folder):
-    """Yield (path, tree) of each Python file in a folder of the repository."""
-    for path in sorted(REPO.glob(f'{folder}/**/*.py')):
-        yield path.relative_to(REPO), ast.parse(path.read_text())
+    """Return [(path, tree), ...] of the Python files in a folder of the repository."""
+    return [(path.relative_to(REPO), ast.parse(path.read_text())) for path in sorted(REPO.glob(f'{folder}/**/*.py'))]
+
+
+def definitions(node):
+    """Yield the modules, classes and functions in a tree; expressions have none."""
+    if isinstance(node, WITH_DOCSTRING):
+        yield node
+    for field in ('body', 'orelse', 'finalbody', 'handlers', 'cases'):
+        for statement in getattr(node, field, ()):
+            yield from definitions(statement)
 
 
 def text_of(node):
@@ -69,7 +79,7 @@ def inherits_docstring(path, owner, node):
 def test_docstrings_do_not_begin_with_a_question_word(folder):
     """Rule of the style guide: an imperative for a function, a noun phrase for a class or module."""
     wrong = [f'{path}: {line}' for path, tree in syntax_trees(folder)
-             for node in ast.walk(tree) if isinstance(node, WITH_DOCSTRING)
+             for node in definitions(tree)
              for line in (ast.get_docstring(node) or '').splitlines()[:1]
              if re.match(r'(What|How|Where|Whether|Which)\b', line)]
     assert not wrong, '\n'.join(wrong)

@@ -136,12 +136,26 @@ def run_one_step(*flags, **options):
                             stderr=subprocess.PIPE, text=True, **options)
 
 
-def test_a_picture_that_cannot_be_written():
-    with run_one_step('--without-allreduce', '--steps', '1', '--out', '/proc/none/a.png') as process:
-        line = process.communicate()[1].splitlines()[-1]  # MXNet 2 has written another
-        assert line.startswith('one_step: /proc/none: ') and process.returncode == 2
+def test_one_step__ctrl_c_during_a_step(example, monkeypatch, capsys):
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the import of `flags` in a program leaves it
+    try:
+        monkeypatch.setattr(example, 'stages', lambda *args: signal.raise_signal(signal.SIGINT))
+        monkeypatch.setattr('sys.argv', ['one_step.py'])
+        with pytest.raises(SystemExit) as end:
+            example.run_example(example.main)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (end.value.code, capsys.readouterr().err) == (130, 'one_step: interrupted\n')
 
 
+def test_one_step__a_picture_that_cannot_be_written(example, monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['one_step.py', '--without-allreduce', '--steps', '1', '--out', '/proc/none/a.png'])
+    with pytest.raises(SystemExit) as end:
+        example.run_example(example.main)
+    assert end.value.code == 2 and re.fullmatch('one_step: /proc/none: .*\n', capsys.readouterr().err)
+
+
+@pytest.mark.slow
 def test_an_output_that_nobody_reads():
     with run_one_step(env={**os.environ, 'PYTHONUNBUFFERED': '1'}) as process:
         assert process.stdout.readline().startswith('1. Batch')
@@ -149,7 +163,7 @@ def test_an_output_that_nobody_reads():
         assert (process.wait(60), complaints(process.stderr.read())) == (1, [])
 
 
-@pytest.mark.parametrize('during', ['the import', 'a step'])
+@pytest.mark.parametrize('during', ['the import', slow('a step')])
 def test_ctrl_c(during, tmp_path):
     (tmp_path / 'mxnet').mkdir()
     (tmp_path / 'mxnet' / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')

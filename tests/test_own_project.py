@@ -5,10 +5,12 @@ import contextlib
 import re
 import sys
 import textwrap
+from functools import partial
 
 import numpy
 import pytest
 from docs_code import OWN_PROJECT, SEMANTICS, blocks, program, table
+from slow import slow
 
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, resnet18
@@ -99,6 +101,12 @@ def test_the_step_equals_plain_gluon(k, semantics, device_list):
 
 def test_the_check(semantics):
     exec(program(semantics, 'check'), {})
+
+
+@pytest.mark.parametrize('semantics', ['NumPy', slow('mx.nd')], indirect=True)
+def test_the_check_finds_a_mistake(semantics, monkeypatch):
+    two = partial(d2l.check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # faster than three
+    monkeypatch.setattr(d2l, 'check_data_parallel', two)
     wrong = program(semantics, 'check').replace('step(batch_size)', 'step(len(shards[2][0]))')  # the rows of a shard
     with pytest.raises(AssertionError, match='WRONG'):
         exec(wrong, {})

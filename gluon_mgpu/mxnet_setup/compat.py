@@ -141,7 +141,6 @@ def fill(gradient: np.ndarray, number: float) -> None:
 
 def assign(array: np.ndarray, values: numpy.ndarray) -> None:
     """Copy `values` from the host into an array, in place."""
-    # ``array[:] = values`` fails on MXNet 1.9 for used weights of convolutions, which oneDNN stores in its own layout,
-    # and for the shape ()
+    # ``array[:] = values`` fails on MXNet 1.9 for weights in a layout of oneDNN, and for the shape ()
     new = np.array(values, dtype=array.dtype, ctx=array.ctx)
-    array[()] = new if isinstance(array, np.ndarray) else new.as_nd_ndarray()  # mx.nd's, as in a SymbolBlock
+    (new if isinstance(array, np.ndarray) else new.as_nd_ndarray()).copyto(array)  # mx.nd's, as in a SymbolBlock

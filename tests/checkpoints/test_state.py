@@ -16,7 +16,7 @@ from gluon_mgpu.parallel.trainer import trainable
 
 @pytest.mark.parametrize('num_steps', [0, 2])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
-@pytest.mark.parametrize('k', [1, 2])
+@pytest.mark.parametrize('k', [slow(1), 2])
 def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, num_steps, device_list, tmp_path):
     """As when returning to the best epoch. The package's Trainer keeps the sum of all gradients in its KVStore."""
     name, settings = OPTIMIZERS[optimizer]

@@ -65,6 +65,6 @@ def train_in(folder: Path, command: list) -> Path:
 def scratch_command(devices, tmp_path_factory) -> list[str]:
     """A command that trains LeNet for three epochs of eight steps: about 2 s, mostly start-up."""
     data = tmp_path_factory.mktemp('data')
-    idx_files.write(data / 'mnist', idx_files.dataset(1024, 256))
+    idx_files.write(data / 'mnist', idx_files.dataset(256, 64))
     return [sys.executable, '-m', 'gluon_mgpu.scratch', '--dataset', 'mnist', '--data-dir', str(data),
-            '--batch-size', '128', '--num-epochs', '3', '--no-plot', *devices_flag(devices)]
+            '--batch-size', '32', '--num-epochs', '3', '--no-plot', *devices_flag(devices)]

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from fake_packages import CAUGHT, REPO
+from slow import slow
 
 from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.mxnet_setup import hidden, installation
@@ -46,10 +47,12 @@ def test_fake_packages_can_be_loaded(site):
      'pip uninstall -y mxnet, then pip install'),
     ({'mxnet': cannot_open('libgfortran.so.3'), 'dists': ()}, 'which comes with MXNet, is missing: pip install ',
      'pip install '),
-    *(({name: value}, f'{name}={value!r} is not a whole number from 1 to 999999', 'unset it') for name, value in (
-        ('OMP_NUM_THREADS', 'abc'), ('OMP_NUM_THREADS', '2,1'), ('OMP_NUM_THREADS', '0'), ('OMP_NUM_THREADS', '9' * 20),
-        ('MXNET_CPU_TEMP_COPY', '0'), ('MXNET_CPU_TEMP_COPY', '-1'), ('MXNET_CPU_PARALLEL_RAND_COPY', '-1'),
-        ('MXNET_CPU_WORKER_NTHREADS', '0'))),
+    *(mark({name: value}, f'{name}={value!r} is not a whole number from 1 to 999999', 'unset it')
+      for mark, name, value in (
+        (pytest.param, 'OMP_NUM_THREADS', 'abc'), (slow, 'OMP_NUM_THREADS', '2,1'), (slow, 'OMP_NUM_THREADS', '0'),
+        (pytest.param, 'OMP_NUM_THREADS', '9' * 20), (pytest.param, 'MXNET_CPU_TEMP_COPY', '0'),
+        (slow, 'MXNET_CPU_TEMP_COPY', '-1'), (pytest.param, 'MXNET_CPU_PARALLEL_RAND_COPY', '-1'),
+        (pytest.param, 'MXNET_CPU_WORKER_NTHREADS', '0'))),
     ({'DMLC_ROLE': ''}, "DMLC_ROLE='' makes MXNet a server", 'unset DMLC_ROLE'),
     ({'DMLC_ROLE': 'scheduler', 'mxnet': 'import time; time.sleep(600)'}, "DMLC_ROLE='scheduler' makes MXNet a server",
      'unset DMLC_ROLE'),
@@ -162,7 +165,7 @@ def test_a_program_of_the_package_ends_with_the_line_and_status_2(site, module, 
     assert result.stderr.count('\n') == 1
 
 
-@pytest.mark.parametrize('module', ['scratch', 'plot'])
+@pytest.mark.parametrize('module', [slow('scratch'), 'plot'])
 def test_a_program_without_a_package(module, tmp_path):
     (tmp_path / 'sitecustomize.py').write_text('import sys; sys.modules["tqdm"] = None')
     result = subprocess.run([sys.executable, '-m', 'gluon_mgpu', module, '--help'], text=True, capture_output=True,

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 from movable import moving
+from slow import slow
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
@@ -60,7 +61,7 @@ def assert_same(net, other):
             assert array.tobytes() == others[0].tobytes()
 
 
-@pytest.mark.parametrize('num_devices', [1, 2, 3])
+@pytest.mark.parametrize('num_devices', [1, slow(2), 3])
 @pytest.mark.parametrize('optimizer, settings', [
     ('sgd', {'learning_rate': 0.1}),
     ('sgd', {'learning_rate': 0.1, 'wd': 0.01, 'clip_gradient': 0.02}),
@@ -391,7 +392,7 @@ def test_a_gradient_that_no_backward_pass_has_written(optimizer, settings, devic
     assert [(old[0] == new[0]).all() for old, new in zip(before, values(net))] == [False, False, True, True]
 
 
-@pytest.mark.parametrize('num_devices', [2, 3])
+@pytest.mark.parametrize('num_devices', [slow(2), 3])
 @pytest.mark.parametrize('optimizer', sorted(mx.optimizer.Optimizer.opt_registry))
 def test_all_optimizers(optimizer, num_devices, device_list):
     """The replicas stay equal, and take the steps of one device; or the Trainer refuses the optimizer."""

@@ -44,6 +44,13 @@ def runs(trained, tmp_path, devices, monkeypatch, capsys):
     return run
 
 
+@pytest.fixture
+def empty_picture(monkeypatch):
+    """Draw no images, and no confusion matrix, which takes half a second."""
+    for name in ('_draw_images', '_draw_confusion'):
+        monkeypatch.setattr(predict, name, lambda *args: None)
+
+
 @pytest.mark.parametrize('chapter', ['scratch', slow('concise')])
 def test_the_accuracy_equals_that_of_the_run(chapter, runs, capsys):
     """On the devices of the run, after its last epoch."""
@@ -90,13 +97,13 @@ def test_averaged_statistics_of_batch_norm_are_reported(runs, devices, capsys):
     assert 'each device now has their mean' in capsys.readouterr().out
 
 
-def test_the_picture_names_the_run(runs, figures):
+def test_the_picture_names_the_run(runs, figures, empty_picture):
     folder, _ = runs('scratch')
     assert predict.main([str(folder)]) == 0
     assert str(folder) in figures[-1]._suptitle.get_text().replace('\n', '')
 
 
-def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys):
+def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys, empty_picture):
     """A job records a device for each worker, possibly with the same names."""
     folder, accuracy = runs('scratch')
     record, arrays = checkpoint.read(checkpoints(folder)[0])
@@ -165,7 +172,8 @@ def test_confusion_by_hand():
     assert found.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 1]]
 
 
-def test_the_picture_marks_wrong_predictions(tmp_path, figures):
+def test_the_picture_marks_wrong_predictions(tmp_path, figures, monkeypatch):
+    monkeypatch.setattr(predict, 'write_picture', lambda figure, path: None)  # the first test writes one
     images, labels = numpy.zeros((3, 28, 28)), numpy.array([0, 1, 1])
     predict.draw(images, labels, numpy.array([0, 1, 0]), ('cat', 'dog'), tmp_path / 'a.png', 'two of three')
     left, right = figures[0].subfigs
@@ -182,7 +190,7 @@ def test_the_printed_name_of_the_picture(runs, capsys, tmp_path):
     assert (tmp_path / 'pic.png').exists()
 
 
-def test_invalid_command_lines(runs, tmp_path, capsys):
+def test_invalid_command_lines(runs, tmp_path, capsys, empty_picture):
     folder, accuracy = runs('scratch')
     picture(0, (28, 28)).save(tmp_path / 'a.png')
     for flags, line in (
@@ -197,7 +205,7 @@ def test_invalid_command_lines(runs, tmp_path, capsys):
         predict.main([''])
 
 
-def test_a_run_with_a_relative_data_dir_from_another_folder(runs, tmp_path, capsys, monkeypatch):
+def test_a_run_with_a_relative_data_dir_from_another_folder(runs, tmp_path, capsys, monkeypatch, empty_picture):
     folder, accuracy = runs('scratch')
     (tmp_path / 'elsewhere').mkdir()
     monkeypatch.chdir(tmp_path / 'elsewhere')

@@ -437,7 +437,8 @@ def test_the_best_epoch_is_kept(every, devices, data, tmp_path, monkeypatch):
     assert bits(arrays) == bits(checkpoint.read(checkpoints(tmp_path)[0])[1])
 
 
-def test_predict_export_and_resume_take_the_best_checkpoint(program):
+def test_predict_export_and_resume_take_the_best_checkpoint(program, monkeypatch):
+    monkeypatch.setattr(predict, 'draw', lambda *args: None)
     program.start('--num-epochs', 1, '--keep-best')
     best = program.out / callback.BEST
     assert program(best, '--data-dir', 'data', chapter=predict)[0] == 0

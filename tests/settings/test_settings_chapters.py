@@ -34,7 +34,8 @@ def third_chapter(monkeypatch):
     module.train = train
 
 
-def test_a_third_chapter(third_chapter, tmp_path, capsys):
+def test_a_third_chapter(third_chapter, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(predict, 'draw', lambda *args: None)
     idx_files.write(tmp_path / 'mnist', idx_files.dataset(48, 30))
     run = str(tmp_path / 'run')
     assert cli.run('mlp', ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0-1', '--batch-size',

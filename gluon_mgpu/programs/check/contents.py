@@ -12,6 +12,7 @@ from ...mxnet_setup.compat import children, fill, gluon, mx
 from ...networks.hybridize.block import unwrapped
 from ...training.parameters import by_name
 
+PLAIN_CASTS = gluon.Block.cast, gluon.HybridBlock.cast
 NEW_TRAINER = 'make a new Trainer after reset_ctx or another initialize'
 BLOCK_ATTRIBUTES = vars(gluon.HybridBlock()).keys()  # Gluon's own, of every block
 
@@ -58,8 +59,8 @@ def cast(value: Any, dtype: str | None) -> None:
         value._clear_cached_op()
     if isinstance(value, gluon.Parameter):
         value.cast(dtype or value.dtype)  # into new arrays, so that `hybridized` traces its network again
-    elif dtype and isinstance(value, gluon.Block):
-        value.cast(dtype)
+    elif dtype and isinstance(value, gluon.Block) and type(value).cast not in PLAIN_CASTS:
+        value.cast(dtype)  # the others cast what is in them, and `find` yields that as well
     elif dtype and isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):
         copy = value.astype(dtype)
         if value.grad is not None and value.grad.stype != 'default':

@@ -43,9 +43,10 @@ def test_attention_of_interleaved_projections(heads):
     check_older(memory, one, two, **settings)
 
 
-@pytest.mark.parametrize('axis', [0, slow(1), 2, slow(-1), -2, None])
+@pytest.mark.parametrize('axis', [0, slow(1), slow(2), slow(-1), -2, None])
 @pytest.mark.parametrize('ret_typ', ['value', 'indices', 'mask', 'both'])
-@pytest.mark.parametrize('more', ['', ', is_ascend=True', ", k=3, dtype='int32'", ', k=4, is_ascend=True', ', k=0'])
+@pytest.mark.parametrize('more', ['', ', is_ascend=True', ", k=3, dtype='int32'", slow(', k=4, is_ascend=True'),
+                                  ', k=0'])
 def test_topk(more, ret_typ, axis):
     """Along axes that depend on the batch as well, for numbers that all differ."""
     if (axis is None and ret_typ == 'mask') or (axis == 0 and 'k=0' in more):

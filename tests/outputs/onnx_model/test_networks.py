@@ -10,7 +10,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, init, mx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 
 nn, rnn = gluon.nn, gluon.rnn
-QUICK = 'squeezenet1.1', 'mobilenet0.25', 'mobilenetv2_0.25'
+QUICK = 'squeezenet1.1', 'mobilenetv2_0.25'
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='mx.nd in Gluon needs MXNet 1.9')
 
 

@@ -3,20 +3,22 @@ import os
 import signal
 import sys
 import types
+from functools import partial
 
 import numpy
 import oracle
 import pytest
 from slow import slow
 
-from gluon_mgpu import concise, scratch
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, np
+from gluon_mgpu import check_data_parallel, concise, scratch
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import zero_grad
 from gluon_mgpu.parallel.trainer import trainable
 
 LR = 0.1
+check_two = partial(check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # half of the time of three
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
@@ -113,6 +115,7 @@ def step_from_scratch(device_params, X, y, devices, mistake='', batch_size=None)
 
 
 NO_SUM = r'batch 1, of 12 rows: the sum of the gradients does not reach cpu\(0\), cpu\(1\), cpu\(2\)'
+NO_SUM_OF_TWO = r'batch 1, of 8 rows: the sum of the gradients does not reach cpu\(0\), cpu\(1\)'
 
 
 def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', settings=(), kind=gluon.Trainer,

@@ -9,6 +9,7 @@ from steps_to_check import (
     LOSS,
     LR,
     MOMENTUM,
+    check_two,
     late_error,
     make_arrays,
     make_averages,
@@ -30,7 +31,7 @@ def test_a_difference_above_rounding(batches):
     """Without a Trainer, which keeps the learning rate in float32, a difference of 1e-8 is a fault."""
     def step(device_params, X, y, devices):
         step_from_scratch(device_params, X, y, devices, batch_size=len(X) * (1 + 1e-8 * len(devices)))
-    assert not check_data_parallel(make_arrays, step, batches).ok
+    assert not check_two(make_arrays, step, batches).ok
 
 
 def test_few_rows_are_read_and_few_states_made(batches):
@@ -215,7 +216,7 @@ def test_a_step_that_casts_to_another_dtype(factor, dtype, batches):
             ls = [LOSS(np.dot(np.tanh(h.astype(b.dtype) + b), W2) + b2, y_shard)
                   for h, (_, b, W2, b2), y_shard in zip(hidden, device_params, y_shards)]
         update(ls, device_params, len(X), LR * (factor if len(devices) > 1 else 1))
-    report = check_data_parallel(make_arrays, train_batch, batches)
+    report = check_two(make_arrays, train_batch, batches)
     assert report.ok is (factor == 1) and 'in its own dtype' in report.title, report
     if factor != 1:
         found = re.search(r'the update is (\S+) times that of one device', report.diagnosis[0])
@@ -243,7 +244,7 @@ def adam_from_scratch(state, X, y, devices):
 @pytest.mark.parametrize('make, step, is_noted', [
     slow(make_arrays, step_from_scratch, True), (make_momentum, momentum_from_scratch, True),
     (make_arrays, partial(step_from_scratch, batch_size=12), False), (make_arrays, clipped_by_norm, False),
-    slow(make_arrays, partial(clipped_by_norm, max_norm=1e9), True), (make_momentum, adam_from_scratch, False)])
+    slow(make_arrays, partial(clipped_by_norm, max_norm=1e9), True), slow(make_momentum, adam_from_scratch, False)])
 def test_the_note_on_the_rows_of_a_short_last_batch(make, step, is_noted, batches):
     report = check_data_parallel(make, step, batches)
     assert report.ok, report

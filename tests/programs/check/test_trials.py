@@ -15,8 +15,9 @@ from slow import slow
 from steps_to_check import (
     LOSS,
     LR,
-    NO_SUM,
+    NO_SUM_OF_TWO,
     ONLY_1,
+    check_two,
     concise_step,
     copy_with_gradient,
     crash_without_rows,
@@ -63,8 +64,8 @@ def test_a_step_that_computes_in_float32(batches):
     report = check_data_parallel(make, train_batch, batches)
     assert report.ok and 'in its own dtype' in report.title
     assert max(row[1] for row in report.parameters) < 1e-4
-    report = check_data_parallel(make, partial(train_batch, mistake='misses the last device'), batches)
-    assert 'the gradient of cpu(2) counts 0 times' in report.diagnosis[0]
+    report = check_two(make, partial(train_batch, mistake='misses the last device'), batches)
+    assert 'the gradient of cpu(1) counts 0 times' in report.diagnosis[0]
 
 
 def step_with_empty_shards(state, X, y, devices):
@@ -87,8 +88,8 @@ def test_a_crash_does_not_end_the_check(batches, capfd):
     """A crash by hand, because not every build of MXNet has one; verdicts on the other batches remain."""
     report = check_data_parallel(make_network, crash_without_rows, batches)
     assert report.ok and 'over batches of 12, 10, 12, 7 rows' in report.title and report.notes[0] == CRASHED, report
-    report = check_data_parallel(partial(make_network, kvstore=None), crash_without_rows, batches)
-    assert re.search(NO_SUM, report.diagnosis[0]) and not any(capfd.readouterr())
+    report = check_two(partial(make_network, kvstore=None), crash_without_rows, batches)
+    assert re.search(NO_SUM_OF_TWO, report.diagnosis[0]) and not any(capfd.readouterr())
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='the step runs in a forked process')
@@ -201,8 +202,8 @@ def test_a_step_written_with_nd(batches):
     """Without npx.reset_np or as_nd_ndarray; afterwards, NumPy's semantics are as before."""
     report = check_data_parallel(make_nd, step_of_nd, batches)
     assert report.ok and 'in float64, over batches of 12, 10, 12, 2, 7 rows' in report.title, report
-    report = check_data_parallel(make_nd, partial(step_of_nd, mistake=True), batches)
-    assert 'the update is 0.333 times that of one device, as if 12 rows were divided by 36' in report.diagnosis[0]
+    report = check_two(make_nd, partial(step_of_nd, mistake=True), batches)
+    assert 'the update is 0.5 times that of one device, as if 8 rows were divided by 16' in report.diagnosis[0]
     in_threads = []
     thread = threading.Thread(target=lambda: in_threads.append((npx.is_np_array(), npx.is_np_shape())))
     thread.start()
@@ -214,12 +215,12 @@ def test_a_step_written_with_nd(batches):
 @pytest.mark.parametrize('kvstore', ['device', None])
 def test_a_network_written_with_nd(kvstore, batches):
     """MXNet itself raises an error for shards without rows there."""
-    report = check_data_parallel(partial(make_nd_network, kvstore=kvstore), step_of_nd_network, batches)
+    report = check_two(partial(make_nd_network, kvstore=kvstore), step_of_nd_network, batches)
     assert report.ok is (kvstore is not None), report
     if report.ok:
-        assert report.notes[0].startswith('batches of 2 rows are not checked, because the step raises MXNetError')
+        assert 'rows are not checked, because the step raises MXNetError' in report.notes[0]
     else:
-        assert re.search(NO_SUM, report.diagnosis[0])
+        assert re.search(NO_SUM_OF_TWO, report.diagnosis[0])
 
 
 @ONLY_1

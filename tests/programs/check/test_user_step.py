@@ -6,7 +6,15 @@ from functools import partial
 import numpy
 import pytest
 from slow import slow
-from steps_to_check import LOSS, LR, make_network, step_of_trainer, step_with_trainer, with_dropout_and_batch_norm
+from steps_to_check import (
+    LOSS,
+    LR,
+    check_two,
+    make_network,
+    step_of_trainer,
+    step_with_trainer,
+    with_dropout_and_batch_norm,
+)
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
@@ -106,8 +114,8 @@ def test_several_inputs(kind):
     assert seen == [{'tuples': ['tuple'] * 2, 'lists': ['list'] * 2, 'named': ['Inputs', 'tuple']}[kind],
                     ['int32', 'float64', 'int64', 'float64']]
     if kind == 'tuples':
-        report = check_data_parallel(make_two_inputs, partial(step, mean=True), batches_of_two_inputs(kind))
-        assert 'the update is 3 times that of one device, as if 12 rows were divided by 4' in report.diagnosis[0]
+        report = check_two(make_two_inputs, partial(step, mean=True), batches_of_two_inputs(kind))
+        assert 'the update is 2 times that of one device, as if 8 rows were divided by 4' in report.diagnosis[0]
 
 
 @pytest.mark.parametrize('use_bias', [True, False])

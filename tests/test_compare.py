@@ -170,6 +170,7 @@ def test_a_crash_is_reported_with_its_last_line(program):
         process.run(sys.executable, program('raise RuntimeError("no such thing")'), {}, timeout=20)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path('/proc/self/stat').exists(), reason='needs /proc')
 def test_a_contender_that_hangs_is_killed_with_its_children(program, tmp_path):
     # Horovod's workers are in a session of their own

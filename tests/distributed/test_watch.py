@@ -191,6 +191,7 @@ def test_exchanges_of_other_threads_come_in_any_order():
     assert noted == [('a sum', 'number 1'), ('a sum', 'number 2')]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('fast_signs_of_life')
 def test_a_slow_worker_is_named_and_not_ended(monkeypatch):
     monkeypatch.setattr(watch, 'STALL', 0.4)
@@ -211,6 +212,7 @@ def test_a_slow_worker_is_named_and_not_ended(monkeypatch):
     assert lines[1:] == [('worker 1 of 2 (b) has not come in 0.4 s to a sum (batch 3): others wait', False)]
 
 
+@pytest.mark.slow
 def test_the_others_wait_for_a_late_worker(monkeypatch):
     """Worker 0 waits for worker 2 for longer than a lost worker is silent, and names it; worker 1 prints nothing."""
     monkeypatch.setattr(watch, 'BEAT', 0.25)
@@ -248,6 +250,7 @@ def test_the_others_wait_for_a_late_worker(monkeypatch):
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_slow_network_delays_the_first_bytes(monkeypatch):
     """A lost packet is sent again after a second or more."""
     monkeypatch.setattr(watch, 'PATIENCE', 3)

@@ -115,6 +115,7 @@ def test_empty_shards_of_mxnet(kvstore, ok, batches):
         assert report.notes[0] == CRASHED
 
 
+@pytest.mark.slow
 def test_a_crash_in_a_notebook(tmp_path):
     """The functions of a notebook are in __main__ alone; other threads run."""
     code = """

@@ -51,8 +51,8 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
             if i == 0 or several.workers.size > 1:
                 raise
             why = error if isinstance(error, Crash) else f'the step raises {type(error).__name__} ({reason(error)})'
-            rows = '1 row' if len(batch[0]) == 1 else f'{len(batch[0])} rows'
-            note = f'batches of {rows} are not checked, because {why}'
+            size = '1 row' if len(batch[0]) == 1 else f'{len(batch[0])} rows'
+            note = f'batches of {size} are not checked, because {why}'
             others = compare(several, [*batches[:i], *batches[i + 1:]], start)
             return others._replace(skipped=[note, *others.skipped])
         before, right = right, one.step(batch)[0]  # 2. only with batches that several devices can take

@@ -56,8 +56,11 @@ def _tile(g, op, X, reps, **_):
     return g.Tile(g.Unsqueeze(X, [*range(added)]) if added > 0 else X, [1] * -added + reps)
 
 
-def _repeat(g, op, X, repeats, axis=-1, **_):  # without an axis, the elements have the same order
-    times, new = as_list(repeats)[0], axis % X.rank + 1
+def _repeat(g, op, X, repeats, axis=None, **_):
+    times = as_list(repeats)[0]
+    if axis is None:
+        return g.reshape(g.Tile(g.Reshape(X, [-1, 1]), [1, times]), op.output)
+    new = axis % X.rank + 1
     copies = g.Tile(g.Unsqueeze(X, [new]), [times if i == new else 1 for i in range(X.rank + 1)])
     return g.reshape(copies, op.output)
 
@@ -76,7 +79,7 @@ def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values
 
 def _concat(g, op, *X, dim=1, axis=None, **_):
     arrays, axis = [g.cast(each, op.output.dtype) for each in X], axis if op.kind == 'concatenate' else dim
-    if op.output.rank < X[0].rank:  # np.concatenate with axis=None
+    if op.output.rank == 1:  # also np.concatenate with axis=None, which flattens them
         arrays, axis = [g.Reshape(each, [-1]) for each in arrays], 0
     return g.Concat(*arrays, axis=axis)
 

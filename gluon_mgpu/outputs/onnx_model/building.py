@@ -66,7 +66,7 @@ class Builder:
             return X.name
         values = numpy.asarray(X)
         if values.dtype == 'float64' and not isinstance(X, numpy.ndarray):
-            values = values.astype(self.float_dtype)
+            values = values.astype(self.float_dtype if values.size else 'int64')  # [] is a shape
         return self.add('Constant', value=numpy_helper.from_array(values))
 
     def cast(self, X: Any, dtype: str) -> Any:

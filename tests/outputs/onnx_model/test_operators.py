@@ -65,10 +65,13 @@ def test_where_to_cut(operator, capsys):
 
 
 @pytest.mark.parametrize('code', [
-    'F.np.repeat(X, 2).reshape(-1, 24)', 'F.np.concatenate([X, X + 1], axis=None)', 'F.np.concatenate([X, X + 1])',
+    'F.np.repeat(X, 2).reshape(-1, 24)', 'F.np.concatenate([X, X + 1], axis=None)',
+    'X + F.np.concatenate([F.np.ones(2), F.np.ones(2)], axis=None)', 'X + F.np.repeat(F.np.ones(()), 4)',
+    'F.np.concatenate([X, X + 1])',
     "F.np.pad(X, ((0, 0), (1, 2), (4, 3)), mode='symmetric')", "F.np.pad(X, ((0, 0), (1, 2), (3, 3)), mode='reflect')",
     "F.np.einsum('Bij,BkJ->BijkJ', X, X)", "F.np.einsum('bBi,bCi', X, X)", 'F.np.array_split(X, 2, axis=1)',
-    'F.np.array_split(X, 3, axis=2)', 'F.np.hsplit(X, 3)', 'F.np.dsplit(X, 2)', 'F.np.moveaxis(X, 0, -1)',
+    'F.np.array_split(X, 3, axis=2)', 'F.np.hsplit(X, 3)', 'F.np.hsplit(X, (1, 2))', 'F.np.dsplit(X, 2)',
+    'F.np.moveaxis(X, 0, -1)',
     'F.np.moveaxis(X, (2, 0), (0, 1))', 'F.np.var(X, axis=1)', 'F.np.std(X, axis=(1, 2), ddof=1, keepdims=True)',
     'F.np.std(X[:, 0], axis=-1)', 'F.np.expm1(X)', 'F.np.log2(F.np.abs(X) + 1)', 'F.np.log10(F.np.abs(X) + 1)',
     'F.np.cumsum(X)', 'F.np.cumsum(X, axis=1)', 'F.np.roll(X, (1, -2), axis=(1, 2))', 'F.np.roll(X, -7, axis=-1)',

@@ -148,7 +148,7 @@ def test_a_gradient_that_is_lost_after_another_batch(batches):
                   for i, (X_shard, y_shard, params) in enumerate(zip(X_shards, y_shards, state.params))]
         update(ls, state.params, len(X))
     report = check_two(lambda devices: types.SimpleNamespace(params=make_arrays(devices), before=0),
-                                 train_batch, batches)
+                       train_batch, batches)
     assert report.diagnosis[0].endswith('batch 3, of 8 rows: the gradient of cpu(0) counts 0 times.')
     assert report.diagnosis[3] == ALONE and 'momentum' not in str(report)
 

@@ -1,6 +1,7 @@
 """Contents of the wheel and the source archive; the wheel's files alone can train in another folder."""
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -29,7 +30,7 @@ def built(tmp_path_factory):
     pytest.importorskip('hatchling')
     folder = tmp_path_factory.mktemp('dist')
     done = subprocess.run([sys.executable, '-W', 'error', '-m', 'hatchling', 'build', '-d', folder], cwd=REPO,
-                          text=True, capture_output=True, timeout=60)
+                          text=True, capture_output=True, timeout=60, env={**os.environ, 'REPOSITORY_URL': ''})
     assert done.returncode == 0, done.stderr
     assert 'warning' not in (done.stdout + done.stderr).lower()
     assert sorted(os.listdir(folder)) == [f'{NAME}-py3-none-any.whl', f'{NAME}.tar.gz']
@@ -61,6 +62,34 @@ def test_the_metadata_of_the_wheel(installed):
     assert metadata['Requires-Python'] == '>=3.9'
     assert {'cpu', 'cu112', 'mxnet2', 'test'} <= set(metadata.get_all('Provides-Extra'))
     assert not any('mxnet' in r and 'extra' not in r for r in metadata.get_all('Requires-Dist'))  # the user chooses one
+
+
+def metadata(address):
+    """Let hatchling print the metadata of a package that is published at this address."""
+    return subprocess.run([sys.executable, '-m', 'hatchling', 'metadata'], cwd=REPO, text=True, capture_output=True,
+                          timeout=60, env={**os.environ, 'REPOSITORY_URL': address})
+
+
+def test_a_published_package_leads_to_its_repository():
+    pytest.importorskip('hatchling')
+    here, published = (json.loads(metadata(address).stdout) for address in ('', 'https://example.org/x/gluon_mgpu'))
+    assert here['urls'] == {'Book': 'https://d2l.ai'}
+    assert here['readme']['text'] == (REPO / 'README.md').read_text()
+    root, tag = 'https://example.org/x/gluon_mgpu', f'v{gluon_mgpu.__version__}'
+    assert published['urls'] == {'Book': 'https://d2l.ai', 'Source': root, 'Issues': f'{root}/issues',
+                                 'Changelog': f'{root}/blob/{tag}/CHANGELOG.md'}
+    readme = published['readme']['text']
+    assert f'({root}/raw/{tag}/docs/accuracy.png)' in readme
+    assert f'({root}/blob/{tag}/docs/troubleshooting.md#the-doctor)' in readme
+    assert not [link for link in re.findall(r']\(([^)]*)', readme) if not link.startswith('https://')]
+
+
+@pytest.mark.parametrize('address', ['gluon_mgpu', 'http://example.org/x', 'https://example.org', 'https://a.org/b/'])
+def test_an_address_that_cannot_be_one(address):
+    pytest.importorskip('hatchling')
+    done = metadata(address)
+    assert done.returncode
+    assert f'REPOSITORY_URL={address}: must look like https://github.com/someone/gluon_mgpu' in done.stderr
 
 
 def test_the_source_archive_holds_everything_needed_for_development(built):

@@ -129,6 +129,16 @@ def test_the_gradients_of_a_worker_without_rows_are_zero(device_list):
     assert params[0][0].grad.tolist() == [0, 0]
 
 
+def test_a_batch_without_rows_changes_no_statistics(device_list):
+    devices = device_list(2)
+    net = gluon.nn.BatchNorm(in_channels=1)
+    net.initialize(ctx=devices)
+    for i, device in enumerate(devices):
+        net.running_mean.data(device)[:] = i
+    step.prepare_idle_devices(net, np.zeros((0, 1)), devices)
+    assert [net.running_mean.data(device).item() for device in devices] == [0, 1]
+
+
 # Several inputs, in both semantics
 
 class TwoInputs(HybridBlock):

@@ -93,6 +93,8 @@ def _axes(value: str) -> int | list[int | None]:
 
 
 def _run(args: argparse.Namespace) -> None:
+    if args.params and args.params.endswith('.onnx'):
+        raise ValueError(f'{args.params}: name the model to write with --out {args.params}')
     if args.params or args.run.endswith(('.json', '.params')):
         _export_files(args)
         return

@@ -238,7 +238,7 @@ def change(path, edit):
 @pytest.mark.parametrize('edit, message', [
     (lambda r, a: a.pop('parameters/4.bias'),
      'of another network, it lacks 4.bias'),
-    (lambda r, a: a.update({'parameters/more': [numpy.zeros(1)]}),
+    (lambda r, a: a.update({f'parameters/{name}': [numpy.zeros(1)] for name in ('most', 'more', 'much', 'next', 'z')}),
      'of another network, it has more, which the network lacks'),
     (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(3, 'float32')]}),
      r'of another network, the shape of 4.bias is \(3,\) in the file and \(2,\) in the network'),

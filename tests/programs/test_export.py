@@ -245,6 +245,12 @@ def test_a_run_that_was_stopped_within_an_epoch(chapter, capsys):
                                               'epoch 2 of 2\n')
 
 
+def test_a_model_named_without_its_flag(tmp_path, capsys):
+    assert export.main(['run', str(tmp_path / 'a.onnx')]) == 2
+    assert capsys.readouterr().err == (f'export: {tmp_path}/a.onnx: name the model to write with --out '
+                                       f'{tmp_path}/a.onnx\n')
+
+
 @pytest.mark.parametrize('module', [scratch, concise])
 def test_invalid_paths_are_rejected_before_training(module, chapter, monkeypatch):
     """The command prints one line, ends with status 2, and writes nothing."""

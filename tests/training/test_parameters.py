@@ -40,6 +40,7 @@ def test_an_infinite_constant_does_not_end_the_run(tmp_path):
     net[1].bias.grad_req = 'null'
     net[1].bias.set_data(np.array([-numpy.inf]))
     run = Run(num_epochs=1, quiet=True, callbacks=[CheckpointCallback(tmp_path)])
+    assert not run.complete
     for _ in run.epochs(net):
         feed(run, [[[1.0]]])
         run.end_epoch(0.5)

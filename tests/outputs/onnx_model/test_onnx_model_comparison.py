@@ -140,6 +140,6 @@ def test_random_inputs_are_in_the_range_of_the_examples():
 
 
 def test_random_inputs_differ_from_each_other():
-    net = Lambda(lambda F, A, B: A / ((A - B) * (A - B)).sum(axis=1, keepdims=True))
+    net = Lambda(lambda F, A, B: A / ((A - B) * (A - B)).sum(axis=1, keepdims=True))  # NaN, refused, if they are equal
     net.initialize()
     to_onnx(net, 'a.onnx', np.array([[0.2, 0.7]]), np.array([[0.7, 0.2]]))

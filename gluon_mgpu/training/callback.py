@@ -56,7 +56,6 @@ class Patience(Callback):
         self.num_epochs = integer('patience', num_epochs, minimum=1)
 
     def should_stop(self, run: Any) -> bool:
-        """Return True if the first epoch with the highest accuracy is `num_epochs` back."""
         return epochs_since_best([epoch.test_acc for epoch in run.history]) >= self.num_epochs
 
 

@@ -57,7 +57,6 @@ class Timeline(Callback):
         device_names()
 
     def epoch_begin(self, run: Run) -> None:
-        """Start the profiler if the next batch will be recorded."""
         if self._num_batches >= self.warm_up and len(self.traces) < self.steps:
             start_profiler()
             self._recording = True
@@ -71,11 +70,9 @@ class Timeline(Callback):
         self.epoch_begin(run)
 
     def epoch_trained(self, run: Run) -> None:
-        """Discard the profile that was started for a next batch."""
-        self._stop()
+        self._stop()  # the profile that was started for a next batch
 
     def train_end(self, run: Run) -> None:
-        """Write and draw the median step."""
         self._stop()
         if not self.traces:
             run.print(f'no timeline: no step was recorded; it needs at least {self.warm_up + 1} batches')

@@ -205,8 +205,7 @@ class Run:
             check_num_epochs(self.num_epochs, state)
             self.history = [EpochResult(*epoch) for epoch in state['history']]
             self.num_steps = state['num_steps']
-            position = {name: state[name] for name in self._epoch.state()}
-            self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, **position)
+            self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, state)
         except (KeyError, TypeError) as error:
             raise ValueError(f'not a state returned by Run.state() ({error})') from None
 

@@ -126,8 +126,8 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
         for i, name in names.items():
             state = _new_state(trainer, i, k)
             for j, leaf in enumerate(leaves(state)):
-                copies = arrays[f'states/{name}/{j}']
-                leaf[()] = copies[k if len(copies) > k else 0]
+                values = arrays[f'states/{name}/{j}']
+                leaf[()] = values[k if len(values) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
     optimizer.num_update, schedule = record['num_update'], optimizer.lr_scheduler

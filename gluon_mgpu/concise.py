@@ -78,8 +78,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
 def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. Returns the `Run`, and raises ValueError, as `scratch.train`; also if a device does
-    not support `dtype`.
+    Source: D2L 13.6.3, ``train``. Returns and raises as `scratch.train`; ValueError also if a device lacks `dtype`.
 
     Parameters
     ----------

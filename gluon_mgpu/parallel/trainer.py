@@ -53,8 +53,7 @@ class Trainer(gluon.Trainer):
     With several dtypes, it makes as many calls; with another optimizer than SGD, stale gradients or ``contrib.amp``,
     only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than 'device' and 'local',
     and for the optimizers in `REFUSED`; in a step, if the parameters have moved to other devices, and
-    (`StaleGradientError`) if no backward pass has written a gradient since the last step. Source: MXNet's
-    ``gluon.Trainer``, used in D2L 13.6.3.
+    (`StaleGradientError`) if no backward pass has written a gradient since the last one. Source: D2L 13.6.3.
 
     Parameters
     ----------

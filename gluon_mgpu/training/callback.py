@@ -28,8 +28,7 @@ class Callback:
     def should_stop(self, run: Any) -> bool:
         """Return True to make this epoch, the last in `run.history`, the last of the run.
 
-        Also called when a run is resumed, unless that is within an epoch. The run is complete if a callback of any
-        worker returns True.
+        Also called when a run is resumed, not within an epoch. The run is complete if one on any worker returns True.
         """
         return False
 

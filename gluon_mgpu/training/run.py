@@ -170,8 +170,7 @@ class Run:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
 
         About four times a second, but at least every 16 batches and at most after each, this waits for the batches
-        before and reads their losses. Otherwise it does not block, so that the devices always have work. Raises
-        DivergenceError if a loss is NaN or infinite.
+        before and reads their losses; otherwise it does not block. Raises DivergenceError if a loss is NaN or infinite.
         """
         self._epoch.record_losses(ls)
 

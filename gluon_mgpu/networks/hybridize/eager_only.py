@@ -94,9 +94,8 @@ def refuse_side_effects(network: Callable) -> Iterator[None]:
 class Snapshot:
     """The variables that the code of a network may read besides its arguments, as they are now.
 
-    These are the attributes of all layers and the items of their lists and dicts, such as children and hooks; and for
-    code outside of MXNet, the global and nonlocal variables that it names. A change within another object, such as an
-    array of NumPy, goes unnoticed.
+    These are the attributes of all layers and the items of their lists and dicts, such as children and hooks; for code
+    outside of MXNet also the global and nonlocal variables that it names. Changes within other objects go unnoticed.
     """
 
     def __init__(self, network: Callable):

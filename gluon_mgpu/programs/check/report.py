@@ -58,9 +58,8 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     """Compare a training step on several devices with the same step on one, and diagnose differences; blocks.
 
     Both start from the same parameters and random numbers, in float64 if the step can compute in it. The batches divide
-    evenly, unevenly, have fewer rows than there are devices, and end with a short one. Raises ValueError if there is
-    only one device, or there are too few rows, or `make` returns no parameters. In a test suite, write
-    ``assert report.ok, report``.
+    evenly, unevenly, have fewer rows than there are devices, and end with a short one. Raises ValueError for a single
+    device, too few rows, or if `make` returns no parameters. In a test suite: ``assert report.ok, report``.
 
     Parameters
     ----------

@@ -70,8 +70,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         ``train_batch(state, X, y, devices)`` takes a step with what `make` returned, on the whole batch. If both work
         only without ``npx.set_np``, X and y are arrays of ``mx.nd``.
     batches : iterable of (X, y)
-        Their rows are cut into batches of at most four rows per device. X and y are arrays, or nested tuples of
-        arrays, of any dtypes; `train_batch` gets the same.
+        They are cut into batches of at most four rows per device. X and y are arrays of any dtypes, or nested tuples.
     devices : list of mx.Context, optional
         By default ``[cpu(0), cpu(1), cpu(2)]``, with `workers` the one device of each. CPU contexts are enough to
         check a step for GPUs.

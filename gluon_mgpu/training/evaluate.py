@@ -79,7 +79,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
             X_shards, y_shards = split_f(features, labels, devices)
             # Run in parallel
             pred_shards = [net(X_shard) for X_shard, y_shard in zip(X_shards, y_shards) if len(y_shard)]
-            num_correct = [count_correct(pred_shard, y_shard) for pred_shard, y_shard in zip(pred_shards, y_shards)]
+            num_correct = [*map(count_correct, pred_shards, filter(len, y_shards))]
             started.append((num_correct, labels.size))
             if len(started) == MAX_STARTED:
                 yield _read(started[:MAX_STARTED // 2])

@@ -72,8 +72,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     batches : iterable of (X, y)
         They are cut into batches of at most four rows per device. X and y are arrays of any dtypes, or nested tuples.
     devices : list of mx.Context, optional
-        By default ``[cpu(0), cpu(1), cpu(2)]``, with `workers` the one device of each. CPU contexts are enough to
-        check a step for GPUs.
+        By default ``[cpu(0), cpu(1), cpu(2)]``, with `workers` the device of each. CPUs are enough to check for GPUs.
     workers : Workers, optional
         All workers of a job, each with `devices`; all get the same report. For one device, `make` gets `Workers`.
     """

@@ -49,9 +49,6 @@ class HorovodTrainer(Trainer):
             for i, param in self._trained().items():
                 self._workers._allreduce(param.list_grad()[0], self._kind, i)
 
-    def _trained(self) -> dict[int, Any]:
-        return {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
-
     def _group(self) -> bool:
         return False  # each parameter is updated while others are still summed
 

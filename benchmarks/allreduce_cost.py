@@ -26,7 +26,7 @@ from gluon_mgpu.checkpoints.run_folder import check_free, new_folder
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.devices.gpus import num_mxnet_gpus
 from gluon_mgpu.mxnet_setup.compat import mx, np, npx
-from gluon_mgpu.mxnet_setup.runtime import settings
+from gluon_mgpu.mxnet_setup.runtime import environment
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.plot import figure
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> None:
     devices = parse_devices(names)
     if len(devices) < 2:
         raise ValueError(f'--devices {names}: an allreduce needs two or more devices')
-    about = {'processor': processor(), 'num_cores': num_cores(), **versions(), 'environment': settings()}
+    about = {'processor': processor(), 'num_cores': num_cores(), **versions(), 'environment': environment()}
     out_dir = new_folder(args.out_dir, 'allreduce_cost')
     costs = measure(devices, args.rounds)
     write_atomically(out_dir / 'costs.json', json.dumps({**costs, **about}, indent=2).encode())

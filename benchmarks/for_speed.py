@@ -64,13 +64,13 @@ def groups_of_any_size():
 def no_signatures():
     """Run all shapes by one operator, which plans its memory again when the shape changes."""
     from gluon_mgpu.networks.hybridize.static import TracedGraph
-    create = TracedGraph._operator
+    create = TracedGraph._cached_op_for
 
     def one_operator(self, arrays):
-        self._operators = self._operators or {'one': create(self, arrays)}
-        return self._operators['one']
+        self._cached_ops = self._cached_ops or {'one': create(self, arrays)}
+        return self._cached_ops['one']
 
-    patch.object(TracedGraph, '_operator', one_operator).start()
+    patch.object(TracedGraph, '_cached_op_for', one_operator).start()
 
 
 def no_copies_in_graphs():

@@ -36,7 +36,7 @@ from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.devices.gpus import num_mxnet_gpus, why_no_gpus
 from gluon_mgpu.devices.nvidia_driver import ask_driver
 from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.mxnet_setup.runtime import settings
+from gluon_mgpu.mxnet_setup.runtime import environment
 from gluon_mgpu.outputs.plot import figure
 from gluon_mgpu.training.run import Run
 
@@ -109,7 +109,8 @@ def _run(args: argparse.Namespace) -> None:
     cases = plan(batch_sizes, len(devices), train_iter.num_rows)
     machine = machine_line(devices)
     about = {'machine': machine, 'devices': [str(device) for device in devices], 'dataset': train_iter.dataset,
-             'batch_sizes': batch_sizes, 'num_rounds': rounds, 'steps': steps, **versions(), 'environment': settings()}
+             'batch_sizes': batch_sizes, 'num_rounds': rounds, 'steps': steps, **versions(),
+             'environment': environment()}
     out_dir = new_folder(args.out_dir, 'scaling')
 
     print(fill(machine, 80), f'{train_iter.dataset}, {rounds} rounds', sep='\n', flush=True)

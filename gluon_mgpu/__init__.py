@@ -1,7 +1,6 @@
 """Multi-device training with Apache MXNet's Gluon: the multi-GPU chapters of *Dive into Deep Learning*.
 
-``import gluon_mgpu as d2l`` provides the names that the chapters' code uses. The import is fast: MXNet is loaded when a
-name that needs it is first used.
+``import gluon_mgpu as d2l`` provides the names in the chapters' code. The first that needs MXNet imports it.
 """
 from __future__ import annotations
 

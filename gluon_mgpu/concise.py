@@ -78,16 +78,9 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
 def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. Returns the `Run`, and raises ValueError, as `scratch.train`; also if a device does
-    not support `dtype`.
-
-    Parameters
-    ----------
-    num_gpus, batch_size, lr
-        As in `scratch.train`.
-    **settings
-        As in `scratch.train`, and some more, such as ``dtype``, ``momentum``, or ``net``, another network, whose
-        parameters are initialized anew; `settings.py` declares all.
+    Source: D2L 13.6.3, ``train``. Takes, returns and raises the same as `scratch.train`, with more settings, such as
+    ``dtype``, ``momentum``, or ``net``, another network, whose parameters are initialized anew; `settings.py` declares
+    all. Raises ValueError also if a device does not support `dtype`.
     """
     setup = TrainingSetup(batch_size, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run

@@ -193,8 +193,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     params_on = dict(zip(devices, device_params))
     num_epochs = run.num_epochs
     animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])
-    # `run` counts from 1, seeds MXNet and NumPy in each epoch, and checks at its end that the parameters are finite.
-    # run.lr is lr, or what the function returns
+    # `run` counts from 1, seeds each epoch, and checks that parameters stay finite. run.lr is lr, or what lr returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):

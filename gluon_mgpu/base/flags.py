@@ -24,7 +24,6 @@ class Parser(argparse.ArgumentParser):
         self.program = re.split('[. ]', program)[-1]
 
     def error(self, message: str) -> NoReturn:
-        """Print `message` and exit with status 2."""
         message = re.sub(r'^argument ([^:]*): (.*: must )', r'\1 \2', message)  # --lr 0: must ...
         self.exit(BAD_INPUT, f'{self.program}: {message}; --help shows all flags\n')
 

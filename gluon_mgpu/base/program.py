@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from .pictures import quiet_matplotlib
@@ -91,12 +91,12 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     """
     until_now, show_unraisable = signal.getsignal(signal.SIGINT), sys.unraisablehook
     try:
-        sys.unraisablehook = _send_interrupts_again
         if until_now is signal.SIG_DFL:  # set by the package's __init__
             signal.signal(signal.SIGINT, signal.default_int_handler)
         _prepare_streams()
         quiet_matplotlib()
-        work()
+        with lost_interrupts_sent_again():
+            work()
         sys.stdout.flush()  # raises if the output cannot be written
     except KeyboardInterrupt as error:
         sys.unraisablehook = lambda unraisable: None  # an array that MXNet had half made cannot be deleted
@@ -126,12 +126,23 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     return 0
 
 
-def _send_interrupts_again(unraisable: Any) -> None:
-    """Show an error in a ``__del__``; interrupt the main thread again if it is an interrupt, which Python discards."""
-    if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(unraisable)
+@contextlib.contextmanager
+def lost_interrupts_sent_again() -> Iterator[None]:
+    """Interrupt the main thread again after an interrupt within a ``__del__`` in the block, which Python discards."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = before
 
 
 def _end(program: str, line: str, status: int) -> int:

@@ -53,8 +53,7 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
         once; one that differs, such as batch norm's running statistics, once per device. Parameters that Gluon does
         not register, such as those in a plain list, are not stored, with a warning.
     trainer : gluon.Trainer, optional
-        Stores its optimizer's state: momentum, Adam's moments, counts of updates. The learning rate and other settings
-        are not stored.
+        Its optimizer's state is stored: momentum, moments, counts of updates; not settings such as the rate.
     **metadata
         Anything else the loop needs, such as ``epoch=3``, JSON-serializable.
     """
@@ -94,8 +93,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         Gets one line if parameters that differed between the devices are loaded onto another number of devices: then
         each device gets their mean. On the same number, each device gets its own values.
     workers : Workers, optional
-        Rank 0 reads the file and sends its content to all workers, whose devices count together. An error in reading
-        it is a `JobError` on all.
+        Rank 0 reads the file for all workers, whose devices count together. An error there is a `JobError` on all.
     """
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))
@@ -134,8 +132,7 @@ def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """Read a checkpoint and verify its checksum; return its record, and the array of each name, or one for each device.
 
-    Raises DamagedError if the file is not a complete checkpoint, CheckpointError if it cannot be read or is of another
-    version.
+    Raises DamagedError if it is no complete checkpoint, CheckpointError if it is unreadable or of another version.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer

@@ -14,7 +14,7 @@ from ..mxnet_setup.compat import assign, gluon, mx, npx
 from ..parallel.allreduce import dtype_and_shape
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, copies, statistics
+from ..training.parameters import by_name, copies, without_gradients
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
@@ -26,9 +26,9 @@ class CheckpointError(ValueError):
 def collect_network(net: Any, workers: Workers) -> dict[str, list]:
     """Return each parameter's copies on the host by name, running statistics also those of other workers; waits."""
     on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
-    own_statistics = {name: on_host[name] for name in statistics(net)}
-    gathered = workers.allgather(own_statistics) if own_statistics else []
-    return {**on_host, **{name: [array for each in gathered for array in each[name]] for name in own_statistics}}
+    own = {name: on_host[name] for name in without_gradients(net)}
+    gathered = workers.allgather(own) if own else []
+    return {**on_host, **{name: [array for each in gathered for array in each[name]] for name in own}}
 
 
 def check_network(path, net: Any, kept: dict[str, list]) -> None:
@@ -126,8 +126,8 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
         for i, name in names.items():
             state = _new_state(trainer, i, k)
             for j, leaf in enumerate(leaves(state)):
-                copies = arrays[f'states/{name}/{j}']
-                leaf[()] = copies[k if len(copies) > k else 0]
+                values = arrays[f'states/{name}/{j}']
+                leaf[()] = values[k if len(values) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
     optimizer.num_update, schedule = record['num_update'], optimizer.lr_scheduler

@@ -21,8 +21,7 @@ class BatchIterator:
 
     `images` are uint8 (n, height, width), `labels` integers (n,). With a `shard` (rank, size), it yields only the rows
     that `split_and_load` would move to device ``rank`` of ``size``. A resumed run sets ``epoch``, the number of epochs
-    started. Source: D2L 23.7, ``load_data_fashion_mnist``, where a DataLoader reads row by row, in an order that
-    depends on more than the seed and the epoch.
+    started: with the seed, it decides the order. Source: D2L 23.7, ``load_data_fashion_mnist``, with a DataLoader.
     """
 
     def __init__(self, images: numpy.ndarray, labels: numpy.ndarray, batch_size: int, dataset: str,

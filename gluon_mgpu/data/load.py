@@ -25,8 +25,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     Parameters
     ----------
     dataset : str
-        ``'fashion-mnist'``, ``'mnist'``, ``'glyphs'`` (generated, needs no network) or ``'auto'``:
-        Fashion-MNIST if it is found or can be downloaded, else glyphs.
+        ``'fashion-mnist'``, ``'mnist'``, ``'glyphs'`` (generated), or ``'auto'``: Fashion-MNIST, else glyphs.
     data_dir : path, optional
         A folder that contains ``fashion-mnist/`` and ``mnist/``, or is one of them; only this folder is searched. By
         default the environment variable GLUON_MGPU_DATA; if that is not set, the cache folder, with downloads.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
 from ..base.machine import num_cores
-from ..mxnet_setup.runtime import import_mxnet, omp_threads, settings
+from ..mxnet_setup.runtime import environment, import_mxnet, omp_threads
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
     if omp_threads() > 1:
         num_cpus = len({d.device_id for d in devices if d.device_type == 'cpu'})
         if import_mxnet().__version__.startswith('1.') and num_cpus > 1:
-            if (settings()['OMP_NUM_THREADS'] or '').strip().lstrip('+0') == str(omp_threads()):
+            if (environment()['OMP_NUM_THREADS'] or '').strip().lstrip('+0') == str(omp_threads()):
                 raise ValueError(f"OMP_NUM_THREADS={omp_threads()} with {num_cpus} CPU contexts hangs in MXNet's "
                                  'OpenBLAS: unset it or set it to 1')
             raise ValueError(f"{num_cpus} CPU contexts would hang in MXNet's OpenBLAS with {omp_threads()} threads of "

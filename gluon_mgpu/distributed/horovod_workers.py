@@ -46,13 +46,11 @@ def check_horovod() -> None:
 class HorovodWorkers(Workers):
     """The workers of a Horovod job, seen from this one; a context manager.
 
-    Source: Horovod's documentation of its MXNet interface. There, each worker reads its own data, and gradients are
-    averaged over workers. Here, each worker takes its shard of the same batches, gradients are summed, and updates are
-    divided by the total batch size.
+    Source: Horovod's documentation for MXNet, where each worker reads its own data and gradients are averaged. Here,
+    each takes its shard of the same batches, gradients are summed, and updates divided by the total batch size.
 
-    `signals` and the methods are as for `Workers`. The message about a lost worker begins with `program`. The device of
-    the first worker on a machine is ``gpu(0)``, that of the second ``gpu(1)``. If a worker sees only one GPU, its
-    device is ``gpu(0)``; without GPUs, it is ``cpu(0)``.
+    `signals` and the methods are as for `Workers`. The message about a lost worker begins with `program`. A machine's
+    workers have the devices ``gpu(0)``, ``gpu(1)`` and so on; ``gpu(0)`` if each sees one; ``cpu(0)`` without GPUs.
     """
 
     _watchdog: Any = None

@@ -11,9 +11,8 @@ from ..parallel.workers import checksum
 class HorovodTrainer(Trainer):
     """`Trainer` for the device of this worker, which takes the same step as those of the other workers.
 
-    Horovod identifies a sum by the number of the Trainer and that of the parameter in it: names of parameters depend on
-    the layers that a worker has created before. In the first step, it raises JobError on all workers if settings,
-    parameters or their values differ.
+    Horovod identifies a sum by the numbers of the Trainer and of the parameter: names depend on the layers that a
+    worker has created before. The first step raises JobError on all workers if settings, parameters or values differ.
     """
 
     def __init__(self, workers: Any, number: int, params: list, optimizer: str, optimizer_params: dict):
@@ -49,9 +48,6 @@ class HorovodTrainer(Trainer):
             self._workers.record(f'an exchange of {len(self._trained())} gradients')
             for i, param in self._trained().items():
                 self._workers._allreduce(param.list_grad()[0], self._kind, i)
-
-    def _trained(self) -> dict[int, Any]:
-        return {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
 
     def _group(self) -> bool:
         return False  # each parameter is updated while others are still summed

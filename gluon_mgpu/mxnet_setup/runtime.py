@@ -62,7 +62,7 @@ def prepare() -> Prepared:
     return Prepared(variables, _set_allocator(), names)
 
 
-def settings() -> dict[str, str | None]:
+def environment() -> dict[str, str | None]:
     """Return the variables in `ENVIRONMENT` with the values that MXNet has read."""
     return {name: os.environ.get(name) or prepare().variables.get(name) for name in ENVIRONMENT}
 

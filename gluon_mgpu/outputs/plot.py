@@ -94,7 +94,6 @@ class AccuracyCurve(Callback):
         self._folder = SameFolder(Path(path).parent)
 
     def train_end(self, run: Run) -> None:
-        """Draw the curve and print its path."""
         if not run.history:
             return
         try:

@@ -100,9 +100,8 @@ def ring(data: list) -> Traffic:
     """Send chunks around a ring, so that all devices send at the same time.
 
     Of k chunks of the arrays, chunk c starts on device c and moves to the next device 2 (k - 1) times. In the first
-    k - 1 steps, each device adds its own part (reduce-scatter); then the chunk is the sum. In the other k - 1 steps,
-    each device keeps a copy (all-gather). Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
-    clusters of workstations, 2009.
+    half, each device adds its own part (reduce-scatter), up to the sum. In the second, each keeps a copy (all-gather).
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
     """
     traffic, k, n = Traffic(data), len(data), data[0].size
     devices = [array.ctx for array in data]

@@ -69,8 +69,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     """Set the gradients of the devices that got no rows of the batch `X` to zero, in place; does not block.
 
     These are the devices after the first n, if `X` has n rows. Otherwise the sum would contain their gradients of an
-    earlier batch. So that their batch norm statistics do not fall behind, they get those of the first device.
-    (`SyncBatchNorm` has updated those of all.)
+    earlier batch. They get the batch norm statistics of the first device, unless `SyncBatchNorm` has updated all.
     """
     num_rows = check_rows(X)
     if not (idle_devices := devices[num_rows:]):

@@ -53,8 +53,7 @@ class Trainer(gluon.Trainer):
     With several dtypes, it makes as many calls; with another optimizer than SGD, stale gradients or ``contrib.amp``,
     only the sums can take fewer. Raises ValueError on several devices for another `kvstore` than 'device' and 'local',
     and for the optimizers in `REFUSED`; in a step, if the parameters have moved to other devices, and
-    (`StaleGradientError`) if no backward pass has written a gradient since the last step. Source: MXNet's
-    ``gluon.Trainer``, used in D2L 13.6.3.
+    (`StaleGradientError`) if no backward pass has written a gradient since the last one. Source: D2L 13.6.3.
 
     Parameters
     ----------
@@ -96,9 +95,8 @@ class Trainer(gluon.Trainer):
 
         With `ignore_stale_grad`, ``gluon.Trainer`` would add gradients of earlier batches, and update only these.
         """
-        for param in self._params if ignore_stale_grad else ():
-            fresh = param.grad_req != 'null' and [weight._fresh_grad for weight in param.list_data()]
-            if fresh and any(fresh):
+        for param in self._trained().values() if ignore_stale_grad else ():
+            if any(weight._fresh_grad for weight in param.list_data()):
                 add_zero(param)
         super().step(batch_size, ignore_stale_grad)
 
@@ -146,6 +144,9 @@ class Trainer(gluon.Trainer):
             updater.states_synced[i] = True
         return [updater.states[i] for i in indices]
 
+    def _trained(self) -> dict[int, Any]:
+        return {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
+
     def _moves(self) -> bool:
         """Return whether the gradients can be moved into one array; known after the networks' first forward pass."""
         return bool(self._networks) and all(net.gradients_can_move for net in self._networks)
@@ -155,7 +156,7 @@ class Trainer(gluon.Trainer):
         # Groups are kept until a parameter has another gradient, for example because it was frozen or cast
         if self._contains_sparse_grad:
             return False
-        params = {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
+        params = self._trained()
         gradients = [gradient for param in params.values() for gradient in param._grad or ()]
         is_same = len(gradients) == len(self._gradients) and all(map(is_, gradients, self._gradients))
         if self._groups and is_same and (self._flat or not self._moves()):

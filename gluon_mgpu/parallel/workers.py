@@ -1,6 +1,4 @@
 """The processes that train one network, seen from one of them; `HorovodWorkers` has the same methods for several."""
-from __future__ import annotations
-
 import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,8 +61,7 @@ class Workers:
 
         If parameters of a Block wait for their shapes, it is called with one row of `args`, arrays or lists of arrays
         (n, ...), possibly without rows. With ``statistics=False``, batch norm's running statistics stay: after a
-        checkpoint, each worker has its own. Raises `JobError` if shapes or dtypes differ, and ValueError if the call
-        fails.
+        checkpoint, each worker has its own. Raises `JobError` if shapes or dtypes differ, ValueError if the call fails.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:

@@ -42,8 +42,7 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
         Arguments of `net` with realistic values, for example valid indices of words: random inputs are in the same
         range. Lists in the arguments of a function are its parameters. Networks of ``mx.nd`` need arrays of ``mx.nd``.
     input_names, output_names, param_names : sequence of str, optional
-        Names in the model. By default, parameters keep their names in the network, such as ``'3.0.conv1.weight'``.
-        `param_names` are for the lists of a function.
+        Names in the model, by default those of the network, such as ``'3.0.conv1.weight'``; `param_names` for lists.
     batch_axis : int or sequence, optional
         The axis whose size stays free: of all inputs, or one for each, None for an input without batch.
     log : callable, optional

@@ -3,6 +3,7 @@ import warnings
 
 import numpy
 
+from ..base.program import reason
 from ..data.idx import SIDE
 
 
@@ -24,8 +25,7 @@ def read_image(path) -> numpy.ndarray:
                     upright = Image.fromarray((numpy.asarray(upright) // 256).astype('uint8'))
                 transparent = upright.convert('RGBA').convert('LA')
     except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
-        reason = getattr(error, 'strerror', None) or error
-        raise ValueError(f'{path}: cannot be read as an image ({reason}); use a PNG or JPEG file') from None
+        raise ValueError(f'{path}: cannot be read as an image ({reason(error)}); use a PNG or JPEG file') from None
     grey, opacity = (numpy.asarray(transparent, int)[..., i] for i in range(2))
     background = 255 if (grey * opacity).sum() < 127.5 * opacity.sum() else 0
     grey = ((grey * opacity + background * (255 - opacity)) // 255).astype('uint8')

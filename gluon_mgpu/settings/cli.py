@@ -17,7 +17,7 @@ from ..checkpoints.callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder, this_process
 from ..data import load_data
 from ..distributed.launchers import launch_info
-from ..mxnet_setup.runtime import settings as environment
+from ..mxnet_setup.runtime import environment
 from ..outputs.onnx_model.writing import check_path
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler

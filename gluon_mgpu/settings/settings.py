@@ -3,8 +3,6 @@
 To add a setting, declare it here and use it where it acts. From the declaration follow the flag, the argument of
 ``train``, the entry in ``config.json``, the value in a resumed run and the row in ``docs/command-line.md``.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -79,7 +79,7 @@ class TrainingSetup:
         self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
         self.net: Any = unwrapped(settings.get('net'))
         if 'optimizer' in settings:
-            self.dtype, self.sync_batch_norm = settings.get('dtype', 'float32'), settings['sync_batch_norm']
+            self.dtype, self.sync_batch_norm = settings['dtype'], settings['sync_batch_norm']
             self.optimizer: str = settings['optimizer']
             self.optimizer_params = {'wd': settings['weight_decay'], 'clip_norm': settings['clip_norm']}
             if self.optimizer != 'adam':

@@ -28,8 +28,7 @@ class Callback:
     def should_stop(self, run: Any) -> bool:
         """Return True to make this epoch, the last in `run.history`, the last of the run.
 
-        Also called when a run is resumed, unless that is within an epoch. The run is complete if a callback of any
-        worker returns True.
+        Also called when a run is resumed, not within an epoch. The run is complete if one on any worker returns True.
         """
         return False
 
@@ -56,7 +55,6 @@ class Patience(Callback):
         self.num_epochs = integer('patience', num_epochs, minimum=1)
 
     def should_stop(self, run: Any) -> bool:
-        """Return True if the first epoch with the highest accuracy is `num_epochs` back."""
         return epochs_since_best([epoch.test_acc for epoch in run.history]) >= self.num_epochs
 
 

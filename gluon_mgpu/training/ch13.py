@@ -54,9 +54,12 @@ def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f
 
     def backward(X: Any, y: Any, net: Callable, devices: list) -> list:
         X_shards, y_shards = split_f(X, y, devices)
-        y_shards = [y_shard for y_shard in y_shards if len(y_shard)]  # Gluon's own functions return some without rows
+        num_shards = min(len(y), len(devices))
+        y_shards = y_shards[:num_shards]  # Gluon's own functions return others, without rows
+        if len(y_shards) < num_shards or not all(map(len, y_shards)):
+            raise ValueError(f'split_f leaves a device without rows: each of the first {num_shards} must get some')
         with autograd.record():
-            y_hats = step.forward(net, X_shards[:len(y_shards)])
+            y_hats = step.forward(net, X_shards[:num_shards])
             ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
         step.backward(net, ls)
         step.prepare_idle_devices(net, X, devices)

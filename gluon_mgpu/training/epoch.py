@@ -20,6 +20,7 @@ from .history import EpochResult
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
 LONG_EVALUATION = 10  # seconds; the time of a longer one is printed
+NOT_BEGUN = {'num_batches': 0, 'epoch_length': 0, 'loss': 0.0, 'rows': 0, 'seconds': 0.0}
 
 
 class DivergenceError(InputError):
@@ -27,18 +28,18 @@ class DivergenceError(InputError):
 
 
 class _CurrentEpoch:
-    """The epoch that a run is in, possibly continued after an interruption, or not begun yet.
+    """The epoch that a run is in, not begun yet, or interrupted in a `state`.
 
     Its `number` is from 1. `num_batches` of `length`, 0 if unknown, were queued, also before the interruption, in which
     the devices have trained for `seconds`. `training` is True from `begin` until they have finished the last batch.
     """
 
-    def __init__(self, number: int, workers: Workers, progress: Progress, num_batches: int = 0, epoch_length: int = 0,
-                 loss: float = 0.0, rows: int = 0, seconds: float = 0.0):
-        self.number, self.num_batches, self.length, self.seconds = number, num_batches, epoch_length, seconds
+    def __init__(self, number: int, workers: Workers, progress: Progress, state: dict = NOT_BEGUN):
+        self.number, self._workers, self._progress = number, workers, progress
+        self.num_batches = self._num_counted = state['num_batches']
+        self.length, self.seconds = state['epoch_length'], state['seconds']
+        self._loss, self._rows = state['loss'], state['rows']  # sum over the rows read, in nats
         self.training = self._begun = False
-        self._workers, self._progress = workers, progress
-        self._loss, self._rows, self._num_counted = loss, rows, num_batches  # sum over the rows read, in nats
         self._unread: list[list] = []
         self._exchanges: deque[Callable] = deque()  # functions that return the losses of some batches
         self._batches_per_read = 1
@@ -150,7 +151,7 @@ class _CurrentEpoch:
         return EpochResult(self.number, self.seconds, self._loss / self._rows, test_acc, self._rows / self.seconds, lr)
 
     def state(self) -> dict:
-        """Return the arguments with which `__init__` continues the epoch, except the first three."""
+        """Return what `__init__` needs to continue the epoch."""
         return {'num_batches': self.num_batches, 'epoch_length': self.length, 'loss': self._loss, 'rows': self._rows,
                 'seconds': self.seconds}
 

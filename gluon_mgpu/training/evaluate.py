@@ -63,13 +63,11 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     Parameters
     ----------
     net : gluon.Block or callable
-        Maps X (n, ...), or such lists and tuples of arrays as the batches have, to scores (n, num_classes) on X's own
-        device.
+        Maps X (n, ...), or lists and tuples of arrays as in the batches, to scores (n, num_classes) on X's own device.
     split_f : callable
         (X, y, devices) -> (X_shards, y_shards).
     devices : list of mx.Context, optional
-        By default those of the network's parameters. Counts are summed over all workers of `Devices`; each worker
-        passes its own shard of the batches.
+        By default those of the network. Counts are summed over all workers of `Devices`; each passes its own shard.
     """
     devices = as_devices(_devices_of(net) if devices is None else devices)
     check_omp_threads(devices)
@@ -81,7 +79,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
             X_shards, y_shards = split_f(features, labels, devices)
             # Run in parallel
             pred_shards = [net(X_shard) for X_shard, y_shard in zip(X_shards, y_shards) if len(y_shard)]
-            num_correct = [count_correct(pred_shard, y_shard) for pred_shard, y_shard in zip(pred_shards, y_shards)]
+            num_correct = [*map(count_correct, pred_shards, filter(len, y_shards))]
             started.append((num_correct, labels.size))
             if len(started) == MAX_STARTED:
                 yield _read(started[:MAX_STARTED // 2])

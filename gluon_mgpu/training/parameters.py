@@ -53,7 +53,7 @@ def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
             param._finish_deferred_init()
 
 
-def statistics(net: Any) -> list[str]:
+def without_gradients(net: Any) -> list[str]:
     """Return the names of the parameters without gradients, such as batch norm's running statistics."""
     return [name for name, param in _registered(net).items() if param.grad_req == 'null']
 

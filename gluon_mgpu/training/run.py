@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base.arguments import integer
 from ..base.files import SameFolder
-from ..base.program import Stopped
+from ..base.program import Stopped, lost_interrupts_sent_again
 from ..base.progress import Progress
 from ..parallel.workers import Workers, checksum
 from .callback import Callback, callback_list
@@ -23,7 +23,6 @@ from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
 from .history import EpochResult, summary, write_history
 from .parameters import copies, first_non_finite, layers, seed_all, trained_arrays
 from .schedules import rates
-from .signals import lost_interrupts
 
 GROWTH = 10  # of the loss, from the first to the last epoch, at which a run warns
 
@@ -69,7 +68,6 @@ class Run:
         self.lr: Any = None
         self._lrs = rates(None)  # learning rates of the coming batches
         self._seed: int | None = None
-        self._lost_interrupts: list = []
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
@@ -104,7 +102,7 @@ class Run:
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
         self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr,
                                   **layers(net)})
-        with contextlib.closing(self), lost_interrupts() as self._lost_interrupts:
+        with contextlib.closing(self), lost_interrupts_sent_again():
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
             self._write_history()  # 2. without epochs that this state does not have
             for _ in range(self.num_steps):  # 3. one by one, because MXNet's schedulers keep state
@@ -172,8 +170,7 @@ class Run:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
 
         About four times a second, but at least every 16 batches and at most after each, this waits for the batches
-        before and reads their losses. Otherwise it does not block, so that the devices always have work. Raises
-        DivergenceError if a loss is NaN or infinite.
+        before and reads their losses; otherwise it does not block. Raises DivergenceError if a loss is NaN or infinite.
         """
         self._epoch.record_losses(ls)
 
@@ -207,8 +204,7 @@ class Run:
             check_num_epochs(self.num_epochs, state)
             self.history = [EpochResult(*epoch) for epoch in state['history']]
             self.num_steps = state['num_steps']
-            position = {name: state[name] for name in self._epoch.state()}
-            self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, **position)
+            self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, state)
         except (KeyError, TypeError) as error:
             raise ValueError(f'not a state returned by Run.state() ({error})') from None
 
@@ -250,8 +246,6 @@ class Run:
         self.complete = any(self.workers.allgather(stop)) or len(self.history) == self.num_epochs
 
     def _stop_after_signal(self) -> None:
-        """Raise `Stopped` if all workers know of a signal, KeyboardInterrupt if one was lost; does not block."""
-        if self._lost_interrupts:
-            raise KeyboardInterrupt
+        """Raise `Stopped` if all workers know of a signal; does not block."""
         if signum := self.workers.pending_signal():
             raise Stopped(signum)

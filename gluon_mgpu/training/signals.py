@@ -5,8 +5,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAME = 0.5  # seconds in which further signals count as copies of the first: launchers and wrappers send several
@@ -46,24 +44,6 @@ class StopSignals:
 
     def _record(self, number: int, frame: object) -> None:
         self.received = self.received or number
-
-
-@contextlib.contextmanager
-def lost_interrupts() -> Iterator[list]:
-    """Collect each KeyboardInterrupt that Python discards in the block, because it came within a ``__del__``."""
-    lost, before = [], sys.unraisablehook
-
-    def hook(unraisable: Any) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            lost.append(True)
-        before(unraisable)  # shows it
-
-    sys.unraisablehook = hook
-    try:
-        yield lost
-    finally:
-        if sys.unraisablehook is hook:
-            sys.unraisablehook = before
 
 
 def _exit_at_second_signal(pipe: int) -> None:

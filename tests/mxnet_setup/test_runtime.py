@@ -70,7 +70,7 @@ from gluon_mgpu.mxnet_setup.compat import mx, np
 (np.ones((99, 99)) @ np.ones((99, 99))).wait_to_read()
 threads = mx.base._LIB.omp_get_max_threads()
 child = subprocess.run('echo "$OMP_NUM_THREADS"', shell=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-print(threads, runtime.omp_threads(), child or 'unset', runtime.settings()['OMP_NUM_THREADS'])
+print(threads, runtime.omp_threads(), child or 'unset', runtime.environment()['OMP_NUM_THREADS'])
 """
     own = text or '1'
     assert run(code, OMP_NUM_THREADS=text).splitlines()[-1] == f'{own} {own} {text or "unset"} {own}'

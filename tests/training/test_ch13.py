@@ -154,3 +154,19 @@ def test_mistakes_of_the_caller(device_list):
         d2l.train_ch13(net, [(X, y)], [(X, y)], lambda *args: loss(*args).mean(), trainer, 1, devices)
     with pytest.raises(ValueError, match='can be read only once'):
         d2l.train_ch13(net, iter(batches(0)), batches(0), loss, trainer, 2, devices)
+
+
+@pytest.mark.parametrize('sizes', [(3,), (2, 1), (0, 2, 1)])
+def test_a_split_that_leaves_out_a_device(sizes, device_list):
+    """Its gradient would be that of an earlier batch."""
+    devices = device_list(3)
+    net, trainer = with_gluon(devices)
+    ends = numpy.cumsum(sizes)
+
+    def split_f(X, y, devices):
+        return [[array[end - size:end].as_in_ctx(device) for end, size, device in zip(ends, sizes, devices)]
+                for array in (X, y)]
+
+    (X, _), y = batches(0, [3])[0]
+    with pytest.raises(ValueError, match='^split_f leaves a device without rows: each of the first 3 must get some$'):
+        d2l.train_batch_ch13(net, X, y, loss, trainer, devices, split_f)

@@ -140,6 +140,13 @@ def test_devices_come_from_the_network(devices):
     assert evaluate_accuracy_gpu(net, batches(2)) == 3 / 5
 
 
+def test_a_split_with_rows_for_the_last_device_only(devices):
+    def split_f(X, y, devices):
+        return [[array[:0].as_in_ctx(devices[0]), array.as_in_ctx(devices[1])] for array in (X, y)]
+
+    assert evaluate_accuracy_gpus(lambda X: X, [(np.array(SCORES), np.array(LABELS))], split_f, devices) == 3 / 5
+
+
 def split_batch_multi_inputs(X, y, devices):
     """D2L 16.5."""
     X = [*zip(*[gluon.utils.split_and_load(feature, devices, even_split=False) for feature in X])]

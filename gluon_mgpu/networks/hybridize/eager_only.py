@@ -13,7 +13,7 @@ import numpy
 
 from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, layers_of, mx
 
-_LOCK = threading.RLock()  # because `tracing` changes classes of MXNet
+_LOCK = threading.RLock()  # because `refuse_modes` changes classes of MXNet
 # Attributes of blocks that MXNet changes by itself, for example at the first call
 _OF_MXNET = {'_active', '_cached_graph', '_cached_op', '_cached_op_args', '_called_infer_shape_already', '_counter',
              '_flags', '_in_format', '_init_counter', '_out_format', 'skip_states'}
@@ -24,8 +24,8 @@ class EagerOnlyError(NotImplementedError):
 
 
 @contextlib.contextmanager
-def tracing() -> Iterator[None]:
-    """Trace in the block; an ``autograd.Function`` and other modes of autograd raise `EagerOnlyError` there."""
+def refuse_modes() -> Iterator[None]:
+    """Raise `EagerOnlyError` in the block for an ``autograd.Function`` and for other modes of autograd."""
     # MXNet itself ignores modes, and traces the `forward` of a Function with the gradient of its operators
     thread, library = threading.get_ident(), mx.base._LIB
     modes = {'MXAutogradSetIsRecording': autograd.is_recording(), 'MXAutogradSetIsTraining': autograd.is_training()}
@@ -94,9 +94,8 @@ def refuse_side_effects(network: Callable) -> Iterator[None]:
 class Snapshot:
     """The variables that the code of a network may read besides its arguments, as they are now.
 
-    These are the attributes of all layers and the items of their lists and dicts, such as children and hooks; and for
-    code outside of MXNet, the global and nonlocal variables that it names. A change within another object, such as an
-    array of NumPy, goes unnoticed.
+    These are the attributes of all layers and the items of their lists and dicts, such as children and hooks; for code
+    outside of MXNet also the global and nonlocal variables that it names. Changes within other objects go unnoticed.
     """
 
     def __init__(self, network: Callable):

@@ -70,11 +70,12 @@ def _declare_in_backward_passes() -> None:
     run = library.MXAutogradBackwardEx
 
     def run_declared(*args: Any) -> int:
+        retain_graph = args[5].value  # after num_output, output_handles, ograd_handles, num_variables, var_handles
         with _LOCK:
             pending = [call for calls in [*_CALLS.values()] for call in calls.values() if call.is_pending()]
         with declared([call.statistic for call in pending]):
             status = run(*args)
-        if args[5].value:  # `retain_graph`: there may be another one
+        if retain_graph:  # there may be another backward pass
             for call in pending:
                 call.marker._fresh_grad = False
         return status

@@ -46,7 +46,7 @@ MARKER = '_backward_pass'  # a variable, see `running_statistics`
 _ONE_THREAD = threading.Lock()  # MXNet 2 crashes or hangs at times if several threads start operators at once
 
 
-class _Operator:
+class _CachedOp:
     """An operator, which is created again when one more device begins to use it after the first calls."""
     # On a device, it keeps the scratch areas that are next in the ring of 53 when it begins there, such as 0 to 2 on
     # cpu(0) and then 3 to 5 on cpu(1). If cpu(1) began later, after 50 more areas were taken, it would get 0 to 2 as
@@ -89,60 +89,61 @@ class TracedGraph:
         self.is_static = self.is_tested and kinds <= TESTED
         # oneDNN's transposed convolution crashes if its gradient is a part of an array
         self.gradients_can_move = 'Deconvolution' not in kinds
-        self._operators: OrderedDict[tuple, _Operator] = OrderedDict()
+        self._cached_ops: OrderedDict[tuple, _CachedOp] = OrderedDict()
         self._num_created = 0
         if not self.is_tested:  # `hybridized` calls the network as it is
             return
         arrays, written = [*names, *params], {*symbol.list_auxiliary_states()}
         is_prediction = not autograd.is_recording() and not autograd.is_training()
-        # These are a part of the static memory, unless they are other arrays in each call
         uses = Counter(name for operator in operators for name in operator.inputs)
+        # Parameters that are a part of the static memory, unless they are other arrays in each call
         kept = [name for name, param in params.items() if type(param).data is gluon.Parameter.data
                 and (is_prediction or (name in written and uses[name] == 1))]  # the engine orders what writes others
         self._statistics = [] if is_prediction else [params[name] for name in kept]
         markers = [MARKER] if self._statistics and autograd.is_recording() else []
         # A copy of batch norm's statistics could not be written
         isolated, arrays = isolate(symbol, {*arrays} - {*kept} - written, markers), [*arrays, *markers]
-        self._create = lambda: _Operator(lambda: cached_op(isolated, arrays, kept))
-        self._create_dynamic = lambda: _Operator(lambda: cached_op(symbol, arrays, None))
-        self._dynamic: _Operator | None = None
+        self._create = lambda: _CachedOp(lambda: cached_op(isolated, arrays, kept))
+        self._create_dynamic = lambda: _CachedOp(lambda: cached_op(symbol, arrays, None))
+        self._dynamic: _CachedOp | None = None
 
     def __call__(self, arrays: list) -> Any:
         """Run the operator for the shapes and dtypes of `arrays`; return the results in such lists as the network."""
         device = arrays[0].ctx
-        arrays, operator = [*arrays, *[_data(param, device) for param in self._params]], self._operator(arrays)
+        operator = self._cached_op_for(arrays)
+        arrays = [*arrays, *[_data(param, device) for param in self._params]]
         if self._statistics and operator is not self._dynamic:
             results = self._write_statistics(operator, arrays, device)
         else:
             results = operator(*arrays)
         return results if self._lists is True else refill(self._lists, iter(leaves(results)))
 
-    def _write_statistics(self, operator: _Operator, arrays: list, device: Context) -> Any:
+    def _write_statistics(self, operator: _CachedOp, arrays: list, device: Context) -> Any:
         """Run an operator with static memory that writes batch norm's statistics, possibly in its backward pass."""
         written = self._statistics if device.device_type == 'gpu' else []  # cuDNN's forward pass writes them
         with declared([param.data(device) for param in written]):
             if not autograd.is_recording():
                 return operator(*arrays)
             if (marker := marker_of_call(self._statistics, device)) is None:
-                return self._dynamic_operator()(*arrays)
+                return self._dynamic_cached_op()(*arrays)
             *results, _ = operator(*arrays, marker)
             return results[0] if len(results) == 1 else results
 
-    def _dynamic_operator(self) -> _Operator:
+    def _dynamic_cached_op(self) -> _CachedOp:
         self._dynamic = self._dynamic or self._create_dynamic()
         return self._dynamic
 
-    def _operator(self, arrays: list) -> _Operator:
+    def _cached_op_for(self, arrays: list) -> _CachedOp:
         key = tuple([(array.shape, array.dtype) for array in arrays])
         with _ONE_THREAD:
-            if (operator := self._operators.pop(key, None)) is None:
+            if (operator := self._cached_ops.pop(key, None)) is None:
                 if not self.is_static or self._num_created >= MAX_CREATED:
-                    return self._dynamic_operator()
+                    return self._dynamic_cached_op()
                 operator = self._create()
                 self._num_created += 1
-            self._operators[key] = operator  # the last one
-            if len(self._operators) > MAX_OPERATORS:
-                self._operators.popitem(last=False)
+            self._cached_ops[key] = operator  # the last one
+            if len(self._cached_ops) > MAX_OPERATORS:
+                self._cached_ops.popitem(last=False)
             return operator
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...base.nested import leaves, refill
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
-from .eager_only import refuse_side_effects, tracing
+from .eager_only import refuse_modes, refuse_side_effects
 from .graph_operators import Operator, build, operators_of
 
 UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
@@ -39,7 +39,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(kind), tracing():
+    with explain_errors(kind), refuse_modes():
         if MXNET_MAJOR < 2:
             result = _trace_mxnet1(block, args, symbols)
             graph = graph_of(result)
@@ -99,7 +99,7 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     if not all(map(is_legacy, leaves(args))):  # parameters of mx.np, possibly with shards of mx.nd
         symbols = refill(symbols, (symbol.as_np_ndarray() for symbol in leaves(symbols)))
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(function.__name__), tracing():
+    with explain_errors(function.__name__), refuse_modes():
         with refuse_side_effects(function):
             result = symbolic(*symbols)
         graph = _separate_biases(graph_of(result), set())

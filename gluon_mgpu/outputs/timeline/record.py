@@ -57,7 +57,6 @@ class Timeline(Callback):
         device_names()
 
     def epoch_begin(self, run: Run) -> None:
-        """Start the profiler if the next batch will be recorded."""
         if self._num_batches >= self.warm_up and len(self.traces) < self.steps:
             start_profiler()
             self._recording = True
@@ -71,11 +70,9 @@ class Timeline(Callback):
         self.epoch_begin(run)
 
     def epoch_trained(self, run: Run) -> None:
-        """Discard the profile that was started for a next batch."""
-        self._stop()
+        self._stop()  # the profile that was started for a next batch
 
     def train_end(self, run: Run) -> None:
-        """Write and draw the median step."""
         self._stop()
         if not self.traces:
             run.print(f'no timeline: no step was recorded; it needs at least {self.warm_up + 1} batches')
@@ -98,30 +95,30 @@ def start_profiler() -> None:
     """Wait until the devices are idle and start MXNet's profiler, any number of times in a process."""
     npx.waitall()
     device_names()
-    _run()
+    _begin()
 
 
 def stop_profiler() -> str:
     """Stop the profiler and return the recorded Chrome trace; does not block."""
-    return f'{{"traceEvents": [{device_names()}{_stop()}], "displayTimeUnit": "ms"}}'
+    return f'{{"traceEvents": [{device_names()}{_end()}], "displayTimeUnit": "ms"}}'
 
 
 @functools.cache
 def device_names() -> str:
     """Return the records that name the devices. MXNet writes them only at a process's first dump."""
-    _run()
-    return _stop()
+    _begin()
+    return _end()
 
 
-def _run() -> None:
+def _begin() -> None:
     # This deletes the file of the profile before. Without continuous_dump, only dump() writes a new one, not MXNet by
     # itself once per second and when the process ends
     mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, continuous_dump=False, filename=str(_file()))
     mx.profiler.set_state('run')
 
 
-def _stop() -> str:
-    """Return the records since `_run` as text of JSON, '' if MXNet could not write them."""
+def _end() -> str:
+    """Return the records since `_begin` as text of JSON, '' if MXNet could not write them."""
     mx.profiler.set_state('stop')
     mx.profiler.dump()
     trace = _file().read_text() if _file().exists() else ''

@@ -22,8 +22,7 @@ Backward = Callable[[list], None]  # takes a dict of gradients by name for each 
 class BatchNorm(NamedTuple):
     """A batch norm at which a network is cut; the next piece begins with its formula.
 
-    The `arguments` are names for ``scale * (X - mean) / sqrt(variance + eps) + shift``: scale, shift, mean and
-    variance.
+    `arguments`: the names of scale, shift, mean and variance in ``scale * (X - mean) / sqrt(variance + eps) + shift``.
     """
 
     X: str

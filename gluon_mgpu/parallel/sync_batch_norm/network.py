@@ -44,8 +44,9 @@ class SyncBatchNorm(HybridizedBlock):
         self._parts: list[Piece | Norm] = []
         self._inputs: list[str] = []                # names of the network's inputs
         self._results: list[str] = []               # and of its outputs
-        self._lists: Any = None                     # and the lists that they are in
-        self._cut_for: tuple = ()                   # number of inputs, frozen parameters, lists of the inputs
+        self._result_lists: Any = None              # and the lists that they are in
+        self._cut_for: tuple = ()                   # number of inputs, frozen parameters
+        self._input_lists: Any = None               # the lists that the inputs are in
         self._snapshot = Snapshot(self.block)       # when the network was cut
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
@@ -98,7 +99,7 @@ class SyncBatchNorm(HybridizedBlock):
                       for name in self._results} for arrays in arrays_on]
         if autograd.is_recording():
             self._pending = _ForwardPass(inputs_on, backwards, y_hats_on)
-        return [refill(self._lists, map(y_hats.get, self._results)) for y_hats in y_hats_on]
+        return [refill(self._result_lists, map(y_hats.get, self._results)) for y_hats in y_hats_on]
 
     def _check_shards(self, inputs: list) -> None:
         if not autograd.is_training() or (not inputs[0] and self._workers.size == 1):
@@ -113,12 +114,11 @@ class SyncBatchNorm(HybridizedBlock):
 
     def _cut(self, args: tuple, frozen: list[bool]) -> None:
         """Cut the network, unless it was cut for such arguments and the same parameters, and has not changed."""
-        lists = structure(args)  # None: UNKNOWN
-        if ((len(args), frozen) != self._cut_for[:2] or lists not in (None, self._cut_for[2])
-                or not self._snapshot.is_current()):
-            parts, self._inputs, self._results, self._lists = cut(self.block, args)
+        cut_for, lists = (len(args), frozen), structure(args)  # the lists are None for UNKNOWN
+        if cut_for != self._cut_for or lists not in (None, self._input_lists) or not self._snapshot.is_current():
+            parts, self._inputs, self._results, self._result_lists = cut(self.block, args)
             self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
-            self._cut_for, self._snapshot = (len(args), frozen, lists), Snapshot(self.block)
+            self._cut_for, self._input_lists, self._snapshot = cut_for, lists, Snapshot(self.block)
 
     def backward(self, ls: list, head_grads: list | None = None) -> None:
         """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block.
@@ -134,9 +134,9 @@ class SyncBatchNorm(HybridizedBlock):
             # 1. The gradients of the outputs. The losses need not depend on all of them
             others = [y_hat for y_hat in y_hats if not any(y_hat is l for l in ls)]
             zeros = [np.zeros_like(y_hat.as_np_ndarray()) for y_hat in others]
-            gradients = iter(y_hats and autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True))
+            of_outputs = iter(y_hats and autograd.grad(ls + others, y_hats, head_grads + zeros, retain_graph=True))
             # 2. Those of the parameters and of the inputs, through the network
-            gradients_on = [{name: next(gradients).as_np_ndarray() for name in y_hats} for y_hats in forward.y_hats_on]
+            gradients_on = [{name: next(of_outputs).as_np_ndarray() for name in y_hats} for y_hats in forward.y_hats_on]
             for backward in reversed(forward.backwards):
                 backward(gradients_on)
             # 3. Pass them on to what is in front of X, and write all gradients. It must be one pass, because the losses

@@ -1,7 +1,6 @@
 """Batch norm over the rows of all devices, of this process or of several workers: the formulas.
 
-Device i has a share w_i of the rows of a batch (and of the pixels, with images), with mean m_i and variance v_i. All
-rows together have
+Device i has a share w_i of the rows of a batch (with images, of the pixels), mean m_i and variance v_i. All rows have
 
     mean      m = sum_i w_i m_i
     variance  v = sum_i w_i (v_i + (m_i - m)^2)             the mean variance plus the variance of the means
@@ -13,8 +12,7 @@ and every device computes
 Large numbers do not cancel, because m_i is subtracted before squaring. Ordinary batch norm uses m_i and v_i instead.
 
 The backward pass also needs sums over all devices. Each x contributes to m and v, and through these to every y on every
-device. With x^ = (x - m) / sqrt(v + eps), with dy for the derivative of the loss with respect to y, and with means over
-the rows of all devices,
+device. With x^ = (x - m) / sqrt(v + eps), with the derivative dy of the loss by y, and with means over all rows,
 
     dx = gamma / sqrt(v + eps) (dy - mean(dy) - x^ mean(dy x^))
 
@@ -22,8 +20,7 @@ On each device, autograd computes the first term, gamma / sqrt(v + eps) dy, and 
 which are the gradients of gamma and beta. `Norm` adds these sums over the devices, and the other two terms.
 
 Workers exchange one array in each direction. Forwards, it is a table with a row for each worker: its number of rows
-(and pixels), mean and variance. Each worker fills its own row, so the sum of the tables has the rows of all. Backwards,
-it has the two sums.
+(and pixels), mean and variance. Each fills its own row, so the sum has the rows of all. Backwards, it has the two sums.
 """
 from typing import Any
 

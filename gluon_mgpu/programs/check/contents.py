@@ -41,7 +41,7 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
         yield from find(part, kind, name, seen)
 
 
-def copies(state: Any) -> list[Counter]:
+def count_copies(state: Any) -> list[Counter]:
     """Count arrays without gradients that are shaped like a parameter, such as a moving average, on each device."""
     statistics = {id(array) for _, param in find(state, gluon.Parameter) if not param._differentiable
                   for array in param._data or ()}

@@ -58,9 +58,8 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     """Compare a training step on several devices with the same step on one, and diagnose differences; blocks.
 
     Both start from the same parameters and random numbers, in float64 if the step can compute in it. The batches divide
-    evenly, unevenly, have fewer rows than there are devices, and end with a short one. Raises ValueError if there is
-    only one device, or there are too few rows, or `make` returns no parameters. In a test suite, write
-    ``assert report.ok, report``.
+    evenly, unevenly, have fewer rows than there are devices, and end with a short one. Raises ValueError for a single
+    device, too few rows, or if `make` returns no parameters. In a test suite: ``assert report.ok, report``.
 
     Parameters
     ----------
@@ -71,11 +70,9 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         ``train_batch(state, X, y, devices)`` takes a step with what `make` returned, on the whole batch. If both work
         only without ``npx.set_np``, X and y are arrays of ``mx.nd``.
     batches : iterable of (X, y)
-        Their rows are cut into batches of at most four rows per device. X and y are arrays, or nested tuples of
-        arrays, of any dtypes; `train_batch` gets the same.
+        They are cut into batches of at most four rows per device. X and y are arrays of any dtypes, or nested tuples.
     devices : list of mx.Context, optional
-        By default ``[cpu(0), cpu(1), cpu(2)]``, with `workers` the one device of each. CPU contexts are enough to
-        check a step for GPUs.
+        By default ``[cpu(0), cpu(1), cpu(2)]``, with `workers` the device of each. CPUs are enough to check for GPUs.
     workers : Workers, optional
         All workers of a job, each with `devices`; all get the same report. For one device, `make` gets `Workers`.
     """

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...mxnet_setup.compat import array_semantics, gluon, mx, npx
-from .contents import copies, find
+from .contents import count_copies, find
 from .user_step import BatchNorm, Dropout, Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
@@ -71,12 +71,12 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     try:
         same = any(param is other for param, (_, other) in zip(params, find(again.state, gluon.Parameter)))
         if not same:
-            numbers = copies(again.state) + copies(trial.state)
+            numbers = count_copies(again.state) + count_copies(trial.state)
             again.step(batch)  # first, because errors of several devices are not all raised at once
             trial.step(batch)
     except Exception:  # the step cannot compute in float64, or not at all
         trial = several
-        numbers = copies(trial.on_one_device().state) + copies(trial.state)
+        numbers = count_copies(trial.on_one_device().state) + count_copies(trial.state)
     if same:
         raise ValueError('make returns the same network at each call: create a new one in it')
     on_all = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}

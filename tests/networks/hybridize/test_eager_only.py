@@ -5,7 +5,7 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, mx, np
 from gluon_mgpu.networks.hybridize.block import hybridized
-from gluon_mgpu.networks.hybridize.eager_only import EagerOnlyError, tracing
+from gluon_mgpu.networks.hybridize.eager_only import EagerOnlyError, refuse_modes
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 
 
@@ -110,11 +110,11 @@ def test_other_threads_while_one_traces():
             return Identity()(np.ones(2)).tolist()
 
     def trace():
-        with tracing():
+        with refuse_modes():
             return True
 
     with ThreadPoolExecutor(2) as pool:
-        with tracing():
+        with refuse_modes():
             assert pool.submit(use_autograd).result() == [1, 1]
             with pytest.raises(EagerOnlyError):
                 use_autograd()

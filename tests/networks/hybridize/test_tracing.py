@@ -148,6 +148,12 @@ def test_arguments_in_other_lists_are_traced_again(devices):
             assert fast(*args).tolist() == function(*args).tolist()
 
 
+def test_tuples_and_lists_are_told_apart(devices):
+    fast, X = hybridized(lambda X, pair: X * 2 if isinstance(pair, tuple) else X), np.ones((1, 2), ctx=devices[0])
+    for _ in range(2):
+        assert (fast(X, (X,)).tolist(), fast(X, [X]).tolist()) == ([[2, 2]], [[1, 1]])
+
+
 def test_a_block_that_takes_lists(devices):
     class Net(HybridBlock):
         def __init__(self):

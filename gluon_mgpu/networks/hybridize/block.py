@@ -145,9 +145,9 @@ class _Graphs:
 
 
 def structure(values: Any) -> tuple | bool | None:
-    """Return nested lists of arrays as tuples of True for an array and False for None; None for anything else."""
+    """Return the types of nested lists, with True for an array and False for None in them; None for anything else."""
     if isinstance(values, (list, tuple)):
-        found = tuple(map(structure, values))
+        found = type(values), *map(structure, values)
         return None if None in found else found
     if isinstance(values, numpy.ndarray):
         raise ValueError('an argument is an array of NumPy: pass arrays of MXNet, or lists of them')

@@ -126,7 +126,7 @@ def variables_for(values: Any, *place: Any) -> Any:
         variable = mx.sym.var('_'.join(map(str, place)))
         return variable if is_legacy(values) else variable.as_np_ndarray()
     nested = [variables_for(value, *place, i) for i, value in enumerate(values)]
-    return tuple(nested) if isinstance(values, tuple) else nested
+    return refill(values, iter(leaves(nested)))
 
 
 def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:

@@ -1,16 +1,18 @@
 """Command line of the examples: `--devices LIST`, other flags with the types of their defaults, and how they end."""
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from os.path import abspath, dirname
 
-# Ctrl-C ends an example without a traceback while it is imported; see `run_program`
-if (Path(__file__).parent in Path(sys.argv[0]).absolute().parents
+# Ctrl-C ends an example without a traceback while it is imported, and before other imports; see `run_program`
+if (abspath(sys.argv[0]).startswith(f'{dirname(abspath(__file__))}/')
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
 
 from gluon_mgpu.base.flags import picture
 from gluon_mgpu.base.program import run_program

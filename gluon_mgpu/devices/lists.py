@@ -55,6 +55,8 @@ def parse_devices(text: str) -> list[Context]:
     ``cpu:all`` is one context per core. Raises ValueError for other text, and like `check_devices`.
     """
     mx = import_mxnet()
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'")
     devices = []
     for item in map(str.strip, text.split(',')):
         match = DEVICE.fullmatch(item)

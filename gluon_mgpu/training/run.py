@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
 
@@ -125,7 +125,7 @@ class Run:
         """Raise ValueError if this run has ended, `data` is empty, or it can be read only once, for several epochs."""
         self._check_open()
         for batches in data:
-            if hasattr(batches, '__len__') and not len(batches):
+            if isinstance(batches, Sized) and not len(batches):
                 raise ValueError(f'{batches!r} has no batches: pass at least one, for training and for testing')
             if isinstance(batches, Iterator) and self.num_epochs > 1:
                 raise ValueError(f'a {type(batches).__name__} can be read only once, not in {self.num_epochs} epochs: '

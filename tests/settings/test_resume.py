@@ -280,8 +280,8 @@ def test_another_precision_or_chapter_is_rejected(program):
                                    'gluon_mgpu.scratch\n')
     config = json.loads((program.out / 'config.json').read_text())
     (program.out / 'config.json').write_text(json.dumps({**config, 'chapter': 'os'}))
-    assert program('--resume', program.out) == (2, '', f'scratch: {program.out} is a run of os: must be one of scratch, '
-                                                       'concise\n')
+    assert program('--resume', program.out) == (
+        2, '', f'scratch: {program.out} is a run of os: must be one of scratch, concise\n')
     with pytest.raises(ValueError, match='--dtype float32: the run to resume has float16'):
         check_same_run({'dtype': 'float16'}, {'dtype': 'float32'})
 

@@ -42,7 +42,8 @@ def test_the_arguments_of_train():
                       'net': None}
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
     batches = [(np.zeros((1, 1, 28, 28)), np.zeros(1))]
-    assert setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=(batches, batches)).devices == [mx.cpu(0), mx.cpu(1)]
+    setup = setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=(batches, batches))
+    assert setup.devices == [mx.cpu(0), mx.cpu(1)]
     assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
     assert check_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': '0.5'})['num_epochs'] == 3
 

@@ -85,8 +85,6 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
 
     Parameters
     ----------
-    path : path-like
-        A file that `save` has written.
     net, trainer
         As for `save`: the same network, on any devices, and a Trainer with the same optimizer, or no trainer. The
         Trainer may have made steps. The network must be initialized; unknown shapes are taken from the file.

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -64,9 +64,8 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
                image: tuple = ()) -> tuple:
     """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
-    Raises ValueError for another batch size than that of the data, for images of another shape than `image`, and for
-    labels that are not the network's classes, which MXNet would treat as others. `allgather` exchanges the sizes of the
-    shards of several workers.
+    Raises ValueError for another batch size than that of the data, another shape than `image`, and labels that are no
+    classes of `net`, which MXNet would treat as others. `allgather` exchanges the sizes of several workers' shards.
     """
     try:
         train_iter, test_iter = data
@@ -75,9 +74,10 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
         raise ValueError(f'data must be a pair (train_iter, test_iter), not {found}') from None
     for name, batches in (('training', train_iter), ('test', test_iter)):
         check_batches(batches)
-        for batch in batches if isinstance(batches, (list, tuple)) else ():
+        arrays = _arrays(batches)
+        for batch in arrays:
             _check_batch(name, batch, net, image)
-        shape, lowest, highest = _shape_and_labels(batches)
+        shape, lowest, highest = _shape_and_labels(batches, arrays)
         num_classes = 10 if net is None or not shape else num_outputs(net, shape)
         if num_classes is not None and (lowest < 0 or highest >= num_classes):
             raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has {num_classes} '
@@ -128,7 +128,7 @@ def _check_batch(name: str, batch: Any, net: Any, image: tuple) -> None:
         raise ValueError(f"the {name} images are {dtype}: must be float32, such as X.astype('float32')")
     if net is None and image and X.shape[1:] != image:
         raise ValueError(f'the {name} images have the shape {X.shape}: must be (n, {", ".join(map(str, image))})')
-    if dtype.kind == 'f' and not numpy.isfinite(X if isinstance(X, numpy.ndarray) else X.asnumpy()).all():
+    if dtype in ('float32', 'float64') and X.size and not numpy.isfinite(float(X.sum())):
         raise ValueError(f'the {name} images contain NaN or infinity: remove these values')
 
 
@@ -141,18 +141,27 @@ def _batch_size(batches: Any) -> int | None:
     return max(len(y) for _, y in batches) if isinstance(batches, (list, tuple)) and batches else None
 
 
-def _shape_and_labels(batches: Any) -> tuple[tuple, int, int]:
+def _arrays(batches: Any) -> Sequence:
+    """Return a list of batches as it is, and all rows of a DataLoader of arrays as one batch; () if unknown."""
+    if isinstance(batches, (list, tuple)):
+        return batches
+    dataset: Any = getattr(batches, '_dataset', None)
+    known = isinstance(dataset, gluon.data.ArrayDataset) and 'default' in getattr(batches._batchify_fn, '__name__', '')
+    return [dataset._data] if known and all(hasattr(array, 'shape') for array in dataset._data) else ()
+
+
+def _shape_and_labels(batches: Any, arrays: Sequence) -> tuple[tuple, int, int]:
     """Return the shape of a batch of one row and the smallest and largest label; (), 0, -1 if unknown."""
     if isinstance(batches, BatchIterator):
         return (1, 1, *batches._images.shape[1:]), 0, batches.num_classes - 1
-    if not isinstance(batches, (list, tuple)) or not sum(y.size for _, y in batches):
+    if not sum(y.size for _, y in arrays):
         return (), 0, -1
-    labels = numpy.concatenate([(y if isinstance(y, numpy.ndarray) else y.asnumpy()).ravel() for _, y in batches])
+    labels = numpy.concatenate([(y if isinstance(y, numpy.ndarray) else y.asnumpy()).ravel() for _, y in arrays])
     if not numpy.isfinite(labels).all():
         raise ValueError('a label is NaN or infinite: labels must be class numbers')
-    if labels.dtype == bool or (all(y.size == len(y) for _, y in batches) and (labels % 1).any()):
+    if labels.dtype == bool or (all(y.size == len(y) for _, y in arrays) and (labels % 1).any()):
         raise ValueError(f'labels such as {labels[numpy.argmax(labels % 1)]}: must be class numbers, as integers')
-    return (1, *batches[0][0].shape[1:]), int(labels.min()), int(labels.max())
+    return (1, *arrays[0][0].shape[1:]), int(labels.min()), int(labels.max())
 
 
 def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:

@@ -1,6 +1,4 @@
 """The rule that splits rows over devices, workers and ring chunks."""
-import sys
-
 from ..base.arguments import integer
 
 
@@ -9,7 +7,6 @@ def shard_rows(n: int, i: int, k: int) -> slice:
 
     The first ``n % k`` shards have one row more: 7 rows in 3 shards are 3, 2 and 2; 1 row is 1, 0 and 0.
     """
-    n, k = integer('the number of rows', n, 0, sys.maxsize), integer('the number of shards', k, 1)
-    i = integer('shard', i, 0, k - 1)
+    i = integer('shard', i, 0, integer('the number of shards', k, 1) - 1)
     begin, end = (j * (n // k) + min(j, n % k) for j in (i, i + 1))
     return slice(begin, end)

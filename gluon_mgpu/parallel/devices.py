@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..base.arguments import integer
-from ..devices.lists import check_devices, check_list, parse_devices
+from ..devices.lists import check_list, parse_devices
 from .allreduce import ALGORITHMS, star
 from .split import check_rows, check_shares
 from .workers import Workers
@@ -72,11 +72,7 @@ class Devices(list):
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
     """Return `Devices` that have an allreduce as they are; return other lists as `Devices` with this one."""
     if not isinstance(devices, Devices):
-        try:
-            return _plain(tuple(check_list(devices)), allreduce=allreduce)
-        except TypeError:  # unhashable, such as a list of lists
-            check_devices(devices)
-            raise
+        return _plain(tuple(check_list(devices)), allreduce=allreduce)
     return devices if devices.algorithm else devices.adapted(allreduce)
 
 

@@ -12,7 +12,6 @@ from ..checkpoints import run_folder
 from ..devices.lists import devices_text
 from ..parallel.workers import Workers
 from ..training.epoch import check_num_epochs
-from .chapters import CHAPTERS
 from .settings import ALL, defaults, flags_of
 
 AUTO = 'auto'
@@ -84,8 +83,7 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
     """Return the settings of a run to resume, with those in `given` changed; ValueError if it would be another run."""
     before, folder, other = resumed.config, resumed.folder, resumed.config['chapter']
     if other != chapter:
-        raise ValueError(f'{folder} is a run of {other}: ' + (f'resume it with python -m gluon_mgpu.{other}' if other in
-                         CHAPTERS else f'must be one of {", ".join(CHAPTERS)}'))
+        raise ValueError(f'{folder} is a run of {other}: resume it with python -m gluon_mgpu.{other}')
     settings, dropped = defaults(chapter), {*given}
     if given.get('horovod'):
         dropped |= {'devices', 'shares', 'allreduce'}

@@ -37,8 +37,6 @@ class Run:
 
     Parameters
     ----------
-    quiet : bool
-        Print only warnings.
     folder : path-like, optional
         An existing folder for ``history.csv``, which is written before the first and after every epoch.
     workers : Workers, optional

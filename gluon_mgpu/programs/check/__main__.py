@@ -41,10 +41,10 @@ def _run(args: argparse.Namespace) -> None:
         raise
     except Exception as error:
         line = engine_line(error)
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if any(map(_is_users, frames)) or not (line or isinstance(error, (ValueError, OSError))):
-            trace = traceback.TracebackException.from_exception(error)
-            users = [summary for summary, frame in zip(trace.stack, frames) if _is_users(frame)]
+        trace = traceback.TracebackException.from_exception(error)
+        frames = zip(trace.stack, traceback.walk_tb(error.__traceback__))
+        users = [summary for summary, (frame, _) in frames if _is_users(frame)]
+        if users or not (line or isinstance(error, (ValueError, OSError))):
             trace.stack = traceback.StackSummary.from_list(users or trace.stack)  # those of MXNet would be longer
             print(*trace.format(), sep='', end='', file=sys.stderr)  # here, because Python's status would be 1: wrong
             line = line or 'nothing was checked because of the error above'

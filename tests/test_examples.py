@@ -395,6 +395,9 @@ def test_one_step__waits_for_enter_between_the_stages(example, monkeypatch, flag
     monkeypatch.setattr('builtins.input', asked.append)
     example.main(flags)
     assert asked == ['(Enter continues) '] * pauses
+    monkeypatch.setattr('sys.stdin', None)  # closed before Python started
+    example.main(flags)
+    assert asked == ['(Enter continues) '] * pauses
 
 
 def test_one_step__ctrl_d_continues_as_well(example, monkeypatch, capsys):

@@ -135,7 +135,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     Raises DamagedError if the file is not a complete checkpoint, CheckpointError if it cannot be read or is of another
     version.
     """
-    path = os.fsdecode(path)
+    path = os.fspath(path)  # raises TypeError for a number, which would mean a file that is open
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
             raise DamagedError(f'{path}: not a regular file')

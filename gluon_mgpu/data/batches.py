@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -146,8 +147,10 @@ def _arrays(batches: Any) -> Sequence:
     if isinstance(batches, (list, tuple)):
         return batches
     dataset: Any = getattr(batches, '_dataset', None)
-    known = isinstance(dataset, gluon.data.ArrayDataset) and 'default' in getattr(batches._batchify_fn, '__name__', '')
-    return [dataset._data] if known and all(hasattr(array, 'shape') for array in dataset._data) else ()
+    stack = getattr(batches, '_batchify_fn', None)  # by default a function or, in MXNet 2, a Stack
+    is_default = re.match('default_(mp_)?batchify_fn|Stack$', getattr(stack, '__name__', type(stack).__name__))
+    is_plain = isinstance(dataset, gluon.data.ArrayDataset) and all(hasattr(array, 'shape') for array in dataset._data)
+    return [dataset._data] if is_default and is_plain else ()
 
 
 def _shape_and_labels(batches: Any, arrays: Sequence) -> tuple[tuple, int, int]:

@@ -1,17 +1,20 @@
 """Command line of the examples: `--devices LIST`, other flags with the types of their defaults, and how they end."""
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from os.path import abspath, dirname
 
-# Ctrl-C ends an example without a traceback while it is imported; see `run_program`
-if (Path(__file__).parent in Path(sys.argv[0]).absolute().parents
+# Ctrl-C ends an example without a traceback while it is imported, and before other imports; see `run_program`
+if (abspath(sys.argv[0]).startswith(f'{dirname(abspath(__file__))}/')
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from gluon_mgpu.base.arguments import integer, positive
 from gluon_mgpu.base.flags import picture
 from gluon_mgpu.base.program import run_program
 from gluon_mgpu.devices import parse_devices
@@ -31,8 +34,8 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     at_least : int
         Number of devices that the example needs.
     **defaults
-        Name and default of each other flag: an int of at least 1, a float, a str, or False. ``out`` is the path of a
-        picture.
+        Name and default of each other flag: an int of at least 1, a float above 0, a str, or False. ``out`` is the path
+        of a picture.
 
     Returns
     -------
@@ -57,8 +60,14 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
         parser.error(f'--devices: at least {at_least} are needed, not {args.devices}')
     for name, default in defaults.items():
         value = getattr(args, name)
-        if type(default) is int and value < 1:
-            parser.error(f'--{name.replace("_", "-")} {value}: must be at least 1')
+        flag = f'--{name.replace("_", "-")}'
+        try:
+            if type(default) is int:
+                integer(flag, value, minimum=1)
+            elif type(default) is float:
+                positive(flag, value)
+        except ValueError as error:
+            parser.error(str(error))
         if name == 'out' and value != default:  # before a long computation
             try:
                 args.out = str(picture(value))

@@ -137,7 +137,7 @@ def main(argv: list | None = None) -> None:
     (X, y), params, devices = bars(), init_params(scale=0.1), args.devices
     device_params, alone = [get_params(params, device) for device in devices], get_params(params, devices[0])
     for i, (text, lines) in enumerate(stages(X, y, device_params, alone, devices, args.lr), 1):
-        if i > 1 and not args.no_pause and sys.stdin.isatty():
+        if i > 1 and not args.no_pause and sys.stdin and sys.stdin.isatty():
             with contextlib.suppress(EOFError):  # Ctrl-D
                 input('(Enter continues) ')
         print(f'{i}. {text}', *lines, sep='\n   ')

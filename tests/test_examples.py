@@ -163,11 +163,11 @@ def test_an_output_that_nobody_reads():
         assert (process.wait(60), complaints(process.stderr.read())) == (1, [])
 
 
-@pytest.mark.parametrize('during', ['the import', slow('a step')])
+@pytest.mark.parametrize('during', ['argparse', 'mxnet', slow('a step')])
 def test_ctrl_c(during, tmp_path):
-    (tmp_path / 'mxnet').mkdir()
-    (tmp_path / 'mxnet' / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')
-    env = {**os.environ, 'PYTHONPATH': str(tmp_path)} if during == 'the import' else None
+    (tmp_path / during).mkdir()
+    (tmp_path / during / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')
+    env = {**os.environ, 'PYTHONPATH': str(tmp_path)}
     flags = ['--without-allreduce', '--steps', '1000000']
     with run_one_step(*flags, env=env, preexec_fn=lambda: signal.signal(
             signal.SIGINT, signal.default_int_handler)) as process:
@@ -233,7 +233,7 @@ def test_learning_rates__picture(example, device_list, tmp_path):
 @pytest.mark.parametrize('argv, line', [
     (['--devices', 'cpu:0'], 'at least 2 are needed, not [cpu(0)]'),
     (['--devices', 'tpu:0,cpu:0'], "'tpu:0' names no device"),
-    (['--width', '0'], '--width 0: must be at least 1'),
+    (['--width', '0'], '--width 0: must be an integer of at least 1'),
 ])
 def test_network_partition__rejects_invalid_flags(example, argv, line, capsys):
     with pytest.raises(SystemExit) as end:
@@ -395,6 +395,16 @@ def test_one_step__waits_for_enter_between_the_stages(example, monkeypatch, flag
     monkeypatch.setattr('builtins.input', asked.append)
     example.main(flags)
     assert asked == ['(Enter continues) '] * pauses
+    monkeypatch.setattr('sys.stdin', None)  # closed before Python started
+    example.main(flags)
+    assert asked == ['(Enter continues) '] * pauses
+
+
+@pytest.mark.parametrize('lr', ['nan', 'inf', '0', '-1'])
+def test_one_step__rejects_a_learning_rate(example, lr, capsys):
+    with pytest.raises(SystemExit) as end:
+        example.main(['--lr', lr])
+    assert end.value.code == 2 and f'--lr {float(lr)}: must be a number above 0' in capsys.readouterr().err
 
 
 def test_one_step__ctrl_d_continues_as_well(example, monkeypatch, capsys):

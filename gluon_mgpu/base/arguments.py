@@ -26,13 +26,14 @@ def integer(name: str, value: int, minimum: int, maximum: int = LARGEST_INTEGER)
 def not_empty(name: str, value: str) -> str:
     """Return `value`; raise ValueError if it is no text or '', which an unset shell variable gives."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f'{name} {value!r}: must not be empty; give a value or leave the flag out')
+        rule = 'must not be empty; give a value or leave the flag out' if value == '' else 'must be text'
+        raise ValueError(f'{name} {value!r}: {rule}')
     return value
 
 
-def full_path(name: str, value: str) -> str:
+def full_path(name: str, value: str | os.PathLike) -> str:
     """Return a path; ``~`` becomes the home folder, because shells do not expand it after ``=``. Checks as above."""
-    path = os.path.expanduser(not_empty(name, value))
+    path = os.path.expanduser(not_empty(name, os.fspath(value) if isinstance(value, os.PathLike) else value))
     if path.startswith('~'):
         raise ValueError(f'{name} {value}: must be the full path, because this home folder is unknown')
     return path

@@ -67,7 +67,7 @@ class SameFolder:
     """A folder that is kept open, so that its inode number stays in use, to notice when another has replaced it."""
 
     def __init__(self, path: str | os.PathLike):
-        self.path, self._descriptor = Path(path), os.open(path, os.O_RDONLY)
+        self.path, self._descriptor = Path(path), os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         weakref.finalize(self, os.close, self._descriptor)
 
     def check(self) -> None:

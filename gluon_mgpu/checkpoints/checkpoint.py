@@ -84,8 +84,6 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
 
     Parameters
     ----------
-    path : path-like
-        A file that `save` has written.
     net, trainer
         As for `save`: the same network, on any devices, and a Trainer with the same optimizer, or no trainer. The
         Trainer may have made steps. The network must be initialized; unknown shapes are taken from the file.
@@ -134,6 +132,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
 
     Raises DamagedError if it is no complete checkpoint, CheckpointError if it is unreadable or of another version.
     """
+    path = os.fspath(path)  # raises TypeError for a number, which would mean a file that is open
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
             raise DamagedError(f'{path}: not a regular file')

@@ -99,7 +99,7 @@ def read_config(folder: Path) -> dict:
                 and isinstance(config.get('resumed', []), list)):
             return config
         problem = 'its config.json is not that of a run'
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problem = f'config.json cannot be read, {reason(error)}'
     raise ValueError(f'{folder} is not the folder of a run ({problem})') from None
 
@@ -148,5 +148,5 @@ def _holder(folder: Path) -> str:
             if process['host'] == platform.node():
                 os.kill(process['pid'], 0)  # sends nothing; raises ProcessLookupError if it has ended
         return f'the run of process {process["pid"]} on {process["host"]} since {process["since"]}'
-    except (OSError, ValueError, KeyError, TypeError):  # one that has only just started, or resumes the run named there
+    except Exception:  # one that has only just started, or resumes the run named there
         return 'another run'

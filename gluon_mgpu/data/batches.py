@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -59,11 +60,12 @@ class BatchIterator:
         return X, y
 
 
-def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callable = lambda value: [value]) -> tuple:
+def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callable = lambda value: [value],
+               image: tuple = ()) -> tuple:
     """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
-    Raises ValueError for another batch size than that of the data, and for labels outside the network's classes, which
-    MXNet would treat as the first or last one. `allgather` exchanges the sizes of the shards of several workers.
+    Raises ValueError for another batch size than that of the data, another shape than `image`, and labels that are no
+    classes of `net`, which MXNet would treat as others. `allgather` exchanges the sizes of several workers' shards.
     """
     try:
         train_iter, test_iter = data
@@ -72,12 +74,10 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
         raise ValueError(f'data must be a pair (train_iter, test_iter), not {found}') from None
     for name, batches in (('training', train_iter), ('test', test_iter)):
         check_batches(batches)
-        for batch in batches if isinstance(batches, (list, tuple)) else ():
-            _check_batch(name, batch)
-            if net is None and numpy.dtype(batch[0].dtype) != 'float32':
-                raise ValueError(f"the {name} images are {numpy.dtype(batch[0].dtype)}: must be float32, such as "
-                                 "X.astype('float32')")
-        shape, lowest, highest = _shape_and_labels(batches)
+        arrays = _arrays(batches)
+        for batch in arrays:
+            _check_batch(name, batch, net, image)
+        shape, lowest, highest = _shape_and_labels(batches, arrays)
         num_classes = 10 if net is None or not shape else num_outputs(net, shape)
         if num_classes is not None and (lowest < 0 or highest >= num_classes):
             raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has {num_classes} '
@@ -93,7 +93,9 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
 
 
 def check_batches(batches: Any) -> None:
-    """Raise ValueError for MXNet's older iterators: their batches are no pairs (X, y), and can have rows twice."""
+    """Raise ValueError for what has no batches, and for MXNet's older iterators, whose batches can have rows twice."""
+    if isinstance(batches, (str, dict)) or not {'__iter__', '__getitem__'} & {*dir(batches)}:
+        raise ValueError(f'{batches!r} has no batches: pass a list of pairs (X, y), a DataLoader or the like')
     if isinstance(batches, mx.io.DataIter):
         raise ValueError(f'{type(batches).__name__} yields no pairs (X, y): pass gluon.data.DataLoader('
                          'gluon.data.ArrayDataset(X, y), batch_size) instead')
@@ -111,8 +113,8 @@ def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
         return None
 
 
-def _check_batch(name: str, batch: Any) -> None:
-    """Raise ValueError if an element of a list of batches is not (X, y), or if test labels are probabilities."""
+def _check_batch(name: str, batch: Any, net: Any, image: tuple) -> None:
+    """Raise ValueError for an element of a list that is no (X, y) of numbers, or not for a chapter's own network."""
     is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2
     if not is_pair or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) for array in batch):
         found = ', '.join(type(array).__name__ for array in batch) if isinstance(batch, (list, tuple)) else ''
@@ -121,6 +123,13 @@ def _check_batch(name: str, batch: Any) -> None:
     if name == 'test' and batch[1].size != len(batch[1]):  # in training, labels may be probabilities
         raise ValueError(f'the test labels have the shape {batch[1].shape}: must be class numbers (n,), with which '
                          'predictions are compared')
+    X, dtype = batch[0], numpy.dtype(batch[0].dtype)
+    if net is None and dtype != 'float32':
+        raise ValueError(f"the {name} images are {dtype}: must be float32, such as X.astype('float32')")
+    if net is None and image and X.shape[1:] != image:
+        raise ValueError(f'the {name} images have the shape {X.shape}: must be (n, {", ".join(map(str, image))})')
+    if dtype in ('float32', 'float64') and X.size and not numpy.isfinite(float(X.sum())):
+        raise ValueError(f'the {name} images contain NaN or infinity: remove these values')
 
 
 def _batch_size(batches: Any) -> int | None:
@@ -132,16 +141,29 @@ def _batch_size(batches: Any) -> int | None:
     return max(len(y) for _, y in batches) if isinstance(batches, (list, tuple)) and batches else None
 
 
-def _shape_and_labels(batches: Any) -> tuple[tuple, int, int]:
+def _arrays(batches: Any) -> Sequence:
+    """Return a list of batches as it is, and all rows of a DataLoader of arrays as one batch; () if unknown."""
+    if isinstance(batches, (list, tuple)):
+        return batches
+    dataset: Any = getattr(batches, '_dataset', None)
+    stack = getattr(batches, '_batchify_fn', None)  # by default a function or, in MXNet 2, a Stack
+    is_default = re.match('default_(mp_)?batchify_fn|Stack$', getattr(stack, '__name__', type(stack).__name__))
+    is_plain = isinstance(dataset, gluon.data.ArrayDataset) and all(hasattr(array, 'shape') for array in dataset._data)
+    return [dataset._data] if is_default and is_plain else ()
+
+
+def _shape_and_labels(batches: Any, arrays: Sequence) -> tuple[tuple, int, int]:
     """Return the shape of a batch of one row and the smallest and largest label; (), 0, -1 if unknown."""
     if isinstance(batches, BatchIterator):
         return (1, 1, *batches._images.shape[1:]), 0, batches.num_classes - 1
-    if not isinstance(batches, (list, tuple)) or not sum(y.size for _, y in batches):
+    if not sum(y.size for _, y in arrays):
         return (), 0, -1
-    labels = numpy.concatenate([(y if isinstance(y, numpy.ndarray) else y.asnumpy()).ravel() for _, y in batches])
+    labels = numpy.concatenate([(y if isinstance(y, numpy.ndarray) else y.asnumpy()).ravel() for _, y in arrays])
     if not numpy.isfinite(labels).all():
         raise ValueError('a label is NaN or infinite: labels must be class numbers')
-    return (1, *batches[0][0].shape[1:]), int(labels.min()), int(labels.max())
+    if labels.dtype == bool or (all(y.size == len(y) for _, y in arrays) and (labels % 1).any()):
+        raise ValueError(f'labels such as {labels[numpy.argmax(labels % 1)]}: must be class numbers, as integers')
+    return (1, *arrays[0][0].shape[1:]), int(labels.min()), int(labels.max())
 
 
 def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:

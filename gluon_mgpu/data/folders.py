@@ -43,7 +43,7 @@ def cache_dir() -> Path:
 
 def named_folder(dataset: str, data_dir: str | os.PathLike, source: str = '') -> Path:
     """Return the folder with the four files of `dataset`: ``data_dir/dataset``, or `data_dir` if it has that name."""
-    data_dir = Path(full_path('data_dir', os.fspath(data_dir))).absolute()
+    data_dir = Path(full_path('GLUON_MGPU_DATA' if source else 'data_dir', data_dir)).absolute()
     folder = data_dir / dataset
     try:
         # The files of both datasets have the same names: only the folder's name distinguishes the datasets

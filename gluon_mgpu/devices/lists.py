@@ -55,6 +55,8 @@ def parse_devices(text: str) -> list[Context]:
     ``cpu:all`` is one context per core. Raises ValueError for other text, and like `check_devices`.
     """
     mx = import_mxnet()
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'")
     devices = []
     for item in map(str.strip, text.split(',')):
         match = DEVICE.fullmatch(item)
@@ -77,9 +79,10 @@ def devices_text(devices: Iterable) -> str:
 
 def check_list(devices: Iterable[Context]) -> list[Context]:
     """Return devices as a list; raise ValueError for a single one, for text, and for what has no definite order."""
-    if not isinstance(devices, Iterable) or isinstance(devices, (str, Set, Mapping)):
+    found = None if not isinstance(devices, Iterable) or isinstance(devices, (str, Set, Mapping)) else [*devices]
+    if found is None or any(isinstance(device, (list, tuple)) for device in found):
         raise ValueError(f'{devices!r} is not a list of devices: write [mx.cpu(0), mx.cpu(1)]')
-    return list(devices)
+    return found
 
 
 def check_devices(devices: Sequence[Context]) -> list[Context]:

@@ -13,6 +13,7 @@ if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu predict')
 
 from ..base.arguments import integer
+from ..base.files import check_writable
 from ..base.flags import Parser, path, picture, text
 from ..base.pictures import in_lines, write_picture
 from ..checkpoints.run_folder import check_links
@@ -114,8 +115,10 @@ def _run(args: argparse.Namespace) -> None:
         return
     run = Path(args.run)
     folder = run if run.is_dir() else run.parent
+    out = args.out or folder / 'predictions.png'
     if not args.out:
         check_links(folder)
+    check_writable(out)
     _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
@@ -125,7 +128,6 @@ def _run(args: argparse.Namespace) -> None:
     predicted = probabilities(net, test_images, devices, batch_size, shares).argmax(axis=1)
     share = (predicted == labels).mean()
     print(f'test acc: {share:.4f}', flush=True)
-    out = args.out or folder / 'predictions.png'
     title = (f'{args.run}: {config["chapter"]} on {config["dataset"]}, {share:.1%} of {len(labels):,} test images '
              'correct')
     draw(test_images, labels, predicted, names, out, in_lines(title))

@@ -86,7 +86,8 @@ class TrainingSetup:
                 self.optimizer_params['momentum'] = settings['momentum']
         self.data: tuple = (load_data('fashion-mnist', batch_size, seed=self.seed, shard=self.run.workers.shard)
                             if settings['data'] is None else
-                            check_data(settings['data'], batch_size, self.net, self.run.workers.allgather))
+                            check_data(settings['data'], batch_size, self.net, self.run.workers.allgather,
+                                       (1, 28, 28) if 'allreduce' in settings else ()))  # LeNet's
         self.run.check_data(*self.data)
         if settings['label_smoothing']:
             self.data = SmoothedLabels(self.data[0], settings['label_smoothing'], self.net), self.data[1]

@@ -136,7 +136,7 @@ class _CurrentEpoch:
     def evaluation_time(self) -> str:
         """Return the time of a long evaluation as the end of a line, '' for a short one."""
         seconds = time.perf_counter() - self._trained_at
-        return f', evaluated in {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
+        return f', test {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
 
     def result(self, test_acc: float, lr: float | None) -> EpochResult:
         """Return the results; raise ValueError for another `test_acc`, unread batches and an epoch without losses."""

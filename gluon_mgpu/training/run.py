@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
 
@@ -36,8 +36,6 @@ class Run:
 
     Parameters
     ----------
-    quiet : bool
-        Print only warnings.
     folder : path-like, optional
         An existing folder for ``history.csv``, which is written before the first and after every epoch.
     workers : Workers, optional
@@ -99,6 +97,7 @@ class Run:
         self._check_open()
         if not hasattr(net, 'collect_params'):
             copies(net)  # raises an error for what is no list of arrays
+        seed = None if seed is None else integer('seed', seed, minimum=0)
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
         self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr,
                                   **layers(net)})
@@ -119,9 +118,11 @@ class Run:
                 self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
 
     def check_data(self, *data: Iterable) -> None:
-        """Raise ValueError if this run has ended, or if it has several epochs and `data` can be read only once."""
+        """Raise ValueError if this run has ended, `data` is empty, or it can be read only once, for several epochs."""
         self._check_open()
         for batches in data:
+            if isinstance(batches, Sized) and not len(batches):
+                raise ValueError(f'{batches!r} has no batches: pass at least one, for training and for testing')
             if isinstance(batches, Iterator) and self.num_epochs > 1:
                 raise ValueError(f'a {type(batches).__name__} can be read only once, not in {self.num_epochs} epochs: '
                                  'pass batches that can be read again, such as a list or a DataLoader')

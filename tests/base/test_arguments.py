@@ -15,3 +15,10 @@ def test_invalid_integers(value):
 def test_numbers_that_are_not_above_0(value):
     with pytest.raises(ValueError, match='lr .*: must be a number above 0'):
         arguments.positive('lr', value)
+
+
+@pytest.mark.parametrize('value', [5, None, b'a', ['a']])
+def test_values_that_are_no_text(value):
+    for check in (arguments.not_empty, arguments.full_path):
+        with pytest.raises(ValueError, match='^data_dir .*: must be text$'):
+            check('data_dir', value)

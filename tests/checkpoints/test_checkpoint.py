@@ -320,6 +320,15 @@ def test_parameters_of_unknown_shape_in_float64(devices, tmp_path):
         assert all(array.dtype == 'float64' and (array.asnumpy() == kept.asnumpy()).all() for array in on_devices)
 
 
+def test_a_number_is_no_path(tmp_path):
+    """It must not mean a file that is open, nor be reported as damaged."""
+    checkpoint.save(tmp_path / 'a', [np.ones(2)])
+    with open(tmp_path / 'a') as file, pytest.raises(TypeError):
+        checkpoint.load(file.fileno(), [np.ones(2)])
+    with pytest.raises(TypeError):
+        checkpoint.load(None, [np.ones(2)])
+
+
 def test_a_fifo_is_rejected_without_waiting(tmp_path):
     os.mkfifo(tmp_path / 'a')
     with pytest.raises(CheckpointError, match='a: not a regular file'):

@@ -204,6 +204,24 @@ def test_batches_that_are_no_pairs_of_arrays(batch):
             check_data(data, 2)
 
 
+def loader_of(X, y, **options):
+    return gluon.data.DataLoader(gluon.data.ArrayDataset(X, y), 2, **options)
+
+
+@pytest.mark.parametrize('X, y, words', [
+    (np.zeros((4, 1, 28, 28)), np.arange(9, 13), 'the training labels are from 9 to 12, but the network has 10'),
+    (np.zeros((4, 1, 28, 28)), np.array([0, 1, 2, 0.5]), 'labels such as 0.5: must be class numbers, as integers'),
+    (np.zeros((4, 28, 28, 1)), np.zeros(4), r'the training images have the shape \(4, 28, 28, 1\): must be \(n, 1, 28'),
+    (np.zeros((4, 1, 28, 28)).astype('float64'), np.zeros(4), 'the training images are float64: must be float32'),
+    (np.array([numpy.inf, 0, 0, 0]).reshape(4, 1, 1, 1), np.zeros(4), 'the training images contain NaN or infinity')])
+def test_the_arrays_of_a_data_loader(X, y, words):
+    image = (1, 28, 28) if X.size > 4 else ()
+    with pytest.raises(ValueError, match=f'^{words}'):
+        check_data((loader_of(X, y), []), 2, image=image)
+    data = loader_of(X, y, batchify_fn=lambda rows: (X, y * 0)), []  # what this one makes of them is unknown
+    assert check_data(data, 2, image=image) == data
+
+
 def test_probabilities_are_for_training():
     """As test labels, they would fail only in the first evaluation."""
     batch, column = (np.zeros((2, 1)), np.ones((2, 10)) / 10), (np.zeros((2, 1)), np.zeros((2, 1)))

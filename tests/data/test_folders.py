@@ -90,9 +90,11 @@ def test_an_empty_folder_name_in_the_environment_is_ignored(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize('asked', ['mnist', 'fashion-mnist', 'auto'])
-def test_the_home_folder_of_an_unknown_user(asked):
-    assert error_of(asked, 32, data_dir='~nosuchuser/x') == (
-        'data_dir ~nosuchuser/x: must be the full path, because this home folder is unknown')
+def test_the_home_folder_of_an_unknown_user(asked, monkeypatch):
+    rule = ' ~nosuchuser/x: must be the full path, because this home folder is unknown'
+    assert error_of(asked, 32, data_dir='~nosuchuser/x') == f'data_dir{rule}'
+    monkeypatch.setenv('GLUON_MGPU_DATA', '~nosuchuser/x')
+    assert error_of(asked, 32) == f'GLUON_MGPU_DATA{rule}'
 
 
 @pytest.mark.parametrize('asked', ['mnist', 'fashion-mnist'])

@@ -120,6 +120,11 @@ def test_no_devices():
     assert error_of(check_devices, []) == "the list of devices is empty: name at least one, such as 'cpu:0'"
 
 
+@pytest.mark.parametrize('text', [None, 5, ['cpu:0'], b'cpu:0'], ids=str)
+def test_devices_that_are_no_text(text):
+    assert error_of(parse_devices, text) == f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'"
+
+
 @pytest.mark.parametrize('device', ['cpu:0', 0, None, mx.cpu_pinned(0)], ids=str)
 def test_something_that_is_not_a_device(device):
     assert error_of(check_devices, [device]).startswith(f'{device!r} is not a device: ')

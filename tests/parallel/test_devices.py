@@ -34,6 +34,7 @@ def test_devices_that_are_no_list(devices):
     net.initialize(ctx=one)
     calls = [lambda: scratch.train_batch(X, y, params, one, 0.1), lambda: split_and_load(X, one),
              lambda: split_batch(X, y, one), lambda: Devices({one}), lambda: as_devices(one),
+             lambda: as_devices([[one]]),
              lambda: data_parallel(net, one, 'sgd', {}),
              lambda: evaluate_accuracy_gpus(lambda X: X, [(X, y)], devices=one)]
     for call in calls:

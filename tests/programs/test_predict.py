@@ -190,17 +190,24 @@ def test_the_printed_name_of_the_picture(runs, capsys, tmp_path):
     assert (tmp_path / 'pic.png').exists()
 
 
-def test_invalid_command_lines(runs, tmp_path, capsys, empty_picture):
+def full_disk(figure, path):
+    raise OSError(28, 'full', 'a')
+
+
+def test_invalid_command_lines(runs, tmp_path, capsys, empty_picture, monkeypatch):
     folder, accuracy = runs('scratch')
     picture(0, (28, 28)).save(tmp_path / 'a.png')
     for flags, line in (
             ([folder, 'a.png', '--out', 'b.png'], '--out and --data-dir are for the test set: leave them out, or the'),
             ([folder, 'a.png', '--data-dir', 'data'], '--out and --data-dir are for the test set'),
-            ([folder, '--out', 'missing/b.png'], 'missing/b.png: No such file or directory')):
+            ([folder, '--out', 'missing/b.png'], 'missing/b.png cannot be written: ')):
         assert predict.main([str(flag) for flag in flags]) == 2
         out, err = capsys.readouterr()
-        assert err.startswith(f'predict: {line}') and err.count('\n') == 1
-    assert out == f'test acc: {accuracy:.4f}\n'  # not lost
+        assert err.startswith(f'predict: {line}') and err.count('\n') == 1 and out == ''
+    monkeypatch.setattr(predict, 'write_picture', full_disk)
+    assert predict.main([str(folder)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == (f'test acc: {accuracy:.4f}\n', 'predict: a: full\n')  # the accuracy is not lost
     with pytest.raises(SystemExit):
         predict.main([''])
 

@@ -278,6 +278,8 @@ def test_another_precision_or_chapter_is_rejected(program):
     status, _, err = program('--resume', program.out, chapter=concise)
     assert status == 2 and err == (f'concise: {program.out} is a run of scratch: resume it with python -m '
                                    'gluon_mgpu.scratch\n')
+    (program.out / 'config.json').write_text('[' * 100000)
+    assert 'is not the folder of a run (config.json cannot be read, ' in error_of(program, '--resume', program.out)
     with pytest.raises(ValueError, match='--dtype float32: the run to resume has float16'):
         check_same_run({'dtype': 'float16'}, {'dtype': 'float32'})
 

@@ -9,7 +9,7 @@ import pytest
 from setups import GIVEN, setup_of
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.mxnet_setup.compat import mx
+from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.settings import cli, settings
 from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import SHARED, Setting, check_settings, check_together
@@ -41,7 +41,9 @@ def test_the_arguments_of_train():
                       'sync_batch_norm': False, 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None,
                       'net': None}
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
-    assert setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=([], [])).devices == [mx.cpu(0), mx.cpu(1)]
+    batches = [(np.zeros((1, 1, 28, 28)), np.zeros(1))]
+    setup = setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=(batches, batches))
+    assert setup.devices == [mx.cpu(0), mx.cpu(1)]
     assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
     assert check_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': '0.5'})['num_epochs'] == 3
 

@@ -36,7 +36,7 @@ def test_a_bar_counts_the_finished_batches_of_each_epoch(clock, monkeypatch, cap
     out, err = capsys.readouterr()
     assert 'epoch 2/2: trained in 3.0 s, evaluating' in err
     assert out.splitlines() == ['epoch 1/2: loss 0.500, test acc 0.500, 3.0 s, 1 images/s',
-                                'epoch 2/2: loss 1.000, test acc 0.500, 3.0 s, 1 images/s, evaluated in 20.0 s']
+                                'epoch 2/2: loss 1.000, test acc 0.500, 3.0 s, 1 images/s, test 20.0 s']
 
 
 def test_an_epoch_must_be_ended_and_have_losses():

@@ -30,6 +30,15 @@ def test_accuracy_counts_rows():
     assert accuracy(np.array([1, 0, 0]), np.array([1, 0, 1])) == 2
 
 
+def test_what_is_no_array_or_no_dataset(device_list):
+    for arrays in ((numpy.array(SCORES), np.array(LABELS)), (np.array(SCORES), None), (5, 5)):
+        with pytest.raises(ValueError, match=r'^scores or labels in a \w+: must be arrays of mxnet.np$'):
+            accuracy(*arrays)
+    for data_iter in (None, 5, 'text', {'X': 1}):
+        with pytest.raises(ValueError, match='has no batches: pass a list of pairs'):
+            evaluate_accuracy_gpus(lambda X: X, data_iter, devices=device_list(1))
+
+
 def test_an_error_of_the_engine_does_not_appear_again(device_list):
     """MXNet raises the error of one device, and keeps that of the other for the next wait."""
     with pytest.raises(RuntimeError, match='Check failed'):

@@ -99,6 +99,14 @@ def test_batches_that_can_be_read_only_once():
             many.end_epoch(0.5)
 
 
+def test_a_wrong_seed_or_folder():
+    for seed in ('x', -1, True):
+        with pytest.raises(ValueError, match=f'^seed {seed!r}: must be an integer of at least 0$'):
+            next(Run(1).epochs(NO_PARAMETERS, seed=seed))
+    with pytest.raises(NotADirectoryError):
+        Run(1, folder=__file__)
+
+
 def test_too_few_epochs_for_a_resumed_run():
     """It would have the parameters of epoch 2 and the accuracy of epoch 1."""
     state = {**NOT_BEGUN, 'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'rows': 4}

@@ -122,11 +122,11 @@ def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence
             if (Y.shape, Y.dtype) != (Y_found.shape, Y_found.dtype):
                 advice = 'see batch_axis in docs/export.md' if Y.shape != Y_found.shape else (
                     'MXNet infers another dtype than it computes, use astype in the network')
-                raise ValueError(f"no model is written because the model's {name} are {Y_found.dtype} {Y_found.shape}, "
-                                 f"the network's {Y.dtype} {Y.shape}: {advice}")
+                raise ValueError(f'no model is written because output {name} is {Y_found.dtype} {Y_found.shape} in '
+                                 f'the model and {Y.dtype} {Y.shape} in the network: {advice}')
             if not (words or (numpy.isfinite(Y).all() and numpy.isfinite(Y_found).all())):
-                raise ValueError(f'no model is written because {name} of random inputs are not finite: check the '
-                                 'parameters, or pass other examples to to_onnx')
+                raise ValueError(f'no model is written because numbers of {name} for random inputs are not finite: '
+                                 'check the parameters, or pass other examples to to_onnx')
             used = numpy.isfinite(Y) & (numpy.isfinite(Y_found) if is_partial else True)
             error = abs(numpy.nan_to_num(Y_found[used].astype('float64'), nan=numpy.inf) - Y[used]).max(initial=0)
             differences[words != ''].append((error / max(largest, _largest(Y)), name, words))

@@ -34,10 +34,10 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
 
 def _batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tuple[list, int]:
     """Return the axis of the batch of each input, None without a batch, and the number of the first input with one."""
-    axes: list[Any] = [batch_axis] * len(inputs) if isinstance(batch_axis, int) else [*batch_axis]
+    axes: list[Any] = [*batch_axis] if isinstance(batch_axis, (list, tuple)) else [batch_axis] * len(inputs)
     first = next((number for number, axis in enumerate(axes) if axis is not None), -1)
     if first < 0 or len(axes) != len(inputs) or not all(
-            axis is None or 0 <= axis < array.ndim for axis, array in zip(axes, inputs)):
+            axis is None or axis in range(array.ndim) for axis, array in zip(axes, inputs)):
         raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(inputs)} inputs, or None for some '
                          'of them')
     return axes, first

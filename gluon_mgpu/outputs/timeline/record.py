@@ -21,7 +21,7 @@ def check_profiler(devices: list) -> None:
     for device in devices:
         if device.device_type == 'cpu' and device.device_id >= num_cores():
             raise ValueError(f"{device} is beyond what MXNet's profiler can record: with {num_cores()} cores, "
-                             f'use cpu:0 to cpu:{num_cores() - 1}')
+                             f'use cpu:0 to cpu:{num_cores() - 1}, or --no-timeline')
 
 
 def record(step: Callable[[], None], path) -> list[Event]:

@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 import traceback
+from types import FrameType
 from typing import Any
 
 import numpy
@@ -40,8 +41,12 @@ def _run(args: argparse.Namespace) -> None:
         raise
     except Exception as error:
         line = engine_line(error)
-        if _is_in_users_code(error) or not (line or isinstance(error, (ValueError, OSError))):
-            traceback.print_exc()  # here, because Python's own status would be 1: the step is wrong
+        trace = traceback.TracebackException.from_exception(error)
+        frames = zip(trace.stack, traceback.walk_tb(error.__traceback__))
+        users = [summary for summary, (frame, _) in frames if _is_users(frame)]
+        if users or not (line or isinstance(error, (ValueError, OSError))):
+            trace.stack = traceback.StackSummary.from_list(users or trace.stack)  # those of MXNet would be longer
+            print(*trace.format(), sep='', end='', file=sys.stderr)  # here, because Python's status would be 1: wrong
             line = line or 'nothing was checked because of the error above'
         if not line:
             raise
@@ -96,11 +101,10 @@ def _load(name: str) -> Any:
                      'train.py')
 
 
-def _is_in_users_code(error: Exception) -> bool:
-    """Return whether an error has passed through code outside this package and those that it uses."""
-    packages = [frame.f_globals.get('__package__') for frame, _ in traceback.walk_tb(error.__traceback__)]
-    known = {'gluon_mgpu', 'mxnet', 'numpy', 'horovod'}
-    return not {name.partition('.')[0] for name in packages if name is not None} <= known
+def _is_users(frame: FrameType) -> bool:
+    """Return True for a call of code outside this package and those that it uses."""
+    package = frame.f_globals.get('__package__')
+    return package is not None and package.partition('.')[0] not in ('gluon_mgpu', 'mxnet', 'numpy', 'horovod')
 
 
 if __name__ == '__main__':

@@ -329,8 +329,8 @@ def test_results_that_are_not_finite(run):
     """The advice is not to train a network of other people again."""
     saved(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='fc'),
           fc_weight=numpy.ones((3, 5)), fc_bias=numpy.full(3, numpy.nan))
-    assert run(*FILES, '--shape', '2,5') == (2, 'no model is written because fc of random inputs are not finite: check '
-                                                'the parameters, or pass other examples to to_onnx')
+    assert run(*FILES, '--shape', '2,5') == (2, 'no model is written because numbers of fc for random inputs are not '
+                                                'finite: check the parameters, or pass other examples to to_onnx')
 
 
 def test_a_wrong_converter(run, monkeypatch):

@@ -9,6 +9,7 @@ from oracle import lenet_params, to_mx
 
 import gluon_mgpu
 from gluon_mgpu.base.files import write_atomically
+from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.outputs.onnx_model.writing import check_path
 from gluon_mgpu.programs.export import to_onnx
 
@@ -42,9 +43,17 @@ def test_scores_that_are_all_zero_or_tiny(W4, b4, capsys):
     assert 'model: a.onnx, checked in onnxruntime: ' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('batch_axis', ['x', None, 1.5, 2])
+def test_a_wrong_batch_axis(batch_axis):
+    dense = gluon.nn.Dense(2, in_units=3)
+    dense.initialize()
+    with pytest.raises(ValueError, match=f'^batch_axis {batch_axis}: must be an axis of each of 1 inputs'):
+        to_onnx(dense, 'a.onnx', np.ones((1, 3)), batch_axis=batch_axis)
+
+
 def test_scores_that_overflow_are_rejected(tmp_path):
     params = [array * 1e30 for array in to_mx(lenet_params(numpy.random.default_rng(0), 0.1))]
-    with pytest.raises(ValueError, match='^no model is written because scores of random inputs are not finite'):
+    with pytest.raises(ValueError, match='^no model is written because numbers of scores for random inputs'):
         to_onnx(params, 'a.onnx')
     assert list(tmp_path.iterdir()) == []
 

@@ -62,7 +62,7 @@ def test_an_error_in_the_users_code_keeps_its_traceback(code, words, tmp_path, m
     monkeypatch.delitem(sys.modules, 'users', raising=False)
     assert command_line.main(['users:make', 'users:step_from_scratch', 'users:batches']) == 2
     err = capsys.readouterr().err
-    assert 'users.py", line 4' in err and words in err
+    assert 'users.py", line 4' in err and words in err and not re.search('File .*/(mxnet|gluon_mgpu|numpy)/', err)
     assert err.splitlines()[-1].startswith('check: nothing was checked because of' if 'np' not in code else
                                            'check: MXNet failed (')
 

@@ -35,6 +35,8 @@ class CheckpointCallback(Callback):
         Write a checkpoint every `every` steps, and when the run is complete; by default, after every epoch.
     config : dict, optional
         JSON-serializable configuration of the run, to be stored in each checkpoint.
+    resume : path-like, optional
+        The checkpoint to resume from.
     require : bool
         End the run with `JobError` if a checkpoint cannot be written.
     keep_best : bool

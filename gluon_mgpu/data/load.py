@@ -33,6 +33,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         Use only the first training or test rows.
     log : callable
         Gets one line if 'auto' chooses glyphs, with the reason.
+    progress : bool
+        Show the progress of downloads on stderr.
     shard : (rank, size)
         Yield only this shard of each batch, for one of several workers.
     """

@@ -79,7 +79,7 @@ class TrainingSetup:
         self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
         self.net: Any = unwrapped(settings.get('net'))
         if 'optimizer' in settings:
-            self.dtype, self.sync_batch_norm = settings['dtype'], settings['sync_batch_norm']
+            self.dtype, self.sync_batch_norm = settings.get('dtype', 'float32'), settings['sync_batch_norm']
             self.optimizer: str = settings['optimizer']
             self.optimizer_params = {'wd': settings['weight_decay'], 'clip_norm': settings['clip_norm']}
             if self.optimizer != 'adam':
@@ -87,7 +87,7 @@ class TrainingSetup:
         self.data: tuple = (load_data('fashion-mnist', batch_size, seed=self.seed, shard=self.run.workers.shard)
                             if settings['data'] is None else
                             check_data(settings['data'], batch_size, self.net, self.run.workers.allgather,
-                                       (1, 28, 28) if 'allreduce' in settings else ()))  # LeNet's
+                                       () if 'net' in settings else (1, 28, 28)))  # LeNet fits no other images
         self.run.check_data(*self.data)
         if settings['label_smoothing']:
             self.data = SmoothedLabels(self.data[0], settings['label_smoothing'], self.net), self.data[1]

@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import length_hint
 from typing import Any
 
 from ..base.arguments import integer
@@ -36,6 +37,8 @@ class Run:
 
     Parameters
     ----------
+    quiet : bool
+        Print only warnings.
     folder : path-like, optional
         An existing folder for ``history.csv``, which is written before the first and after every epoch.
     workers : Workers, optional
@@ -121,7 +124,7 @@ class Run:
         """Raise ValueError if this run has ended, `data` is empty, or it can be read only once, for several epochs."""
         self._check_open()
         for batches in data:
-            if isinstance(batches, Sized) and not len(batches):
+            if not length_hint(batches, 1):  # len() fails for a DataLoader whose sampler has no length
                 raise ValueError(f'{batches!r} has no batches: pass at least one, for training and for testing')
             if isinstance(batches, Iterator) and self.num_epochs > 1:
                 raise ValueError(f'a {type(batches).__name__} can be read only once, not in {self.num_epochs} epochs: '

@@ -8,7 +8,7 @@ import numpy
 import pytest
 from epochs import NO_PARAMETERS, NOT_BEGUN, feed
 
-from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Run
 
@@ -105,6 +105,15 @@ def test_a_wrong_seed_or_folder():
             next(Run(1).epochs(NO_PARAMETERS, seed=seed))
     with pytest.raises(NotADirectoryError):
         Run(1, folder=__file__)
+
+
+def test_batches_that_do_not_know_their_number():
+    class Sampler(list):
+        __len__ = None
+
+    data = gluon.data.DataLoader(gluon.data.SimpleDataset([1, 2]), batch_sampler=Sampler([[0], [1]]))
+    Run(2, quiet=True).check_data(data)
+    assert len([*data]) == 2
 
 
 def test_too_few_epochs_for_a_resumed_run():

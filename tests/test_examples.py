@@ -244,7 +244,14 @@ def test_network_partition__rejects_invalid_flags(example, argv, line, capsys):
     with pytest.raises(SystemExit) as end:
         example.main(argv)
     assert end.value.code == 2
-    assert line in capsys.readouterr().err.splitlines()[-1]
+    err, = capsys.readouterr().err.splitlines()
+    assert line in err and err.endswith('; --help shows all flags')
+
+
+def test_fine_tuning__weights_that_are_missing(example, tmp_path, capsys):
+    with pytest.raises(SystemExit, match='2'):
+        example.main(['--params', str(tmp_path / 'a.params')])
+    assert re.fullmatch('.*: --params .*/a.params: no such file; --help shows all flags\n', capsys.readouterr().err)
 
 
 def test_async_dispatch__the_same_sum_either_way(example, devices):

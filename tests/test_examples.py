@@ -425,7 +425,7 @@ def test_learning_rates__refuses_a_picture_before_it_trains(example, out, line, 
     with pytest.raises(SystemExit) as end:
         example.main(['--out', out, *SMALL])
     captured = capsys.readouterr()
-    assert (end.value.code, captured.out) == (2, '') and captured.err.endswith(f'{line}\n')
+    assert (end.value.code, captured.out) == (2, '') and captured.err.endswith(f': {line}; --help shows all flags\n')
 
 
 @pytest.mark.parametrize(('name', 'measure'), [

@@ -6,8 +6,9 @@
 Prints, on a machine without GPUs (the two means vary, but are equal):
 
     GPUs: 0; try_gpu(1): cpu(1); try_all_gpus(): [cpu(0), cpu(1)]
-    b1 weight: [0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0.] on cpu(0)
-    b1 grad:   [0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0.] on cpu(0)
+    on cpu(0):
+    b1 weight: [0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0.]
+    b1 grad:   [0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0. 0.]
     before allreduce: [([[1.0, 1.0]], cpu(0)), ([[2.0, 2.0]], cpu(1))]
     after allreduce:  [([[3.0, 3.0]], cpu(0)), ([[3.0, 3.0]], cpu(1))]
     input:
@@ -75,8 +76,7 @@ def main(argv: list | None = None) -> None:
     print(f'GPUs: {num_mxnet_gpus()}; try_gpu(1): {try_gpu(1)}; try_all_gpus(): {try_all_gpus()}')
 
     b1, grad = first_bias(devices[0])
-    print(f'b1 weight: {b1.asnumpy()} on {b1.ctx}')
-    print(f'b1 grad:   {grad.asnumpy()} on {grad.ctx}')
+    print(f'on {b1.ctx}:\nb1 weight: {b1.asnumpy()}\nb1 grad:   {grad.asnumpy()}')
 
     data = two_vectors(devices)
     print(f'before allreduce: {[(d.asnumpy().tolist(), d.ctx) for d in data]}')

@@ -25,6 +25,8 @@ steps on these devices with those on one.
 """
 from __future__ import annotations
 
+from pathlib import Path
+
 from flags import read_flags, run_example
 
 from gluon_mgpu import check_data_parallel, data_parallel, train_batch_ch13, train_ch13
@@ -74,6 +76,8 @@ def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2, params='', rows=256, side=32, batch_size=32,
                       lr=0.01, epochs=3)
     devices = args.devices
+    if args.params and not Path(args.params).is_file():
+        args.refuse(f'--params {args.params}: no such file')
     npx.random.seed(0)
     train_iter, test_iter = (gluon.data.DataLoader(gluon.data.ArrayDataset(*draw(rows, args.side)), args.batch_size,
                                                    shuffle=True) for rows in (args.rows, args.rows // 2))

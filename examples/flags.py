@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gluon_mgpu.base.arguments import integer, positive
-from gluon_mgpu.base.flags import picture
+from gluon_mgpu.base.flags import Parser, picture
 from gluon_mgpu.base.program import run_program
 from gluon_mgpu.devices import parse_devices
 
@@ -42,7 +42,8 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     argparse.Namespace
         The flags as attributes, ``devices`` as a list. ``refuse('why')`` exits as for a wrong flag.
     """
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0], allow_abbrev=False)
+    parser = Parser(Path(sys.argv[0]).stem, doc.splitlines()[0])
+    parser.prog = f'python {sys.argv[0]}'
     parser.add_argument('--devices', default=devices, metavar='LIST',
                         help="such as 'gpu:0,gpu:1', 'gpu:all' or 'cpu:0-3' (default: %(default)s)")
     for name, default in defaults.items():

@@ -146,7 +146,7 @@ def main(argv: list | None = None) -> None:
                 for name, function in (('with allreduce', allreduce), ('without allreduce', lambda data: None))}
         draw(runs, Path(args.out))
         for name, (differences, losses) in runs.items():
-            print(f'{args.steps} steps {name}: replicas differ by {differences[-1]:.2g}, losses on all rows',
+            print(f'{args.steps} steps {name}: replicas differ by {differences[-1]:.2g}, losses on {len(X)} rows',
                   *(f'{loss:.2f}' for loss in losses[-1]))
         print(f'picture: {args.out}')
 

@@ -13,12 +13,12 @@ Prints, with glyphs on two cores (numbers vary):
     first scores on cpu(1): [-0.02   0.12   0.114]
     first scores on cpu(2): [-0.027  0.141  0.124]
     first scores on cpu(3): [-0.006  0.122  0.121]
-    on cpu(0): first row of the weight [0.014 0.027 0.063], of its gradient [0.131 0.119 0.039]
-    on cpu(1): first row of the weight [0.014 0.027 0.063], of its gradient [-0.064 -0.125 -0.086]
-    on cpu(2): first row of the weight [0.014 0.027 0.063], of its gradient [0.022 0.118 0.064]
-    on cpu(3): first row of the weight [0.014 0.027 0.063], of its gradient [ 0.015 -0.06  -0.053]
-    run(1, 64, 0.3): ~0.48 ~0.79 ~0.83 ~0.79, ~1.8 sec/epoch on [cpu(0)]
-    run(4, 256, 0.3): ~0.32 ~0.61 ~0.71 ~0.75, ~1.0 sec/epoch on [cpu(0), cpu(1), cpu(2), cpu(3)]
+    row 0 on cpu(0): weight [0.014 0.027 0.063], gradient [0.131 0.119 0.039]
+    row 0 on cpu(1): weight [0.014 0.027 0.063], gradient [-0.064 -0.125 -0.086]
+    row 0 on cpu(2): weight [0.014 0.027 0.063], gradient [0.022 0.118 0.064]
+    row 0 on cpu(3): weight [0.014 0.027 0.063], gradient [ 0.015 -0.06  -0.053]
+    run(1, 64, 0.3): ~0.48 ~0.79 ~0.83 ~0.79, ~1.8 sec/epoch
+    run(4, 256, 0.3): ~0.32 ~0.61 ~0.71 ~0.75, ~1.0 sec/epoch
 
 The text's table, with MNIST on four GPUs of 2017: accuracy after each of 5 epochs
 
@@ -95,7 +95,7 @@ def run(num_gpus: int, batch_size: int, lr: float, devices: list, data: tuple, n
         correct = [valid_batch(X, y, devices, net) for X, y in valid_iter]  # every image counts once
         accuracies.append(sum(correct) / valid_iter.num_rows)
     print(f'run({num_gpus}, {batch_size}, {lr}): {" ".join(f"{a:.4f}" for a in accuracies)}, '
-          f'{timer.avg():.1f} sec/epoch on {devices}')
+          f'{timer.avg():.1f} sec/epoch')
     return accuracies
 
 
@@ -124,8 +124,8 @@ def main(argv: list | None = None) -> None:
     forward_backward(net, X_shards, y_shards)
     weight = net[0].weight
     for device in args.devices:
-        print(f'on {device}: first row of the weight {weight.data(device)[0, 0, 0].asnumpy().round(3)}, '
-              f'of its gradient {weight.grad(device)[0, 0, 0].asnumpy().round(3)}')
+        print(f'row 0 on {device}: weight {weight.data(device)[0, 0, 0].asnumpy().round(3)}, '
+              f'gradient {weight.grad(device)[0, 0, 0].asnumpy().round(3)}')
     for num_gpus in sorted({1, k}):
         run(num_gpus, 64 * num_gpus, args.lr, args.devices, load(args, 64 * num_gpus), args.epochs)
 

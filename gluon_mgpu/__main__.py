@@ -12,12 +12,12 @@ from .settings.chapters import CHAPTERS
 PROGRAMS = {  # name: (module with `main`, purpose)
     **{name: (name, chapter.purpose) for name, chapter in CHAPTERS.items()},
     'predict': ('programs.predict', 'evaluate a trained run on the test set, or classify image files'),
-    'export': ('programs.export', 'write the network of a run as an ONNX model'),
-    'doctor': ('programs.doctor.report', 'check this machine and suggest what to fix'),
-    'devices': ('devices.gpus', 'show the GPUs, whether MXNet can use them, and the CPU contexts'),
-    'check': ('programs.check.__main__', 'compare your own training step on several devices with the same step on one'),
-    'timeline': ('outputs.timeline.draw', 'draw what the devices do in a training step, from a trace'),
+    'export': ('programs.export', 'write an ONNX model, also from files of net.export'),
     'plot': ('outputs.plot', 'plot the accuracy of several runs'),
+    'check': ('programs.check.__main__', 'compare your own training step with one device'),
+    'doctor': ('programs.doctor.report', 'check this machine'),
+    'devices': ('devices.gpus', 'list the GPUs and the CPU contexts'),
+    'timeline': ('outputs.timeline.draw', 'plot a recorded step'),
 }
 
 
@@ -27,9 +27,8 @@ def main(argv: list | None = None) -> int:
     if name in PROGRAMS:
         return importlib.import_module(f'gluon_mgpu.{PROGRAMS[name][0]}').main(rest)
     if name in ('-h', '--help'):
-        return run_program('gluon_mgpu', lambda: print(*(
-            f'python -m gluon_mgpu {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()),
-            'Each program has --help.', sep='\n'))
+        return run_program('gluon_mgpu', lambda: print('python -m gluon_mgpu NAME', *(
+            f'  {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()), 'Each program has --help.', sep='\n'))
     nearest = difflib.get_close_matches(name, PROGRAMS, 1)
     advice = f'did you mean {nearest[0]}?' if nearest else 'use ' + ', '.join(PROGRAMS)
     Parser('gluon_mgpu', __doc__).error(f'{name}: no such program; {advice}')

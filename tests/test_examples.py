@@ -92,6 +92,11 @@ def expected_output(name):
     return [line[4:] for line in block[1].splitlines()]
 
 
+@pytest.mark.parametrize('name', sorted({*PROGRAMS} - {'many_machines'}))  # which prints code
+def test_output_fits_on_a_screen_of_80_columns(name):
+    assert max(len(line.replace('~', '')) for line in expected_output(name)) <= 80
+
+
 def complaints(stderr):
     """Return the lines that report a problem: with MXNet 1.9 all, with MXNet 2 those with a word such as 'error'.
 
@@ -239,7 +244,14 @@ def test_network_partition__rejects_invalid_flags(example, argv, line, capsys):
     with pytest.raises(SystemExit) as end:
         example.main(argv)
     assert end.value.code == 2
-    assert line in capsys.readouterr().err.splitlines()[-1]
+    err, = capsys.readouterr().err.splitlines()
+    assert line in err and err.endswith('; --help shows all flags')
+
+
+def test_fine_tuning__weights_that_are_missing(example, tmp_path, capsys):
+    with pytest.raises(SystemExit, match='2'):
+        example.main(['--params', str(tmp_path / 'a.params')])
+    assert re.fullmatch('.*: --params .*/a.params: no such file; --help shows all flags\n', capsys.readouterr().err)
 
 
 def test_async_dispatch__the_same_sum_either_way(example, devices):
@@ -383,8 +395,8 @@ def test_one_step__prints_what_happens_without_allreduce(example, devices, tmp_p
     picture = tmp_path / 'one_step.png'
     example.main(['--no-pause', '--without-allreduce', '--steps', '3', '--out', str(picture)])
     with_it, without, last = capsys.readouterr().out.splitlines()[-3:]
-    assert with_it.startswith('3 steps with allreduce: replicas differ by 0, losses on all rows ')
-    assert re.fullmatch(r'3 steps without allreduce: replicas differ by 0\.\d+, losses on all rows( \d\.\d+)+', without)
+    assert with_it.startswith('3 steps with allreduce: replicas differ by 0, losses on 8 rows ')
+    assert re.fullmatch(r'3 steps without allreduce: replicas differ by 0\.\d+, losses on 8 rows( \d\.\d+)+', without)
     assert last == f'picture: {picture}'
 
 
@@ -423,7 +435,7 @@ def test_learning_rates__refuses_a_picture_before_it_trains(example, out, line, 
     with pytest.raises(SystemExit) as end:
         example.main(['--out', out, *SMALL])
     captured = capsys.readouterr()
-    assert (end.value.code, captured.out) == (2, '') and captured.err.endswith(f'{line}\n')
+    assert (end.value.code, captured.out) == (2, '') and captured.err.endswith(f': {line}; --help shows all flags\n')
 
 
 @pytest.mark.parametrize(('name', 'measure'), [

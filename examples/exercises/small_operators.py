@@ -4,11 +4,11 @@
 
 Prints, with two cores, in microseconds per operator (… are times):
 
-    y = tanh(x), x of       one core  both cores in each operator  two operators at a time
-                 16                …                            …                        …
-               1024                …                            …                        …
-              16384                …                            …                        …
-             262144              …                            …                        …
+    y = tanh(x), x of    one core  both cores in each  two operators at a time
+                   16           …                   …                        …
+                 1024           …                   …                        …
+                16384           …                   …                        …
+               262144           …                   …                        …
 
 A processor can compute a large operator on all cores at once. A small one may take less time than dividing it. Two
 operators at a time, one on each core, need no division. But Python dispatches one after another, so very small ones
@@ -53,14 +53,14 @@ def main(argv: list | None = None) -> None:
     if any(device.device_type != 'cpu' for device in args.devices):
         args.refuse(f'--devices: {args.devices} must be CPU contexts, because operators on both cores are compared')
     if not args.both_cores:
-        print('y = tanh(x), x of       one core  both cores in each operator  two operators at a time')
+        print('y = tanh(x), x of    one core  both cores in each  two operators at a time')
     one = [measure(args.devices[:1], size, args.times, args.rounds) for size in SIZES]
     if args.both_cores:  # the process that `with_both_cores` starts
         print(one)
         return
     for size, time, both in zip(SIZES, one, with_both_cores(args)):
         two = measure(args.devices[:2], size, args.times, args.rounds)
-        print(f'{size:19}  {time:11.1f}  {both:27.1f}  {two:23.1f}')
+        print(f'{size:17}  {time:10.1f}  {both:18.1f}  {two:23.1f}')
 
 
 if __name__ == '__main__':

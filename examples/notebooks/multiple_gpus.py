@@ -12,7 +12,6 @@
 import os
 
 import gluon_mgpu as d2l  # before MXNet: it configures MXNet so that CPU contexts run in parallel
-from gluon_mgpu.data import load_data
 from mxnet import autograd, gluon, np, npx
 
 npx.set_np()
@@ -178,7 +177,7 @@ def train_batch(X, y, device_params, devices, lr, batch_size):
 
 # %%
 def train(num_gpus, batch_size, lr, num_epochs=5):
-    train_iter, test_iter = load_data('auto', batch_size, train_size=num_rows)
+    train_iter, test_iter = d2l.load_data('auto', batch_size, train_size=num_rows)
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
     device_params = [get_params(params, device) for device in devices]
     timer = d2l.Timer()
@@ -231,8 +230,8 @@ print(f'two devices are {seconds_on_one / seconds_on_two:.2f} times as fast as o
 #   book's own run.
 # * In `train_batch`, run one device after the other: forward, backward, then `npx.waitall()`. What happens to the time
 #   of two devices, and why does the accuracy not change?
-# * Each step calls `allreduce` eight times. `python -m gluon_mgpu.scratch` keeps all parameters of a device in one
-#   array, so that one call is enough, and hybridizes `lenet`. How much faster is that?
+# * Add `from gluon_mgpu.scratch import lenet` in front of the cell with `train`: the same function, but started as one
+#   operator. How much faster are one and two devices?
 # * Leave `allreduce` out. Which rows does the first device learn from?
 #
 # Next: [the same with Gluon's Trainer](multiple_gpus_concise.ipynb), in fewer lines.

@@ -13,7 +13,6 @@ import os
 from itertools import islice
 
 import gluon_mgpu as d2l  # before MXNet: it configures MXNet so that CPU contexts run in parallel
-from gluon_mgpu.data import load_data
 from mxnet import autograd, gluon, init, np, npx
 from mxnet.gluon import nn
 
@@ -111,7 +110,7 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=d2l.split_batch):
 # %%
 def train(num_gpus, batch_size, lr, num_epochs=3):
     npx.random.seed(0)
-    train_iter, test_iter = load_data('auto', batch_size, train_size=num_rows)
+    train_iter, test_iter = d2l.load_data('auto', batch_size, train_size=num_rows)
     test_batches = list(islice(test_iter, max(num_rows // batch_size, 1)))
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)

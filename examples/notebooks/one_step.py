@@ -8,7 +8,6 @@
 
 # %%
 import gluon_mgpu as d2l  # before MXNet: it configures MXNet so that CPU contexts run in parallel
-from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd, split_batch, train_batch
 from mxnet import autograd, np, npx
 
@@ -122,7 +121,7 @@ def train(allreduce, num_steps=20):
     for step in range(num_steps + 1):
         of_first = loss(lenet(X.as_in_ctx(devices[0]), device_params[0]), y.as_in_ctx(devices[0])).mean()
         animator.add(step, (largest_difference(*device_params), float(of_first)))
-        train_batch(X, y, device_params, Devices(devices, allreduce=allreduce), 0.1)
+        train_batch(X, y, device_params, d2l.Devices(devices, allreduce=allreduce), 0.1)
     print(f'difference {animator.Y[0][-1]:.2f}, loss {animator.Y[1][-1]:.2f}')
 
 

@@ -21,9 +21,9 @@ FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 
 def check_free(path: str | os.PathLike | None) -> None:
     """Raise ValueError unless `path`, by default one in ``runs/``, is or can become an empty, writable folder."""
-    path = Path('runs/new' if path is None else path)
-    if os.path.lexists(path) and (not path.is_dir() or not is_empty(path)):
+    if path is not None and os.path.lexists(path) and (not os.path.isdir(path) or not is_empty(path)):
         raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
+    path = Path('runs' if path is None else path)
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.lexists(folder))
     if not nearest.is_dir():  # a file or a broken link
         raise ValueError(f'{path} cannot be created because {nearest} is not a folder: remove it, or give another '

@@ -179,7 +179,7 @@ def _pip_command() -> str:
 
 def how_to_get_horovod() -> str:
     """Return the command that builds Horovod for this environment; its script is not in the wheel."""
-    return f"tools/install_horovod.sh {shlex.quote(sys.prefix)} in a checkout of this package's source builds it"
+    return f'build it with tools/install_horovod.sh {shlex.quote(sys.prefix)} in a checkout of this package'
 
 
 def described(error: Exception) -> str:

@@ -55,7 +55,7 @@ def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray,
     """Draw the first images (n, 28, 28), wrongly predicted ones in red, and the confusion matrix; write the picture."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(6.4, 13.6), dpi=120)  # narrow enough for a phone
-    fig.suptitle(title, fontsize='medium')
+    fig.suptitle(title, y=0.995, fontsize='medium')
     halves: Any = fig.subfigures(2, 1)
     _draw_images(halves[0], images, labels, predicted, names)
     _draw_confusion(halves[1], confusion(labels, predicted, len(names)), names)

@@ -46,6 +46,6 @@ CHAPTERS = {chapter.name: chapter for chapter in (
             lambda scratch, config: scratch.init_params(), own=('allreduce',), defaults={'lr': 0.2}, forward='lenet',
             param_names=('W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4')),
     # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
-    Chapter('concise', 'ResNet-18', "train ResNet-18 with Gluon's Trainer on several devices (D2L 13.6)",
+    Chapter('concise', 'ResNet-18', "train ResNet-18 with Gluon's Trainer (D2L 13.6)",
             lambda concise, config: concise.resnet18(10, config['dtype']), own=('dtype', *OF_TRAINER, 'net')),
 )}

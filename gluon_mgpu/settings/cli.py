@@ -220,8 +220,8 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
 
 
 def _given_flags(chapter: Chapter, argv: list | None) -> dict:
-    parser = Parser(f'gluon_mgpu.{chapter.name}',
-                    f'Train {chapter.network} on several devices and print its test accuracy.')
+    parser = Parser(f'gluon_mgpu.{chapter.name}', usage='%(prog)s [--FLAG VALUE ...]',  # one with all would be too wide
+                    description=f'Train {chapter.network} on several devices and print its test accuracy.')
     either = parser.add_mutually_exclusive_group()
     for setting in flags_of(chapter.name):
         group = either if setting.name in ('num_gpus', 'devices') else parser

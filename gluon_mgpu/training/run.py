@@ -193,7 +193,8 @@ class Run:
         self._decide_whether_complete()
         self._write_history()
         self._progress.close()
-        self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {result.loss:.3f}, test acc {result.test_acc:.3f}, '
+        loss = f'{result.loss:.3f}' if result.loss < 1e6 else f'{result.loss:.3g}'
+        self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {loss}, test acc {result.test_acc:.3f}, '
                    f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{evaluation}')
         self._call('epoch_end')
         return result

@@ -9,7 +9,7 @@ import time
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAME = 0.5  # seconds in which further signals count as copies of the first: launchers and wrappers send several
 # Replaces the line with ^C and the progress bar
-ACKNOWLEDGEMENT = b'\r\x1b[Kstopping after the queued batches; Ctrl-C again ends at once, without a checkpoint\n'
+ACKNOWLEDGEMENT = b'\r\x1b[Kstopping after the queued batches; Ctrl-C again stops without a checkpoint\n'
 
 
 class StopSignals:

@@ -24,6 +24,15 @@ def test_default_names_never_collide(tmp_path, monkeypatch):
     assert all((tmp_path / name).is_dir() for name in names)
 
 
+@pytest.mark.parametrize('name', ['new', 'scratch'])
+def test_no_run_of_the_user_is_in_the_way_of_the_default_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'runs' / name).mkdir(parents=True)
+    (tmp_path / 'runs' / name / 'config.json').write_text('{}')
+    check_free(None)
+    assert new_folder(None, 'scratch').is_dir()
+
+
 @pytest.mark.parametrize('exists', [False, True])
 def test_a_given_name(tmp_path, exists):
     path = tmp_path / 'some' / 'where'
@@ -109,7 +118,7 @@ def test_runs_exists_but_is_not_a_folder(make, tmp_path, monkeypatch):
     make(tmp_path / 'runs')
     for call in (lambda: check_free(None), lambda: new_folder(None, 'scratch'), lambda: check_free('runs/mine'),
                  lambda: new_folder('runs/a/b', 'scratch')):
-        with pytest.raises(ValueError, match=r'runs/.* cannot be created because .*runs is not a folder: remove it'):
+        with pytest.raises(ValueError, match=r'^runs.* cannot be created because .*runs is not a folder: remove it'):
             call()
 
 

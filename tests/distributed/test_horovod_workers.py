@@ -90,7 +90,7 @@ def test_the_flag_horovod_without_horovod(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, 'find_spec',
                         lambda name, *args: None if name == 'horovod' else find_spec(name, *args))
     assert scratch.main(['--horovod']) == 2
-    line = 'Horovod does not support MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: tools/'
+    line = 'Horovod does not support MXNet 2' if MXNET_MAJOR >= 2 else 'Horovod is not installed: build it with tools/'
     assert line in capsys.readouterr().err
 
 

@@ -182,6 +182,16 @@ def test_the_picture_marks_wrong_predictions(tmp_path, figures, monkeypatch):
     assert [text.get_text() for text in right.axes[0].texts] == ['1', '1', '1']  # no number for zero
 
 
+def test_a_title_of_two_lines_is_above_the_names(tmp_path, figures):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    predict.draw(numpy.zeros((1, 28, 28)), numpy.array([1]), numpy.array([0]), ('cat', 'dog'), tmp_path / 'a.png',
+                 'runs/mine: scratch on fashion-mnist, 10.0% of 10,000 test\nimages correct')
+    figure, = figures
+    FigureCanvasAgg(figure).draw()
+    title, name = (text.get_window_extent() for text in (figure._suptitle, figure.subfigs[0].axes[0].title))
+    assert figure.bbox.y1 > title.y1 and title.y0 > name.y1 + 10  # pixels
+
+
 @pytest.mark.slow
 def test_the_printed_name_of_the_picture(runs, capsys, tmp_path):
     folder, _ = runs('scratch')

@@ -1,4 +1,5 @@
 """The command line of both chapters: output, files and error messages."""
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from history_csv import history
 from slow import slow
 
 import gluon_mgpu
-from gluon_mgpu import concise, scratch
+from gluon_mgpu import __main__ as programs, concise, scratch
 from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.folders import DownloadError
@@ -450,6 +451,23 @@ def test_help_gives_defaults_and_units(chapter, capsys):
                    '--checkpoint-every', '--resume', '--require-checkpoint', '--export',
                    '--quiet'):
         assert phrase in text
+
+
+@pytest.mark.parametrize('name', ['', *PROGRAMS])
+def test_help_fits_on_a_screen_of_80_columns(name, capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '80')
+    with contextlib.suppress(SystemExit):
+        programs.main([*filter(None, [name]), '--help'])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 3 and max(map(len, lines)) <= 80
+
+
+def test_the_list_of_programs_has_the_words_of_the_page(capsys):
+    programs.main([])
+    page = (Path(__file__).parents[2] / 'docs' / 'command-line.md').read_text()
+    rows = re.findall(r'^\| `(\w+)[^`]*` \| ([^|]*) \|$', page.split('## Train')[0], re.M)
+    rows = [(name, re.sub(r': \[.*|`', '', purpose)) for name, purpose in rows]
+    assert capsys.readouterr().out.splitlines()[1:-1] == [f'  {name:9} {purpose}' for name, purpose in rows]
 
 
 @pytest.mark.parametrize('name', ['scratch', 'concise', 'export', 'predict', 'plot'])

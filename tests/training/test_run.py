@@ -73,6 +73,14 @@ def test_a_loss_that_grows_and_stays_finite(losses, line, capsys):
     assert capsys.readouterr().err == line
 
 
+def test_a_huge_loss_fits_the_line(capsys):
+    run = Run(1)
+    for _ in run.epochs(NO_PARAMETERS):
+        feed(run, [[[9.76e28]]])
+        run.end_epoch(0.5)
+    assert capsys.readouterr().out.startswith('epoch 1/1: loss 9.76e+28, test acc 0.500, ')
+
+
 def test_a_run_cannot_be_used_again():
     """It would train nothing, but initialize the caller's network again."""
     run = Run(num_epochs=1, quiet=True)

@@ -50,8 +50,9 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
         Usually ``*.safetensors``. An existing file is kept until the new one is complete.
     net : gluon.Block, the result of `hybridized`, a list of np.ndarray, or a list of such lists
         The network, or its parameters on one device or on each. A parameter that is equal on all devices is stored
-        once; one that differs, such as batch norm's running statistics, once per device. Parameters that Gluon does
-        not register, such as those in a plain list, are not stored, with a warning.
+        once; one that differs, such as batch norm's running statistics, once per device, as are gradients with
+        ``grad_req='add'``. Parameters that Gluon does not register, such as those in a plain list, are not stored, with
+        a warning.
     trainer : gluon.Trainer, optional
         Stores its optimizer's state: momentum, Adam's moments, counts of updates. The learning rate and other settings
         are not stored.
@@ -66,8 +67,8 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     """Copy the state that `save` stores to the host, on all workers together; call ``npx.waitall()`` before."""
     # Reading waits for an array, except for running statistics under MXNet's own ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
-    parameters = state.collect_network(net, workers or Workers())
-    arrays = {f'parameters/{name}': _merge_equal(per_device) for name, per_device in parameters.items()}
+    arrays = {key: per_device if key.startswith('gradients/') else _merge_equal(per_device)  # gradients are summed
+              for key, per_device in state.collect_network(net, workers or Workers()).items()}
     record: dict[str, Any] = {}
     if trainer is not None:
         record['optimizer'], states = state.collect_optimizer(trainer, net)
@@ -99,7 +100,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     """
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))
-    parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
+    parameters, gradients = ({key[len(kind):]: kept for key, kept in arrays.items() if key.startswith(kind)}
+                             for kind in ('parameters/', 'gradients/'))
     _warn_if_unregistered(net, stacklevel=3)
     check_initialized(net)
     state.check_network(path, net, parameters)
@@ -116,6 +118,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         state.restore_optimizer(trainer, net, record['optimizer'], arrays)
         # Again, because a Trainer that starts copies the first device's to the others
         state.set_network(net, parameters, workers)
+    state.set_gradients(net, gradients, workers)
     return record['metadata']
 
 

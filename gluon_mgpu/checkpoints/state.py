@@ -14,7 +14,7 @@ from ..mxnet_setup.compat import assign, gluon, mx, npx
 from ..parallel.allreduce import dtype_and_shape
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, copies, statistics
+from ..training.parameters import accumulated, by_name, copies, statistics
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
@@ -24,11 +24,15 @@ class CheckpointError(ValueError):
 
 
 def collect_network(net: Any, workers: Workers) -> dict[str, list]:
-    """Return each parameter's copies on the host by name, running statistics also those of other workers; waits."""
-    on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
-    own_statistics = {name: on_host[name] for name in statistics(net)}
-    gathered = workers.allgather(own_statistics) if own_statistics else []
-    return {**on_host, **{name: [array for each in gathered for array in each[name]] for name in own_statistics}}
+    """Return the copies on the host of each parameter, ``parameters/NAME``, and of each `accumulated` gradient; waits.
+
+    Running statistics and gradients, ``gradients/NAME``, are also those of other workers.
+    """
+    on_host = {f'parameters/{name}': [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
+    own = {f'parameters/{name}': on_host[f'parameters/{name}'] for name in statistics(net)}
+    own |= {f'gradients/{name}': [array.asnumpy() for array in arrays] for name, arrays in accumulated(net).items()}
+    gathered = workers.allgather(own) if own else []
+    return {**on_host, **{key: [array for each in gathered for array in each[key]] for key in own}}
 
 
 def check_network(path, net: Any, kept: dict[str, list]) -> None:
@@ -63,6 +67,16 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
             assign(array, values[k % len(values)])
     npx.waitall()
     return averaged
+
+
+def set_gradients(net: Any, kept: dict[str, list], workers: Workers) -> None:
+    """Give each device its `accumulated` gradients, or the first device the sum of all; 0 if there are none."""
+    for name, arrays in accumulated(net).items():
+        total, values = workers.size * len(arrays), kept.get(name, [])
+        if len(values) != total:
+            values = [sum(values)] + [0] * (total - 1)
+        for k, array in enumerate(arrays, workers.rank * len(arrays)):
+            assign(array, numpy.broadcast_to(values[k], array.shape))
 
 
 def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:

@@ -18,6 +18,11 @@ def copies(net: Any) -> dict[str, list]:
                          'input shape, pass one batch through the network as well') from None
 
 
+def accumulated(net: Any) -> dict[str, list]:
+    """Return the gradients to which backward passes add (``grad_req='add'``) of a network on each device, by name."""
+    return {name: param.list_grad() for name, param in _registered(net).items() if param.grad_req == 'add'}
+
+
 def by_name(net: Any) -> dict[str, Any]:
     """Return the parameters of a network, possibly hybridized, by their path in it, such as ``'2.weight'``.
 

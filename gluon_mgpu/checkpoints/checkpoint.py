@@ -49,10 +49,9 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
     path : path-like
         Usually ``*.safetensors``. An existing file is kept until the new one is complete.
     net : gluon.Block, the result of `hybridized`, a list of np.ndarray, or a list of such lists
-        The network, or its parameters on one device or on each. A parameter that is equal on all devices is stored
-        once; one that differs, such as batch norm's running statistics, once per device, as are gradients with
-        ``grad_req='add'``. Parameters that Gluon does not register, such as those in a plain list, are not stored, with
-        a warning.
+        The network, or its parameters on one device or on each. What is equal on all devices is stored once; else, as
+        batch norm's running statistics and gradients with ``grad_req='add'``, once per device. Parameters that Gluon
+        does not register, such as those in a plain list, are not stored, with a warning.
     trainer : gluon.Trainer, optional
         Stores its optimizer's state: momentum, Adam's moments, counts of updates. The learning rate and other settings
         are not stored.
@@ -100,8 +99,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     """
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))
-    parameters, gradients = ({key[len(kind):]: kept for key, kept in arrays.items() if key.startswith(kind)}
-                             for kind in ('parameters/', 'gradients/'))
+    parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
     _warn_if_unregistered(net, stacklevel=3)
     check_initialized(net)
     state.check_network(path, net, parameters)
@@ -118,7 +116,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         state.restore_optimizer(trainer, net, record['optimizer'], arrays)
         # Again, because a Trainer that starts copies the first device's to the others
         state.set_network(net, parameters, workers)
-    state.set_gradients(net, gradients, workers)
+    state.set_gradients(net, arrays, workers)
     return record['metadata']
 
 
@@ -143,8 +141,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
             raise DamagedError(f'{path}: not a regular file')
-        with open(path, 'rb'):
-            pass  # raises an OSError with the reason; safe_open always says that there is no such file
+        open(path, 'rb').close()  # raises an OSError with the reason; safe_open always says that there is no such file
         with safetensors.safe_open(path, 'numpy') as file:
             record = json.loads(file.metadata()['gluon_mgpu'])
             expected, version = record.pop('sha256'), record['version']

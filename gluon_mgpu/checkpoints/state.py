@@ -14,7 +14,7 @@ from ..mxnet_setup.compat import assign, gluon, mx, npx
 from ..parallel.allreduce import dtype_and_shape
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
-from ..training.parameters import accumulated, by_name, copies, statistics
+from ..training.parameters import by_name, copies, with_grad_req
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
@@ -24,13 +24,11 @@ class CheckpointError(ValueError):
 
 
 def collect_network(net: Any, workers: Workers) -> dict[str, list]:
-    """Return the copies on the host of each parameter, ``parameters/NAME``, and of each `accumulated` gradient; waits.
-
-    Running statistics and gradients, ``gradients/NAME``, are also those of other workers.
-    """
+    """Return parameters and gradients with ``grad_req='add'`` on the host, those that differ of all workers; waits."""
     on_host = {f'parameters/{name}': [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
-    own = {f'parameters/{name}': on_host[f'parameters/{name}'] for name in statistics(net)}
-    own |= {f'gradients/{name}': [array.asnumpy() for array in arrays] for name, arrays in accumulated(net).items()}
+    own = {f'parameters/{name}': on_host[f'parameters/{name}'] for name in with_grad_req(net, 'null')}
+    own |= {f'gradients/{name}': [gradient.asnumpy() for gradient in param.list_grad()]
+            for name, param in with_grad_req(net, 'add').items()}
     gathered = workers.allgather(own) if own else []
     return {**on_host, **{key: [array for each in gathered for array in each[key]] for key in own}}
 
@@ -70,13 +68,13 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
 
 
 def set_gradients(net: Any, kept: dict[str, list], workers: Workers) -> None:
-    """Give each device its `accumulated` gradients, or the first device the sum of all; 0 if there are none."""
-    for name, arrays in accumulated(net).items():
-        total, values = workers.size * len(arrays), kept.get(name, [])
-        if len(values) != total:
-            values = [sum(values)] + [0] * (total - 1)
-        for k, array in enumerate(arrays, workers.rank * len(arrays)):
-            assign(array, numpy.broadcast_to(values[k], array.shape))
+    """Give each device its sum over batches, or the first the sum of all; without any, set these gradients to zero."""
+    for name, param in with_grad_req(net, 'add').items():
+        gradients, values = param.list_grad(), kept.get(f'gradients/{name}', [])
+        if len(values) != (total := workers.size * len(gradients)):
+            values = [sum(values), *[0] * total]
+        for gradient, value in zip(gradients, values[workers.rank * len(gradients):]):
+            assign(gradient, numpy.broadcast_to(value, gradient.shape))
 
 
 def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:

@@ -94,9 +94,7 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     """
     for gradient in gradients(net, devices):
         fill(gradient, 0)
-    for param in trainable(net):
-        if param.grad_req == 'null':
-            continue
+    for param in [param for param in trainable(net) if param.grad_req != 'null']:
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
         for device in devices:
             param.data(device)._fresh_grad = all(data._fresh_grad for data in others)

@@ -12,6 +12,7 @@ from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.trainer import Trainer, trainable
+from gluon_mgpu.parallel.workers import Workers
 
 
 @pytest.mark.parametrize('num_steps', [0, 2])
@@ -210,7 +211,7 @@ def test_unknown_dimensions_of_mx_nd_fit_any():
 
 
 @pytest.mark.parametrize('k', [1, 2, 3])  # devices that load; the sum over the two that save stays
-@pytest.mark.parametrize('own', [True, False])  # the package's Trainer, and Gluon's, which updates in its key-value store
+@pytest.mark.parametrize('own', [True, False])  # Gluon's Trainer updates in its key-value store
 def test_saved_while_gradients_accumulate(k, own, device_list, tmp_path):
     def new(devices):
         net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})
@@ -244,3 +245,27 @@ def test_saved_while_gradients_accumulate(k, own, device_list, tmp_path):
     checkpoint.save(tmp_path / 'b', *new(devices))
     checkpoint.load(tmp_path / 'b', *whole)  # saved without gradients
     assert not any(array.asnumpy().any() for array in whole[0].weight.list_grad())
+
+
+def test_gradients_of_several_workers(devices, tmp_path):
+    class OneOfTwo(Workers):
+        size = 2
+
+        def allgather(self, value, what=''):
+            return [value, {key: [array + 1 for array in arrays] for key, arrays in value.items()}]
+
+    net = dense(devices, optimizer='sgd')[0]
+    net.weight.grad_req = 'add'
+    for number, gradient in enumerate(net.weight.list_grad()):
+        gradient[:] = 10 * number
+    kept = state.collect_network(net, OneOfTwo())
+    for rank in (0, 1):
+        workers = OneOfTwo()
+        workers.rank = rank
+        state.set_gradients(net, kept, workers)
+        found = [gradient.asnumpy().ravel()[0] for gradient in net.weight.list_grad()]
+        assert found == [10 * number + rank for number in range(len(devices))]
+    state.set_gradients(net, kept, Workers())  # one process continues
+    first, *others = (gradient.asnumpy() for gradient in net.weight.list_grad())
+    assert (first == 2 * sum(10 * number for number in range(len(devices))) + len(devices)).all()
+    assert not any(other.any() for other in others)

@@ -111,7 +111,9 @@ class Snapshot:
     def is_current(self) -> bool:
         """Return whether all variables still have the same values."""
         try:
-            return (all(container == copy or _differ_by_mxnet(container, copy) for container, copy in self._copies)
+            return (all(now == before or (isinstance(now, dict) and _OF_MXNET.issuperset(
+                        name for name in {**now, **before} if now.get(name) is not before.get(name)))
+                        for now, before in self._copies)
                     and all(_value(scope, name) is value for scope, name, value in self._variables))
         except ValueError:  # from comparing two arrays
             return False
@@ -126,11 +128,6 @@ class Snapshot:
                 scope[name] = value
             elif _value(scope, name) is not value:
                 scope.cell_contents = value
-
-
-def _differ_by_mxnet(now: Any, before: Any) -> bool:
-    return isinstance(now, dict) and _OF_MXNET.issuperset(
-        name for name in {**now, **before} if now.get(name) is not before.get(name))
 
 
 def _functions(network: Callable, layers: list) -> set[Callable]:

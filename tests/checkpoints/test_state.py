@@ -245,6 +245,11 @@ def test_saved_while_gradients_accumulate(k, own, device_list, tmp_path):
     checkpoint.save(tmp_path / 'b', *new(devices))
     checkpoint.load(tmp_path / 'b', *whole)  # saved without gradients
     assert not any(array.asnumpy().any() for array in whole[0].weight.list_grad())
+    for gradient in whole[0].weight.list_grad():
+        gradient[:] = 1
+    checkpoint.save(tmp_path / 'c', *whole)
+    checkpoint.load(tmp_path / 'c', *resumed)  # equal on both devices
+    assert (sum(array.asnumpy() for array in resumed[0].weight.list_grad()) == 2).all()
 
 
 def test_gradients_of_several_workers(devices, tmp_path):

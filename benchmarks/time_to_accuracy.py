@@ -3,7 +3,7 @@
     flags="--dtype bfloat16 --dataset fashion-mnist --data-dir DIR --devices cpu:0,cpu:1 --resume auto"
     for seed in 0 1; do                                              # a few hours on 2 cores; repeat it to resume
       python -m gluon_mgpu.concise $flags --seed $seed --out-dir runs/book-$seed
-      python -m gluon_mgpu.concise $flags --seed $seed --out-dir runs/cosine-$seed \
+      python -m gluon_mgpu.concise $flags --seed $seed --out-dir runs/cosine-$seed \\
           --momentum 0.9 --weight-decay 5e-4 --warmup-epochs 1 --lr-schedule cosine
     done
     python benchmarks/time_to_accuracy.py runs/book-* runs/cosine-*

@@ -146,13 +146,15 @@ def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
 @pytest.mark.parametrize('max_norm', [0.1, 100])  # clipped and not
 @pytest.mark.parametrize('k', [1, 2, 3])
 @pytest.mark.parametrize('by_trainer', [True, False])
-def test_clipping_by_the_global_norm(by_trainer, k, max_norm, semantics, device_list):
+@pytest.mark.parametrize('grad_req', ['write', slow('add')])  # of the weight
+def test_clipping_by_the_global_norm(grad_req, by_trainer, k, max_norm, semantics, device_list):
     """Both ways of the page, compared with NumPy."""
     names: dict = {'d2l': d2l}
     exec(blocks()['clipping'], names)
     devices, rng = device_list(k), numpy.random.default_rng(1)
     net = gluon.nn.Dense(3, in_units=4)
     net.initialize(ctx=devices)
+    net.weight.grad_req = grad_req
     limit = {'clip_norm': max_norm} if by_trainer else {}
     fast, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1, **limit})
     if not by_trainer:
@@ -170,6 +172,8 @@ def test_clipping_by_the_global_norm(by_trainer, k, max_norm, semantics, device_
             trainer.step(rows)
         else:
             names['clipped_step'](fast, trainer, devices, rows, max_norm)
+        for gradient in net.weight.list_grad() if grad_req == 'add' else ():
+            gradient[:] = 0
         softmax = numpy.exp(X @ W.T + b)
         error = (softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]) / rows
         mean = error.T @ X, error.sum(axis=0)  # gradient of the mean loss

@@ -113,8 +113,8 @@ class CheckpointCallback(Callback):
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         unchanged = unchanged_names(run.net)
         for name, arrays in snapshot.arrays.items():
-            name = name.partition('/')[2]  # without 'parameters/' or 'states/'
-            if name not in unchanged and not all(numpy.isfinite(array).all() for array in arrays):
+            kind, _, name = name.partition('/')  # parameters, states or gradients, which may overflow
+            if kind != 'gradients' and name not in unchanged and not all(numpy.isfinite(a).all() for a in arrays):
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return

@@ -49,9 +49,9 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
     path : path-like
         Usually ``*.safetensors``. An existing file is kept until the new one is complete.
     net : gluon.Block, the result of `hybridized`, a list of np.ndarray, or a list of such lists
-        The network, or its parameters on one device or on each. A parameter that is equal on all devices is stored
-        once; one that differs, such as batch norm's running statistics, once per device. Parameters that Gluon does
-        not register, such as those in a plain list, are not stored, with a warning.
+        The network, or its parameters on one device or on each. What is equal on all devices is stored once; else, as
+        batch norm's running statistics and gradients with ``grad_req='add'``, once per device. Parameters that Gluon
+        does not register, such as those in a plain list, are not stored, with a warning.
     trainer : gluon.Trainer, optional
         Its optimizer's state is stored: momentum, moments, counts of updates; not settings such as the rate.
     **metadata
@@ -65,8 +65,8 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     """Copy the state that `save` stores to the host, on all workers together; call ``npx.waitall()`` before."""
     # Reading waits for an array, except for running statistics under MXNet's own ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
-    parameters = state.collect_network(net, workers or Workers())
-    arrays = {f'parameters/{name}': _merge_equal(per_device) for name, per_device in parameters.items()}
+    arrays = {key: per_device if key.startswith('gradients/') else _merge_equal(per_device)  # gradients are summed
+              for key, per_device in state.collect_network(net, workers or Workers()).items()}
     record: dict[str, Any] = {}
     if trainer is not None:
         record['optimizer'], states = state.collect_optimizer(trainer, net)
@@ -112,6 +112,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
         state.restore_optimizer(trainer, net, record['optimizer'], arrays)
         # Again, because a Trainer that starts copies the first device's to the others
         state.set_network(net, parameters, workers)
+    state.set_gradients(net, arrays, workers)
     return record['metadata']
 
 
@@ -136,8 +137,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
             raise DamagedError(f'{path}: not a regular file')
-        with open(path, 'rb'):
-            pass  # raises an OSError with the reason; safe_open always says that there is no such file
+        open(path, 'rb').close()  # raises an OSError with the reason; safe_open always says that there is no such file
         with safetensors.safe_open(path, 'numpy') as file:
             record = json.loads(file.metadata()['gluon_mgpu'])
             expected, version = record.pop('sha256'), record['version']

@@ -14,7 +14,7 @@ from ..mxnet_setup.compat import assign, gluon, mx, npx
 from ..parallel.allreduce import dtype_and_shape
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, copies, without_gradients
+from ..training.parameters import by_name, copies, with_grad_req
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
@@ -24,11 +24,13 @@ class CheckpointError(ValueError):
 
 
 def collect_network(net: Any, workers: Workers) -> dict[str, list]:
-    """Return each parameter's copies on the host by name, running statistics also those of other workers; waits."""
-    on_host = {name: [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
-    own = {name: on_host[name] for name in without_gradients(net)}
+    """Return parameters and gradients with ``grad_req='add'`` on the host, those that differ of all workers; waits."""
+    on_host = {f'parameters/{name}': [array.asnumpy() for array in arrays] for name, arrays in copies(net).items()}
+    own = {f'parameters/{name}': on_host[f'parameters/{name}'] for name in with_grad_req(net, 'null')}
+    own |= {f'gradients/{name}': [gradient.asnumpy() for gradient in param.list_grad()]
+            for name, param in with_grad_req(net, 'add').items()}
     gathered = workers.allgather(own) if own else []
-    return {**on_host, **{name: [array for each in gathered for array in each[name]] for name in own}}
+    return {**on_host, **{key: [array for each in gathered for array in each[key]] for key in own}}
 
 
 def check_network(path, net: Any, kept: dict[str, list]) -> None:
@@ -63,6 +65,16 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
             assign(array, values[k % len(values)])
     npx.waitall()
     return averaged
+
+
+def set_gradients(net: Any, kept: dict[str, list], workers: Workers) -> None:
+    """Give each device its sum over batches, or the first the sum of all; without any, set these gradients to zero."""
+    for name, param in with_grad_req(net, 'add').items():
+        gradients, values = param.list_grad(), kept.get(f'gradients/{name}', [])
+        if len(values) != (total := workers.size * len(gradients)):
+            values = [sum(values), *[0] * total]
+        for gradient, value in zip(gradients, values[workers.rank * len(gradients):]):
+            assign(gradient, numpy.broadcast_to(value, gradient.shape))
 
 
 def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:

@@ -96,8 +96,7 @@ class HorovodWorkers(Workers):
         if self._has_left:
             return
         self._has_left = True
-        if error is None or getattr(error, 'on_all_ranks', False) or (
-                isinstance(error, SystemExit) and not error.code):
+        if error is None or getattr(error, 'on_all_ranks', False) or (isinstance(error, SystemExit) and not error.code):
             self.record('the end of its program', str(error) if isinstance(error, JobError) else '')
             npx.waitall()  # wait for the queued allreduces, which end because all workers have queued the same ones
             self._allgather(None, 'end')  # wait for the slowest worker

@@ -110,8 +110,7 @@ def ring(data: list) -> Traffic:
     for step in range(2 * (k - 1)):
         # First all devices send, then all write. Otherwise each device would wait for the one before, because MXNet
         # does not read an array while a part of it is written, and each chunk is a part of an array.
-        arrived = [traffic.send(chunk[(c + step) % k], devices[(c + step + 1) % k])
-                   for c, chunk in enumerate(chunks)]
+        arrived = [traffic.send(chunk[(c + step) % k], devices[(c + step + 1) % k]) for c, chunk in enumerate(chunks)]
         for c, (chunk, message) in enumerate(zip(chunks, arrived)):
             target = chunk[(c + step + 1) % k]
             if step < k - 1:

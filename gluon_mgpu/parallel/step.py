@@ -2,7 +2,7 @@
 
 A network is a Gluon block, the result of `hybridized` or `SyncBatchNorm`, or lists of parameters, one per device.
 """
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..data.shards import shard_rows
@@ -31,12 +31,12 @@ def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *ar
     ls: list = []
     for at in [shard_rows(num_rows, part, num_parts) for part in range(num_parts)]:
         # g <- (gradient of this part) + (sum over the parts before)
-        sums = [g.copy() for g in gradients(net, devices)] if ls else []
-        for g in gradients(net, devices):
+        sums = [g.copy() for g in gradients(net, devices, ['write'])] if ls else []
+        for g in gradients(net, devices, ['write']):
             fill(g, 0)  # a part need not use every parameter
         ls += backward(rows_of(X, at), rows_of(y, at), net, devices, *args)
         if sums:
-            for g, so_far in zip(gradients(net, devices), sums):
+            for g, so_far in zip(gradients(net, devices, ['write']), sums):
                 g += so_far
     return ls
 
@@ -57,11 +57,11 @@ def backward(net: Callable, ls: list) -> None:
         autograd.backward(ls)
 
 
-def gradients(net: Any, devices: list) -> list:
-    """Return the gradients on all devices that a backward pass overwrites (``grad_req='write'``); does not block."""
+def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) -> list:
+    """Return the gradients on all devices, by default also those that accumulate (``'add'``); does not block."""
     if not hasattr(net, 'collect_params'):
         return [param.grad for params in net for param in params]
-    params = [param for param in trainable(net) if param.grad_req == 'write' and not param._deferred_init]
+    params = [param for param in trainable(net) if param.grad_req in kinds and not param._deferred_init]
     return [param.grad(device) for device in devices for param in params]
 
 
@@ -91,11 +91,9 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All that the other
     devices have used are marked as written by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
     """
-    for gradient in gradients(net, devices):
+    for gradient in gradients(net, devices, ['write']):
         fill(gradient, 0)
-    for param in trainable(net):
-        if param.grad_req == 'null':
-            continue
+    for param in [param for param in trainable(net) if param.grad_req != 'null']:
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
         for device in devices:
             param.data(device)._fresh_grad = all(data._fresh_grad for data in others)

@@ -53,20 +53,20 @@ def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
             param._finish_deferred_init()
 
 
-def without_gradients(net: Any) -> list[str]:
-    """Return the names of the parameters without gradients, such as batch norm's running statistics."""
-    return [name for name, param in _registered(net).items() if param.grad_req == 'null']
+def with_grad_req(net: Any, grad_req: str) -> dict[str, Any]:
+    """Return a Gluon network's parameters by name that have this ``grad_req``; ``'null'``: without gradients."""
+    return {name: param for name, param in _registered(net).items() if param.grad_req == grad_req}
 
 
 def unchanged_names(net: Any) -> set[str]:
     """Return the names of the parameters that training does not change: constants, and those of frozen layers."""
-    return {name for name, param in _registered(net).items() if param.grad_req == 'null' and param._differentiable}
+    return {name for name, param in with_grad_req(net, 'null').items() if param._differentiable}
 
 
 def trained_arrays(net: Any) -> list:
     """Return the parameters that training changes, on the first device, as arrays; does not wait."""
-    params = _registered(net)
-    return [arrays[0] for name, arrays in copies(net).items() if name not in params or params[name].grad_req != 'null']
+    without_gradients = with_grad_req(net, 'null')
+    return [arrays[0] for name, arrays in copies(net).items() if name not in without_gradients]
 
 
 def layers(net: Any) -> dict[str, str]:

@@ -9,8 +9,13 @@ from types import SimpleNamespace
 import pytest
 from stopped_runs import SendSignal, train
 
+from gluon_mgpu.base.files import SameFolder
 from gluon_mgpu.checkpoints import checkpoint
+from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
+from gluon_mgpu.mxnet_setup.compat import gluon
+from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Callback
 
 
@@ -128,3 +133,21 @@ def test_damaged_files_with_higher_numbers_do_not_displace_new_checkpoints(tmp_p
     signals = SimpleNamespace(received=0)
     train(tmp_path, signals=signals, every=1, before=[SendSignal(signals, at=5)])
     assert [path.name for path in checkpoints(tmp_path)] == [f'checkpoint-{n:08}.safetensors' for n in (9, 8, 5, 4)]
+
+
+def test_gradients_may_overflow(devices, tmp_path):
+    """With ``contrib.amp``, the Trainer skips the step; a parameter that is not finite ends the run."""
+    net = gluon.nn.Dense(2, in_units=3)
+    net.initialize(ctx=devices)
+    net.weight.grad_req = 'add'
+    net.weight.list_grad()[0][:] = float('inf')
+    run = SimpleNamespace(net=net, trainer=None, workers=Workers(), synchronize=lambda: None, history=[],
+                          state=lambda: {'num_steps': 1, 'num_batches': 0})
+    callback = CheckpointCallback(tmp_path, every=1)
+    callback._same_folder = SameFolder(tmp_path)
+    run.num_steps = 1
+    callback.batch_end(run)
+    assert callback.last == checkpoints(tmp_path)[0]
+    net.bias.set_data(net.bias.data(devices[0]) + float('nan'))
+    with pytest.raises(DivergenceError, match='^bias is no longer finite'):
+        callback.batch_end(run)

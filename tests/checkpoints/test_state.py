@@ -11,7 +11,8 @@ from gluon_mgpu.checkpoints import checkpoint, state
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.parallel.trainer import Trainer, trainable
+from gluon_mgpu.parallel.workers import Workers
 
 
 @pytest.mark.parametrize('num_steps', [0, 2])
@@ -207,3 +208,69 @@ def test_unknown_dimensions_of_mx_nd_fit_any():
         state.check_network('x', net, kept)
         with pytest.raises(CheckpointError, match='the shape of bias'):
             state.check_network('x', net, {**kept, 'bias': [numpy.zeros(4, 'float32')]})
+
+
+@pytest.mark.parametrize('k', [1, 2, 3])  # devices that load; the sum over the two that save stays
+@pytest.mark.parametrize('own', [True, False])  # Gluon's Trainer updates in its key-value store
+def test_saved_while_gradients_accumulate(k, own, device_list, tmp_path):
+    def new(devices):
+        net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})
+        net.weight.grad_req = 'add'
+        return net, Trainer(list(net.collect_params().values()), 'sgd', {'momentum': 0.9}) if own else trainer
+
+    def train(net, trainer, at):  # a step after every third pass
+        for i in at:
+            for number, array in enumerate(net.weight.list_data()):
+                with autograd.record():
+                    loss = (net(np.full((4, 3), 1.0 + i + number, ctx=array.ctx)) ** 2).mean() / len(devices)
+                loss.backward()
+            if i % 3 == 2:
+                trainer.step(1)
+                for gradient in net.weight.list_grad():
+                    gradient[:] = 0
+
+    devices = device_list(2)
+    whole, resumed = new(devices), new(device_list(k))
+    train(*whole, range(5))
+    checkpoint.save(tmp_path / 'a', *whole)
+    checkpoint.load(tmp_path / 'a', *resumed)
+    sums = [sum(array.asnumpy() for array in net.weight.list_grad()) for net, _ in (whole, resumed)]
+    assert abs(sums[0]).min() > 0
+    numpy.testing.assert_allclose(*sums, rtol=1e-6)
+    if k == 2:
+        for net, trainer in (whole, resumed):
+            train(net, trainer, [5])
+        for array, other in zip(whole[0].weight.list_data(), resumed[0].weight.list_data()):
+            assert array.asnumpy().tobytes() == other.asnumpy().tobytes()
+    checkpoint.save(tmp_path / 'b', *new(devices))
+    checkpoint.load(tmp_path / 'b', *whole)  # saved without gradients
+    assert not any(array.asnumpy().any() for array in whole[0].weight.list_grad())
+    for gradient in whole[0].weight.list_grad():
+        gradient[:] = 1
+    checkpoint.save(tmp_path / 'c', *whole)
+    checkpoint.load(tmp_path / 'c', *resumed)  # equal on both devices
+    assert (sum(array.asnumpy() for array in resumed[0].weight.list_grad()) == 2).all()
+
+
+def test_gradients_of_several_workers(devices, tmp_path):
+    class OneOfTwo(Workers):
+        size = 2
+
+        def allgather(self, value, what=''):
+            return [value, {key: [array + 1 for array in arrays] for key, arrays in value.items()}]
+
+    net = dense(devices, optimizer='sgd')[0]
+    net.weight.grad_req = 'add'
+    for number, gradient in enumerate(net.weight.list_grad()):
+        gradient[:] = 10 * number
+    kept = state.collect_network(net, OneOfTwo())
+    for rank in (0, 1):
+        workers = OneOfTwo()
+        workers.rank = rank
+        state.set_gradients(net, kept, workers)
+        found = [gradient.asnumpy().ravel()[0] for gradient in net.weight.list_grad()]
+        assert found == [10 * number + rank for number in range(len(devices))]
+    state.set_gradients(net, kept, Workers())  # one process continues
+    first, *others = (gradient.asnumpy() for gradient in net.weight.list_grad())
+    assert (first == 2 * sum(10 * number for number in range(len(devices))) + len(devices)).all()
+    assert not any(other.any() for other in others)

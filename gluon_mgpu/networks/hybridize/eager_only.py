@@ -110,7 +110,7 @@ class Snapshot:
     def is_current(self) -> bool:
         """Return whether all variables still have the same values."""
         try:
-            return (all(container == copy or _differ_by_mxnet(container, copy) for container, copy in self._copies)
+            return (all(now == before or _differ_by_mxnet(now, before) for now, before in self._copies)
                     and all(_value(scope, name) is value for scope, name, value in self._variables))
         except ValueError:  # from comparing two arrays
             return False

@@ -32,7 +32,7 @@ class Network:
         if self._is_block:
             check_initialized(self._net)
         elif not isinstance(self._net, types.FunctionType):
-            raise ValueError(f'{type(net).__name__} is not a network: must be a gluon.HybridBlock or a function')
+            raise ValueError(f'{type(net).__name__} cannot be traced: must be a gluon.HybridBlock or a function')
         # All arrays of the arguments, on one device. Those in lists are parameters, if this is a function
         arrays = [make_array(np.array, array, dtype='float32' if array.dtype == 'float64' else array.dtype)
                   if isinstance(array, numpy.ndarray) else array for array in leaves(list(examples))]

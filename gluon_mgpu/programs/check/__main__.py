@@ -61,27 +61,27 @@ def _check(args: argparse.Namespace) -> None:
     make, train_batch, rng = _load(args.make), _load(args.train_batch), numpy.random.default_rng(0)
     batches = _load(args.batches) if args.batches else [
         (rng.normal(size=(256, 1, 28, 28)).astype('float32'), rng.integers(0, 10, 256).astype('int32'))]
-    _check_signature(args.train_batch, train_batch)
+    _check_signature(args.make, make, 'devices', *['workers'] * args.horovod)
+    _check_signature(args.train_batch, train_batch, 'state', 'X', 'y', 'devices')
     batches = batches() if callable(batches) else batches
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
-        devices = args.devices and parse_devices(args.devices)
-        report = check_data_parallel(make, train_batch, batches, devices, workers)
+        report = check_data_parallel(make, train_batch, batches, args.devices and parse_devices(args.devices), workers)
         if not workers or workers.rank == 0:
             print(report)
         if not report.ok:
             raise JobError('', on_all_ranks=True)
 
 
-def _check_signature(name: str, train_batch: Any) -> None:
+def _check_signature(name: str, function: Any, *passed: str) -> None:
     try:
-        parameters = inspect.signature(train_batch)
+        parameters = inspect.signature(function)
     except (TypeError, ValueError):  # no function, or one without a signature
         return
     try:
-        parameters.bind('state', 'X', 'y', 'devices')
+        parameters.bind(*passed)
     except TypeError:
-        raise ValueError(f'{name} takes {parameters}, but the check passes (state, X, y, devices): several inputs '
-                         'are a tuple X') from None
+        advice = ': several inputs are a tuple X' if 'X' in passed else ''
+        raise ValueError(f'{name} takes {parameters}, but the check passes ({", ".join(passed)}){advice}') from None
 
 
 def _load(name: str) -> Any:

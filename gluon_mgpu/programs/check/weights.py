@@ -108,7 +108,9 @@ def explain_scaling(several: Training, found: Comparison, shards: list[slice]) -
         return None
     if divides:
         return 'each device divides by its own count, such as that of its valid labels', COUNT_ALL
-    if shares is not None or _is_clipped_by_value(parts):
+    # Clipped by value, the largest size of a number occurs three times in an update; twice, it may be of two classes
+    largest = numpy.isclose(abs(parts), abs(parts).max(axis=1, keepdims=True), rtol=NEGLIGIBLE, atol=0)
+    if shares is not None or (largest.sum(axis=1) > 2).any():
         return 'each device clips its own gradient before the sum', CLIP_AFTER
     kind = {1: 'sum', len(parts): 'mean'}.get(round(1 / numbers[0], 3) if _equal(numbers, numbers[:1]) else 0)
     return (f'the update is the {kind or "weighted sum"} of what each device does with its rows alone, and the whole '
@@ -125,9 +127,3 @@ def _combination(update: numpy.ndarray, parts: numpy.ndarray) -> numpy.ndarray |
 
 def _equal(update: numpy.ndarray, other: numpy.ndarray) -> bool:
     return bool(abs(update - other).max() <= NEGLIGIBLE * abs(other).max())
-
-
-def _is_clipped_by_value(parts: numpy.ndarray) -> bool:
-    """Return whether the largest size of a number in an update occurs three times; twice, it may be of two classes."""
-    sizes = abs(parts)
-    return bool(((sizes > (1 - NEGLIGIBLE) * sizes.max(axis=1, keepdims=True)).sum(axis=1) > 2).any())

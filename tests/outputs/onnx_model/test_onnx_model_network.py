@@ -68,8 +68,8 @@ def test_a_network_in_lower_precision(capsys):
     (lambda: to_mx(lenet_params(numpy.random.default_rng(0)))[::-1], 'lenet cannot be traced .*, Shape inconsistent'),
     (lambda: to_mx(lenet_params(numpy.random.default_rng(0), dtype='float64')), 'has parameters in float64: cast them'),
     (lambda: [*to_mx(lenet_params(numpy.random.default_rng(0)))[:7], np.full(10, numpy.nan)], 'scores .* not finite'),
-    (None, 'NoneType is not a network: must be a gluon.HybridBlock or a function'),
-    (lambda: nn.Sequential(), 'Sequential is not a network: must be a gluon.HybridBlock or a function'),
+    (None, 'NoneType cannot be traced: must be a gluon.HybridBlock or a function'),
+    (lambda: nn.Sequential(), 'Sequential cannot be traced: must be a gluon.HybridBlock or a function'),
     (lambda: resnet18(10), 'is on no device: call net.initialize'),
 ])
 def test_unsupported_networks_are_rejected(net, words, tmp_path):

@@ -19,7 +19,7 @@ from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import by_name, without_gradients
+from gluon_mgpu.training.parameters import by_name, with_grad_req
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
@@ -84,7 +84,7 @@ def test_train_learns(devices, net, dtype):
 def test_a_checkpoint_has_one_copy_of_the_statistics(device_list, tmp_path):
     """So it can be loaded on any number of devices, without averaging."""
     net = train(small_net, device_list(3), True, sizes=(7, 1))
-    assert len(without_gradients(net)) == 4
+    assert len(with_grad_req(net, 'null')) == 4
     path, lines = tmp_path / 'checkpoint.safetensors', []
     checkpoint.save(path, net)
     other = train(small_net, device_list(2), True, sizes=(3,))

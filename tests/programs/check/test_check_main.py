@@ -96,6 +96,9 @@ def test_a_step_with_other_arguments(capsys):
     assert command_line.main(['steps_to_check:make_arrays', 'steps_to_check:make_arrays']) == 2
     assert re.fullmatch(r'check: .*:make_arrays takes \(.*\), but the check passes \(state, X, y, devices\): several '
                         'inputs are a tuple X\n', capsys.readouterr().err)
+    for flags, words in (([], 'devices'), (['--horovod'], 'devices, workers')):  # before Horovod is looked for
+        assert command_line.main(['steps_to_check:step_from_scratch', 'steps_to_check:step_from_scratch', *flags]) == 2
+        assert capsys.readouterr().err.endswith(f', but the check passes ({words})\n')
 
 
 @pytest.mark.parametrize('name', [

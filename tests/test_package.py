@@ -151,8 +151,8 @@ def test_init_files_hold_no_logic():
 
 def test_commands_are_listed_and_exist():
     from gluon_mgpu.__main__ import PROGRAMS
-    listed = run('import gluon_mgpu.__main__ as m; m.main([])').stdout.splitlines()[:-1]
-    assert [line.split()[3] for line in listed] == list(PROGRAMS)
+    _, *listed, _ = run('import gluon_mgpu.__main__ as m; m.main([])').stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(PROGRAMS)
     for name, (module, _) in PROGRAMS.items():
         assert callable(importlib.import_module(f'gluon_mgpu.{module}').main), name
     # The chapters, and the list of devices, can also be run as modules

@@ -152,7 +152,7 @@ def test_static_memory_for_layers_of_mx_nd(devices):
 @of_mxnet_1
 @pytest.mark.parametrize('call', [
     lambda net, X: hybridized(net)(X), lambda net, X: SyncBatchNorm(net).forward([X]),
-    lambda net, X: concise.train(1, 2, 0.1, net=net, data=([(X, np.zeros(2))] * 2, []), run=Run(1, quiet=True),
+    lambda net, X: concise.train(1, 2, 0.1, net=net, data=([(X, np.zeros(2))],) * 2, run=Run(1, quiet=True),
                                  devices=[X.ctx])], ids=['hybridized', 'SyncBatchNorm', 'train'])
 def test_networks_and_arrays_that_do_not_fit(call, devices):
     """One line, with a remedy that the user has."""

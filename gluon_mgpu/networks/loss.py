@@ -13,6 +13,7 @@ def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
     if isinstance(y_hat, (list, tuple)):
         raise ValueError(f'the network returns {len(y_hat)} outputs: cross_entropy needs the scores only; return only '
                          'these, or write a loss that chooses them')
+    y_hat = y_hat.as_np_ndarray()  # the same array, possibly of a network of mx.nd
     labels, scores = y.shape, y_hat.shape  # read once, because each time takes a few microseconds
     if labels == scores and len(scores) == 2:
         return _of_probabilities(y_hat, y)

@@ -144,11 +144,11 @@ class _Graphs:
             raise
 
 
-def structure(values: Any) -> tuple | bool | None:
-    """Return the types of nested lists, with True for an array and False for None in them; None for anything else."""
+def structure(values: Any) -> tuple | type | None:
+    """Return the types of nested lists and of the arrays and None in them; None if there is anything else."""
     if isinstance(values, (list, tuple)):
         found = type(values), *map(structure, values)
         return None if None in found else found
     if isinstance(values, numpy.ndarray):
         raise ValueError('an argument is an array of NumPy: pass arrays of MXNet, or lists of them')
-    return False if values is None else True if isinstance(values, mx.nd.NDArray) else None
+    return type(values) if values is None or isinstance(values, mx.nd.NDArray) else None

@@ -156,6 +156,12 @@ def test_types_of_lists_are_told_apart(devices):
         assert [fast(X, pair).tolist()[0][0] for pair in ([X], (X,), Two(X, 3 * X))] == [1, 2, 3]
 
 
+def test_arrays_of_np_and_nd_are_told_apart(devices):
+    kinds, fast = [np.ndarray, mx.nd.NDArray], hybridized(lambda X: X.sum())
+    for X in [np.ones((1, 2), ctx=devices[0]), mx.nd.ones((1, 2), ctx=devices[0])] * 2:
+        assert (type(fast(X)), fast(X).shape) == (type(X), X.sum().shape) and type(X) in kinds
+
+
 def test_a_block_that_takes_lists(devices):
     class Net(HybridBlock):
         def __init__(self):

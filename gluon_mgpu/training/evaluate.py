@@ -20,7 +20,7 @@ def count_correct(y_hat, y):
         raise ValueError(f'the network returns {len(y_hat)} outputs: pass a function of its scores, such as '
                          'lambda X: net(X)[0], and devices=[...]')
     if wrong := [array for array in (y_hat, y) if not isinstance(array, mx.nd.NDArray)]:
-        raise ValueError(f'scores or labels in a {type(wrong[0]).__name__}: must be arrays of mxnet.np')
+        raise ValueError(f'scores or labels are {type(wrong[0])}: must be arrays of mxnet.np')
     y_hat, y = y_hat.as_np_ndarray(), y.as_np_ndarray()
     if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
         raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '

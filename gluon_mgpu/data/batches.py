@@ -142,14 +142,16 @@ def _batch_size(batches: Any) -> int | None:
 
 
 def _arrays(batches: Any) -> Sequence:
-    """Return a list of batches as it is, and all rows of a DataLoader of arrays as one batch; () if unknown."""
+    """Return a list of batches as it is, and all rows of a DataLoader of arrays in memory as one batch; or ()."""
     if isinstance(batches, (list, tuple)):
         return batches
     dataset: Any = getattr(batches, '_dataset', None)
     stack = getattr(batches, '_batchify_fn', None)  # by default a function or, in MXNet 2, a Stack
     is_default = re.match('default_(mp_)?batchify_fn|Stack$', getattr(stack, '__name__', type(stack).__name__))
-    is_plain = isinstance(dataset, gluon.data.ArrayDataset) and all(hasattr(array, 'shape') for array in dataset._data)
-    return [dataset._data] if is_default and is_plain else ()
+    # In memory: not numpy.memmap, which is a subclass
+    in_memory = isinstance(dataset, gluon.data.ArrayDataset) and all(
+        type(array) is numpy.ndarray or isinstance(array, mx.nd.NDArray) for array in dataset._data)
+    return [dataset._data] if is_default and in_memory else ()
 
 
 def _shape_and_labels(batches: Any, arrays: Sequence) -> tuple[tuple, int, int]:

@@ -222,6 +222,13 @@ def test_the_arrays_of_a_data_loader(X, y, words):
     assert check_data(data, 2, image=image) == data
 
 
+def test_arrays_on_disk_are_not_read(tmp_path):
+    X = numpy.memmap(tmp_path / 'X', 'float32', 'w+', shape=(4, 1, 28, 28))
+    X[0] = numpy.nan
+    loader = loader_of(X, numpy.zeros(4))
+    assert check_data((loader, loader), 2) == (loader, loader)
+
+
 def test_probabilities_are_for_training():
     """As test labels, they would fail only in the first evaluation."""
     batch, column = (np.zeros((2, 1)), np.ones((2, 10)) / 10), (np.zeros((2, 1)), np.zeros((2, 1)))

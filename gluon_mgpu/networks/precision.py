@@ -40,6 +40,7 @@ class Cast(gluon.HybridBlock):
         self._dtype = dtype
 
     def hybrid_forward(self, F, X):
+        """Cast; the shape stays."""
         return _cast(F, X, self._dtype)
 
 
@@ -51,6 +52,7 @@ class LowPrecisionConv2D(gluon.nn.Conv2D):
         self._dtype = dtype
 
     def hybrid_forward(self, F, X, weight, bias=None):
+        """Compute (n, c, h, w) -> (n, channels, ...)."""
         bias = bias if bias is None else _cast(F, bias, self._dtype)
         return super().hybrid_forward(F, X, _cast(F, weight, self._dtype), bias)
 

@@ -1,6 +1,6 @@
 """`import gluon_mgpu as d2l`: quick, without MXNet, and with the names that the chapters use."""
 import ast
-import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -173,3 +173,13 @@ def test_a_program_by_its_word(capsys):
     from gluon_mgpu.__main__ import main
     assert main(['devices']) == 0
     assert 'one CPU context per core' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('folder', ['benchmarks', 'examples', 'tools'])
+def test_programs_outside_the_package_import_names_that_exist(folder):
+    for path in (REPO / folder).rglob('*.py'):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('gluon_mgpu'):
+                module = importlib.import_module(node.module)
+                for name in [alias.name for alias in node.names]:
+                    assert hasattr(module, name) or importlib.util.find_spec(f'{node.module}.{name}'), (path, name)

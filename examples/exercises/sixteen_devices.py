@@ -28,7 +28,7 @@ from gluon_mgpu.mxnet_setup.compat import init, npx
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.data_parallel import data_parallel
-from gluon_mgpu.training.parameters import copies, statistics
+from gluon_mgpu.training.parameters import copies, with_grad_req
 
 
 def lenet_on(devices: list) -> tuple:
@@ -55,7 +55,7 @@ def train(network, devices: list, batches: list) -> tuple[list, float]:
         timer.start()
         train_batch(X, y)
         timer.stop()
-    own = statistics(net)  # batch norm's, which differ between devices
+    own = with_grad_req(net, 'null')  # batch norm's, which differ between devices
     params = [[array.asnumpy() for array in arrays] for name, arrays in copies(net).items() if name not in own]
     return params, min(timer.times[1:])
 

@@ -16,7 +16,8 @@ import numpy
 
 from ...base.nested import leaves
 from ...mxnet_setup.compat import autograd, gluon, mx
-from .eager_only import EagerOnlyError, SideEffectError, Snapshot, keeps_gradients
+from .eager_only import EagerOnlyError, SideEffectError, keeps_gradients
+from .snapshot import Snapshot
 from .static import TracedGraph
 from .tracing import trace_block, trace_function
 
@@ -146,7 +147,7 @@ class _Graphs:
 
 def structure(values: Any) -> tuple | type | None:
     """Return the types of nested lists and of the arrays and None in them; None if there is anything else."""
-    if isinstance(values, (list, tuple)):
+    if type(values) in (list, tuple) or (isinstance(values, tuple) and hasattr(values, '_fields')):
         found = type(values), *map(structure, values)
         return None if None in found else found
     if isinstance(values, numpy.ndarray):

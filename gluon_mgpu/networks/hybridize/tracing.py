@@ -142,6 +142,8 @@ def _separate_biases(graph: Any, trained: set[str]) -> Any:
     changed, trained = [], set(trained)
     for operator in operators:
         node, inputs, results = operator
+        if MXNET_MAJOR < 2:  # which only sets this for symbols, so that integers times 1.5 would be float64
+            node = {**node, 'attrs': {name: value for name, value in node.get('attrs', {}).items() if name != 'is_int'}}
         if node['op'] == 'amp_cast' and inputs[0] in trained:
             trained.add(results[0])
         if operator.kind == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:

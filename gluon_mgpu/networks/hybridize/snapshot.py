@@ -1,14 +1,17 @@
 """The variables that the code of a network may read besides its arguments, to notice changes."""
 from __future__ import annotations
 
-import argparse
+import array
+import contextvars
 import functools
 import inspect
 import os
 import random
 import sys
 import sysconfig
+import threading
 import types
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,8 +22,12 @@ from ...mxnet_setup.compat import layers_of
 # Attributes of blocks that MXNet changes by itself, for example at the first call
 _OF_MXNET = {'_active', '_cached_graph', '_cached_op', '_cached_op_args', '_called_infer_shape_already', '_counter',
              '_flags', '_in_format', '_init_counter', '_out_format', 'skip_states'}
-_RANDOM = random.Random, numpy.random.RandomState, numpy.random.Generator
-_LARGE_ARRAY, _LONG_LIST = 4096, 1000  # bytes, and items: larger ones would take time in each call
+# Objects that change without a change of their attributes
+_UNKNOWN = (random.Random, numpy.random.RandomState, numpy.random.Generator, array.array, contextvars.ContextVar,
+            threading.local)
+_OPAQUE = {'builtins', 'gluon_mgpu', 'logging', 'mxnet', 'numpy'}  # packages whose objects keep their values, or log
+_MISSING = object()
+_LARGE_ARRAY, _LONG_LIST, _MANY = 4096, 1000, 10_000  # bytes, items, objects: more would take time in each call
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')})
 
 
@@ -29,7 +36,7 @@ class Snapshot:
 
     These are the attributes of all layers; for code outside of MXNet also attributes of its classes, and the global and
     nonlocal variables and default values that it names; and what the code in `forward` reaches in these: functions,
-    lists, dicts, sets, small arrays of NumPy, ``os.environ`` and the user's own objects. `unknown` says why changes
+    lists, dicts, sets, small arrays of NumPy, ``os.environ`` and attributes of objects. `unknown` says why changes
     cannot be noticed, such as an iterator; otherwise it is None.
     """
 
@@ -57,11 +64,15 @@ class Snapshot:
             count = len(self._seen)
             for owner in (*self._classes, *layers):
                 of_mxnet = _package(type(owner).__module__) == 'mxnet'
-                for name in [*vars(owner)] if of_mxnet else self._names.intersection(vars(owner)):
-                    self._visit(_function(vars(owner)[name]))
+                for name, member in [*vars(owner).items()]:
+                    is_special = name.startswith('__') and name not in ('__init__', '__new__')
+                    if of_mxnet or is_special or name in self._names:
+                        self._visit(_function(member))
         for method in methods:  # also those that only getattr finds
             if inspect.isfunction(method) and id(method) not in self._seen:
                 self._add_variables(method.__globals__, {name for code in _codes(method) for name in code.co_names})
+        if len(self._seen) > _MANY:
+            self.unknown = 'it reaches too many objects'
         del self._seen, self._names
 
     def _add_classes(self, value: Any) -> None:
@@ -70,12 +81,12 @@ class Snapshot:
 
     def _add_variables(self, scope: Any, names: Iterable[str]) -> list:
         """Remember items of a dict, or attributes of something else; return their values."""
-        found = [(scope, name, _value(scope, name)) for name in names if not isinstance(scope, dict) or name in scope]
+        found = [(scope, name, _value(scope, name)) for name in names]
         self._variables += found
         return [value for _, _, value in found]
 
     def _visit(self, value: Any) -> None:
-        if id(value) in self._seen:
+        if id(value) in self._seen or len(self._seen) > _MANY:
             return
         self._seen[id(value)] = value
         for inner in self._inside(value):
@@ -83,7 +94,7 @@ class Snapshot:
 
     def _inside(self, value: Any) -> Iterable:
         """Remember what can change in a value, and return the values that it leads to."""
-        if isinstance(value, (list, dict, set)):
+        if isinstance(value, (list, dict, set, deque, bytearray)):
             self._copies[id(value)] = value, value.copy()
             return [] if len(value) > _LONG_LIST else [*value.values()] if isinstance(value, dict) else [*value]
         if isinstance(value, (tuple, frozenset)):
@@ -93,8 +104,8 @@ class Snapshot:
                 self.unknown = 'it uses a large array of NumPy'
             else:
                 self._arrays.append((value, value.copy()))
-        elif isinstance(value, _RANDOM) or hasattr(type(value), '__next__'):
-            self.unknown = 'it uses an iterator or random numbers of its own'
+        elif isinstance(value, _UNKNOWN) or hasattr(type(value), '__next__'):
+            self.unknown = f'it uses an object of {type(value).__name__}'
         elif inspect.isfunction(value):
             return self._inside_function(value)
         elif isinstance(value, functools.partial):
@@ -108,11 +119,11 @@ class Snapshot:
         elif isinstance(value, type):
             if self._is_own(value):
                 self._classes[value] = dict(vars(value))
-        elif isinstance(value, (argparse.Namespace, types.SimpleNamespace)) or (
-                self._is_own(type(value)) and not isinstance(value, types.ModuleType) and hasattr(value, '__dict__')
-                and _package(type(value).__module__) != 'gluon_mgpu'):
+        elif _package(type(value).__module__) not in _OPAQUE and not isinstance(value, types.ModuleType):
             self._add_classes(value)
-            return [vars(value)]
+            slots = [name for kind in type(value).__mro__ for name, member in vars(kind).items()
+                     if inspect.ismemberdescriptor(member)]
+            return [*self._add_variables(value, slots), getattr(value, '__dict__', None)]
         return []
 
     def _inside_function(self, function: Any) -> Iterable:
@@ -127,7 +138,7 @@ class Snapshot:
         for value in self._add_variables(function.__globals__, names):
             is_module = isinstance(value, types.ModuleType) and self._is_own(value)
             found += [value, *(self._add_variables(vars(value), names) if is_module else [])]
-        return [*found, getattr(function, '__wrapped__', None)]
+        return [*found, vars(function)]
 
     def _is_own(self, value: Any) -> bool:
         name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__ or ''
@@ -147,18 +158,18 @@ class Snapshot:
         """Set all variables to their values in the snapshot."""
         for container, copy in self._copies.values():
             container.clear()
-            container.extend(copy) if isinstance(container, list) else container.update(copy)
-        for array, copy in self._arrays:
-            array[...] = copy
-        changed = [(kind, name, before.get(name)) for kind, before in self._classes.items()
+            container.extend(copy) if hasattr(container, 'extend') else container.update(copy)
+        for numbers, copy in self._arrays:
+            numbers[...] = copy
+        changed = [(kind, name, before.get(name, _MISSING)) for kind, before in self._classes.items()
                    for name in {**before, **vars(kind)} if vars(kind).get(name) is not before.get(name)]
         for scope, name, value in self._variables + changed:
-            if isinstance(scope, type) and name not in self._classes[scope]:
-                delattr(scope, name)
-            elif isinstance(scope, dict):
-                scope[name] = value
-            elif _value(scope, name) is not value:
-                setattr(scope, name, value)
+            if _value(scope, name) is value:
+                continue
+            if isinstance(scope, dict):
+                scope.pop(name) if value is _MISSING else scope.update({name: value})
+            else:
+                delattr(scope, name) if value is _MISSING else setattr(scope, name, value)
 
 
 def _differ_by_mxnet(now: Any, before: Any) -> bool:
@@ -194,6 +205,6 @@ def _codes(function: Any) -> list[types.CodeType]:
 
 def _value(scope: Any, name: str) -> Any:
     try:
-        return scope.get(name) if isinstance(scope, dict) else getattr(scope, name)
-    except ValueError:  # an empty cell
-        return None
+        return scope.get(name, _MISSING) if isinstance(scope, dict) else getattr(scope, name)
+    except (AttributeError, ValueError):  # ValueError: an empty cell
+        return _MISSING

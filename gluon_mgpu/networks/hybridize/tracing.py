@@ -8,7 +8,7 @@ from typing import Any
 from ...base.nested import leaves, refill
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
-from .eager_only import refuse_modes, refuse_side_effects
+from .eager_only import SideEffectError, refuse_modes, refuse_side_effects
 from .graph_operators import Operator, build, operators_of
 
 UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
@@ -100,8 +100,11 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
         symbols = refill(symbols, (symbol.as_np_ndarray() for symbol in leaves(symbols)))
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(function.__name__), refuse_modes():
+        before = symbolic_globals.copy()
         with refuse_side_effects(function):
             result = symbolic(*symbols)
+        if any(value is not before.get(name) for name, value in symbolic_globals.items()):
+            raise SideEffectError('a call changes variables of its module')
         graph = _separate_biases(graph_of(result), set())
         _check_shapes(graph, names, leaves(args))
     return graph, names, refill(result, repeat(True))

@@ -4,6 +4,8 @@ import itertools
 import os
 import random
 import types
+from array import array
+from collections import UserDict, deque
 
 import numpy
 import pytest
@@ -29,9 +31,35 @@ def helper(X, scale=2):
     return X * (scale * NUMBER)
 
 
-@functools.lru_cache(maxsize=None)
-def cached(X):
-    return helper(X)
+class Scaled:
+    __slots__ = ('scale',)
+
+    def __mul__(self, X):
+        return X * SETTINGS['scale'][0] * self.scale
+
+
+def with_slot(scale):
+    scaled = Scaled()
+    scaled.scale = scale
+    return scaled
+
+
+def counted(X):
+    global NUMBER
+    NUMBER += 1
+    return X * NUMBER
+
+
+def with_attribute(X):
+    with_attribute.number = vars(with_attribute).get('number', 0) + 1
+    return X * with_attribute.number
+
+
+def defined_later(X):
+    try:
+        return X * LATER
+    except NameError:
+        return X
 
 
 def attribute(**attributes):
@@ -78,6 +106,21 @@ CHANGES = {
     'attribute of a module': (lambda net, X: X * MODULE.scale, nothing, lambda net, n: setattr(MODULE, 'scale', n)),
     'environment': (lambda net, X: X * float(os.environ['SCALE']), nothing,
                     lambda net, n: os.environ.update(SCALE=str(n))),
+    'slot': (lambda net, X: net.scaled * X, lambda net: vars(net).update(scaled=with_slot(2)),
+             lambda net, n: setattr(net.scaled, 'scale', n)),
+    'operator of an object': (lambda net, X: net.scaled * X, lambda net: vars(net).update(scaled=with_slot(2)),
+                              lambda net, n: SETTINGS['scale'].__setitem__(0, n)),
+    'deque': (lambda net, X: X * net.numbers[0], lambda net: vars(net).update(numbers=deque([2])),
+              lambda net, n: net.numbers.appendleft(n)),
+    'bytes': (lambda net, X: X * net.numbers[0], lambda net: vars(net).update(numbers=bytearray([2])),
+              lambda net, n: net.numbers.__setitem__(0, n)),
+    'array of Python': (lambda net, X: X * net.numbers[0], lambda net: vars(net).update(numbers=array('d', [2])),
+                        lambda net, n: net.numbers.__setitem__(0, n)),
+    'object of a package': (lambda net, X: X * net.settings['scale'],
+                            lambda net: vars(net).update(settings=UserDict(scale=2)),
+                            lambda net, n: net.settings.update(scale=n)),
+    'variable that is defined later': (lambda net, X: defined_later(X), nothing,
+                                       lambda net, n: globals().update(LATER=n)),
     'iterator': (lambda net, X: X * next(net.numbers), lambda net: vars(net).update(numbers=itertools.count()), None),
     'generator': (lambda net, X: X * next(net.numbers), lambda net: vars(net).update(numbers=iter(range(9))), None),
     'random numbers': (lambda net, X: X * net.random(), lambda net: vars(net).update(random=random.Random(1).random),
@@ -94,6 +137,8 @@ CHANGES = {
 def restored(monkeypatch):
     """Restore after the test what a change changes."""
     monkeypatch.setenv('SCALE', '2')
+    monkeypatch.setitem(globals(), 'LATER', 1)
+    del globals()['LATER']
     for name, value in {'SETTINGS': {'scale': [2]}, 'NUMBER': 2}.items():
         monkeypatch.setitem(globals(), name, value)
     for owner, name, value in ((Settings, 'scale', 2), (MODULE, 'scale', 2), (helper, '__defaults__', (2,))):
@@ -122,6 +167,7 @@ def test_changes(name, devices, restored):
             owner.scale = 2
         helper.__defaults__ = 2,
         globals().update(NUMBER=2, SETTINGS={'scale': [2]})
+        globals().pop('LATER', None)
         os.environ['SCALE'] = '2'
     assert results(hybridized) == expected
 
@@ -136,7 +182,7 @@ def test_what_does_not_change_is_traced_once(devices, restored):
             self.steps = iter(range(9))  # which forward does not use
 
         def forward(self, X):
-            return cached.__wrapped__(self.dense(X)) * self.settings.value() * len(self.lists)
+            return helper(self.dense(X)) * self.settings.value() * len(self.lists)
 
     net = Net()
     net.initialize(ctx=devices)
@@ -176,3 +222,10 @@ def test_a_function_in_a_layer_of_mxnet(devices, restored):
     for number in (2, 3):
         globals()['NUMBER'] = number
         assert fast(X).tolist() == net(X).tolist() == [2 * number] * 2
+
+
+@pytest.mark.parametrize('function', [counted, with_attribute])
+def test_functions_that_change_variables_run_as_they_are(function, devices, restored):
+    fast, X = hybridized(function), np.ones(1, ctx=devices[0])
+    first = fast(X).item()
+    assert [fast(X).item() - first, function(X).item() - first, fast(X).item() - first] == [1, 2, 3]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy
 
-from ...mxnet_setup.compat import layers_of
+from ...mxnet_setup.compat import gluon, layers_of
 
 # Attributes of blocks that MXNet changes by itself, for example at the first call
 _OF_MXNET = {'_active', '_cached_graph', '_cached_op', '_cached_op_args', '_called_infer_shape_already', '_counter',
@@ -119,7 +119,8 @@ class Snapshot:
         elif isinstance(value, type):
             if self._is_own(value):
                 self._classes[value] = dict(vars(value))
-        elif _package(type(value).__module__) not in _OPAQUE and not isinstance(value, types.ModuleType):
+        elif _package(type(value).__module__) not in _OPAQUE and not isinstance(
+                value, (types.ModuleType, gluon.Parameter)):
             self._add_classes(value)
             slots = [name for kind in type(value).__mro__ for name, member in vars(kind).items()
                      if inspect.ismemberdescriptor(member)]
@@ -151,7 +152,7 @@ class Snapshot:
                     and all(_value(scope, name) is value for scope, name, value in self._variables)
                     and all(vars(kind) == before for kind, before in self._classes.items())
                     and all(now.tobytes() == before.tobytes() for now, before in self._arrays))
-        except (NotImplementedError, ValueError):  # from comparing two arrays
+        except (NotImplementedError, TypeError, ValueError):  # from comparing arrays or symbols
             return False
 
     def restore(self) -> None:

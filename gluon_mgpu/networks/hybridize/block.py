@@ -31,7 +31,7 @@ def hybridized(network: Callable) -> Callable:
     """Return a callable that runs `network` as one operator; `network` itself does not change.
 
     The network is traced at the first call in training and at the first in evaluation, and again for arguments in other
-    lists, and after its layers, their attributes or frozen parameters, or the variables of its module have changed. It
+    lists, and after its layers, frozen parameters or anything else that its code reads have changed (`Snapshot`). It
     runs as it is if its graph would leave something out, such as an ``autograd.Function``, ``autograd.pause``, a
     forward hook, or attributes that a call sets; if it has operators that `static` has not tested, or arguments other
     than arrays and None; and if it changes in nearly every call. Raises ValueError if `network` is neither a

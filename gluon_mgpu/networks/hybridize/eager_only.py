@@ -40,35 +40,50 @@ def refuse_modes() -> Iterator[None]:
         return set_mode
 
     # MXNet 2 calls the network with arrays, which it would record
-    def copy_or_refuse(*args: Any) -> int:
-        if threading.get_ident() == thread:
-            raise EagerOnlyError('it reads the values of an array')
-        return copy_to_host(*args)
-
-    def attribute_or_refuse(self: Any, name: str) -> Any:
-        # No AttributeError, which hasattr would catch
-        kind = AttributeError if name.startswith('_') or threading.get_ident() != thread else NotImplementedError
-        raise kind(f'{type(self).__name__!r} object has no attribute {name!r}')
-
     paused = autograd.pause(train_mode=autograd.is_training()) if MXNET_MAJOR >= 2 else contextlib.nullcontext()
-    with _LOCK, paused:
+    with _LOCK, paused, _refuse_questions(thread):
         setters = {name: getattr(library, name) for name in modes}
-        call, copy_to_host = autograd.Function.__call__, library.MXNDArraySyncCopyToCPU
+        call = autograd.Function.__call__
         autograd.Function.__call__ = call_or_refuse
-        library.MXNDArraySyncCopyToCPU, mx.sym.Symbol.__getattr__ = copy_or_refuse, attribute_or_refuse
         for name in modes:
             setattr(library, name, set_or_refuse(name))
         try:
             yield
         finally:
-            autograd.Function.__call__, library.MXNDArraySyncCopyToCPU = call, copy_to_host
-            del mx.sym.Symbol.__getattr__
+            autograd.Function.__call__ = call
             for name, setter in setters.items():
                 setattr(library, name, setter)
 
 
+@contextlib.contextmanager
+def _refuse_questions(thread: int) -> Iterator[None]:
+    """Raise an error in the block if code reads the values of an array, or attributes that symbols do not have."""
+    library, known = mx.base._LIB, vars(mx.sym.Symbol).get('__getattr__')  # in a trace within another
+    copy_to_host = library.MXNDArraySyncCopyToCPU
+
+    def copy_or_refuse(*args: Any) -> int:
+        if threading.get_ident() == thread:
+            raise EagerOnlyError('it reads the values of an array')
+        return copy_to_host(*args)
+
+    def raise_error(self: Any, name: str) -> None:
+        is_asked = threading.get_ident() == thread and not name.startswith('_') and not _called_by_mxnet()
+        kind = NotImplementedError if is_asked else AttributeError  # which hasattr would catch
+        raise kind(f'{type(self).__name__!r} object has no attribute {name!r}')
+
+    library.MXNDArraySyncCopyToCPU, mx.sym.Symbol.__getattr__ = copy_or_refuse, raise_error
+    try:
+        yield
+    finally:
+        library.MXNDArraySyncCopyToCPU = copy_to_host
+        if known:
+            mx.sym.Symbol.__getattr__ = known
+        else:
+            del mx.sym.Symbol.__getattr__
+
+
 def _called_by_mxnet() -> bool:
-    """Return whether MXNet itself changes the mode, for example while parameters get their shapes."""
+    """Return whether MXNet itself changes the mode or asks, for example while parameters get their shapes."""
     frame = sys._getframe(2)
     while frame.f_globals.get('__name__') == 'mxnet.autograd' and frame.f_back:
         frame = frame.f_back

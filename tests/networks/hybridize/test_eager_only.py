@@ -161,3 +161,16 @@ def test_attributes_that_only_arrays_have(ask, devices):
     with pytest.raises(ValueError, match="cannot be traced .*Symbol' object has no attribute"):
         hybridized(Net())(np.ones((2, 3), ctx=devices[0]))
     assert not hasattr(mx.sym.var('X'), 'shape')
+
+
+def test_a_trace_within_another(devices):
+    """As of a function of constants."""
+    double = hybridized(lambda X: X * 2)
+
+    class Net(HybridBlock):
+        def forward(self, X):
+            double(np.ones(1, ctx=devices[0]))
+            return X * 3
+
+    assert hybridized(Net())(np.ones(1, ctx=devices[0])).item() == 3
+    assert WEIGHT.shape == (1,) and not hasattr(mx.sym.var('X'), 'shape')

@@ -27,7 +27,8 @@ _UNKNOWN = (random.Random, numpy.random.RandomState, numpy.random.Generator, arr
             threading.local)
 _OPAQUE = {'builtins', 'gluon_mgpu', 'logging', 'mxnet', 'numpy'}  # packages whose objects keep their values, or log
 _MISSING = object()
-_LARGE_ARRAY, _LONG_LIST, _MANY = 4096, 1000, 10_000  # bytes, items, objects: more would take time in each call
+_SIMPLE = bool, bytes, float, int, str, type(None)
+_LARGE_ARRAY, _MANY = 4096, 1000  # bytes, and objects per layer: more would take time in each call
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')})
 
 
@@ -49,6 +50,7 @@ class Snapshot:
         self._variables: list[tuple] = []
         self._classes: dict[type, dict] = {}
         self._seen = {id(layer): layer for layer in layers}
+        self._limit = _MANY * (1 + len(layers))
         self._names = {'forward', 'hybrid_forward', '__call__', '__getattr__'}  # in code that a call may reach
         for layer in layers:
             for value in (vars(layer), *vars(layer).values()):
@@ -71,7 +73,7 @@ class Snapshot:
         for method in methods:  # also those that only getattr finds
             if inspect.isfunction(method) and id(method) not in self._seen:
                 self._add_variables(method.__globals__, {name for code in _codes(method) for name in code.co_names})
-        if len(self._seen) > _MANY:
+        if len(self._seen) > self._limit:
             self.unknown = 'it reaches too many objects'
         del self._seen, self._names
 
@@ -86,17 +88,18 @@ class Snapshot:
         return [value for _, _, value in found]
 
     def _visit(self, value: Any) -> None:
-        if id(value) in self._seen or len(self._seen) > _MANY:
-            return
-        self._seen[id(value)] = value
-        for inner in self._inside(value):
-            self._visit(inner)
+        values = [value]
+        while values and len(self._seen) <= self._limit:
+            value = values.pop()
+            if type(value) not in _SIMPLE and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                values += self._inside(value)
 
     def _inside(self, value: Any) -> Iterable:
         """Remember what can change in a value, and return the values that it leads to."""
         if isinstance(value, (list, dict, set, deque, bytearray)):
             self._copies[id(value)] = value, value.copy()
-            return [] if len(value) > _LONG_LIST else [*value.values()] if isinstance(value, dict) else [*value]
+            return [*value.values()] if isinstance(value, dict) else [*value]
         if isinstance(value, (tuple, frozenset)):
             return value
         if isinstance(value, numpy.ndarray):

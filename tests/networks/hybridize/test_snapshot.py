@@ -101,6 +101,10 @@ CHANGES = {
     'large array of NumPy': (lambda net, X: X * float(net.numbers[0]),
                              lambda net: vars(net).update(numbers=numpy.ones(10 ** 4)),
                              lambda net, n: net.numbers.fill(n)),
+    'many objects': (lambda net, X: X * net.numbers[0][0][0], lambda net: vars(net).update(
+        numbers=[[[n]] for n in range(2000)]), lambda net, n: net.numbers[0][0].__setitem__(0, n)),
+    'long list': (lambda net, X: X * net.numbers[0][0], lambda net: vars(net).update(
+        numbers=[[2], *range(5000)]), lambda net, n: net.numbers[0].__setitem__(0, n)),
     'array of MXNet': (lambda net, X: X * net.numbers.item(), lambda net: vars(net).update(numbers=np.ones(1)),
                        lambda net, n: net.numbers.__setitem__(0, n)),
     'attribute of a module': (lambda net, X: X * MODULE.scale, nothing, lambda net, n: setattr(MODULE, 'scale', n)),

@@ -106,6 +106,9 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
         if any(value is not before.get(name) for name, value in symbolic_globals.items()):
             raise SideEffectError('a call changes variables of its module')
         graph = _separate_biases(graph_of(result), set())
+        if unknown := {*graph.list_inputs()} - {*names}:
+            raise ValueError(f'{function.__name__} uses {min(unknown)!r}, which is not among its arguments: make it a '
+                             'HybridBlock whose layers are attributes')
         _check_shapes(graph, names, leaves(args))
     return graph, names, refill(result, repeat(True))
 

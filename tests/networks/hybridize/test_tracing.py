@@ -162,6 +162,14 @@ def test_arrays_of_np_and_nd_are_told_apart(devices):
         assert (type(fast(X)), fast(X).shape) == (type(X), X.sum().shape) and type(X) in kinds
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces with arrays')
+def test_a_function_with_a_layer(devices):
+    layer = gluon.nn.Dense(2, in_units=3)
+    layer.initialize(ctx=devices)
+    with pytest.raises(ValueError, match='^<lambda> uses .*_bias.*, which is not among its arguments: make it a Hybri'):
+        hybridized(lambda X: layer(X))(np.ones((1, 3), ctx=devices[0]))
+
+
 @pytest.mark.parametrize('kind', [type('Rows', (list,), {}), type('Pair', (tuple,), {})])
 def test_lists_of_other_classes(kind, devices):
     """The network may ask for them."""

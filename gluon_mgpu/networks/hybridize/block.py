@@ -16,7 +16,8 @@ import numpy
 
 from ...base.nested import leaves
 from ...mxnet_setup.compat import autograd, gluon, mx
-from .eager_only import EagerOnlyError, SideEffectError, Snapshot, keeps_gradients
+from .eager_only import EagerOnlyError, SideEffectError, keeps_gradients
+from .snapshot import Snapshot
 from .static import TracedGraph
 from .tracing import trace_block, trace_function
 
@@ -30,7 +31,7 @@ def hybridized(network: Callable) -> Callable:
     """Return a callable that runs `network` as one operator; `network` itself does not change.
 
     The network is traced at the first call in training and at the first in evaluation, and again for arguments in other
-    lists, and after its layers, their attributes or frozen parameters, or the variables of its module have changed. It
+    lists, and after its layers, frozen parameters or anything else that its code reads have changed (`Snapshot`). It
     runs as it is if its graph would leave something out, such as an ``autograd.Function``, ``autograd.pause``, a
     forward hook, or attributes that a call sets; if it has operators that `static` has not tested, or arguments other
     than arrays and None; and if it changes in nearly every call. Raises ValueError if `network` is neither a
@@ -146,7 +147,7 @@ class _Graphs:
 
 def structure(values: Any) -> tuple | type | None:
     """Return the types of nested lists and of the arrays and None in them; None if there is anything else."""
-    if isinstance(values, (list, tuple)):
+    if type(values) in (list, tuple) or (isinstance(values, tuple) and hasattr(values, '_fields')):
         found = type(values), *map(structure, values)
         return None if None in found else found
     if isinstance(values, numpy.ndarray):

@@ -8,7 +8,7 @@ from typing import Any
 from ...base.nested import leaves, refill
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
-from .eager_only import refuse_modes, refuse_side_effects
+from .eager_only import SideEffectError, refuse_modes, refuse_side_effects
 from .graph_operators import Operator, build, operators_of
 
 UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
@@ -100,9 +100,15 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
         symbols = refill(symbols, (symbol.as_np_ndarray() for symbol in leaves(symbols)))
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(function.__name__), refuse_modes():
+        before = symbolic_globals.copy()
         with refuse_side_effects(function):
             result = symbolic(*symbols)
+        if any(value is not before.get(name) for name, value in symbolic_globals.items()):
+            raise SideEffectError('a call changes variables of its module')
         graph = _separate_biases(graph_of(result), set())
+        if unknown := {*graph.list_inputs()} - {*names}:
+            raise ValueError(f'{function.__name__} uses {min(unknown)!r}, which is not among its arguments: make it a '
+                             'HybridBlock whose layers are attributes')
         _check_shapes(graph, names, leaves(args))
     return graph, names, refill(result, repeat(True))
 
@@ -142,6 +148,8 @@ def _separate_biases(graph: Any, trained: set[str]) -> Any:
     changed, trained = [], set(trained)
     for operator in operators:
         node, inputs, results = operator
+        if MXNET_MAJOR < 2:  # which only sets this for symbols, so that integers times 1.5 would be float64
+            node = {**node, 'attrs': {name: value for name, value in node.get('attrs', {}).items() if name != 'is_int'}}
         if node['op'] == 'amp_cast' and inputs[0] in trained:
             trained.add(results[0])
         if operator.kind == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:

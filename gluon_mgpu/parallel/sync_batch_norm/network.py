@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from ...base.nested import leaves, refill
 from ...mxnet_setup.compat import autograd, gluon, mx, np
 from ...networks.hybridize.block import HybridizedBlock, structure, unwrapped
-from ...networks.hybridize.eager_only import Snapshot, keeps_gradients
+from ...networks.hybridize.eager_only import keeps_gradients
+from ...networks.hybridize.snapshot import Snapshot
 from ...networks.hybridize.tracing import UNKNOWN, is_legacy
 from ..workers import Workers
 from .cut import Backward, Piece, as_input, cut
@@ -45,7 +46,7 @@ class SyncBatchNorm(HybridizedBlock):
         self._inputs: list[str] = []                # names of the network's inputs
         self._results: list[str] = []               # and of its outputs
         self._result_lists: Any = None              # and the lists that they are in
-        self._cut_for: tuple = ()                   # number of inputs, frozen parameters
+        self._cut_for: tuple = ()                   # number of inputs, frozen parameters, mode
         self._input_lists: Any = None               # the lists that the inputs are in
         self._snapshot = Snapshot(self.block)       # when the network was cut
         self._pending: _ForwardPass | None = None   # waits for its backward pass
@@ -114,7 +115,7 @@ class SyncBatchNorm(HybridizedBlock):
 
     def _cut(self, args: tuple, frozen: list[bool]) -> None:
         """Cut the network, unless it was cut for such arguments and the same parameters, and has not changed."""
-        cut_for, lists = (len(args), frozen), structure(args)  # the lists are None for UNKNOWN
+        cut_for, lists = (len(args), frozen, autograd.is_recording()), structure(args)  # the lists are None for UNKNOWN
         if cut_for != self._cut_for or lists not in (None, self._input_lists) or not self._snapshot.is_current():
             parts, self._inputs, self._results, self._result_lists = cut(self.block, args)
             self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]

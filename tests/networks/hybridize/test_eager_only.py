@@ -123,3 +123,54 @@ def test_other_threads_while_one_traces():
             other = pool.submit(trace)
             assert not wait([other], timeout=0.2).done
         assert other.result()
+
+
+def by_class(X):
+    return X * (2 if isinstance(X, mx.nd.NDArray) else 3)
+
+
+WEIGHT = np.ones(1)
+
+
+def by_value(X):
+    return X * float(WEIGHT)
+
+
+@pytest.mark.parametrize('forward', [by_class, by_value])
+def test_code_that_asks_what_arrays_are(forward, devices):
+    """Symbols are no arrays, and the values of the first call would stay."""
+    class Net(HybridBlock):
+        def forward(self, X):
+            return forward(X)
+
+    X = np.ones(2, ctx=devices[0])
+    for fast in (hybridized(Net()), hybridized(forward)):
+        for value in (1, 5):
+            WEIGHT[:] = value
+            assert fast(X).tolist() == forward(X).tolist()
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces with arrays')
+@pytest.mark.parametrize('ask', [lambda X: hasattr(X, 'shape'), lambda X: getattr(X, 'ndim', 7)])
+def test_attributes_that_only_arrays_have(ask, devices):
+    """Not even hasattr gives another answer than for an array."""
+    class Net(HybridBlock):
+        def forward(self, X):
+            return X * int(ask(X))
+
+    with pytest.raises(ValueError, match="cannot be traced .*Symbol' object has no attribute"):
+        hybridized(Net())(np.ones((2, 3), ctx=devices[0]))
+    assert not hasattr(mx.sym.var('X'), 'shape')
+
+
+def test_a_trace_within_another(devices):
+    """As of a function of constants."""
+    double = hybridized(lambda X: X * 2)
+
+    class Net(HybridBlock):
+        def forward(self, X):
+            double(np.ones(1, ctx=devices[0]))
+            return X * 3
+
+    assert hybridized(Net())(np.ones(1, ctx=devices[0])).item() == 3
+    assert WEIGHT.shape == (1,) and not hasattr(mx.sym.var('X'), 'shape')

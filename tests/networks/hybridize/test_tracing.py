@@ -162,6 +162,41 @@ def test_arrays_of_np_and_nd_are_told_apart(devices):
         assert (type(fast(X)), fast(X).shape) == (type(X), X.sum().shape) and type(X) in kinds
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces with arrays')
+def test_a_function_with_a_layer(devices):
+    layer = gluon.nn.Dense(2, in_units=3)
+    layer.initialize(ctx=devices)
+    with pytest.raises(ValueError, match='^<lambda> uses .*_bias.*, which is not among its arguments: make it a Hybri'):
+        hybridized(lambda X: layer(X))(np.ones((1, 3), ctx=devices[0]))
+
+
+@pytest.mark.parametrize('kind', [type('Rows', (list,), {}), type('Pair', (tuple,), {})])
+def test_lists_of_other_classes(kind, devices):
+    """The network may ask for them."""
+    class Net(HybridBlock):
+        def forward(self, arrays):
+            return arrays[0] * (2 if isinstance(arrays, kind) else 3)
+
+    fast, X = hybridized(Net()), np.ones(2, ctx=devices[0])
+    assert [fast(kind([X])).tolist(), fast(kind.__base__([X])).tolist()] == [[2, 2], [3, 3]]
+
+
+@pytest.mark.parametrize('dtype', ['int32', 'uint8', 'bool', 'float16', 'float64'])
+def test_numbers_keep_the_dtype_as_in_plain_gluon(dtype, devices):
+    """MXNet 1.9 says for symbols only that a number is no integer, which makes integers float64."""
+    def compute(X):
+        return [X * 1.5, 2 * X, X + 1.7, 3 - X, X / 2, 1 - X * 2]
+
+    class Net(HybridBlock):
+        def forward(self, X):
+            return compute(X)
+
+    X = np.array([1, 0, 1], dtype=dtype, ctx=devices[0])
+    for fast in (hybridized(Net()), hybridized(compute)):
+        assert ([(result.dtype, result.tolist()) for result in fast(X)]
+                == [(result.dtype, result.tolist()) for result in compute(X)])
+
+
 def test_a_block_that_takes_lists(devices):
     class Net(HybridBlock):
         def __init__(self):

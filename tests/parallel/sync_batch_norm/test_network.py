@@ -368,3 +368,21 @@ def test_a_backward_pass_needs_its_own_forward_pass(device_list):
         block.backward(ls)
     with pytest.raises(ValueError, match='SyncBatchNorm.backward has no forward pass'):
         block.backward(ls)
+
+
+def test_code_that_asks_whether_autograd_records(devices):
+    """The network is cut for each mode."""
+    class Net(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm(in_channels=2)
+
+        def forward(self, X):
+            return self.norm(X) * (2 if autograd.is_recording() else 3)
+
+    net, X = Net(), np.arange(6, ctx=devices[0]).reshape(3, 2)
+    net.initialize(ctx=devices[0])
+    synchronized = SyncBatchNorm(net)
+    for mode in (autograd.train_mode, autograd.record, autograd.train_mode):
+        with mode():
+            assert abs(synchronized.forward([X])[0] - net(X)).max() < 1e-5  # float32

@@ -23,7 +23,7 @@ def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, 
     row: a mean would depend on the number of devices. All else is as in `concise.train_batch`.
     """
     ls, correct = _train_batch(net, features, labels, loss, trainer, as_devices(devices), split_f)
-    return sum(float(l.sum()) for l in ls), sum(map(float, correct))
+    return sum(float(l.as_np_ndarray().sum()) for l in ls), sum(map(float, correct))
 
 
 def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: Callable, trainer: gluon.Trainer,

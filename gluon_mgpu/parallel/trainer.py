@@ -110,6 +110,9 @@ class Trainer(gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
+        for name in 'lr', 'wd':  # Adam and others change an array in place, for each device again
+            if hasattr(value := getattr(sgd, name), '__setitem__'):
+                setattr(sgd, name, float(value))
         stale = next((f'{param.name} on {weight.ctx}' for param in self._params if param.grad_req != 'null'
                       for weight in param.list_data() if not weight._fresh_grad), '')
         if stale and not ignore_stale_grad:

@@ -92,6 +92,19 @@ def test_batches_of_any_number_of_rows(k, way, device_list, seed):
     check_equal(net, one)
 
 
+@pytest.mark.parametrize('make_trainer', [gluon.Trainer, Trainer])
+def test_a_layer_that_only_some_batches_use(make_trainer, devices, seed):
+    results = []
+    for used_devices in (devices[:1], devices):
+        net = make(used_devices)
+        trainer = make_trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+        for i, (X, y) in enumerate(batches(seed)):
+            layers = net if i % 2 else lambda X, out=net.out: out(X[0][:, :4])  # the second and the fourth use all
+            d2l.train_batch_ch13(layers, X, y, loss, trainer, used_devices)
+        results.append(net)
+    check_equal(*results[::-1])
+
+
 def test_a_divisor_shares_and_parts(device_list, seed):
     devices = Devices(device_list(3), batch_size=7, shares=[3, 1, 1], parts=2)
     net, trainer = with_our_trainer(devices)

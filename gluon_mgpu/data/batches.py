@@ -123,8 +123,7 @@ def _check_batch(name: str, batch: Any, net: Any, image: tuple) -> None:
     if name == 'test' and batch[1].size != len(batch[1]):  # in training, labels may be probabilities
         raise ValueError(f'the test labels have the shape {batch[1].shape}: must be class numbers (n,), with which '
                          'predictions are compared')
-    X = batch[0].as_np_ndarray() if isinstance(batch[0], mx.nd.NDArray) else batch[0]  # possibly of mx.nd
-    dtype = numpy.dtype(X.dtype)
+    X, dtype = getattr(batch[0], 'as_np_ndarray', lambda: batch[0])(), numpy.dtype(batch[0].dtype)
     if net is None and dtype != 'float32':
         raise ValueError(f"the {name} images are {dtype}: must be float32, such as X.astype('float32')")
     if net is None and image and X.shape[1:] != image:

@@ -37,7 +37,7 @@ def set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
 
 def add_zero(param: gluon.Parameter) -> None:
     """Let each device whose backward pass has not used a parameter add the gradient 0 instead of an older one."""
-    for weight, gradient in zip(param.list_data(), param.list_grad()):
+    for weight, gradient in zip(param._data or (), param._grad or ()):  # none if frozen
         if not weight._fresh_grad and param.grad_req == 'write':
             fill(gradient, 0)
         weight._fresh_grad = True

@@ -70,7 +70,6 @@ def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f
 
     ls = step.in_parts(backward, features, labels, net, devices)
     for param in trainer._params if trainer._update_on_kvstore else ():  # which takes no notice of stale gradients
-        if param.grad_req != 'null':
-            add_zero(param)
+        add_zero(param)
     trainer.step(devices.divisor(features), ignore_stale_grad=True)  # a BERT classifier does not use all layers of BERT
     return ls, correct

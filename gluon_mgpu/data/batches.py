@@ -105,7 +105,8 @@ def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
     """Return how many numbers a block, possibly not initialized, returns per row of a batch of this shape, or None."""
     try:
         if MXNET_MAJOR < 2:
-            graph = block(mx.sym.var('data').as_np_ndarray())
+            data = mx.sym.var('data')
+            graph = block(data.as_np_ndarray() if mx.util.is_np_array() else data)
             return graph.infer_shape_partial(data=shape)[1][0][-1]  # infer_shape would print its errors
         device = next(iter(block.collect_params().values())).list_ctx()[0]
         return block(np.zeros(shape, ctx=device)).shape[-1]

@@ -15,6 +15,7 @@ from ..parallel.allreduce import dtype_and_shape
 from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, with_grad_req
+from ..training.schedules import restart
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
@@ -143,9 +144,8 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
     set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
     optimizer.num_update, schedule = record['num_update'], optimizer.lr_scheduler
-    if isinstance(schedule, mx.lr_scheduler.LRScheduler):  # it changes its own attributes in each update
-        schedule.base_lr = schedule.warmup_final_lr if optimizer.lr is None else optimizer.lr
-        vars(schedule).update({name: 0 for name in ('count', 'cur_step_ind') if hasattr(schedule, name)})
+    if isinstance(schedule, mx.lr_scheduler.LRScheduler):
+        restart(schedule, schedule.warmup_final_lr if optimizer.lr is None else optimizer.lr)
     for update in range(1, optimizer.num_update + 1) if schedule else ():
         schedule(update)  # at its end, a schedule keeps the rate of the update before
     for name, number in record['numbers'].items():

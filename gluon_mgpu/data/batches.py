@@ -105,7 +105,8 @@ def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
     """Return how many numbers a block, possibly not initialized, returns per row of a batch of this shape, or None."""
     try:
         if MXNET_MAJOR < 2:
-            graph = block(mx.sym.var('data').as_np_ndarray())
+            data = mx.sym.var('data')
+            graph = block(data.as_np_ndarray() if mx.util.is_np_array() else data)
             return graph.infer_shape_partial(data=shape)[1][0][-1]  # infer_shape would print its errors
         device = next(iter(block.collect_params().values())).list_ctx()[0]
         return block(np.zeros(shape, ctx=device)).shape[-1]
@@ -123,7 +124,7 @@ def _check_batch(name: str, batch: Any, net: Any, image: tuple) -> None:
     if name == 'test' and batch[1].size != len(batch[1]):  # in training, labels may be probabilities
         raise ValueError(f'the test labels have the shape {batch[1].shape}: must be class numbers (n,), with which '
                          'predictions are compared')
-    X, dtype = batch[0], numpy.dtype(batch[0].dtype)
+    X, dtype = getattr(batch[0], 'as_np_ndarray', lambda: batch[0])(), numpy.dtype(batch[0].dtype)
     if net is None and dtype != 'float32':
         raise ValueError(f"the {name} images are {dtype}: must be float32, such as X.astype('float32')")
     if net is None and image and X.shape[1:] != image:

@@ -31,7 +31,7 @@ class SmoothedLabels:
                                  'call it with one batch before training')
             if y.size != len(y):
                 raise ValueError(f'label_smoothing {self._epsilon}: labels {y.shape} must be class numbers (n,)')
-            y = np.array(y).reshape(-1)
+            y = (y.as_np_ndarray() if hasattr(y, 'as_np_ndarray') else np.array(y)).reshape(-1)
             # A worker may have no rows
             chosen = npx.one_hot(y, self._num_classes) if len(y) else np.zeros((0, self._num_classes))
             yield X, (1 - self._epsilon) * chosen + self._epsilon / self._num_classes

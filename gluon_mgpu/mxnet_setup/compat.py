@@ -13,7 +13,7 @@ from . import runtime
 mx = runtime.import_mxnet()  # first, because it reports missing software in one line
 
 import numpy  # noqa: E402
-from mxnet import autograd, gluon, init, np, npx  # noqa: E402, F401 (for other modules)
+from mxnet import autograd, gluon, init, lr_scheduler, np, npx  # noqa: E402, F401 (for other modules)
 from mxnet.ndarray.ndarray import _new_alloc_handle  # noqa: E402, F401
 
 MXNET_MAJOR = int(mx.__version__.split('.')[0])

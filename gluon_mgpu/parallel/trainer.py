@@ -37,7 +37,7 @@ def set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
 
 def add_zero(param: gluon.Parameter) -> None:
     """Let each device whose backward pass has not used a parameter add the gradient 0 instead of an older one."""
-    for weight, gradient in zip(param.list_data(), param.list_grad()):
+    for weight, gradient in zip(param._data or (), param._grad or ()):  # none if frozen
         if not weight._fresh_grad and param.grad_req == 'write':
             fill(gradient, 0)
         weight._fresh_grad = True
@@ -110,6 +110,9 @@ class Trainer(gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         sgd = self._optimizer
+        for name in 'lr', 'wd':  # Adam and others change an array in place, for each device again
+            if hasattr(value := getattr(sgd, name), '__setitem__'):
+                setattr(sgd, name, float(value))
         stale = next((f'{param.name} on {weight.ctx}' for param in self._params if param.grad_req != 'null'
                       for weight in param.list_data() if not weight._fresh_grad), '')
         if stale and not ignore_stale_grad:

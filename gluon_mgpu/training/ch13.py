@@ -10,6 +10,7 @@ from ..mxnet_setup.compat import autograd, gluon
 from ..parallel import step
 from ..parallel.devices import Devices, as_devices
 from ..parallel.split import split_batch
+from ..parallel.trainer import add_zero
 from .evaluate import count_correct, evaluate_accuracy_gpus
 from .run import Run
 
@@ -18,12 +19,13 @@ def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, 
                      split_f: Callable = split_batch) -> tuple[float, float]:
     """Train on one batch; return the sum of its losses and its number of correct predictions; waits for the devices.
 
-    Layers that the batch does not use are not updated. `features`, arrays (n, ...) in nested lists or tuples, are split
-    by ``split_f(features, labels, devices)``. `net` maps those of a device to scores, and `loss` these to a loss per
-    row: a mean would depend on the number of devices. All else is as in `concise.train_batch`.
+    Layers that the batch does not use are not updated; by ``gluon.Trainer`` on several devices, as for the gradient 0.
+    `features`, arrays (n, ...) in nested lists or tuples, are split by ``split_f(features, labels, devices)``. `net`
+    maps those of a device to scores, and `loss` these to a loss per row: a mean would depend on the number of devices.
+    All else is as in `concise.train_batch`.
     """
     ls, correct = _train_batch(net, features, labels, loss, trainer, as_devices(devices), split_f)
-    return sum(float(l.sum()) for l in ls), sum(map(float, correct))
+    return sum(float(l.as_np_ndarray().sum()) for l in ls), sum(map(float, correct))
 
 
 def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: Callable, trainer: gluon.Trainer,
@@ -67,5 +69,7 @@ def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f
         return ls
 
     ls = step.in_parts(backward, features, labels, net, devices)
+    for param in trainer._params if trainer._update_on_kvstore else ():  # which takes no notice of stale gradients
+        add_zero(param)
     trainer.step(devices.divisor(features), ignore_stale_grad=True)  # a BERT classifier does not use all layers of BERT
     return ls, correct

@@ -8,21 +8,38 @@ from numbers import Real
 from typing import Any
 
 from ..base.arguments import SMALLEST, at_least_0, integer, positive
-from ..mxnet_setup.compat import mx
+from ..mxnet_setup.compat import lr_scheduler
 
 SCHEDULES = ('constant', 'cosine', 'step')
 
 
 def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
     """Yield the learning rate of each update; None if `lr` is None. Raises ValueError for a wrong rate."""
-    if isinstance(lr, mx.lr_scheduler.LRScheduler):
+    if isinstance(lr, lr_scheduler.LRScheduler):
         lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
+        if isinstance(lr, (lr_scheduler.FactorScheduler, lr_scheduler.MultiFactorScheduler)) and lr.count:
+            restart(lr, lr.warmup_final_lr)  # and may have drawn its rates before
     for update in count(1):
         rate: Any = lr(update) if callable(lr) else lr
         if lr is not None:
             tiny = isinstance(rate, Real) and 0 < float(rate) < SMALLEST  # MXNet cannot read it
             rate = at_least_0(f'the learning rate of update {update},', 0 if tiny else rate)
         yield rate
+
+
+def restart(schedule: lr_scheduler.LRScheduler, lr: float) -> None:
+    """Give a scheduler, which changes its own attributes in each update, those from before the first."""
+    schedule.base_lr = lr
+    schedule.__dict__.update({name: 0 for name in ('count', 'cur_step_ind') if hasattr(schedule, name)})
+
+
+class Steps(lr_scheduler.MultiFactorScheduler):
+    """MXNet's scheduler without its state: the rate of an update does not depend on the calls before."""
+
+    def __call__(self, num_update: int) -> float:
+        if num_update < self.warmup_steps:
+            return self.get_warmup_lr(num_update)
+        return self.base_lr * self.factor ** sum(num_update > step for step in self.step)
 
 
 def schedule(name: str, lr: float, num_steps: int, warmup_steps: int = 0) -> Callable[[int], float]:
@@ -37,6 +54,6 @@ def schedule(name: str, lr: float, num_steps: int, warmup_steps: int = 0) -> Cal
     num_steps = integer('num_steps', num_steps, minimum=1)
     settings = {'base_lr': positive('lr', lr), 'warmup_steps': integer('warmup_steps', warmup_steps, 0, num_steps)}
     if name == 'cosine':  # 0 at update num_steps + 1, so that the last update still has an effect
-        return mx.lr_scheduler.CosineScheduler(num_steps + 1, **settings)
+        return lr_scheduler.CosineScheduler(num_steps + 1, **settings)
     at = sorted({max(1, num_steps * quarters // 4) for quarters in (2, 3)})
-    return mx.lr_scheduler.MultiFactorScheduler(at, 0.1 if name == 'step' else 1, **settings)
+    return Steps(at, 0.1 if name == 'step' else 1, **settings)

@@ -10,6 +10,7 @@ from idx_files import dataset
 from gluon_mgpu.data.batches import BatchIterator, check_data, num_outputs
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.training.run import Run
 
 
@@ -220,6 +221,15 @@ def test_the_arrays_of_a_data_loader(X, y, words):
         check_data((loader_of(X, y), []), 2, image=image)
     data = loader_of(X, y, batchify_fn=lambda rows: (X, y * 0)), []  # what this one makes of them is unknown
     assert check_data(data, 2, image=image) == data
+
+
+def test_batches_of_mx_nd():
+    with semantics_of(mx.nd.ones(1)):
+        X, y = mx.nd.zeros((2, 1)), mx.nd.zeros(2)
+        data = [(X, y)], [(X, y)]
+        assert check_data(data, 2) == data
+        with pytest.raises(ValueError, match='^the training images contain NaN or infinity'):
+            check_data(([(X / 0, y)], []), 2)
 
 
 def test_arrays_on_disk_are_not_read(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.data.label_smoothing import SmoothedLabels
-from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
 from gluon_mgpu.networks.loss import cross_entropy
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.training.run import Run
 
 
@@ -35,6 +36,16 @@ def test_the_loss_by_numpy(rng):
     expected = 0.8 * oracle.numpy_loss(y_hat, y) + 0.2 * numpy.mean([oracle.numpy_loss(y_hat, numpy.full(5, c))
                                                                      for c in range(10)], axis=0)
     numpy.testing.assert_allclose(cross_entropy(np.array(y_hat), smoothed).asnumpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+@pytest.mark.parametrize('kind', [numpy, mx.nd])
+def test_a_network_of_mx_nd(kind):
+    with semantics_of(mx.nd.ones(1)):
+        (_, smoothed), = SmoothedLabels([(mx.nd.zeros((2, 1)), kind.array([2, 0]))], 0.3, gluon.nn.Dense(3))
+        y = smoothed.as_nd_ndarray()  # as after `split_batch`
+        numpy.testing.assert_allclose(y.asnumpy(), [[0.1, 0.1, 0.8], [0.8, 0.1, 0.1]], rtol=1e-6)
+        numpy.testing.assert_allclose(cross_entropy(mx.nd.zeros((2, 3)), y).asnumpy(), numpy.log(3), rtol=1e-5)
 
 
 def losses(chapter, devices, **settings):

@@ -7,7 +7,8 @@ import pytest
 from slow import slow
 
 from gluon_mgpu import scratch
-from gluon_mgpu.mxnet_setup.compat import autograd, np
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import allreduce
 from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, halving_doubling, kvstore, ring, star, tree
 from gluon_mgpu.parallel.devices import Devices, allreduce_algorithm
@@ -42,6 +43,18 @@ def test_every_device_gets_the_sum_in_place(allreduce, k, device_list, rng):
                 assert array is handle and array.ctx == device
                 assert array.shape == shape and array.dtype == numpy.dtype(dtype)
                 assert (array.asnumpy() == arrays.sum(axis=0)).all(), (shape, dtype)
+
+
+@every_algorithm
+@pytest.mark.parametrize('k', [1, 2, 3, 5])
+def test_arrays_of_mx_nd(allreduce, k, device_list, rng):
+    with semantics_of(mx.nd.ones(1)):
+        for shape in [shape for shape in SHAPES if shape and 0 not in shape]:
+            arrays = rng.integers(-9, 9, (k, *shape)).astype('float32')
+            data = [mx.nd.array(array, ctx=device) for array, device in zip(arrays, device_list(k))]
+            allreduce(data)
+            for array in data:
+                assert (array.asnumpy() == arrays.sum(axis=0)).all() and array.shape == shape
 
 
 @every_algorithm

@@ -276,6 +276,21 @@ def test_a_layer_that_only_some_devices_have_used(grad_req, device_list):
         numpy.testing.assert_allclose(first, one, rtol=1e-5)  # float32 sums of 8 rows
 
 
+@pytest.mark.parametrize('array', [numpy.array, np.array])
+@pytest.mark.parametrize('optimizer', ['sgd', 'adam'])
+def test_rates_in_arrays(optimizer, array, devices):
+    results, rng = [], numpy.random.default_rng
+    for kind in (float, array):
+        net, lr, wd = network(devices), kind(0.25), kind(0.125)
+        trainer = Trainer(trainable(net), optimizer, {'learning_rate': lr, 'wd': wd})
+        step(net, trainer, devices, 8, rng(0))
+        trainer.set_learning_rate(lr)
+        step(net, trainer, devices, 8, rng(1))
+        assert (lr, wd) == (0.25, 0.125)  # not changed
+        results.append(net)
+    assert_same(*results)
+
+
 def test_updates_are_counted_as_gluon_trainer_counts_them(devices, device_list):
     """Also on devices that do not begin at 0, and in turns with its own way to update."""
     devices = device_list(len(devices) + 1)[1:]

@@ -5,7 +5,8 @@ import numpy
 import pytest
 
 import gluon_mgpu as d2l
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.outputs.plot import Animator
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
@@ -91,6 +92,19 @@ def test_batches_of_any_number_of_rows(k, way, device_list, seed):
     check_equal(net, one)
 
 
+@pytest.mark.parametrize('make_trainer', [gluon.Trainer, Trainer])
+def test_a_layer_that_only_some_batches_use(make_trainer, devices, seed):
+    results = []
+    for used_devices in (devices[:1], devices):
+        net = make(used_devices)
+        trainer = make_trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+        for i, (X, y) in enumerate(batches(seed)):
+            layers = net if i % 2 else lambda X, out=net.out: out(X[0][:, :4])  # the second and the fourth use all
+            d2l.train_batch_ch13(layers, X, y, loss, trainer, used_devices)
+        results.append(net)
+    check_equal(*results[::-1])
+
+
 def test_a_divisor_shares_and_parts(device_list, seed):
     devices = Devices(device_list(3), batch_size=7, shares=[3, 1, 1], parts=2)
     net, trainer = with_our_trainer(devices)
@@ -98,6 +112,17 @@ def test_a_divisor_shares_and_parts(device_list, seed):
     one = make(devices[:1])
     numpy.testing.assert_allclose(found, list(by_gluon(one, batches(seed), 7)), rtol=1e-6)  # as above
     check_equal(net, one)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+def test_a_network_of_mx_nd(devices):
+    with semantics_of(mx.nd.ones(1)):
+        net = nn.Dense(2, in_units=1)
+        net.initialize(init.Zero(), ctx=devices)
+        X, y = mx.nd.ones((3, 1)), mx.nd.array([0, 0, 1])
+        # Each row has the loss log 2, and the prediction 0
+        assert d2l.train_batch_ch13(net, X, y, loss, Trainer(trainable(net), 'sgd', SGD), devices) == (
+            pytest.approx(3 * numpy.log(2), rel=1e-5), 2)  # in float32
 
 
 def the_books_split(X, y, devices):

@@ -51,6 +51,17 @@ def test_a_resumed_run_has_the_same_rates(lr):
         assert rates(lr, 20, begin) == whole[begin:]
 
 
+@pytest.mark.parametrize('lr', [*(schedule(name, 0.5, 20, 3) for name in SCHEDULES),
+                                mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=1.0),
+                                mx.lr_scheduler.MultiFactorScheduler([4, 9], 0.5, base_lr=1.0)])
+def test_rates_that_were_drawn_before(lr):
+    """D2L 12.11 draws a schedule before training; MXNet's schedulers then stay at their last rate."""
+    drawn = [lr(step) for step in range(1, 21)]
+    assert rates(lr, 20) == drawn
+    if isinstance(lr, schedules.Steps):
+        assert [lr(step) for step in range(1, 21)] == drawn and drawn[-1] <= drawn[3] == 0.5
+
+
 @pytest.mark.parametrize('name', SCHEDULES)
 def test_a_scheduler_means_the_same_as_in_gluon_trainer(name, devices):
     """`trainer.set_learning_rate(run.lr)` before each step, or ``lr_scheduler`` in the Trainer: the same weights."""

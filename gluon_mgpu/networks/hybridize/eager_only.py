@@ -41,14 +41,15 @@ def refuse_modes() -> Iterator[None]:
 
     # MXNet 2 calls the network with arrays, which it would record
     paused = autograd.pause(train_mode=autograd.is_training()) if MXNET_MAJOR >= 2 else contextlib.nullcontext()
-    with _LOCK, paused, _refuse_questions(thread):
+    with _LOCK, paused:
         setters = {name: getattr(library, name) for name in modes}
         call = autograd.Function.__call__
         autograd.Function.__call__ = call_or_refuse
         for name in modes:
             setattr(library, name, set_or_refuse(name))
         try:
-            yield
+            with _refuse_questions(thread):
+                yield
         finally:
             autograd.Function.__call__ = call
             for name, setter in setters.items():

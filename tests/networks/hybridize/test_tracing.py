@@ -183,7 +183,10 @@ def test_lists_of_other_classes(kind, devices):
 
 @pytest.mark.parametrize('dtype', ['int32', 'uint8', 'bool', 'float16', 'float64'])
 def test_numbers_keep_the_dtype_as_in_plain_gluon(dtype, devices):
-    """MXNet 1.9 says for symbols only that a number is no integer, which makes integers float64."""
+    """MXNet 1.9 says for symbols only that a number is no integer, which makes integers float64.
+
+    Symbols of MXNet 2, which functions are traced with, do not have that difference.
+    """
     def compute(X):
         return [X * 1.5, 2 * X, X + 1.7, 3 - X, X / 2, 1 - X * 2]
 
@@ -192,7 +195,7 @@ def test_numbers_keep_the_dtype_as_in_plain_gluon(dtype, devices):
             return compute(X)
 
     X = np.array([1, 0, 1], dtype=dtype, ctx=devices[0])
-    for fast in (hybridized(Net()), hybridized(compute)):
+    for fast in (hybridized(Net()), *([hybridized(compute)] if MXNET_MAJOR < 2 else [])):
         assert ([(result.dtype, result.tolist()) for result in fast(X)]
                 == [(result.dtype, result.tolist()) for result in compute(X)])
 

@@ -12,7 +12,7 @@ from threads import Threads, without_rows
 
 from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
@@ -370,6 +370,7 @@ def test_a_backward_pass_needs_its_own_forward_pass(device_list):
         block.backward(ls)
 
 
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 is traced while autograd does not record')
 def test_code_that_asks_whether_autograd_records(devices):
     """The network is cut for each mode."""
     class Net(HybridBlock):

@@ -120,5 +120,6 @@ def check_trainer(trainer: gluon.Trainer, devices: list) -> None:
     # A `Trainer` compares the others in its step, before it changes a parameter
     for param in trainer._params[:1] if isinstance(trainer, Trainer) else trainer._params:
         check_same(f'{param.name} is on', param.list_ctx(), devices)
-        for weight in param._data or () if trainer._update_on_kvstore else ():
+        is_kept_fresh = trainer._update_on_kvstore and param.grad_req != 'null'
+        for weight in param._data or () if is_kept_fresh else ():
             weight._fresh_grad = False  # Gluon's own step leaves that out, and would add the gradient again

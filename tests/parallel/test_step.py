@@ -129,6 +129,18 @@ def test_the_gradients_of_a_worker_without_rows_are_zero(device_list):
     assert params[0][0].grad.tolist() == [0, 0]
 
 
+def test_batch_norm_with_a_trainer_of_gluon(device_list):
+    devices = device_list(2)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.BatchNorm(in_channels=3), gluon.nn.Dense(2, in_units=3))
+    net.initialize(ctx=devices)
+    trainer, seen = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}), []
+    for _ in range(3):  # from the second step on, the key-value store updates
+        concise.train_batch(np.ones((4, 3)), np.zeros(4), net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices)
+        seen.append(net[1].bias.data(devices[1]).tolist())
+    assert seen[0] != seen[1] != seen[2]
+
+
 def test_a_batch_without_rows_changes_no_statistics(device_list):
     devices = device_list(2)
     net = gluon.nn.BatchNorm(in_channels=1)

@@ -67,7 +67,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         parts, batch norm uses the rows of each part.
     """
     devices = as_devices(devices)  # equal shards for a plain list
-    step.check_trainer(trainer, devices)  # otherwise the replicas could drift apart
+    step.prepare_trainer(trainer, devices)  # checks it: otherwise the replicas could drift apart
     batch_size = devices.divisor(X)  # the batch_size of `train`, as in the book; for a plain list, the rows of X
     ls = step.in_parts(backward, X, y, net, devices, loss)  # calls `backward`; with --accumulate, for each part
     trainer.step(batch_size)

@@ -94,7 +94,7 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
 
 def check_batches(batches: Any) -> None:
     """Raise ValueError for what has no batches, and for MXNet's older iterators, whose batches can have rows twice."""
-    if isinstance(batches, (str, dict)) or not {'__iter__', '__getitem__'} & {*dir(batches)}:
+    if isinstance(batches, (str, dict)) or not (hasattr(batches, '__iter__') or hasattr(batches, '__getitem__')):
         raise ValueError(f'{batches!r} has no batches: pass a list of pairs (X, y), a DataLoader or the like')
     if isinstance(batches, mx.io.DataIter):
         raise ValueError(f'{type(batches).__name__} yields no pairs (X, y): pass gluon.data.DataLoader('
@@ -124,7 +124,8 @@ def _check_batch(name: str, batch: Any, net: Any, image: tuple) -> None:
     if name == 'test' and batch[1].size != len(batch[1]):  # in training, labels may be probabilities
         raise ValueError(f'the test labels have the shape {batch[1].shape}: must be class numbers (n,), with which '
                          'predictions are compared')
-    X, dtype = getattr(batch[0], 'as_np_ndarray', lambda: batch[0])(), numpy.dtype(batch[0].dtype)
+    X = batch[0].as_np_ndarray() if isinstance(batch[0], mx.nd.NDArray) else batch[0]
+    dtype = numpy.dtype(X.dtype)
     if net is None and dtype != 'float32':
         raise ValueError(f"the {name} images are {dtype}: must be float32, such as X.astype('float32')")
     if net is None and image and X.shape[1:] != image:

@@ -112,14 +112,18 @@ def check_params(device_params: list, devices: list) -> None:
         raise ValueError('the parameters have no gradients: copy them with get_params(params, device)')
 
 
-def check_trainer(trainer: gluon.Trainer, devices: list) -> None:
-    """Raise ValueError unless a Trainer sums gradients and is, with its parameters, on `devices`, in the same order."""
+def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
+    """Prepare a Trainer for a backward pass: which gradients the one before has written no longer matters.
+
+    Raises ValueError unless it sums gradients and is, with its parameters, on `devices`, in the same order.
+    """
     check_same('the Trainer was made for', trainer_devices(trainer), devices)
     if len(devices) > 1 and trainer._kvstore_params['kvstore'] is None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave it out, or use 'device'")
     # A `Trainer` compares the others in its step, before it changes a parameter
     for param in trainer._params[:1] if isinstance(trainer, Trainer) else trainer._params:
         check_same(f'{param.name} is on', param.list_ctx(), devices)
-        is_kept_fresh = trainer._update_on_kvstore and param.grad_req != 'null'
-        for weight in param._data or () if is_kept_fresh else ():
-            weight._fresh_grad = False  # Gluon's own step leaves that out, and would add the gradient again
+        # If the key-value store updates, Gluon's step leaves this out, and adds old gradients of unused layers again
+        if trainer._update_on_kvstore and param.grad_req != 'null':
+            for weight in param._data or ():
+                weight._fresh_grad = False

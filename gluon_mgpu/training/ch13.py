@@ -51,7 +51,7 @@ def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: C
 
 def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f) -> tuple[list, list]:
     """Train on one batch; return the losses and numbers of correct predictions, as arrays; does not block."""
-    step.check_trainer(trainer, devices)
+    step.prepare_trainer(trainer, devices)
     correct: list = []
 
     def backward(X: Any, y: Any, net: Callable, devices: list) -> list:

@@ -340,9 +340,9 @@ def test_a_trainer_that_sums_nothing(devices):
     net = gluon.nn.Dense(3, in_units=2)
     net.initialize(ctx=devices)
     with pytest.raises(ValueError, match='^the Trainer was made with kvstore=None and sums no gradients: leave it out'):
-        step.check_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices)
+        step.prepare_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices)
     net.initialize(ctx=devices[:1], force_reinit=True)
-    step.check_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices[:1])
+    step.prepare_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices[:1])
 
 
 @pytest.mark.parametrize('params, num_devices', [([], 0), ([[]], 1), ([[], []], 2)])

@@ -123,7 +123,8 @@ class _Graphs:
                 self.graphs, self._snapshot = {}, Snapshot(self.network)
                 self._changes += 1
         lists = structure(args)
-        if lists is None or (self._changes >= MAX_CHANGES and self._calls < CALLS_PER_CHANGE * self._changes):
+        changes_often = self._changes >= MAX_CHANGES and self._calls < CALLS_PER_CHANGE * self._changes
+        if lists is None or changes_often or self._snapshot.unknown:
             return None
         params = [(param.grad_req == 'null', param.dtype) for param in self._snapshot.params]
         key, graphs = (autograd.is_recording(), autograd.is_training(), lists, *params), self.graphs

@@ -36,31 +36,33 @@ def refuse_modes() -> Iterator[None]:
         def set_mode(new: Any, old: Any) -> int:
             if threading.get_ident() == thread and bool(new.value) != modes[name] and not _called_by_mxnet():
                 raise EagerOnlyError('it uses autograd.pause or another mode of autograd')
-            return setters[name](new, old)
+            return library_calls[name](new, old)
         return set_mode
 
-    # MXNet 2 calls the network with arrays, which it would record
+    def is_recording(answer: Any) -> int:
+        status = library_calls['MXAutogradIsRecording'](answer)
+        if threading.get_ident() == thread and not _called_by_mxnet():
+            answer._obj.value = modes['MXAutogradSetIsRecording']
+        return status
+
+    # MXNet 2 calls the network with arrays, which it would record; only the code of the network sees its mode
     paused = autograd.pause(train_mode=autograd.is_training()) if MXNET_MAJOR >= 2 else contextlib.nullcontext()
     with _LOCK, paused:
-        setters = {name: getattr(library, name) for name in modes}
-        call = autograd.Function.__call__
+        replaced = {'MXAutogradIsRecording': is_recording, **{name: set_or_refuse(name) for name in modes}}
+        library_calls, call = {name: getattr(library, name) for name in replaced}, autograd.Function.__call__
         autograd.Function.__call__ = call_or_refuse
-        for name in modes:
-            setattr(library, name, set_or_refuse(name))
+        vars(library).update(replaced)
         try:
-            with _refuse_questions(thread):
-                yield
+            yield
         finally:
             autograd.Function.__call__ = call
-            for name, setter in setters.items():
-                setattr(library, name, setter)
+            vars(library).update(library_calls)
 
 
 @contextlib.contextmanager
-def _refuse_questions(thread: int) -> Iterator[None]:
+def _refuse_questions() -> Iterator[None]:
     """Raise an error in the block if code reads the values of an array, or attributes that symbols do not have."""
-    library, known = mx.base._LIB, vars(mx.sym.Symbol).get('__getattr__')  # in a trace within another
-    copy_to_host = library.MXNDArraySyncCopyToCPU
+    thread, library = threading.get_ident(), mx.base._LIB
 
     def copy_or_refuse(*args: Any) -> int:
         if threading.get_ident() == thread:
@@ -72,15 +74,18 @@ def _refuse_questions(thread: int) -> Iterator[None]:
         kind = NotImplementedError if is_asked else AttributeError  # which hasattr would catch
         raise kind(f'{type(self).__name__!r} object has no attribute {name!r}')
 
-    library.MXNDArraySyncCopyToCPU, mx.sym.Symbol.__getattr__ = copy_or_refuse, raise_error
-    try:
-        yield
-    finally:
-        library.MXNDArraySyncCopyToCPU = copy_to_host
-        if known:
-            mx.sym.Symbol.__getattr__ = known
-        else:
-            del mx.sym.Symbol.__getattr__
+    with _LOCK:
+        copy_to_host = library.MXNDArraySyncCopyToCPU
+        known = vars(mx.sym.Symbol).get('__getattr__')  # in a trace within another
+        library.MXNDArraySyncCopyToCPU, mx.sym.Symbol.__getattr__ = copy_or_refuse, raise_error
+        try:
+            yield
+        finally:
+            library.MXNDArraySyncCopyToCPU = copy_to_host
+            if known:
+                mx.sym.Symbol.__getattr__ = known
+            else:
+                del mx.sym.Symbol.__getattr__
 
 
 def _called_by_mxnet() -> bool:
@@ -101,10 +106,9 @@ def refuse_side_effects(network: Callable) -> Iterator[None]:
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(network)):
         raise EagerOnlyError('it has forward hooks')
     before, of_python, of_numpy = Snapshot(network), random.getstate(), numpy.random.get_state()
-    if before.unknown:
-        raise EagerOnlyError(before.unknown)
     try:
-        yield
+        with _refuse_questions():
+            yield
     finally:  # also if the call cannot be traced to its end
         changed = not before.is_current()
         if changed:

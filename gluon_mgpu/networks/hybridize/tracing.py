@@ -53,7 +53,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
         if not any(arg is UNKNOWN for arg in args):
             _check_shapes(graph, names, leaves(args))
     trained = {name for name, param in params.items() if param.grad_req != 'null'}
-    return _separate_biases(graph, trained), names, refill(result, repeat(True)), params
+    return _corrected(graph, trained), names, refill(result, repeat(True)), params
 
 
 def _trace_mxnet1(block, args, symbols):
@@ -105,7 +105,7 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
             result = symbolic(*symbols)
         if any(value is not before.get(name) for name, value in symbolic_globals.items()):
             raise SideEffectError('a call changes variables of its module')
-        graph = _separate_biases(graph_of(result), set())
+        graph = _corrected(graph_of(result), set())
         if unknown := {*graph.list_inputs()} - {*names}:
             raise ValueError(f'{function.__name__} uses {min(unknown)!r}, which is not among its arguments: make it a '
                              'HybridBlock whose layers are attributes')
@@ -141,17 +141,17 @@ def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
     graph.infer_shape_partial(**{name: shapes[name] for name in graph.list_inputs() if name in shapes})
 
 
-def _separate_biases(graph: Any, trained: set[str]) -> Any:
-    """Let dense layers whose weight is not in `trained` add their bias by another operator."""
-    # Without a gradient of the weight, MXNet's FullyConnected leaves that of the bias as it was in memory
+def _corrected(graph: Any, trained: set[str]) -> Any:
+    """Return a graph, with gradients for the inputs `trained`, that computes what calls of its operators compute."""
     operators, outputs = operators_of(graph)
     changed, trained = [], set(trained)
     for operator in operators:
         node, inputs, results = operator
-        if MXNET_MAJOR < 2:  # which only sets this for symbols, so that integers times 1.5 would be float64
+        if MXNET_MAJOR < 2:  # 1. only symbols say that a number is no integer; integers times 1.5 would be float64
             node = {**node, 'attrs': {name: value for name, value in node.get('attrs', {}).items() if name != 'is_int'}}
         if node['op'] == 'amp_cast' and inputs[0] in trained:
             trained.add(results[0])
+        # 2. Without a gradient of the weight, MXNet's FullyConnected leaves that of the bias as it was in memory
         if operator.kind == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
             *inputs, bias = inputs
             product = f'{results[0]}_without_bias'

@@ -117,6 +117,9 @@ class SyncBatchNorm(HybridizedBlock):
         """Cut the network, unless it was cut for such arguments and the same parameters, and has not changed."""
         cut_for, lists = (len(args), frozen, autograd.is_recording()), structure(args)  # the lists are None for UNKNOWN
         if cut_for != self._cut_for or lists not in (None, self._input_lists) or not self._snapshot.is_current():
+            if unknown := Snapshot(self.block).unknown:
+                raise ValueError(f'{type(self.block).__name__} cannot be synchronized because {unknown}, whose changes '
+                                 'would go unnoticed: keep that out of forward')
             parts, self._inputs, self._results, self._result_lists = cut(self.block, args)
             self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
             self._cut_for, self._input_lists, self._snapshot = cut_for, lists, Snapshot(self.block)

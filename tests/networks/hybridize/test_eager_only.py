@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, mx, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.hybridize.eager_only import EagerOnlyError, refuse_modes
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
@@ -93,6 +93,33 @@ def test_mxnet_is_as_before_after_tracing_in_several_threads(devices):
         results = list(threads.map(trace_and_pause, range(40)))
     assert results == [[[n] * 3] * 2 for n in range(40)]
     assert (autograd.Function.__call__, autograd._RecordingStateScope.__enter__) == before
+
+
+def test_code_that_asks_whether_autograd_records(devices):
+    """MXNet 2 traces a block while autograd pauses."""
+    class Net(HybridBlock):
+        def forward(self, X):
+            return X * (2 if autograd.is_recording() else 3) * (5 if autograd.is_training() else 7)
+
+    fast, X = hybridized(Net()), np.ones(1, ctx=devices[0])
+    for mode, expected in ((autograd.record, 10), (autograd.train_mode, 15), (autograd.predict_mode, 21),
+                           (lambda: autograd.record(train_mode=False), 14)):
+        with mode():
+            assert fast(X).tolist() == [expected]
+    assert len(fast._graphs.graphs) == 4 and None not in fast._graphs.graphs.values()
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 initializes in the call, which runs as it is')
+def test_an_initializer_may_read_values(devices):
+    class Reading(init.Initializer):
+        def _init_weight(self, name, data):
+            data[:] = 1
+            data[:] = data.asnumpy() + 1
+
+    net, X = gluon.nn.Dense(1), np.ones((1, 3), ctx=devices[0])
+    net.initialize(Reading(), ctx=devices)
+    fast = hybridized(net)
+    assert fast(X).tolist() == [[6]] and None not in fast._graphs.graphs.values()
 
 
 class Identity(autograd.Function):

@@ -1,4 +1,6 @@
 """Synchronized batch norm: k devices equal one with Gluon's batch norm."""
+import itertools
+
 import idx_files
 import numpy
 import oracle
@@ -12,7 +14,7 @@ from threads import Threads, without_rows
 
 from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
@@ -370,7 +372,22 @@ def test_a_backward_pass_needs_its_own_forward_pass(device_list):
         block.backward(ls)
 
 
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 is traced while autograd does not record')
+def test_a_network_whose_changes_would_go_unnoticed(devices):
+    class Net(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.numbers = nn.BatchNorm(in_channels=2), itertools.count()
+
+        def forward(self, X):
+            return self.norm(X) * next(self.numbers)
+
+    net = Net()
+    net.initialize(ctx=devices[0])
+    with autograd.record(), pytest.raises(ValueError, match='^Net cannot be synchronized because it uses an object of '
+                                          'count, whose changes would go unnoticed: keep that out of forward$'):
+        SyncBatchNorm(net).forward([np.ones((3, 2), ctx=devices[0])])
+
+
 def test_code_that_asks_whether_autograd_records(devices):
     """The network is cut for each mode."""
     class Net(HybridBlock):

@@ -20,7 +20,7 @@ from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.networks.loss import cross_entropy as loss
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.data_parallel import data_parallel
@@ -33,7 +33,7 @@ def make_step(sync_batch_norm, args, workers):
     """Return a function that queues one step of a new network on the devices of this worker."""
     net = resnet18(10, args.dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
-    loss = hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
+    net.hybridize(static_alloc=True, static_shape=True)
     devices = Devices(args.devices, args.batch_size, workers=workers)
     net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': args.lr}, sync_batch_norm)
     rows = shard_rows(args.batch_size, *workers.shard)

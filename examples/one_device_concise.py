@@ -16,11 +16,9 @@ from one_device import compare
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.plot import Animator
-from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
@@ -44,12 +42,13 @@ def train(num_gpus, batch_size, lr, **settings):
     setup = TrainingSetup(batch_size, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
-    if setup.devices.parts > 1 or setup.optimizer_params.pop('clip_norm') is not None:
+    if setup.devices.parts > 1 or setup.clip_norm is not None:
         raise ValueError('accumulate and clip_norm: leave them out, because this program has no such steps')
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)  # setup.net may have parameters
-    net = hybridized(net)  # for speed: it runs as one operator
-    trainer = gluon.Trainer(trainable(net), setup.optimizer, setup.optimizer_params)
+    if setup.net is None:
+        net.hybridize(static_alloc=True, static_shape=True)  # for speed: it runs as one operator
+    trainer = gluon.Trainer(net.collect_params(), setup.optimizer, setup.optimizer_params)
     loss = cross_entropy  # as in scratch.py
     animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, setup.seed, lr):

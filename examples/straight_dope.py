@@ -35,7 +35,6 @@ from gluon_mgpu import Timer, accuracy, split_batch
 from gluon_mgpu.data import load_data
 from gluon_mgpu.data.folders import MissingError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.parallel.step import zero_grad
 
 nn = gluon.nn
@@ -83,7 +82,8 @@ def run(num_gpus: int, batch_size: int, lr: float, devices: list, data: tuple, n
     """Train on the first `num_gpus` devices; print and return the accuracy after each epoch."""
     devices = devices[:num_gpus]
     train_iter, valid_iter = data
-    net = hybridized(make_net(devices))  # for speed: the same function, as one operator
+    net = make_net(devices)
+    net.hybridize(static_alloc=True, static_shape=True)  # for speed: the same function, as one operator
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
     accuracies, timer = [], Timer()
     for _ in range(num_epochs):

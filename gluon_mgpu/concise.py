@@ -3,9 +3,9 @@
     python -m gluon_mgpu.concise --train-size 8192 --num-epochs 3 --batch-size 64   # two devices, some minutes
     python -m gluon_mgpu.concise --devices gpu:0,gpu:1 --batch-size 512 --lr 0.2
 
-The algorithm is that of `gluon_mgpu.scratch`. Gluon copies the parameters to the devices, and a Trainer, here a faster
-one than `gluon.Trainer`, sums the gradients and updates the parameters. ResNet-18 also has batch norm, which each
-device computes over its own rows, unless it is synchronized.
+The algorithm is that of `gluon_mgpu.scratch`. Gluon copies the parameters to the devices, and its Trainer sums the
+gradients and updates the parameters. ResNet-18 also has batch norm, which each device computes over its own rows,
+unless it is synchronized.
 """
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from typing import Any
 if not __package__:
     sys.exit('run this program as a module: python -m gluon_mgpu.concise')
 
-import gluon_mgpu as d2l  # for what the book takes from its package d2l
-
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.loss import cross_entropy
 from .networks.resnet import resnet18
+from .outputs.plot import Animator
 from .parallel import step
-from .parallel.data_parallel import data_parallel
 from .parallel.devices import as_devices
+from .parallel.split import split_batch
+from .parallel.sync_batch_norm.network import SyncBatchNorm
 from .settings.setup import TrainingSetup, takes_settings
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
 
-def backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: Callable) -> list:
+def forward_backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: Callable) -> list:
     """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
 
     Source: D2L 13.6.3, in the body of ``train``.
     """
-    X_shards, y_shards = d2l.split_batch(X, y, devices)
+    X_shards, y_shards = split_batch(X, y, devices)
     # The book's net(X_shard) for each shard, and l.backward() for each l. `step` calls them for all devices together,
     # because with synchronized batch norm, each loss depends on the rows of all
     with autograd.record():
@@ -56,7 +56,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     Parameters
     ----------
     X, y : np.ndarray, (n, ...) and (n,)
-    net : gluon.Block, or the network that `data_parallel`, `hybridized` or `SyncBatchNorm` returns
+    net : gluon.Block or SyncBatchNorm
         Initialized on `devices`; its parameters are updated in place.
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
@@ -69,7 +69,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     devices = as_devices(devices)  # equal shards for a plain list
     step.prepare_trainer(trainer, devices)  # checks it: otherwise the replicas could drift apart
     batch_size = devices.divisor(X)  # the batch_size of `train`, as in the book; for a plain list, the rows of X
-    ls = step.in_parts(backward, X, y, net, devices, loss)  # calls `backward`; with --accumulate, for each part
+    ls = step.in_parts(forward_backward, X, y, net, devices, loss)  # once; with --accumulate, for each part
     trainer.step(batch_size)
     return ls
 
@@ -87,16 +87,22 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 gets its values in the first batch of `run`
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
-    # For speed: the network runs as one operator on each device (as several, if batch norm is synchronized), and the
-    # Trainer, which gets only the parameters with gradients, needs fewer calls. With --horovod, it is Horovod's
-    net, trainer = data_parallel(net, devices, setup.optimizer, setup.optimizer_params, setup.sync_batch_norm)
+    if setup.net is None:
+        net.hybridize(static_alloc=True, static_shape=True)  # for speed: one operator, in memory allocated once
+    # The book passes all parameters. From those without gradients, batch norm's statistics, the Trainer would copy the
+    # first device's to the others, at a time when static shapes write them
+    params = [param for param in net.collect_params().values() if param.grad_req != 'null']
+    # gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False); with --horovod or --clip-norm, a
+    # subclass of it
+    trainer = devices.workers.trainer(params, setup.optimizer, setup.optimizer_params, setup.clip_norm)
+    trained_net = SyncBatchNorm(net, devices.workers) if setup.sync_batch_norm else net
     loss = cross_entropy  # as in scratch.py
     num_epochs = run.num_epochs
-    animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])
+    animator = Animator('epoch', 'test acc', xlim=[1, num_epochs])
     for epoch in run.epochs(net, trainer, seed=setup.seed, lr=lr):
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
-            run.record_losses(train_batch(X, y, net, loss, trainer, devices))
+            run.record_losses(train_batch(X, y, trained_net, loss, trainer, devices))
         # `devices` also carry the shares and the other workers
         test_acc = evaluate_accuracy_gpus(net, test_iter, devices=devices)
         animator.add(epoch, (test_acc,))

@@ -20,15 +20,15 @@ from typing import Any
 if not __package__:
     sys.exit('run this program as a module: python -m gluon_mgpu.scratch')
 
-import gluon_mgpu as d2l  # for what the book takes from its package d2l
-
 from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
-from .networks.hybridize.block import hybridized
+from .networks.hybridized import hybridized
 from .networks.loss import cross_entropy
+from .outputs.plot import Animator
 from .parallel import step
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
 from .settings.setup import TrainingSetup, takes_settings
+from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
 
@@ -61,10 +61,10 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     # 9x9, and the pooling would ignore its ninth row and column
     X = X[:, :, :-2, :-2]                                                                 # (n, 1, 26, 26)
     h1_conv = npx.convolution(data=X, weight=W1, bias=b1, kernel=(3, 3), num_filter=20)   # (n, 20, 24, 24)
-    h1_activation = npx.relu(h1_conv)
+    h1_activation = npx.activation(h1_conv, act_type='relu')                              # for speed, not npx.relu
     h1 = npx.pooling(data=h1_activation, pool_type='avg', kernel=(2, 2), stride=(2, 2))   # (n, 20, 12, 12)
     h2_conv = npx.convolution(data=h1, weight=W2, bias=b2, kernel=(5, 5), num_filter=50)  # (n, 50, 8, 8)
-    h2_activation = npx.relu(h2_conv)
+    h2_activation = npx.activation(h2_conv, act_type='relu')
     h2 = npx.pooling(data=h2_activation, pool_type='avg', kernel=(2, 2), stride=(2, 2))   # (n, 50, 4, 4)
     # -1 instead of the book's h2.shape[0], which is unknown while `hybridized` traces the operators
     h2 = h2.reshape(-1, 800)                                                              # (n, 800)
@@ -117,7 +117,7 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
         param -= lr / batch_size * param.grad
 
 
-def backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
+def forward_backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
     """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
 
     Source: D2L 13.5.6, the first half of ``train_batch``.
@@ -152,7 +152,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     devices = as_devices(devices, allreduce)  # a plain list: equal shards. Devices may have another allreduce
     step.check_params(device_params, devices)  # otherwise zip would silently drop the shards of missing parameters
     batch_size = devices.divisor(X)  # the batch_size of `train`; for a plain list, the rows of X, as in the book
-    ls = step.in_parts(backward, X, y, device_params, devices)  # calls `backward`; with --accumulate, for each part
+    ls = step.in_parts(forward_backward, X, y, device_params, devices)  # once; with --accumulate, for each part
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(device_params[0])):
         devices.allreduce([device_params[c][i].grad for c in range(len(devices))])
@@ -192,7 +192,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
     num_epochs = run.num_epochs
-    animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])
+    animator = Animator('epoch', 'test acc', xlim=[1, num_epochs])
     # `run` counts from 1, seeds each epoch, and checks that parameters stay finite. run.lr is lr, or what lr returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
@@ -200,7 +200,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
             # Perform multi-device training for a single minibatch
             run.record_losses(train_batch(X, y, device_params, devices, run.lr))
         # Evaluate the model on all devices; the book does so on the first, and asks for this in an exercise
-        test_acc = d2l.evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

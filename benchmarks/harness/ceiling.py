@@ -16,7 +16,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package beside benchmarks/, installed or not
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
 
 ROUNDS = 7
@@ -50,7 +49,7 @@ def convolution(channels_in: int, channels: int, kernel: int, padding: int, size
     layer = conv2d(channels, kernel, padding=padding, in_channels=channels_in, dtype=dtype)
     net.add(*([layer] if dtype == 'float32' else [Cast(dtype), layer, Cast('float32')]))
     net.initialize(ctx=devices)
-    net = hybridized(net)
+    net.hybridize(static_alloc=True, static_shape=True)
     images = {device: np.random.uniform(size=(rows, channels_in, size, size), ctx=device) for device in devices}
     for array in images.values():
         array.attach_grad()

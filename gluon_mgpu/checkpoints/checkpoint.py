@@ -48,7 +48,7 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
     ----------
     path : path-like
         Usually ``*.safetensors``. An existing file is kept until the new one is complete.
-    net : gluon.Block, the result of `hybridized`, a list of np.ndarray, or a list of such lists
+    net : gluon.Block, a list of np.ndarray, or a list of such lists
         The network, or its parameters on one device or on each. What is equal on all devices is stored once; else, as
         batch norm's running statistics and gradients with ``grad_req='add'``, once per device. Parameters that Gluon
         does not register, such as those in a plain list, are not stored, with a warning.
@@ -63,7 +63,7 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
 
 def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> Snapshot:
     """Copy the state that `save` stores to the host, on all workers together; call ``npx.waitall()`` before."""
-    # Reading waits for an array, except for running statistics under MXNet's own ``hybridize(static_shape=True)``
+    # Reading waits for an array, except for running statistics under ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     arrays = {key: per_device if key.startswith('gradients/') else _merge_equal(per_device)  # gradients are summed
               for key, per_device in state.collect_network(net, workers or Workers()).items()}

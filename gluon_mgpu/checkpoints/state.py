@@ -12,7 +12,6 @@ import numpy
 from ..base.nested import leaves
 from ..mxnet_setup.compat import assign, gluon, mx, npx
 from ..parallel.allreduce import dtype_and_shape
-from ..parallel.trainer import set_update_counts
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, with_grad_req
 from ..training.schedules import restart
@@ -142,7 +141,7 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
                 values = arrays[f'states/{name}/{j}']
                 leaf[()] = values[k if len(values) > k else 0]
             updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
-    set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
+    _set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
     optimizer.num_update, schedule = record['num_update'], optimizer.lr_scheduler
     if isinstance(schedule, mx.lr_scheduler.LRScheduler):
         restart(schedule, schedule.warmup_final_lr if optimizer.lr is None else optimizer.lr)
@@ -150,6 +149,14 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
         schedule(update)  # at its end, a schedule keeps the rate of the update before
     for name, number in record['numbers'].items():
         setattr(optimizer, name, number)
+
+
+def _set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
+    """Set how often each parameter was updated, by its index in the Trainer. The optimizer counts on each device."""
+    optimizer = trainer.optimizer
+    ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
+    optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in ids}
+    optimizer._index_update_count = optimizer._all_index_update_counts[0]
 
 
 def _check_schedule(path: Any, optimizer: Any) -> None:

@@ -114,10 +114,3 @@ def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
                              'OpenMP, which another library has loaded before gluon_mgpu: export OMP_NUM_THREADS=1; '
                              'or import gluon_mgpu before it (PyTorch, LightGBM or mxnet) in your program')
     return list(devices)
-
-
-def check_same(what: str, found: Sequence, devices: Sequence) -> None:
-    """Raise ValueError unless two lists have the same devices in the same order. `what` begins the message."""
-    if found != devices:
-        raise ValueError(f'{what} {found}, but the step is on {list(devices)}: use the same devices for both; make the '
-                         'Trainer after the network is initialized')

@@ -131,12 +131,13 @@ class HorovodWorkers(Workers):
         self._sums.append(array)
         return self._allreduce(array, 'sums')
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = None) -> Any:
-        for param in params:
+    def trainer(self, params: Any, optimizer: str, optimizer_params: dict, clip_norm: float | None = None) -> Any:
+        for param in params.values() if hasattr(params, 'values') else params:
             if len(param.list_ctx()) > 1:
                 raise ValueError(f'{param.name} is on {param.list_ctx()}, but Horovod sums the gradients of one device '
                                  'for each worker: initialize the network on [workers.device]')
-        return HorovodTrainer(self, next(self._numbers['Trainer']), params, optimizer, optimizer_params)
+        return HorovodTrainer(self, next(self._numbers['Trainer']), params, optimizer, optimizer_params,
+                              clip_norm)
 
     def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         if hasattr(net, 'collect_params'):
@@ -146,10 +147,11 @@ class HorovodWorkers(Workers):
             arrays = [param.data() for param in params if statistics or param._differentiable]
         else:
             arrays = net[0]
+        npx.waitall()  # a backward pass of static shapes writes batch norm's statistics without the engine
         self.check_equal({f'parameter {i}': f'{array.shape} {array.dtype}' for i, array in enumerate(arrays)})
         # Through the host, because Horovod cannot read weights that oneDNN has put into its own memory layout
         for array, value in zip(arrays, self.on_rank_0(lambda: [param.asnumpy() for param in arrays])):
-            if not numpy.array_equal(array.asnumpy(), value):  # a static operator may still be reading the statistics
+            if not numpy.array_equal(array.asnumpy(), value):
                 assign(array, value)
 
     def _infer_shapes(self, net: Any, args: tuple) -> None:

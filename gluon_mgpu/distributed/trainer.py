@@ -1,28 +1,32 @@
-"""`Trainer` that sums gradients over all workers."""
+"""``gluon.Trainer`` that sums gradients over all workers."""
+from __future__ import annotations
+
 from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import mx
-from ..parallel.trainer import Trainer, add_zero
+from ..mxnet_setup.compat import mx, trainer_devices
+from ..parallel.clipping import ClippingTrainer
+from ..parallel.step import add_zero, check_same
 from ..parallel.workers import checksum
 
 
-class HorovodTrainer(Trainer):
-    """`Trainer` for the device of this worker, which takes the same step as those of the other workers.
+class HorovodTrainer(ClippingTrainer):
+    """``gluon.Trainer`` for the device of this worker, which takes the same step as those of the other workers.
 
     Horovod identifies a sum by the numbers of the Trainer and of the parameter: names depend on the layers that a
     worker has created before. The first step raises JobError on all workers if settings, parameters or values differ.
     """
 
-    def __init__(self, workers: Any, number: int, params: list, optimizer: str, optimizer_params: dict):
-        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+    def __init__(self, workers: Any, number: int, params: Any, optimizer: str, optimizer_params: dict,
+                 clip_norm: float | None = None):
+        super().__init__(params, optimizer, optimizer_params, clip_norm, kvstore=None)
         if workers.size > 1 and isinstance(self._optimizer, mx.optimizer.SGLD):
             raise ValueError('SGLD draws other random numbers on each worker: use another optimizer')
         self._workers, self._kind, self._compared = workers, f'Trainer {number}', False
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Do the same as `Trainer`, and keep the workers equal if only some have used a parameter."""
+        """Do the same as ``gluon.Trainer``, and keep the workers equal if only some have used a parameter."""
         if ignore_stale_grad:
             self._update_on_all()
         super().step(batch_size, ignore_stale_grad)
@@ -41,7 +45,8 @@ class HorovodTrainer(Trainer):
                 add_zero(param)
 
     def _allreduce_grads(self) -> None:
-        super()._allreduce_grads()  # checks the device
+        for param in self._params:
+            check_same(f'{param.name} is on', param.list_ctx(), trainer_devices(self))
         if self._workers.size > 1:
             if not self._compared:
                 self._compare()
@@ -49,8 +54,8 @@ class HorovodTrainer(Trainer):
             for i, param in self._trained().items():
                 self._workers._allreduce(param.list_grad()[0], self._kind, i)
 
-    def _group(self) -> bool:
-        return False  # each parameter is updated while others are still summed
+    def _trained(self) -> dict[int, Any]:
+        return {i: param for i, param in enumerate(self._params) if param.grad_req != 'null'}
 
     def _compare(self) -> None:
         self._compared, optimizer = True, self._optimizer

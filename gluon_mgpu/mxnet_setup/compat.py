@@ -67,6 +67,12 @@ def _readable(graph: str) -> str:
     return graph.replace('"decimal":', '"decimals":')  # of np.around, which MXNet 2 writes but cannot read
 
 
+def cached_op(graph: Any, flags: list) -> Callable:
+    """Return an operator that runs a graph (a symbol) for arrays in the order of its inputs, all on one device."""
+    operator = mx.nd.CachedOp(graph, flags)
+    return operator if MXNET_MAJOR < 2 else lambda *arrays: operator(*arrays, default_ctx=arrays[0].ctx)
+
+
 def children(block: gluon.Block) -> dict:
     """Return the layers that are direct children of a block, by name."""
     return {name: child() if isinstance(child, weakref.ref) else child for name, child in block._children.items()}

@@ -1,7 +1,7 @@
 """ResNet-18 for small images, the network of the concise chapter (D2L 13.6.1)."""
 from ..mxnet_setup.compat import HybridBlock, add, gluon
-from .hybridize.block import unwrapped
 from .precision import Cast, conv2d
+from .static_shapes import StaticSequential
 
 nn = gluon.nn
 
@@ -49,7 +49,7 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
                 blk.add(Residual(num_channels, dtype=dtype))
         return blk
 
-    net = nn.HybridSequential()
+    net = StaticSequential()
     if dtype != 'float32':
         net.add(Cast(dtype))
     # This model uses a smaller convolution kernel, stride and padding than the original, and no max pooling
@@ -68,7 +68,7 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
 
 def in_float32(net: gluon.Block) -> gluon.Block:
     """Return a ResNet-18 of another precision in float32, as its parameters are; other networks stay; blocks."""
-    if not any(isinstance(layer, Cast) for layer in getattr(unwrapped(net), '_children', {}).values()):
+    if not any(isinstance(layer, Cast) for layer in getattr(net, '_children', {}).values()):
         return net
     low = [param.list_data()[0] for param in net.collect_params().values()]
     net = resnet18(low[-1].size)  # the bias of the last layer

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from ..base.arguments import integer
@@ -46,15 +45,14 @@ class Devices(list):
         self.parts = integer('parts', parts, minimum=1)
         self.workers = workers or Workers()
         self.algorithm = None if allreduce is None else allreduce_algorithm(allreduce)  # of this process
-
-    def allreduce(self, data: list) -> Any:
-        """Sum a list of arrays, one per device, over these and all workers, in place; does not block."""
-        return self.workers.extend_allreduce(self.algorithm or star)(data)
+        # Sums a list of arrays, one per device, over these and all workers, in place; does not block
+        self.allreduce = self.workers.extend_allreduce(self.algorithm or star)
 
     def adapted(self, allreduce: Callable, **changes: Any) -> Devices:
         """Return a copy with other attributes, and with this allreduce if these devices have none of their own."""
         devices = copy.copy(self)
         vars(devices).update(changes, algorithm=self.algorithm or allreduce)
+        devices.allreduce = devices.workers.extend_allreduce(devices.algorithm)
         return devices
 
     def divisor(self, X: Any) -> int:
@@ -72,11 +70,8 @@ class Devices(list):
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
     """Return `Devices` that have an allreduce as they are; return other lists as `Devices` with this one."""
     if not isinstance(devices, Devices):
-        return _plain(tuple(check_list(devices)), allreduce=allreduce)
+        return Devices(devices, allreduce=allreduce)
     return devices if devices.algorithm else devices.adapted(allreduce)
-
-
-_plain = lru_cache(maxsize=64)(Devices)  # for a plain list, the same in each step
 
 
 def allreduce_algorithm(algorithm: Callable | str) -> Callable:

@@ -13,6 +13,7 @@ from ..base.nested import leaves, refill
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
+from ..mxnet_setup.runtime import omp_threads
 
 
 def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:
@@ -42,7 +43,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     k = min(n, len(devices))
     if not devices:
         raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')
-    if k > 1:
+    if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
     arrays = [_from_numpy(array) if isinstance(array, numpy.ndarray) else array.as_np_ndarray()
               for array in leaves(data)]

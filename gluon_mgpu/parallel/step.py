@@ -1,40 +1,38 @@
 """The parts of a training step on all devices that are the same for all networks.
 
-A network is a Gluon block, the result of `hybridized` or `SyncBatchNorm`, or lists of parameters, one per device.
+A network is a Gluon block, a `SyncBatchNorm`, or a list of parameters for each device.
 """
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..data.shards import shard_rows
-from ..devices.lists import check_same
-from ..mxnet_setup.compat import autograd, fill, gluon, trainer_devices
+from ..mxnet_setup.compat import autograd, fill, gluon, npx, trainer_devices
 from .devices import Devices
 from .split import check_rows, rows_of
 from .sync_batch_norm.network import SyncBatchNorm
-from .trainer import Trainer, trainable
 
 
-def in_parts(backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
-    """Call ``backward(X, y, net, devices, *args)``, once or for each of ``devices.parts`` parts of a batch.
+def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
+    """Call ``forward_backward(X, y, net, devices, *args)``, once or for each of ``devices.parts`` parts of a batch.
 
     Parts need less memory. Returns the losses of all parts; the gradients on each device are the sums over all; does
-    not block. `backward` computes the gradients on all devices, as `concise.backward`, and returns the losses. The rows
-    are cut as evenly as possible, and into fewer parts if some device would get no rows. With several workers, there
-    are always as many parts, some possibly without rows, because all workers take part in the exchanges of each. `X`
-    and `y` are arrays, or nested lists and tuples of arrays.
+    not block. `forward_backward`, such as `concise.forward_backward`, computes the gradients on all devices and returns
+    the losses. The rows are cut as evenly as possible, and into fewer parts if some device would get no rows. With
+    several workers, there are always as many parts, some possibly without rows, because all workers take part in the
+    exchanges of each. `X` and `y` are arrays, or nested lists and tuples of arrays.
     """
     num_rows, num_parts = check_rows(X, y), devices.parts
     if devices.workers.size == 1:
         num_parts = min(num_parts, num_rows // len(devices))
     if num_parts <= 1:
-        return backward(X, y, net, devices, *args)
+        return forward_backward(X, y, net, devices, *args)
     ls: list = []
     for at in [shard_rows(num_rows, part, num_parts) for part in range(num_parts)]:
         # g <- (gradient of this part) + (sum over the parts before)
         sums = [g.copy() for g in gradients(net, devices, ['write'])] if ls else []
         for g in gradients(net, devices, ['write']):
             fill(g, 0)  # a part need not use every parameter
-        ls += backward(rows_of(X, at), rows_of(y, at), net, devices, *args)
+        ls += forward_backward(rows_of(X, at), rows_of(y, at), net, devices, *args)
         if sums:
             for g, so_far in zip(gradients(net, devices, ['write']), sums):
                 g += so_far
@@ -57,11 +55,26 @@ def backward(net: Callable, ls: list) -> None:
         autograd.backward(ls)
 
 
+def trained(net: Any) -> list:
+    """Return the parameters of a Gluon network that have gradients."""
+    # MXNet 2 lists a parameter that several layers share once for each layer
+    params = {id(param): param for param in net.collect_params().values()}.values()
+    return [param for param in params if param.grad_req != 'null']
+
+
+def add_zero(param: gluon.Parameter) -> None:
+    """Let each device whose backward pass has not used a parameter add the gradient 0 instead of an older one."""
+    for weight, gradient in zip(param._data or (), param._grad or ()):  # none if frozen
+        if not weight._fresh_grad and param.grad_req == 'write':
+            fill(gradient, 0)
+        weight._fresh_grad = True
+
+
 def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) -> list:
     """Return the gradients on all devices, by default also those that accumulate (``'add'``); does not block."""
     if not hasattr(net, 'collect_params'):
         return [param.grad for params in net for param in params]
-    params = [param for param in trainable(net) if param.grad_req in kinds and not param._deferred_init]
+    params = [param for param in trained(net) if param.grad_req in kinds and not param._deferred_init]
     return [param.grad(device) for device in devices for param in params]
 
 
@@ -79,6 +92,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
             fill(gradient, 0)
         return
     if num_rows and not isinstance(net, SyncBatchNorm):
+        npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
         for param in net.collect_params().values():
             for device in idle_devices if not param._differentiable else ():
                 param.data(devices[0]).copyto(param.data(device))
@@ -93,7 +107,7 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     """
     for gradient in gradients(net, devices, ['write']):
         fill(gradient, 0)
-    for param in [param for param in trainable(net) if param.grad_req != 'null']:
+    for param in trained(net):
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
         for device in devices:
             param.data(device)._fresh_grad = all(data._fresh_grad for data in others)
@@ -113,17 +127,24 @@ def check_params(device_params: list, devices: list) -> None:
 
 
 def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
-    """Prepare a Trainer for a backward pass: which gradients the one before has written no longer matters.
+    """Check a Trainer, and mark all gradients as not yet written if its key-value store updates; does not block.
 
     Raises ValueError unless it sums gradients and is, with its parameters, on `devices`, in the same order.
     """
     check_same('the Trainer was made for', trainer_devices(trainer), devices)
     if len(devices) > 1 and trainer._kvstore_params['kvstore'] is None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave it out, or use 'device'")
-    # A `Trainer` compares the others in its step, before it changes a parameter
-    for param in trainer._params[:1] if isinstance(trainer, Trainer) else trainer._params:
+    for param in trainer._params:
         check_same(f'{param.name} is on', param.list_ctx(), devices)
-        # If the key-value store updates, Gluon's step leaves this out, and adds old gradients of unused layers again
+        # Otherwise Gluon's step marks them, except with a key-value store that updates: it would add old gradients of
+        # unused layers again
         if trainer._update_on_kvstore and param.grad_req != 'null':
             for weight in param._data or ():
                 weight._fresh_grad = False
+
+
+def check_same(what: str, found: Sequence, devices: Sequence) -> None:
+    """Raise ValueError unless two lists have the same devices in the same order. `what` begins the message."""
+    if found != devices:
+        raise ValueError(f'{what} {found}, but the step is on {list(devices)}: use the same devices for both; make the '
+                         'Trainer after the network is initialized')

@@ -6,6 +6,8 @@ from itertools import takewhile
 from typing import Any
 
 from ..base.program import InputError, Stopped, clear_engine_errors
+from ..mxnet_setup.compat import gluon
+from .clipping import ClippingTrainer
 
 SAME_PROGRAM = 'start all workers with the same program, flags, versions and data'
 
@@ -51,10 +53,11 @@ class Workers:
         """Sum an array over all workers, in place, and return it; rarely blocks. All call this in the same order."""
         return array
 
-    def trainer(self, params: list, optimizer: str, optimizer_params: dict, move_gradients: Any = None) -> Any:
-        """Return a ``gluon.Trainer`` that sums over all workers; `move_gradients` as for `Trainer`, for one only."""
-        from .trainer import Trainer
-        return Trainer(params, optimizer, optimizer_params, move_gradients=move_gradients)
+    def trainer(self, params: Any, optimizer: str, optimizer_params: dict, clip_norm: float | None = None) -> Any:
+        """Return a ``gluon.Trainer`` that updates on each device and sums over all workers; see `ClippingTrainer`."""
+        if clip_norm is not None:
+            return ClippingTrainer(params, optimizer, optimizer_params, clip_norm)
+        return gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False)
 
     def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         """Copy the parameters of rank 0, of a gluon.Block or lists of np.ndarray, to all workers, in place; blocks.

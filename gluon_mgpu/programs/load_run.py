@@ -8,7 +8,6 @@ from ..base.flags import quoted
 from ..checkpoints import checkpoint
 from ..checkpoints.run_folder import newest_checkpoint, recorded_steps
 from ..devices import devices_text, parse_devices
-from ..networks.hybridize.block import hybridized
 from ..networks.precision import check_dtype
 from ..settings.chapters import CHAPTERS
 
@@ -31,7 +30,8 @@ def trained_network(path, devices: list | None = None) -> tuple:
                          f'{quoted(path)} --out MODEL.onnx') from None
     net, chapter = load_run(found, config, devices), CHAPTERS[config['chapter']]
     if not chapter.forward:
-        return hybridized(net), devices, config
+        net.hybridize()  # needed for other dtypes than float32
+        return net, devices, config
     forward, params_on = getattr(chapter.module, chapter.forward), dict(zip(devices, net))
     return lambda X: forward(X, params_on[X.ctx]), devices, config
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..base.arguments import at_least_0, full_path, integer, not_empty, positive
 from ..base.flags import checked_flag
 from ..data import DATASETS
-from ..devices.lists import MAX_DEVICES, check_devices
+from ..devices.lists import MAX_DEVICES, check_devices, devices_text
 from ..networks.precision import DTYPES, check_dtype
 from ..parallel.allreduce import ALGORITHMS
 from ..parallel.devices import Devices
@@ -229,5 +229,8 @@ def check_together(settings: dict, devices: list, name: Callable[[str], str] = s
         check_shares(settings['shares'], devices, name('shares'))
     if settings.get('optimizer') == 'adam' and settings.get('momentum'):
         raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
+    if settings.get('optimizer') == 'adam' and len({device.device_id for device in devices}) < len(devices):
+        raise ValueError(f'{name("devices")} {devices_text(devices)}: adam counts updates by the number of a device, so '
+                         'these would count together; use other numbers, such as cpu:1 beside gpu:0')
     if 'dtype' in settings:
         check_dtype(settings['dtype'], devices, name('dtype'))

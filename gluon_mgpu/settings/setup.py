@@ -13,7 +13,6 @@ from ..data.label_smoothing import SmoothedLabels
 from ..devices import check_devices, devices_from, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
 from ..mxnet_setup.compat import gluon
-from ..networks.hybridize.block import unwrapped
 from ..parallel.allreduce import star
 from ..parallel.devices import Devices
 from ..parallel.workers import Workers
@@ -77,11 +76,11 @@ class TrainingSetup:
             devices = Devices(devices, shares=settings['shares'], parts=settings['accumulate'],
                               allreduce=settings.get('allreduce'))
         self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
-        self.net: Any = unwrapped(settings.get('net'))
+        self.net: Any = settings.get('net')
         if 'optimizer' in settings:
             self.dtype, self.sync_batch_norm = settings.get('dtype', 'float32'), settings['sync_batch_norm']
             self.optimizer: str = settings['optimizer']
-            self.optimizer_params = {'wd': settings['weight_decay'], 'clip_norm': settings['clip_norm']}
+            self.optimizer_params, self.clip_norm = {'wd': settings['weight_decay']}, settings['clip_norm']
             if self.optimizer != 'adam':
                 self.optimizer_params['momentum'] = settings['momentum']
         self.data: tuple = (load_data('fashion-mnist', batch_size, seed=self.seed, shard=self.run.workers.shard)

@@ -10,7 +10,6 @@ from ..mxnet_setup.compat import autograd, gluon
 from ..parallel import step
 from ..parallel.devices import Devices, as_devices
 from ..parallel.split import split_batch
-from ..parallel.trainer import add_zero
 from .evaluate import count_correct, evaluate_accuracy_gpus
 from .run import Run
 
@@ -69,7 +68,8 @@ def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f
         return ls
 
     ls = step.in_parts(backward, features, labels, net, devices)
-    for param in trainer._params if trainer._update_on_kvstore else ():  # which takes no notice of stale gradients
-        add_zero(param)
+    for param in trainer._params:  # the devices stay equal if only some of them have used a parameter
+        if trainer._update_on_kvstore or any(weight._fresh_grad for weight in param._data or ()):
+            step.add_zero(param)
     trainer.step(devices.divisor(features), ignore_stale_grad=True)  # a BERT classifier does not use all layers of BERT
     return ls, correct

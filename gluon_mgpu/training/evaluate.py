@@ -7,7 +7,7 @@ import numpy
 
 from ..data.batches import check_batches
 from ..devices.lists import check_omp_threads
-from ..mxnet_setup.compat import Context, mx, np
+from ..mxnet_setup.compat import Context, mx, np, npx
 from ..parallel.devices import as_devices
 from ..parallel.split import split_batch
 
@@ -74,6 +74,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     devices = as_devices(_devices_of(net) if devices is None else devices)
     check_omp_threads(devices)
     check_batches(data_iter)
+    npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
 
     def counts() -> Iterator[tuple[float, int]]:
         started: list = []

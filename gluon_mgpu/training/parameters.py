@@ -4,7 +4,7 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import gluon, layers_of, mx, zeros
-from ..networks.hybridize.block import unwrapped
+from ..parallel.sync_batch_norm.network import SyncBatchNorm
 
 
 def copies(net: Any) -> dict[str, list]:
@@ -18,19 +18,24 @@ def copies(net: Any) -> dict[str, list]:
                          'input shape, pass one batch through the network as well') from None
 
 
+def plain(net: Any) -> Any:
+    """Return the network inside a `SyncBatchNorm`; return any other as it is."""
+    return net.block if isinstance(net, SyncBatchNorm) else net
+
+
 def by_name(net: Any) -> dict[str, Any]:
-    """Return the parameters of a network, possibly hybridized, by their path in it, such as ``'2.weight'``.
+    """Return the parameters of a network by their path in it, such as ``'2.weight'``.
 
     The names that MXNet 1.9 gives to parameters depend on the networks that the process created before.
     """
-    block = unwrapped(net)
+    block = plain(net)
     return getattr(block, '_collect_params_with_prefix', block.collect_params)()
 
 
 def unregistered(net: Any) -> list[str]:
     """Return attributes that hold parameters unknown to Gluon, such as ``'Encoder.layers'``, a plain list."""
     known = {id(param) for param in _registered(net).values()}
-    return [f'{type(layer).__name__}.{name}' for layer in layers_of(unwrapped(net))
+    return [f'{type(layer).__name__}.{name}' for layer in layers_of(plain(net))
             for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items()
             if any(id(param) not in known for param in _parameters_in(value))]
 
@@ -73,7 +78,7 @@ def layers(net: Any) -> dict[str, str]:
     """Describe the layers of a Gluon network by what its parameters do not show, such as the kind of an activation."""
     options = '_act_type', '_rate', '_alpha', '_kwargs'
     return {f'layer {i}': f'{type(layer).__name__} {[vars(layer)[name] for name in options if name in vars(layer)]}'
-            for i, layer in enumerate(layers_of(unwrapped(net)))}
+            for i, layer in enumerate(layers_of(plain(net)))}
 
 
 def first_non_finite(net: Any) -> str:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy
 
 from ...mxnet_setup.compat import mx, np
-from ...networks.hybridize.graph_operators import Operator
-from ...networks.hybridize.tracing import is_legacy
+from ...networks.graph_operators import Operator
+from ...networks.tracing import is_legacy
 
 TOLERANCE = 1e-5  # of the largest number in an output
 SPECIAL_TOLERANCE = 1e-3  # for values far from the example, where rounding is larger, but a wrong branch larger still

@@ -11,7 +11,7 @@ from onnx import ModelProto, checker, helper, numpy_helper, shape_inference
 
 from ...base.machine import versions
 from ...base.program import reason
-from ...networks.hybridize.graph_operators import Operator
+from ...networks.graph_operators import Operator
 from . import arithmetic, arrays, detection, functions, layers
 from .building import Builder, Converters, as_list, require
 from .graph import Array, Graph

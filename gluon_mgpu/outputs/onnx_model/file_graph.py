@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy
 
-from ...networks.hybridize.graph_operators import Operator
+from ...networks.graph_operators import Operator
 
 SEED = 0  # of the examples
 SAME_NUMBERS = {'cast', 'copy', 'reshape', 'transpose', 'swapaxis', 'flatten', 'expanddims', 'squeeze', 'slice',

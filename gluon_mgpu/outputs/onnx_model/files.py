@@ -11,7 +11,7 @@ import numpy
 
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
-from ...networks.hybridize.graph_operators import operators_of
+from ...networks.graph_operators import operators_of
 from .file_graph import SEED, example, in_float32, output_names, without_label
 from .graph import semantics_of
 

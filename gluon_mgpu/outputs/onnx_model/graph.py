@@ -7,8 +7,8 @@ import numpy
 
 from ...base.nested import leaves, refill
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
-from ...networks.hybridize.graph_operators import NUMPY, Operator, build, operators_of
-from ...networks.hybridize.tracing import graph_of, trace_deferred, trace_function, variables_for
+from ...networks.graph_operators import NUMPY, Operator, build, operators_of
+from ...networks.tracing import graph_of, trace_deferred, trace_function, variables_for
 
 
 class Array(NamedTuple):

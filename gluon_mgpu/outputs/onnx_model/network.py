@@ -12,8 +12,8 @@ import numpy
 from ...base.nested import leaves, refill
 from ...base.program import reason
 from ...mxnet_setup.compat import autograd, gluon, make_array, mx, np
-from ...networks.hybridize.block import unwrapped
-from ...training.parameters import by_name, check_initialized
+from ...networks.hybridized import hybridized
+from ...training.parameters import by_name, check_initialized, plain
 from .graph import Graph, describe, semantics_of, trace
 
 # Of a network that gets symbols or arrays of other shapes
@@ -27,7 +27,7 @@ class Network:
     """
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
-        self._net = unwrapped(net)
+        self._net = net.function if isinstance(net, hybridized) else plain(net)
         self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
         if self._is_block:
             check_initialized(self._net)

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy
 
 from ...base.nested import leaves
-from ...mxnet_setup.compat import _new_alloc_handle, add, autograd, gluon
-from ...networks.hybridize.graph_operators import NUMPY, Operator, build, operators_of
-from ...networks.hybridize.static import cached_op
-from ...networks.hybridize.tracing import trace_block
+from ...mxnet_setup.compat import _new_alloc_handle, add, autograd, cached_op, gluon
+from ...networks.graph_operators import NUMPY, Operator, build, operators_of
+from ...networks.tracing import trace_block
 
 Backward = Callable[[list], None]  # takes a dict of gradients by name for each device
 
@@ -57,7 +56,7 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
             operators = []
             parts += [norm, operators]
         operators.append(operator)
-        if operator.settings.get('act_type') == 'prelu':  # as in `static`
+        if operator.settings.get('act_type') == 'prelu':  # the gradient of its slope is wrong if operators follow
             operators = []
             parts.append(operators)
     pieces: list[Piece | BatchNorm] = []
@@ -95,12 +94,13 @@ def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm,
 
 class Piece:
     """A part of a network without batch norms that need other devices; it runs as one operator on each device."""
-    # Each call allocates memory. If it were kept, as in `hybridized`, the other pieces could not use it
+    # Each call allocates memory. If it were kept, the other pieces could not use it
 
     def __init__(self, operators: list[Operator], outputs: list[str]):
         graph = build(operators, outputs, NUMPY)
         self._inputs = graph.list_inputs()
-        self._operator = cached_op(graph, self._inputs, None)
+        # MXNet would run two operators as if they were called one by one, and not record all outputs
+        self._operator = cached_op(graph, [('inline_limit', 0)])
         self._allocate = any(operator.kind == 'deconvolution' for operator in operators)
         sources: dict[str, set[str]] = {}  # the inputs from which each array is computed
         for _, inputs, results in operators:

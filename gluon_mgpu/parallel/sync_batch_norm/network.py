@@ -1,27 +1,25 @@
 """Synchronized batch norm: mean and variance over the rows of all devices, so that k devices equal one."""
 from __future__ import annotations
 
+from operator import is_
 from typing import Any, NamedTuple
 
 from ...base.nested import leaves, refill
-from ...mxnet_setup.compat import autograd, gluon, mx, np
-from ...networks.hybridize.block import HybridizedBlock, structure, unwrapped
-from ...networks.hybridize.eager_only import keeps_gradients
-from ...networks.hybridize.snapshot import Snapshot
-from ...networks.hybridize.tracing import UNKNOWN, is_legacy
+from ...mxnet_setup.compat import autograd, gluon, layers_of, mx, np
+from ...networks.tracing import UNKNOWN, is_legacy
 from ..workers import Workers
 from .cut import Backward, Piece, as_input, cut
 from .norm import Norm
 
 
-class SyncBatchNorm(HybridizedBlock):
-    """A network whose batch norm layers use the rows of all devices; the block itself does not change.
+class SyncBatchNorm:
+    """A network whose batch norm layers use the rows of all devices in training; the network itself does not change.
 
-        net = SyncBatchNorm(net)
+        synchronized = SyncBatchNorm(net)
         with autograd.record():
-            ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(net.forward(X_shards), y_shards)]
-        net.backward(ls)          # not autograd.backward: each loss depends on the rows of all devices
-        scores = net(X)           # after training; uses the running statistics
+            ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(synchronized.forward(X_shards), y_shards)]
+        synchronized.backward(ls)  # not autograd.backward: each loss depends on the rows of all devices
+        scores = net(X)            # after training; uses the running statistics
 
     The network is cut at its batch norms. All devices compute a piece, then the statistics of its output are combined,
     then all compute the next piece. Running statistics are updated in the backward pass, as by ``gluon.nn.BatchNorm``
@@ -29,38 +27,45 @@ class SyncBatchNorm(HybridizedBlock):
 
     Parameters
     ----------
-    net : gluon.HybridBlock or the result of `hybridized`
-        Initialized on all devices, possibly of ``mx.nd``. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
+    net : gluon.HybridBlock
+        Initialized on all devices, possibly of ``mx.nd``. Its `forward` is traced, as by ``net.hybridize()``, and must
+        be pure as for `hybridized`. It is traced again for arguments in other lists, and after a change of layers,
+        dtypes or frozen parameters, and after ``net.hybridize()``, also if that stays off (``active=False``); changes
+        of other attributes go unnoticed. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
     workers : Workers, optional
         The processes that train together; by default, this one alone. All must call `forward` and `backward` equally
         often, a worker without rows with ``net.forward([])``, one list for each input, and ``net.backward([])``.
     """
 
     def __init__(self, net: Any, workers: Workers | None = None):
-        if not isinstance(unwrapped(net), gluon.HybridBlock):
+        net = net.block if isinstance(net, SyncBatchNorm) else net  # a cell of a notebook may run twice
+        if not isinstance(net, gluon.HybridBlock):
             raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: '
                              'make it one, or train without synchronized batch norm')
-        super().__init__(unwrapped(net))
+        self.block: gluon.HybridBlock = net
         self._workers = workers or Workers()
         self._parts: list[Piece | Norm] = []
         self._inputs: list[str] = []                # names of the network's inputs
         self._results: list[str] = []               # and of its outputs
         self._result_lists: Any = None              # and the lists that they are in
-        self._cut_for: tuple = ()                   # number of inputs, frozen parameters, mode
+        self._cut_for: tuple = ()                   # number of inputs, frozen parameters and dtypes, mode
         self._input_lists: Any = None               # the lists that the inputs are in
-        self._snapshot = Snapshot(self.block)       # when the network was cut
+        self._layers: list = []                     # the network's, and Gluon's list of its last `hybridize`
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
 
-    @property
-    def gradients_can_move(self) -> bool:
-        """True, because `backward` copies them, unless the user's own `hybridize` keeps their places."""
-        return not keeps_gradients(self.block)
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f'SyncBatchNorm has no {name}: use the network itself, which has the same parameters, and '
+                             'is its attribute block')
+
+    def collect_params(self, *args):
+        """Return the parameters of the block, like ``block.collect_params``."""
+        return self.block.collect_params(*args)
 
     def __call__(self, *args):
         if autograd.is_training():
             raise ValueError('SyncBatchNorm needs the rows of all devices to train: call net.forward(X_shards)')
-        return super().__call__(*args)
+        return self.block(*args)
 
     def forward(self, X_shards: list, *more_shards: list) -> list:
         """Return the output for each shard of a batch, while autograd records; does not block after the first call.
@@ -80,7 +85,7 @@ class SyncBatchNorm(HybridizedBlock):
         # 1. Cut the network; a worker without rows does not know the shapes of its inputs
         params = {param.var().name: param for param in self.collect_params().values()}
         unknown = (UNKNOWN, *(None if shards is None else UNKNOWN for shards in more_shards))
-        self._cut(next(zip(*inputs), unknown), [param.grad_req == 'null' for param in params.values()])
+        self._cut(next(zip(*inputs), unknown), [(param.grad_req == 'null', param.dtype) for param in params.values()])
         # 2. The names of the arrays that need gradients, and on each device the arrays by name. The parts read from
         # `arrays_on` and add their results; `inputs_on` stays, for `backward`
         args_on = [leaves(args) for args in zip(*inputs)]
@@ -113,16 +118,15 @@ class SyncBatchNorm(HybridizedBlock):
             raise ValueError(f'X_shards are on {[sorted(map(str, devices)) for devices in devices_of]}: pass one array '
                              'per device, and those of other inputs in other lists, on the same devices')
 
-    def _cut(self, args: tuple, frozen: list[bool]) -> None:
-        """Cut the network, unless it was cut for such arguments and the same parameters, and has not changed."""
-        cut_for, lists = (len(args), frozen, autograd.is_recording()), structure(args)  # the lists are None for UNKNOWN
-        if cut_for != self._cut_for or lists not in (None, self._input_lists) or not self._snapshot.is_current():
-            if unknown := Snapshot(self.block).unknown:
-                raise ValueError(f'{type(self.block).__name__} cannot be synchronized because {unknown}, whose changes '
-                                 'would go unnoticed: keep that out of forward')
+    def _cut(self, args: tuple, params: list[tuple]) -> None:
+        """Cut the network, unless it was cut for such arguments, parameters and layers."""
+        cut_for, lists = (len(args), params, autograd.is_recording()), structure(args)  # the lists are None for UNKNOWN
+        layers = [self.block._flags, *layers_of(self.block)]  # `hybridize` replaces the list of flags
+        is_current = len(layers) == len(self._layers) and all(map(is_, layers, self._layers))
+        if cut_for != self._cut_for or lists not in (None, self._input_lists) or not is_current:
             parts, self._inputs, self._results, self._result_lists = cut(self.block, args)
             self._parts = [part if isinstance(part, Piece) else Norm(part, self._workers) for part in parts]
-            self._cut_for, self._input_lists, self._snapshot = cut_for, lists, Snapshot(self.block)
+            self._cut_for, self._input_lists, self._layers = cut_for, lists, layers
 
     def backward(self, ls: list, head_grads: list | None = None) -> None:
         """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block.
@@ -179,6 +183,14 @@ def _check_not_reached(y_hats: list, message: str) -> None:
     if any(y_hat._fresh_grad for y_hat in y_hats):
         y_hats.clear()
         raise ValueError(message)
+
+
+def structure(values: Any) -> tuple | type | None:
+    """Return the types of nested lists and of the arrays and None in them; None if there is anything else."""
+    if isinstance(values, (list, tuple)):
+        found = type(values), *map(structure, values)
+        return None if None in found else found
+    return type(values) if values is None or isinstance(values, mx.nd.NDArray) else None
 
 
 def _is_recorded(array: Any) -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy
 
 from ...mxnet_setup.compat import children, fill, gluon, mx
-from ...networks.hybridize.block import unwrapped
-from ...training.parameters import by_name
+from ...training.parameters import by_name, plain
 
 PLAIN_CASTS = gluon.Block.cast, gluon.HybridBlock.cast
 NEW_TRAINER = 'make a new Trainer after reset_ctx or another initialize'
@@ -19,7 +18,7 @@ BLOCK_ATTRIBUTES = vars(gluon.HybridBlock()).keys()  # Gluon's own, of every blo
 
 def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:
     """Yield (name, value) once for each value of a kind in networks, Trainers, lists, tuples, dicts and objects."""
-    value, seen = unwrapped(value), set() if seen is None else seen
+    value, seen = plain(value), set() if seen is None else seen
     if id(value) in seen or isinstance(value, (type, types.ModuleType)):
         return
     seen.add(id(value))
@@ -58,7 +57,7 @@ def cast(value: Any, dtype: str | None) -> None:
     if isinstance(value, gluon.HybridBlock):
         value._clear_cached_op()
     if isinstance(value, gluon.Parameter):
-        value.cast(dtype or value.dtype)  # into new arrays, so that `hybridized` traces its network again
+        value.cast(dtype or value.dtype)  # into new arrays
     elif dtype and isinstance(value, gluon.Block) and type(value).cast not in PLAIN_CASTS:
         value.cast(dtype)  # the others cast what is in them, and `find` yields that as well
     elif dtype and isinstance(value, mx.nd.NDArray) and numpy.dtype(value.dtype).name in ('float16', 'float32'):

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from ...base.nested import leaves, refill
-from ...base.program import reason
-from ...mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
-from .eager_only import SideEffectError, refuse_modes, refuse_side_effects
+from ..base.nested import leaves, refill
+from ..base.program import reason
+from ..mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
 from .graph_operators import Operator, build, operators_of
 
 UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
@@ -39,7 +38,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(kind), refuse_modes():
+    with explain_errors(kind):
         if MXNET_MAJOR < 2:
             result = _trace_mxnet1(block, args, symbols)
             graph = graph_of(result)
@@ -60,8 +59,7 @@ def _trace_mxnet1(block, args, symbols):
     # MXNet cannot call it with symbols of mx.np, and its parameters may have the names of other layers' parameters
     if any(isinstance(layer, gluon.SymbolBlock) for layer in layers_of(block)):
         raise NotImplementedError('it is or has a SymbolBlock')
-    with refuse_side_effects(block):
-        result = block(*symbols)
+    result = block(*symbols)
     deferred = [param for param in block.collect_params().values() if param._deferred_init]
     if deferred:  # Gluon does the same at the first call
         try:
@@ -79,7 +77,7 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
     from mxnet import _deferred_compute as deferred
     arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
     deferred.set_variable(arrays, variables)
-    with deferred.context(), refuse_side_effects(block):
+    with deferred.context():
         result = block(*refill(args, iter(arrays)))
     graph = deferred.get_symbol(leaves(result), sym_cls=type(variables[0]))
     deferred.clear(leaves(result))
@@ -88,9 +86,7 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     """Do the same as `trace_block` for a function without parameters; the names are those of all arrays in `args`."""
-    symbolic_npx = types.ModuleType('npx')  # with oneDNN's relu, which is faster; for NaN, it returns 0
-    vars(symbolic_npx).update(vars(mx.sym.npx), relu=lambda data: mx.sym.npx.activation(data, act_type='relu'))
-    symbolic_globals = {name: mx.sym.np if value is np else symbolic_npx if value is npx else value
+    symbolic_globals = {name: mx.sym.np if value is np else mx.sym.npx if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,
                                   function.__defaults__, function.__closure__)
@@ -99,12 +95,8 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     if not all(map(is_legacy, leaves(args))):  # parameters of mx.np, possibly with shards of mx.nd
         symbols = refill(symbols, (symbol.as_np_ndarray() for symbol in leaves(symbols)))
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(function.__name__), refuse_modes():
-        before = symbolic_globals.copy()
-        with refuse_side_effects(function):
-            result = symbolic(*symbols)
-        if any(value is not before.get(name) for name, value in symbolic_globals.items()):
-            raise SideEffectError('a call changes variables of its module')
+    with explain_errors(function.__name__):
+        result = symbolic(*symbols)
         graph = _corrected(graph_of(result), set())
         if unknown := {*graph.list_inputs()} - {*names}:
             raise ValueError(f'{function.__name__} uses {min(unknown)!r}, which is not among its arguments: make it a '

@@ -4,7 +4,7 @@ import re
 from math import inf, nan
 from typing import Any, NamedTuple
 
-from ...mxnet_setup.compat import graph_from_json, graph_to_json, mx
+from ..mxnet_setup.compat import graph_from_json, graph_to_json, mx
 
 NUMPY = type(mx.sym.var('x').as_np_ndarray())  # the kind of a graph that returns arrays of mx.np
 

@@ -1,0 +1,78 @@
+"""Run a function of arrays as one operator, as ``net.hybridize(static_alloc=True, static_shape=True)`` runs a network."""
+from __future__ import annotations
+
+import functools
+import types
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from ..base.nested import leaves, refill
+from ..mxnet_setup.compat import autograd, cached_op, mx
+from .tracing import trace_function
+
+MAX_OPERATORS = 16  # for the shapes and modes used last: full and last batches, of devices with other shares, evaluation
+
+
+class hybridized:  # noqa: N801, a decorator
+    """A function of arrays as one operator, with memory that is allocated once for each shape; does not block.
+
+    The function is traced: called with symbols instead of arrays, once for each shape and dtype of its arguments, in
+    training and in evaluation. So it must be pure, as for ``jax.jit``: its results depend on its arguments only, and it
+    has no effects. Whatever else it reads stays as it was when it was traced, a ``print`` is run only then, and modes
+    of autograd and an ``autograd.Function`` are ignored. Raises ValueError at a call that cannot be traced.
+
+    Parameters
+    ----------
+    function : function
+        Takes arrays, None, and nested lists of them, by position, all on one device, and returns arrays or lists of
+        arrays. It may only call functions of ``mxnet.np`` and ``mxnet.npx`` and methods of arrays. It must not ask for
+        shapes (use ``-1`` in a reshape).
+    """
+
+    def __init__(self, function: Callable):
+        if isinstance(function, hybridized):
+            function = function.function  # a cell of a notebook may run twice
+        if not isinstance(function, types.FunctionType):
+            raise ValueError(f'{type(function).__name__} is no function of arrays: call net.hybridize() for a network')
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._operators: OrderedDict[tuple, Callable] = OrderedDict()
+
+    def __call__(self, *args: Any) -> Any:
+        key = autograd.is_recording(), autograd.is_training(), _describe(args)
+        operator = self._operators.pop(key, None) or _operator(self.function, args)
+        self._operators[key] = operator  # the one used last
+        if len(self._operators) > MAX_OPERATORS:
+            self._operators.popitem(last=False)
+        return operator(leaves(args))
+
+
+def _describe(value: Any) -> Any:
+    """Return the lists of an argument, with the shape and dtype of each array."""
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_describe, value)
+    if value is None or isinstance(value, mx.nd.NDArray):
+        return value if value is None else (type(value), value.shape, value.dtype)
+    raise ValueError(f'an argument is a {type(value).__name__}: pass arrays of MXNet, or lists of them')
+
+
+def _operator(function: Callable, args: tuple) -> Callable[[list], Any]:
+    """Trace a function; return an operator that takes the arrays in such arguments."""
+    graph, names, lists = trace_function(function, args)
+    # If an operator used the arguments directly, the engine would prepare it again at each call, with another scratch
+    # area. So copies of the inputs replace them, and copies of the outputs are returned
+    inputs = graph.list_inputs()
+    copies = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray() for name in inputs}
+    outputs = mx.sym.Group([_copy(output.as_np_ndarray()).as_nd_ndarray() for output in graph.as_nd_ndarray()])
+    run = cached_op(mx.sym.Group([*outputs(**copies)], type(graph)), [
+        ('static_alloc', True), ('static_shape', True), ('data_indices', [*range(len(inputs))]), ('param_indices', [])])
+    order = [names.index(name) for name in inputs]
+    if lists is True:
+        return lambda arrays: run(*[arrays[i] for i in order])
+    return lambda arrays: refill(lists, iter(leaves(run(*[arrays[i] for i in order]))))
+
+
+def _copy(symbol: Any) -> Any:
+    """Copy by an operator that needs no scratch area, unlike ``identity``, and whose gradient needs none."""
+    return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions

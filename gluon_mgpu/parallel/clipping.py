@@ -1,0 +1,49 @@
+"""Limit the norm of the gradient in a Trainer's step."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from ..base.arguments import positive
+from ..mxnet_setup.compat import gluon
+
+
+class ClippingTrainer(gluon.Trainer):
+    """``gluon.Trainer`` whose `step` limits the norm of the gradient, summed over all devices, before it updates.
+
+    A gradient of the mean loss, over all rows, with a larger norm than `clip_norm` is scaled down to it, in place. None
+    is no limit. The Trainer updates on each device, not on the key-value store, which could not be clipped before.
+    """
+
+    def __init__(self, params: Any, optimizer: str, optimizer_params: dict | None = None,
+                 clip_norm: float | None = None, **settings: Any):
+        super().__init__(params, optimizer, optimizer_params, **{'update_on_kvstore': False, **settings})
+        self.clip_norm = None if clip_norm is None else positive('clip_norm', clip_norm)
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Sum the gradients over all devices, clip, and update; does not block. `batch_size` is the number of rows."""
+        if self.clip_norm is None:
+            super().step(batch_size, ignore_stale_grad)
+            return
+        self.allreduce_grads()
+        # If each device clipped its own gradients before the sum, the result would depend on the number of devices
+        _clip([param for param in self._params if param.grad_req != 'null'], self.clip_norm * batch_size / self._scale)
+        self.update(batch_size, ignore_stale_grad)
+
+
+def _clip(params: list, max_norm: float) -> None:
+    """Scale the gradients down to a norm, on each device by its own copy; all copies are equal."""
+    for weights, gradients in zip(zip(*(param.list_data() for param in params)),
+                                  zip(*(param.list_grad() for param in params))):
+        # A stale gradient, of an earlier batch, is not used in the update
+        if not (fresh := [g for weight, g in zip(weights, gradients) if weight._fresh_grad]):
+            continue
+        dtype = numpy.result_type('float32', *(g.dtype for g in fresh))  # in float16, the sum would overflow
+        # norm = unit * relative. The squares of large numbers would overflow, so `unit` is about the largest number
+        unit = sum(abs(g).max().astype(dtype) / len(fresh) for g in fresh) + 1e-30
+        relative = sum(((g.astype(dtype, copy=False) / unit) ** 2).sum() for g in fresh) ** 0.5
+        # g <- g min(1, max_norm / norm)
+        scale = (max_norm / unit / relative).clip(0, 1)
+        for g in fresh:
+            g *= scale.astype(g.dtype, copy=False)

@@ -12,7 +12,7 @@ from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.training.run import Run
 
 

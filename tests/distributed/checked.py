@@ -11,7 +11,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 
 
 def make(devices, workers):

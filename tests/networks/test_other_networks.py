@@ -7,7 +7,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gl
 from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.training.parameters import by_name
 from gluon_mgpu.training.run import Run
 

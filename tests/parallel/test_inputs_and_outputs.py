@@ -14,7 +14,7 @@ from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.parameters import by_name
 from gluon_mgpu.training.run import Run

@@ -19,7 +19,7 @@ from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name, with_grad_req
 from gluon_mgpu.training.run import Run

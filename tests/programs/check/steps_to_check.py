@@ -15,7 +15,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import zero_grad
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 
 LR = 0.1
 check_two = partial(check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # half of the time of three

@@ -22,7 +22,7 @@ from gluon_mgpu import check_data_parallel, scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import zero_grad
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 
 
 def scale(gradients, norm, max_norm=0.5):

@@ -24,7 +24,7 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 
 
 def test_a_difference_above_rounding(batches):

@@ -8,7 +8,7 @@ from steps_to_check import LOSS, LR, ONLY_1, check_two, make_arrays, make_networ
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 
 
 def make_with_older_trainer(devices, made_for, steps=0, new=False, **options):

@@ -28,7 +28,7 @@ from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import zero_grad
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 
 
 def test_a_mistake_beside_batch_norm_and_dropout(batches):

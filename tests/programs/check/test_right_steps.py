@@ -32,7 +32,7 @@ from gluon_mgpu.networks.precision import conv2d
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import zero_grad
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 
 
 def accumulate(state, X, y, devices, parts=2):

@@ -31,7 +31,7 @@ from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, npx
 from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
 from gluon_mgpu.networks.precision import Cast, conv2d
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.programs.check import trials
 
 

@@ -24,7 +24,7 @@ def network(devices):
 def small_resnet(devices):
     """Return a network whose shapes are static."""
     net = StaticSequential()
-    net.add(gluon.nn.Conv2D(3, 3), gluon.nn.BatchNorm(), Residual(3), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(2))
+    net.add(gluon.nn.Conv2D(3, 3), gluon.nn.BatchNorm(), Residual(3), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(10))
     net.initialize(init.Xavier(), ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)
     return net

@@ -1,14 +1,12 @@
 """Networks with batch norm, trained on one device or several."""
 import numpy
-from movable import moving
+from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from trainers import trainable
 from gluon_mgpu.training.parameters import by_name
 
 nn = gluon.nn
@@ -37,12 +35,12 @@ def train(make, devices, synchronized, sizes=SIZES, side=12):
     for name, param in by_name(net).items():
         if 'running' not in name:  # also the gamma that a batch norm without scale ignores
             param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
-    trainer = moving(trainable(net), 'sgd', {'learning_rate': 0.1})
-    fast, loss = (SyncBatchNorm if synchronized else hybridized)(net), gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
+    trained_net, loss = SyncBatchNorm(net) if synchronized else net, gluon.loss.SoftmaxCrossEntropyLoss()
     for n in sizes:
         X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n).astype('int32')
-        concise.train_batch(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer,
-                            Devices(devices, 64))
+        concise.train_batch(np.array(X, dtype='float64'), np.array(y, dtype='int32'), trained_net, loss,
+                            trainer, Devices(devices, 64))
     npx.waitall()
     return net
 

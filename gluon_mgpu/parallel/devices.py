@@ -70,7 +70,7 @@ class Devices(list):
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
     """Return `Devices` that have an allreduce as they are; return other lists as `Devices` with this one."""
     if not isinstance(devices, Devices):
-        return Devices(devices, allreduce=allreduce)
+        return Devices(check_list(devices), allreduce=allreduce)  # text is no list here
     return devices if devices.algorithm else devices.adapted(allreduce)
 
 

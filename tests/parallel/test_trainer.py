@@ -5,19 +5,19 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.parallel.flat import flatten_gradients
+from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer, trainable
 from movable import moving
 from slow import slow
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.allreduce import star
-from gluon_mgpu.parallel.flat import flatten_gradients
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices, zero_grad
-from gluon_mgpu.parallel.trainer import MAX_AT_ONCE, Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
 
 OWN_UPDATE = {'update_on_kvstore': False}  # of gluon.Trainer, as this Trainer always does

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base.nested import leaves, refill
 from ..base.program import reason
-from ..mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, layers_of, mx, np, npx
 from .graph_operators import Operator, build, operators_of
 
 UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
@@ -79,7 +79,7 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
     from mxnet import _deferred_compute as deferred
     arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
     deferred.set_variable(arrays, variables)
-    with deferred.context():
+    with autograd.pause(train_mode=autograd.is_training()), deferred.context():  # which cannot record
         result = block(*refill(args, iter(arrays)))
     graph = deferred.get_symbol(leaves(result), sym_cls=type(variables[0]))
     deferred.clear(leaves(result))

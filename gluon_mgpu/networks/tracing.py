@@ -38,7 +38,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(block)):
-        raise ValueError(f'{kind} cannot be traced (it has forward hooks, which its graph would leave out): detach them')
+        raise ValueError(f'{kind} cannot be traced (it has forward hooks, which its graph would leave out): detach '
+                         'them')
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(kind):
         if MXNET_MAJOR < 2:

@@ -51,8 +51,9 @@ class Devices(list):
     def adapted(self, allreduce: Callable, **changes: Any) -> Devices:
         """Return a copy with other attributes, and with this allreduce if these devices have none of their own."""
         devices = copy.copy(self)
-        vars(devices).update(changes, algorithm=self.algorithm or allreduce)
-        devices.allreduce = devices.workers.extend_allreduce(devices.algorithm)
+        algorithm = self.algorithm or allreduce
+        vars(devices).update(changes, algorithm=algorithm)
+        devices.allreduce = devices.workers.extend_allreduce(algorithm)
         return devices
 
     def divisor(self, X: Any) -> int:

@@ -230,7 +230,7 @@ def check_together(settings: dict, devices: list, name: Callable[[str], str] = s
     if settings.get('optimizer') == 'adam' and settings.get('momentum'):
         raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
     if settings.get('optimizer') == 'adam' and len({device.device_id for device in devices}) < len(devices):
-        raise ValueError(f'{name("devices")} {devices_text(devices)}: adam counts updates by the number of a device, so '
-                         'these would count together; use other numbers, such as cpu:1 beside gpu:0')
+        raise ValueError(f'{name("devices")} {devices_text(devices)}: adam counts updates by the number of a device, '
+                         'so each needs another one, as gpu:0 and cpu:1')
     if 'dtype' in settings:
         check_dtype(settings['dtype'], devices, name('dtype'))

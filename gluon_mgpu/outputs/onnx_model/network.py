@@ -27,7 +27,7 @@ class Network:
     """
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
-        self._net = net.function if isinstance(net, hybridized) else plain(net)
+        self._net: Any = net.function if isinstance(net, hybridized) else plain(net)
         self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
         if self._is_block:
             check_initialized(self._net)

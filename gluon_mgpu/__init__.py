@@ -9,7 +9,7 @@ import sys
 # Python 3.9 has no orig_argv, but argv begins with -m while it looks for the module
 if (' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5])
         or ''.join(sys.argv[:1]).endswith('/gluon-mgpu')):
-    from gluon_mgpu.mxnet_setup.hidden import end_program
+    from gluon_mgpu.mxnet_setup.import_errors import end_program
     sys.excepthook = end_program  # before other imports, which may fail
     import signal
 

@@ -3,7 +3,7 @@
 To add a setting, declare it here and use it where it acts. From the declaration follow the flag, the argument of
 ``train``, the entry in ``config.json``, the value in a resumed run and the row in ``docs/command-line.md``.
 """
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..parallel.devices import Devices
 from ..parallel.split import check_shares
 from ..training.run import Run
 from ..training.schedules import SCHEDULES
-from .chapters import CHAPTERS
+from .chapters import CHAPTERS, Chapter
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,16 @@ FLAGS = (
     Setting('quiet', 'print only the summary and warnings', False, kind=bool, on_resume='free'),
 )
 ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}
+
+
+def check_chapters(chapters: Iterable[Chapter]) -> None:
+    """Raise ValueError if a chapter names a setting that is not declared; otherwise all chapters would have it."""
+    for chapter in chapters:
+        if unknown := [name for name in (*chapter.own, *chapter.defaults) if name not in ALL]:
+            raise ValueError(f'{unknown[0]}: {chapter.name} names this setting, which settings.py does not declare')
+
+
+check_chapters(CHAPTERS.values())
 
 
 def arguments_of(chapter: str) -> list[Setting]:

@@ -12,7 +12,7 @@ from fake_packages import CAUGHT, REPO
 from slow import slow
 
 from gluon_mgpu.__main__ import PROGRAMS
-from gluon_mgpu.mxnet_setup import hidden, installation
+from gluon_mgpu.mxnet_setup import import_errors, installation
 
 LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.import_mxnet()'
 CPU, CU112 = ('pip install . && pip install --no-deps mxnet==1.9.1 in the folder ',
@@ -180,7 +180,7 @@ def test_other_import_errors_keep_their_traceback(error, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])  # the folder of the program, here not that of tests
     monkeypatch.setattr(sys, '__excepthook__', lambda *args: seen.append(args))
-    hidden.end_program(type(error), error, None)
+    import_errors.end_program(type(error), error, None)
     assert seen == [(type(error), error, None)]
 
 

@@ -68,3 +68,10 @@ def test_the_command_line_checks_its_settings_once(name, tmp_path, monkeypatch):
     assert cli.run(name, ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0', '--batch-size', '8',
                           '--num-epochs', '1', '--quiet', '--no-plot', '--out-dir', str(tmp_path / 'run')]) == 0
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize('names', [{'own': ('lr', 'momentun')}, {'defaults': {'momentun': 0.9}}])
+def test_a_misspelt_setting_of_a_chapter(names):
+    """Otherwise it would be a setting of all chapters, or have no effect."""
+    with pytest.raises(ValueError, match='^momentun: third names this setting, which settings.py does not declare$'):
+        check_chapters([Chapter('third', 'Net', 'train', lambda module, config: None, **names)])

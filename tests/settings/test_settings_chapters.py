@@ -13,6 +13,7 @@ from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.programs import export, predict
 from gluon_mgpu.settings import chapters, cli, setup
 from gluon_mgpu.settings.chapters import CHAPTERS, Chapter
+from gluon_mgpu.settings.settings import check_chapters
 
 
 def mlp():

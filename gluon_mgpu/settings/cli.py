@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import inspect
 import os
 import secrets
 from pathlib import Path
@@ -162,7 +161,7 @@ class Job:
         arguments = {setting.name: settings.get(setting.name) for setting in arguments_of(self.chapter.name)}
         arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data, 'run': run}
         try:
-            inspect.unwrap(self.chapter.module.train)(**arguments)  # as they are, because they have been checked
+            self.chapter.module.train(**arguments)
         except Stopped as stopped:
             raise self.checkpoints.save_on_stop(run, stopped.signum) from None
         finally:

@@ -115,26 +115,27 @@ def test_the_check_finds_a_mistake(semantics, monkeypatch):
 
 @pytest.mark.parametrize('hybridize', [False, True])
 def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypatch):
-    """Of a network that the step has trained, hybridized or not; compared with NumPy."""
+    """Of a network that the step has trained, hybridized or not."""
     pytest.importorskip('onnx')
     monkeypatch.chdir(tmp_path)
     images, numbers, y = data(31)
-    names: dict = {'images': images, 'numbers': numbers, 'y': y}
-    exec(program(semantics, 'evaluation'), names)
-    net, trainer = names['make'](devices)
+    batches = [((images[rows], numbers[rows]), y[rows]) for rows in (slice(0, 16), slice(16, 31))]
+    names: dict = {'images': images, 'numbers': numbers, 'y': y, 'batches': batches, 'numpy': numpy}
+    exec(program(semantics), names)
+    names['net'], trainer = names['make'](devices)
     if hybridize:
-        net.hybridize(static_alloc=True, static_shape=True)
-    names['train_batch']((net, trainer), images, numbers, y, devices)
+        names['net'].hybridize(static_alloc=True, static_shape=True)
+    names['train_batch']((names['net'], trainer), images, numbers, y, devices)
     npx.waitall()
-    scores = names['predict'](net, images, numbers, devices)
+    names['devices'] = devices[:1]  # others have other statistics
+    exec(blocks()['evaluation'], names)
     array = mx.nd.array if semantics == 'mx.nd' else np.array
-    alone = net(array(images, ctx=devices[0]), array(numbers, ctx=devices[0])).asnumpy()
-    half = (len(y) + 1) // 2 if len(devices) > 1 else len(y)  # others: statistics of another device
-    numpy.testing.assert_allclose(scores[:half], alone[:half], rtol=1e-4, atol=1e-5)  # float32
-    assert names['evaluate'](net, images, numbers, y, devices) == (scores.argmax(axis=1) == y).mean()
+    of_nd = [array(of, ctx=devices[0]) for of in (images, numbers)]
+    expected = names['net'](*of_nd).asnumpy()
+    numpy.testing.assert_allclose(names['scores'][0].asnumpy(), expected, rtol=1e-4, atol=1e-5)  # float32
+    assert names['accuracy'] == (expected.argmax(axis=1) == y).mean()
     assert sorted([*names['held_out'], *names['rest']]) == [*range(31)] and len(names['held_out']) == 3
-    exec(blocks()['export'], {'d2l': d2l, 'net': net, 'images': array(images, ctx=devices[0]),
-                              'numbers': array(numbers, ctx=devices[0])})
+    exec(blocks()['export'], {'d2l': d2l, 'net': names['net'], 'images': of_nd[0], 'numbers': of_nd[1]})
     assert (tmp_path / 'mine.onnx').exists()
 
 

@@ -139,6 +139,27 @@ def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypa
     assert (tmp_path / 'mine.onnx').exists()
 
 
+def test_zero_grad_before_the_forward_pass(semantics, device_list):
+    """Before the first batch, the shapes are unknown. A layer that the second does not use stays as it is."""
+    devices = device_list(2)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(2), gluon.nn.Dense(2))
+    net.initialize(ctx=devices)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})  # updates on the key-value store
+
+    def step(layers: list) -> dict:
+        d2l.zero_grad(net, devices)
+        with autograd.record():
+            ls = [sum(net[i](X).sum() for i in layers) for X in split_and_load(numpy.ones((4, 3), 'float32'), devices)]
+        for l in ls:
+            l.backward()
+        trainer.step(4)
+        return parameters(net)
+
+    before, after = step([0, 1]), step([0])
+    assert [name for name in before if (before[name][1] != after[name][1]).any()] == ['0.weight', '0.bias']
+
+
 def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
     names: dict = {}
     exec(program(semantics, 'checkpoints'), names)

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from flags import read_flags, run_example
 
-from gluon_mgpu import check_data_parallel, data_parallel, train_batch_ch13, train_ch13
+from gluon_mgpu import check_data_parallel, train_batch_ch13, train_ch13
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -56,8 +56,11 @@ def make(devices: list, params: str, frozen: bool, lr: float = 0.01) -> tuple:
     net.output.initialize(init.Xavier(), ctx=devices)
     for param in net.output.collect_params().values():
         param.lr_mult = 10
+    # Before layers are frozen. From batch norm's statistics, without gradients, it would copy the first device's to all
+    params = [param for param in net.collect_params().values() if param.grad_req != 'null']
+    trainer = gluon.Trainer(params, 'sgd', {'learning_rate': lr, 'wd': 0.001})
     freeze(net, frozen)
-    return data_parallel(net, devices, 'sgd', {'learning_rate': lr, 'wd': 0.001})
+    return net, trainer
 
 
 def freeze(net, frozen: bool) -> None:
@@ -84,7 +87,7 @@ def main(argv: list | None = None) -> None:
     net, trainer = make(devices, args.params, frozen=True, lr=args.lr)
     for name, frozen, num_epochs in (('the output layer alone', True, 2), ('all layers', False, args.epochs)):
         print(f'{name}:')
-        freeze(net.block, frozen)
+        freeze(net, frozen)
         train_ch13(net, train_iter, test_iter, loss, trainer, num_epochs, devices)
         report = check_data_parallel(lambda devices, frozen=frozen: make(devices, args.params, frozen), train_batch,
                                      [draw(4 * len(devices), args.side)], devices)

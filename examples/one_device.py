@@ -25,7 +25,7 @@ from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
 
-def backward(X, y, params, device):
+def forward_backward(X, y, params, device):
     X, y = X.as_in_ctx(device), y.as_in_ctx(device)
     with autograd.record():
         ls = [loss(lenet(X, params), y)]
@@ -35,7 +35,7 @@ def backward(X, y, params, device):
 
 
 def train_batch(X, y, params, device, lr, batch_size):
-    ls = backward(X, y, params, device)
+    ls = forward_backward(X, y, params, device)
     sgd(params, lr, batch_size)
     return ls
 

@@ -23,7 +23,7 @@ from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 
-def backward(X, y, net, device, loss):
+def forward_backward(X, y, net, device, loss):
     X, y = X.as_in_ctx(device), y.as_in_ctx(device)
     with autograd.record():
         ls = [loss(net(X), y)]
@@ -32,7 +32,7 @@ def backward(X, y, net, device, loss):
 
 
 def train_batch(X, y, net, loss, trainer, device, batch_size):
-    ls = backward(X, y, net, device, loss)
+    ls = forward_backward(X, y, net, device, loss)
     trainer.step(batch_size)
     return ls
 

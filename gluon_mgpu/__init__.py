@@ -21,7 +21,7 @@ import importlib
 
 from gluon_mgpu.mxnet_setup import runtime
 
-__version__ = '2.0.0'
+__version__ = '3.0.0'
 
 runtime.prepare()
 

@@ -24,10 +24,10 @@ from __future__ import annotations
 from common import part_of, read_flags, run_example
 
 from gluon_mgpu import Timer, concise, scratch
-from gluon_mgpu.mxnet_setup.compat import init, npx
+from gluon_mgpu.mxnet_setup.compat import gluon, init, npx
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.data_parallel import data_parallel
+from gluon_mgpu.parallel.step import trained
 from gluon_mgpu.training.parameters import copies, with_grad_req
 
 
@@ -42,7 +42,8 @@ def resnet18_on(devices: list) -> tuple:
     """Return ResNet-18 on the devices, and a function that trains it on one batch."""
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-    net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1})
+    net.hybridize(static_alloc=True, static_shape=True)
+    trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.1})
     return net, lambda X, y: concise.train_batch(X, y, net, cross_entropy, trainer, devices)
 
 

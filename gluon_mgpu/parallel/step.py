@@ -110,6 +110,8 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     for gradient in gradients(net, devices, ['write']):
         fill(gradient, 0)
     for param in trained(net):
+        if param._deferred_init:  # before the first batch
+            continue
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
         for device in devices:
             param.data(device)._fresh_grad = all(data._fresh_grad for data in others)

@@ -181,6 +181,22 @@ def test_several_inputs_and_networks_of_mx_nd(kind, split_f, devices):
         assert accuracy(features, labels) == 3
 
 
+@pytest.mark.parametrize('semantics', [np.ones, mx.nd.ones])
+def test_csr_batches(semantics, devices):
+    """As of a linear model on sparse features."""
+    rng = numpy.random.default_rng(0)
+    dense, W = rng.integers(0, 3, (7, 5)).astype('float32'), rng.normal(size=(5, 3)).astype('float32')
+    expected = (dense @ W).argmax(axis=1)
+    labels = numpy.where(numpy.arange(7) < 5, expected, (expected + 1) % 3)  # five are right
+    with semantics_of(semantics(1)):
+        batches = [(mx.nd.sparse.csr_matrix(dense[rows]), mx.nd.array(labels[rows], dtype='int32'))
+                   for rows in (slice(0, 4), slice(4, 7))]
+        check_data((batches, batches), 4, net=gluon.nn.HybridSequential())
+        found = evaluate_accuracy_gpus(lambda X: mx.nd.sparse.dot(X, mx.nd.array(W, ctx=X.ctx)), batches,
+                                       devices=devices)
+    assert found == 5 / 7
+
+
 def test_evaluation_on_one_device(devices):
     seen = []
 

@@ -12,9 +12,7 @@ from ...base.program import reason
 from ...mxnet_setup.compat import npx
 from .comparison import Example, compare, random_like, session, special_examples
 from .network import Network
-
-ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
-FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
+from .rounding import of_coordinates, remark
 
 
 def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
@@ -81,6 +79,7 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
             found = [run(example.inputs) for example in compared]
         except Exception as error:
             raise explain(error) from error
-        result = compare(outputs, compared, found, FILE_ADVICE if network.is_graph else ADVICE)
+        result = compare(outputs, compared, found, of_coordinates(graph.operators),
+                         remark(graph.operators, network.is_graph))
     write_atomically(path, content)
     log(f'model: {path}, {result}')

@@ -6,8 +6,8 @@ import signal
 import sys
 import threading
 import time
+from _queue import SimpleQueue  # not of queue, which a file of the user's may hide
 from collections.abc import Iterator
-from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 

@@ -39,7 +39,7 @@ class Example(NamedTuple):
 def random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
     """Return random numbers in the range of an example, integers if it has only integers, for a larger batch."""
     shape = [size + min(size, 4) * (axis == batch_axis) for axis, size in enumerate(array.shape)]
-    return _array_like(array, _random(array.asnumpy(), shape, numpy.random.default_rng(seed)))
+    return array_like(array, _random(array.asnumpy(), shape, numpy.random.default_rng(seed)))
 
 
 def special_examples(compute: Callable[[list], list | None], inputs: Sequence, operators: list[Operator]
@@ -63,7 +63,7 @@ def special_examples(compute: Callable[[list], list | None], inputs: Sequence, o
     else:
         batches = {', '.join(named): [numpy.choose(numpy.resize(range(len(named)), each[0].shape), each)
                                       for each in values]}
-    arrays = {words: [*map(_array_like, inputs, batch)] for words, batch in batches.items()}
+    arrays = {words: [*map(array_like, inputs, batch)] for words, batch in batches.items()}
     return [Example(batch, results, words, any(map(PARTIAL.fullmatch, kinds)))
             for words, batch in arrays.items() if (results := compute(batch))]
 
@@ -95,7 +95,8 @@ def _special(values: numpy.ndarray, name: str, rng: numpy.random.Generator) -> n
     return new
 
 
-def _array_like(array: Any, values: numpy.ndarray) -> Any:
+def array_like(array: Any, values: numpy.ndarray) -> Any:
+    """Return values as an array with the dtype, the device and the semantics of another."""
     make = mx.nd.array if is_legacy(array) else np.array
     dtype = numpy.dtype(array.dtype)
     return make(values.astype(dtype), dtype=dtype, ctx=array.ctx)

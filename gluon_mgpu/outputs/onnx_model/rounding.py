@@ -1,13 +1,8 @@
-"""How far rounding can move the results of a network, and what to say of larger differences."""
+"""Limits of rounding in a network."""
 from ...networks.hybridize.graph_operators import Operator
 
 TOLERANCE = 1e-5  # of the largest number in an output
 SPECIAL_TOLERANCE = 1e-3  # for values far from the example, where rounding is larger, but a wrong branch larger still
-ORDERING = 'topk', 'sort', 'argsort', 'boxnms'
-FROM_CODE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
-FROM_FILE = 'export a part of the network to find the operator, as in docs/export.md'
-EQUAL_SCORES = ('{} may put numbers that are equal but for rounding, as before training, in another order: use trained '
-                'parameters, or cut the network before it, as in docs/export.md')
 
 
 def of_coordinates(operators: list[Operator]) -> float:
@@ -20,13 +15,6 @@ def of_coordinates(operators: list[Operator]) -> float:
 
 def _roundings(op: Operator) -> int:
     """Return how often an operator rounds a coordinate, in both runtimes together."""
-    if op.kind == 'bilinearresize2d':  # the scale, the product and, without corners, the shift by half a pixel
-        return 3 if op.settings.get('align_corners', True) else 6
-    return 12 if op.kind == 'roialign' else 0  # also the box and the place within it
-
-
-def remark(operators: list[Operator], is_graph: bool) -> str:
-    """Return the likely cause of a difference that rounding does not explain, with the remedy."""
-    if ordering := next((op for op in operators if op.kind in ORDERING), None):
-        return EQUAL_SCORES.format(ordering.node['op'])
-    return FROM_FILE if is_graph else FROM_CODE
+    if op.kind != 'bilinearresize2d':  # roialign: in the same way in both
+        return 0
+    return 3 if op.settings.get('align_corners', True) else 6  # the scale, the product, the shift by half a pixel

@@ -88,7 +88,7 @@ def test_a_run_cannot_be_used_again():
         feed(run, [[[1.0]]])
         run.end_epoch(0.5)
     for again in (run.check_data, lambda: next(run.epochs(NO_PARAMETERS))):
-        with pytest.raises(ValueError, match='this Run ended after 1 of 1 epochs: create a new Run'):
+        with pytest.raises(ValueError, match='this Run ended after 1 of 1 epoch: create a new Run'):
             again()
 
 

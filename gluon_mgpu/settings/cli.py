@@ -129,6 +129,9 @@ class Job:
         train_iter, test_iter = self.data
         self.log(f'{self.heading}{size}\n{train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
                  f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
+        if train_iter.num_rows < self.settings['batch_size']:
+            self.log(f'--batch-size {self.settings["batch_size"]}: every update is divided by it, although a batch has '
+                     f'only {counted(train_iter.num_rows, "image")}')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
                         'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}

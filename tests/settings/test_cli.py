@@ -393,6 +393,15 @@ def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
     assert (tmp_path / 'history.csv').read_text() == 'of another run'
 
 
+def test_a_batch_larger_than_the_data(tmp_path, capsys, on_devices):
+    for rows, first in (('7', []), ('8', [
+            '--batch-size 8: every update is divided by it, although a batch has only 7 images'])):
+        assert scratch.main([*SMALL, *on_devices, '--train-size', '7', '--batch-size', rows, '--no-plot', '--out-dir',
+                             str(tmp_path / rows)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[2:2 + len(first)] == first and lines[2 + len(first)].startswith('epoch 1/2')
+
+
 def test_more_contexts_than_cores(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr('gluon_mgpu.settings.cli.num_cores', lambda: 2)
     for devices, first in (('cpu:0,cpu:1', []), ('cpu:0-8', [

@@ -10,7 +10,7 @@ import numpy
 
 from ..base.arguments import integer
 from ..base.program import InputError
-from ..base.words import counted
+from ..base.words import counted, described
 from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np
 from .shards import shard_rows
 
@@ -93,10 +93,20 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
     return train_iter, test_iter
 
 
-def check_batches(batches: Any) -> None:
-    """Raise ValueError for what has no batches, and for MXNet's older iterators, whose batches can have rows twice."""
+def check_batches(batches: Any, as_pairs: bool = False) -> None:
+    """Raise ValueError for what has no batches, and for MXNet's older iterators, whose batches can have rows twice.
+
+    If they are used as pairs (X, y), lists of others are refused as well, for example (X, y) itself.
+    """
     if isinstance(batches, (str, dict)) or not (hasattr(batches, '__iter__') or hasattr(batches, '__getitem__')):
         raise ValueError(f'{batches!r} has no batches: pass a list of pairs (X, y), a DataLoader or the like')
+    if isinstance(batches, (numpy.ndarray, mx.nd.NDArray)):
+        raise ValueError(f'{described(batches)} is no list of batches: pass pairs, such as [(X, y)], a DataLoader or '
+                         'the like')
+    for batch in batches if as_pairs and isinstance(batches, (list, tuple)) else ():
+        if not isinstance(batch, (list, tuple)) or len(batch) != 2:
+            raise ValueError(f'the batches have {described(batch)} instead of a pair (X, y): pass a list such as '
+                             '[(X, y)]')
     if isinstance(batches, mx.io.DataIter):
         raise ValueError(f'{type(batches).__name__} yields no pairs (X, y): pass gluon.data.DataLoader('
                          'gluon.data.ArrayDataset(X, y), batch_size) instead')
@@ -119,9 +129,8 @@ def _check_batch(name: str, batch: Any, net: Any, image: tuple) -> None:
     """Raise ValueError for an element of a list that is no (X, y) of numbers, or not for a chapter's own network."""
     is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2
     if not is_pair or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) for array in batch):
-        found = ', '.join(type(array).__name__ for array in batch) if isinstance(batch, (list, tuple)) else ''
-        raise ValueError(f'the {name} data has a {type(batch).__name__} ({found}): each batch must be a pair (X, y) of '
-                         'arrays')
+        raise ValueError(f'the {name} data has {described(batch)} instead of a pair (X, y) of arrays: pass a list such '
+                         'as [(X, y)]')
     if name == 'test' and batch[1].size != len(batch[1]):  # in training, labels may be probabilities
         raise ValueError(f'the test labels have the shape {batch[1].shape}: must be class numbers (n,), with which '
                          'predictions are compared')

@@ -103,15 +103,21 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
     devices = check_list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")
-    for n, device in enumerate(devices):
+    for device in devices:
         if getattr(device, 'device_type', None) not in ('cpu', 'gpu'):
             raise ValueError(f'{device!r} is not a device: use mx.cpu(i) or mx.gpu(i), or parse_devices for text')
         if device.device_id < 0:
             raise ValueError(f'{device} has a negative number: devices are numbered from 0')
-        if device in devices[:n]:
-            raise ValueError(f'[{devices_words(devices)}] lists {device} twice: list each device once')
+    check_once(devices)
     check_gpus([d.device_id for d in devices if d.device_type == 'gpu'])
     return check_omp_threads(devices)
+
+
+def check_once(devices: Sequence[Context]) -> None:
+    """Raise ValueError if a device is in the list twice: its gradients would be summed wrongly or not at all."""
+    for n, device in enumerate(devices):
+        if device in devices[:n]:
+            raise ValueError(f'[{devices_words(devices)}] lists {device} twice: list each device once')
 
 
 def check_omp_threads(devices: Sequence[Context]) -> list[Context]:

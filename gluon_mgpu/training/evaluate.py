@@ -75,7 +75,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """
     devices = as_devices(_devices_of(net) if devices is None else devices)
     check_omp_threads(devices)
-    check_batches(data_iter)
+    check_batches(data_iter, as_pairs=True)
 
     def counts() -> Iterator[tuple[float, int]]:
         started: list = []

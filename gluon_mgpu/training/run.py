@@ -20,6 +20,7 @@ from ..base.interrupts import lost_interrupts_sent_again
 from ..base.program import Stopped
 from ..base.progress import Progress
 from ..base.words import counted
+from ..data.batches import check_batches
 from ..parallel.workers import Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
@@ -126,6 +127,7 @@ class Run:
         """Raise ValueError if this run has ended, `data` is empty, or it can be read only once, for several epochs."""
         self._check_open()
         for batches in data:
+            check_batches(batches, as_pairs=True)
             if not length_hint(batches, 1):  # len() fails for a DataLoader whose sampler has no length
                 raise ValueError(f'{batches!r} has no batches: pass at least one, for training and for testing')
             if isinstance(batches, Iterator) and self.num_epochs > 1:

@@ -1,4 +1,5 @@
 """Accuracy: numbers done by hand, every row counted once on any number of devices."""
+import re
 from types import SimpleNamespace
 
 import numpy
@@ -252,4 +253,12 @@ def test_invalid_arguments(devices):
         for function in (evaluate_accuracy_gpus, evaluate_accuracy_gpu):
             with pytest.raises(ValueError, match='has no initialized parameters, so its devices are unknown: pass dev'):
                 function(net, batches(2))
+    X, y = np.zeros((4, 2)), np.zeros(4)
+    for data, words in (((X, y), 'the batches have array (4, 2) instead of a pair (X, y): pass a list such as [(X, y'),
+                        ([(X, y), (X, y, X)], 'the batches have tuple (array (4, 2), array (4,), array (4, 2))'),
+                        (X, 'array (4, 2) is no list of batches: pass pairs, such as [(X, y)]')):
+        with pytest.raises(ValueError, match=f'^{re.escape(words)}'):
+            evaluate_accuracy_gpus(gluon.nn.Flatten(), data, devices=devices)
+        with pytest.raises(ValueError, match=f'^{re.escape(words)}'):
+            Run(1).check_data(data)
     assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5

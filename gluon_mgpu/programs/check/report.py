@@ -11,7 +11,7 @@ import numpy
 
 from ...base.arguments import integer
 from ...base.nested import leaves, refill
-from ...base.words import counted
+from ...base.words import counted, described
 from ...devices import check_devices
 from ...mxnet_setup.compat import mx
 from ...parallel.workers import Workers
@@ -153,13 +153,6 @@ def _arrays(batch: Any) -> list:
     arrays = leaves(batch)
     lengths = {getattr(array, 'shape', ())[:1] for array in arrays}
     if not isinstance(batch, (list, tuple)) or len(batch) != 2 or len(lengths) != 1 or () in lengths:
-        raise ValueError(f'batches has {_described(batch)} instead of a pair (X, y): pass a list such as [(X, y)], of '
+        raise ValueError(f'batches has {described(batch)} instead of a pair (X, y): pass a list such as [(X, y)], of '
                          'arrays or tuples of arrays, in each pair with the same number of rows')
     return arrays
-
-
-def _described(value: Any) -> str:
-    if not isinstance(value, (list, tuple)):
-        shape = getattr(value, 'shape', None)
-        return type(value).__name__ if shape is None else f'array {tuple(shape)}'
-    return f'{type(value).__name__} ({", ".join(map(_described, value[:3]))}{", ..." * (len(value) > 3)})'

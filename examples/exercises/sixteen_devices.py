@@ -24,6 +24,7 @@ from __future__ import annotations
 from common import part_of, read_flags, run_example
 
 from gluon_mgpu import Timer, concise, scratch
+from gluon_mgpu.base.words import counted
 from gluon_mgpu.mxnet_setup.compat import gluon, init, npx
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
@@ -63,7 +64,7 @@ def train(network, devices: list, batches: list) -> tuple[list, float]:
 
 def compare(name: str, network, devices: list, steps: int, batch_size: int, dataset: str) -> None:
     """Train on one device and on all; print the time to start a step, and how far the parameters differ."""
-    print(f'{name}, {steps} steps of {batch_size} rows')
+    print(f'{name}, {counted(steps, "step")} of {batch_size} rows')
     batches = list(part_of(dataset, batch_size, steps * batch_size, batch_size)[0])
     one, seconds = train(network, devices[:1], batches)
     print(f'  1 device: starting a step takes {1e3 * seconds:.1f} ms')

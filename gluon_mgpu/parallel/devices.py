@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..base.arguments import integer
-from ..devices.lists import check_list, parse_devices
+from ..devices.lists import check_list, check_once, parse_devices
 from .allreduce import ALGORITHMS, star
 from .split import check_rows, check_shares
 from .workers import Workers
@@ -40,6 +40,7 @@ class Devices(list):
                  shares: Sequence[float] | str | None = None, parts: int = 1,
                  allreduce: Callable | str | None = None, workers: Workers | None = None):
         super().__init__(parse_devices(devices) if isinstance(devices, str) else check_list(devices))
+        check_once(self)
         self.batch_size = None if batch_size is None else integer('batch_size', batch_size, minimum=1)
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)

@@ -40,6 +40,13 @@ def test_devices_that_are_no_list(devices):
         evaluate_accuracy_gpus(lambda X: X, [(X, y)], devices='cpu:0-1')
 
 
+@pytest.mark.parametrize('make', [Devices, as_devices])
+def test_a_device_that_is_listed_twice(make):
+    """Two replicas would have one gradient."""
+    with pytest.raises(ValueError, match=r'^\[cpu\(1\), cpu\(0\), cpu\(1\)\] lists cpu\(1\) twice: list each'):
+        make([mx.cpu(1), mx.cpu(0), mx.cpu(1)])
+
+
 def test_the_divisor_of_several_workers(devices):
     """Each has other rows, so that dividing by them would give each another step."""
     assert Devices(devices, 256, workers=of_three()).divisor(np.zeros((2, 1))) == 256

@@ -147,6 +147,43 @@ def test_arrays_of_another_kind(devices):
         assert error_line(split_and_load, data, devices) == expected
 
 
+def sparse(rows, **settings):
+    """Return a CSR array with some empty rows, and its rows as NumPy."""
+    dense = numpy.random.default_rng(0).integers(0, 3, (rows, 5)).astype('float32')
+    dense[::3] = 0
+    return mx.nd.sparse.csr_matrix(dense, **settings), dense
+
+
+@pytest.mark.parametrize('semantics', [np.ones, mx.nd.ones])
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_csr_arrays_stay_csr(device_list, k, semantics):
+    """As with Gluon's function, which needs a multiple of the number of devices."""
+    devices = device_list(k)
+    with semantics_of(semantics(1)):
+        for rows in (1, 2, 6, 7):
+            X, dense = sparse(rows)
+            X_shards, y_shards = split_batch(X, numpy.arange(rows), devices)
+            assert [shard.ctx for shard in X_shards] == devices[:min(rows, k)]
+            assert {(type(shard), shard.dtype) for shard in X_shards} == {(mx.nd.sparse.CSRNDArray, numpy.float32)}
+            assert (numpy.concatenate([shard.asnumpy() for shard in X_shards]) == dense).all()
+            assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards]
+            if rows % k == 0 and not mx.util.is_np_array():
+                for shard, expected in zip(X_shards, gluon.utils.split_and_load(X, devices)):
+                    assert (shard.asnumpy() == expected.asnumpy()).all() and shard.ctx == expected.ctx
+
+
+def test_csr_arrays_with_others_and_shares(devices):
+    (X, dense), y = sparse(7), np.arange(7)
+    shards, y_shards = split_batch((X, [y]), y, Devices(devices[:2], shares=[3, 1]))
+    assert [len(y_shard) for y_shard in y_shards] == [6, 1] and (shards[1][0].asnumpy() == dense[6:]).all()
+    assert (split.rows_of((X, [y]), slice(2, 4))[0].asnumpy() == dense[2:4]).all()
+
+
+def test_row_sparse_arrays(devices):
+    line = error_line(split_and_load, sparse(4)[0].tostype('default').tostype('row_sparse'), devices)
+    assert line == "cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass array.tostype('default')"
+
+
 def test_splitting_can_be_differentiated(devices):
     X, y = np.arange(10).reshape(5, 2), np.arange(5)
     X.attach_grad()

@@ -129,6 +129,12 @@ def test_make_help_lists_all_commands():
     assert max(map(len, shown.splitlines())) < 80
 
 
+def test_make_prepares_for_a_class():
+    lines = subprocess.check_output(['make', '-n', '-o', 'pyproject.toml', 'class'], cwd=REPO, text=True).splitlines()
+    assert [line.partition(' -m ')[2].strip() for line in lines[-2:]] == [
+        'gluon_mgpu doctor', 'gluon_mgpu.scratch --num-epochs 1']
+
+
 def test_make_asks_the_script_about_a_python_that_is_named():
     """Also if the environment is up to date; otherwise PYTHON would have no effect."""
     command = ['make', '-n', '-o', 'pyproject.toml', 'install']

@@ -1,28 +1,353 @@
-"""Programs of all kinds behave with `data_parallel`, `hybridized` and `Trainer` as with plain Gluon.
+"""Training programs of all kinds, written as own-project.md teaches: k devices equal one, however the network runs.
 
-Each program runs twice on the same devices and shards: with plain Gluon, operator by operator, and with ours. It yields
-the values that it reads, which must be equal in float64.
+Each program trains with the package's functions for the step, and yields the values that it reads, which must equal
+those of the same program in plain Gluon on one device. In float64 only the order of sums differs.
 """
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 from slow import slow
+from trainers import on_each_device, trainable
 
+from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize import static
-from gluon_mgpu.networks.hybridize.block import hybridized
-from gluon_mgpu.networks.hybridize.static import MAX_CREATED
-from gluon_mgpu.parallel.data_parallel import data_parallel
-from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.networks.static_shapes import StaticSequential
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.step import backward, zero_grad
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import Trainer, trainable
+from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 nn = gluon.nn
-SETTINGS = {'learning_rate': 0.03, 'momentum': 0.9}
-FACTOR = 1.0  # which `Net` reads
+ROWS = (12, 7, 2, 9)  # also fewer than devices
+# How the owner of a network lets it run; the program decides
+HYBRIDIZE = {'eager': None, 'hybridize': {}, 'static_alloc': {'static_alloc': True},
+             'static_shape': {'static_alloc': True, 'static_shape': True}}
+FACTOR = 1.0  # which `Reads` reads
 
+
+def dense(*units, kind=nn.HybridSequential, activation='tanh'):
+    net = kind()
+    for size, following in zip(units, units[1:]):
+        net.add(nn.Dense(following, in_units=size, activation=activation))
+    return net
+
+
+def make(net, devices, how='eager'):
+    """Initialize a network in float64, and hybridize it."""
+    net.initialize(init.Normal(0.5), ctx=devices)
+    net.cast('float64')
+    if HYBRIDIZE[how] is not None:
+        net.hybridize(**HYBRIDIZE[how])
+    return net
+
+
+def step(losses_of, params, trainer, X, y, devices, batch_size=12):
+    """Take the step of own-project.md; ``losses_of(X_shard, y_shard)`` is the loss of each row of a shard."""
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [losses_of(X_shard, y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+    autograd.backward(ls)
+    for net in params:
+        zero_grad(net, devices[len(y):])
+    trainer.step(batch_size)
+
+
+def batches(rng, units=4, outputs=3):
+    for rows in ROWS:
+        yield rng.normal(size=(rows, units)), rng.normal(size=(rows, outputs))
+
+
+def values(*nets) -> list:
+    """Return the parameters on each device, as one array for each parameter: all must be equal."""
+    npx.waitall()
+    found = []
+    for net in nets:
+        for param in trainable(net):
+            first, *others = [array.asnumpy() for array in param.list_data()]
+            assert all((other == first).all() for other in others), param.name
+            found.append(first)
+    return found
+
+
+def squared(net):
+    return lambda X, y: ((net(X) - y) ** 2).sum(axis=1)
+
+
+# --- programs: generators of what they read ---
+
+def plain(trainer_of, devices, rng, how) -> Iterator:
+    net = make(dense(4, 5, 3), devices, how)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
+    for X, y in batches(rng):
+        step(squared(net), [net], trainer, X, y, devices)
+        yield values(net)
+
+
+def static_sequential(trainer_of, devices, rng, how) -> Iterator:
+    net = make(dense(4, 5, 3, kind=StaticSequential), devices, how)
+    trainer = trainer_of(trainable(net), 'adam', {'learning_rate': 0.01})
+    for X, y in batches(rng):
+        step(squared(net), [net], trainer, X, y, devices)
+        yield [*values(net), net(np.array(X, dtype='float64', ctx=devices[-1])).asnumpy()]
+
+
+def frozen_and_unfrozen(trainer_of, devices, rng, how) -> Iterator:
+    net = make(dense(4, 5, 3), devices, how)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for grad_req in ('null', 'write', 'null', 'write'):
+        for param in trainable(net[0]):
+            param.grad_req = grad_req
+        for X, y in batches(rng):
+            step(squared(net), [net], trainer, X, y, devices)
+        yield values(net)
+
+
+def penalty_in_every_second_step(trainer_of, devices, rng, how) -> Iterator:
+    if how == 'static_shape':
+        return  # wrong in Gluon itself, as own-project.md says
+    net = make(dense(4, 5, 3), devices, how)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for i, (X, y) in enumerate(batches(rng)):
+        def losses_of(X, y, use_penalty=i % 2):
+            l = squared(net)(X, y)
+            return l + sum((p.data(X.ctx) ** 2).sum() for p in trainable(net)) if use_penalty else l
+        step(losses_of, [net], trainer, X, y, devices)
+        yield values(net)
+
+
+def state_of_every_kind(trainer_of, devices, rng, how) -> Iterator:
+    """A forward pass that reads and changes attributes, a global, a list, and Python's random numbers."""
+    global FACTOR
+
+    class Reads(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.out, self.calls, self.log, self.options = nn.Dense(3, in_units=4), 0, [], {'scale': [1.0]}
+
+        def forward(self, X):
+            self.calls += 1
+            self.log.append(X.shape)
+            return self.out(X) * FACTOR * self.options['scale'][0] * (0.5 + random.random())
+
+    if how != 'eager':
+        return  # a hybridized network runs its code once only
+    random.seed(0)
+    net = make(Reads(), devices)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    try:
+        for X, y in batches(rng):
+            net.options['scale'][0] += 0.5
+            FACTOR += 0.5
+            state = random.getstate()
+            def losses_of(X, y, state=state):
+                random.setstate(state)  # the same on all devices
+                return squared(net)(X, y)
+            step(losses_of, [net], trainer, X, y, devices)
+            yield values(net)
+        assert net.calls == len(net.log) == sum(min(rows, len(devices)) for rows in ROWS)
+    finally:
+        FACTOR = 1.0
+
+
+def actor_and_critic(trainer_of, devices, rng, how) -> Iterator:
+    """The critic is updated between the forward and the backward pass of the actor."""
+    actor, critic = make(dense(4, 5, 3), devices, how), make(dense(3, 5, 1), devices, how)
+    of_actor, of_critic = (trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1}) for net in (actor, critic))
+    for X, y in batches(rng):
+        X_shards, _ = split_batch(X, y, devices)
+        with autograd.record():
+            actions = [actor(X_shard) for X_shard in X_shards]
+            ls = [(critic(action.detach()) ** 2)[:, 0] for action in actions]
+        autograd.backward(ls)
+        zero_grad(critic, devices[len(y):])
+        of_critic.step(12)
+        with autograd.record():
+            ls = [critic(actor(X_shard))[:, 0] for X_shard in X_shards]
+        autograd.backward(ls)
+        zero_grad(actor, devices[len(y):])
+        of_actor.step(12)
+        yield values(actor, critic)
+
+
+def generative(trainer_of, devices, rng, how) -> Iterator:
+    """A generator and a discriminator, each with its Trainer; one is frozen while the other is trained."""
+    G, D = make(dense(2, 5, 4), devices, how), make(dense(4, 5, 1), devices, how)
+    of_G, of_D = (trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1}) for net in (G, D))
+    for rows in ROWS:
+        X, Z = rng.normal(size=(rows, 4)), rng.normal(size=(rows, 2))
+        step(lambda X, Z: ((D(X) - 1) ** 2 + D(G(Z).detach()) ** 2)[:, 0], [D], of_D, X, Z, devices)
+        for param in trainable(D):
+            param.grad_req = 'null'
+        step(lambda X, Z: ((D(G(Z)) - 1) ** 2)[:, 0], [G], of_G, X, Z, devices)
+        for param in trainable(D):
+            param.grad_req = 'write'
+        yield values(G, D)
+
+
+def clipped_by_a_list_made_before(trainer_of, devices, rng, how) -> Iterator:
+    """The list of gradients is made once, before the loop."""
+    if trainer_of is not on_each_device:
+        return
+    net = make(dense(4, 5, 3), devices, how)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    gradients = [[param.grad(device) for param in trainable(net)] for device in devices]
+    for X, y in batches(rng):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [squared(net)(X_shard, y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        autograd.backward(ls)
+        zero_grad(net, devices[len(y):])
+        trainer.allreduce_grads()
+        for of_device in gradients:
+            norm = sum((g ** 2).sum() for g in of_device) ** 0.5
+            for g in of_device:
+                g *= (0.1 / norm).clip(0, 1)
+        trainer.update(1)
+        yield values(net)
+
+
+def accumulated(trainer_of, devices, rng, how) -> Iterator:
+    """Gradients with ``grad_req='add'`` are summed over three batches."""
+    net = make(dense(4, 5, 3), devices, how)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for param in trainable(net):
+        param.grad_req = 'add'
+    for _ in range(3):
+        for X, y in batches(rng):
+            X_shards, y_shards = split_batch(X, y, devices)
+            with autograd.record():
+                ls = [squared(net)(X_shard, y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+            autograd.backward(ls)
+            zero_grad(net, devices[len(y):])
+        trainer.step(30)
+        for param in trainable(net):
+            for gradient in param.list_grad():
+                gradient[()] = 0
+        yield values(net)
+
+
+def gradient_of_the_input(trainer_of, devices, rng, how) -> Iterator:
+    """Train on rows moved along their gradient."""
+    net = make(dense(4, 5, 3), devices, how)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for X, y in batches(rng):
+        X_shards, y_shards = split_batch(X, y, devices)
+        for X_shard in X_shards:
+            X_shard.attach_grad()
+        with autograd.record():
+            ls = [squared(net)(X_shard, y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        autograd.backward(ls)
+        moved = numpy.concatenate([(X + 0.1 * np.sign(X.grad)).asnumpy() for X in X_shards])
+        step(squared(net), [net], trainer, moved, y, devices)
+        yield [moved, *values(net)]
+
+
+def second_derivatives(trainer_of, devices, rng, how) -> Iterator:
+    """A penalty on the gradient of the input, which MXNet differentiates again for some operators only."""
+    if how != 'eager':
+        return  # Gluon's operator has no second derivative
+    net = make(dense(4, 1, activation=None), devices)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for X, y in batches(rng):
+        def losses_of(X, y):
+            X.attach_grad()
+            [slope] = autograd.grad(npx.sigmoid(net(X)), [X], create_graph=True, retain_graph=True)
+            return (slope * slope).sum(axis=1)
+        step(losses_of, [net], trainer, X, y, devices)
+        yield values(net)
+
+
+def functions_of_autograd(trainer_of, devices, rng, how) -> Iterator:
+    class Straight(autograd.Function):
+        def forward(self, X):
+            return np.sign(X)
+
+        def backward(self, dX):
+            return dX
+
+    net = make(dense(4, 5, 3), devices, how)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for X, y in batches(rng):
+        step(lambda X, y: ((Straight()(net(X)) - y) ** 2).sum(axis=1), [net], trainer, X, y, devices)
+        yield values(net)
+
+
+def hooks(trainer_of, devices, rng, how) -> Iterator:
+    """A hook in a layer sees the arrays of each call, while it is attached."""
+    if how != 'eager':
+        return  # MXNet warns that they will have no effect
+    net = make(dense(4, 5, 3), devices)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
+    for attached, (X, y) in zip((False, True, False, True), batches(rng)):
+        seen: list = []
+        handle = net[0].register_forward_hook(
+            lambda block, inputs, output, seen=seen: seen.append(output)) if attached else None
+        step(squared(net), [net], trainer, X, y, devices)
+        if handle:
+            handle.detach()
+        yield values(net) + ([numpy.concatenate([array.asnumpy() for array in seen])] if attached else [])
+
+
+def evaluated_and_saved(trainer_of, devices, rng, how, folder) -> Iterator:
+    """Evaluate, save and load between the steps."""
+    net = make(dense(4, 5, 3, kind=StaticSequential), devices, how)
+    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
+    for X, y in batches(rng):
+        step(squared(net), [net], trainer, X, y, devices)
+        X, labels = np.array(rng.normal(size=(5, 4)), dtype='float64'), np.array(rng.integers(0, 3, 5))
+        accuracy = evaluate_accuracy_gpus(net, [(X, labels)], devices=devices)
+        checkpoint.save(folder / 'saved', net, trainer)
+        step(squared(net), [net], trainer, rng.normal(size=(4, 4)), rng.normal(size=(4, 3)), devices)
+        checkpoint.load(folder / 'saved', net, trainer)
+        yield [numpy.array(accuracy), *values(net)]
+
+
+def in_threads(trainer_of, devices, rng, how) -> Iterator:
+    """Two networks in two threads."""
+    if MXNET_MAJOR >= 2:
+        return  # MXNet 2 crashes at times if several threads start operators at once
+    nets = [make(dense(4, 5, 3), devices, how) for _ in range(2)]
+    trainers = [trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1}) for net in nets]
+    for X, y in batches(rng):
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda net, trainer, X=X, y=y: step(squared(net), [net], trainer, X, y, devices),
+                          nets, trainers))
+        yield values(*nets)
+
+
+PROGRAMS = [plain, static_sequential, frozen_and_unfrozen, penalty_in_every_second_step, state_of_every_kind,
+            actor_and_critic, generative, clipped_by_a_list_made_before, accumulated, gradient_of_the_input,
+            second_derivatives, functions_of_autograd, hooks, evaluated_and_saved, in_threads]
+
+
+def run(program, trainer_of, devices, seed, how, *args):
+    mx.random.seed(seed)
+    return [list(found) for found in program(trainer_of, devices, numpy.random.default_rng(seed), how, *args)]
+
+
+@pytest.mark.parametrize('trainer_of', [gluon.Trainer, on_each_device])
+@pytest.mark.parametrize('how, k', [
+    ('eager', 3), ('static_shape', 3), ('eager', 2), *[slow(how, k) for how in ('hybridize', 'static_alloc')
+                                                      for k in (2, 3)], slow('static_shape', 2)])
+@pytest.mark.parametrize('program', PROGRAMS)
+def test_k_devices_equal_plain_gluon_on_one(program, how, k, trainer_of, device_list, seed, tmp_path):
+    args = [tmp_path] if program is evaluated_and_saved else []
+    expected = run(program, trainer_of, device_list(1), seed, 'eager', *args)
+    found = run(program, trainer_of, device_list(k), seed, how, *args)
+    if not found:
+        pytest.skip('for other ways to run or to update')
+    assert len(found) == len(expected)
+    for ours, of_one in zip(found, expected):
+        assert len(ours) == len(of_one) > 0
+        for a, b in zip(ours, of_one):
+            numpy.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)  # float64; Gluon's divisor is float32
+
+
+# --- synchronized batch norm: k devices equal one in steps of all kinds ---
 
 class Net(HybridBlock):
     """A convolution, batch norm, and two dense layers, for images of any size."""
@@ -31,708 +356,37 @@ class Net(HybridBlock):
         super().__init__()
         self.conv, self.norm = nn.Conv2D(4, 3, in_channels=2), nn.BatchNorm(in_channels=4)
         self.hidden, self.out = nn.Dense(5, in_units=4, activation='tanh'), nn.Dense(3, in_units=5)
-        self.alpha, self.calls = 1.0, None
 
     def forward(self, X):
-        if self.calls is not None:
-            self.calls += 1
+        npx_of_X = mx.sym.npx if isinstance(X, mx.sym.Symbol) else npx
         # Not the mean, which is float32 on MXNet 2
-        features = npx_of(X).activation(self.norm(self.conv(X)) * self.alpha, act_type='relu').sum(axis=(2, 3)) * 0.05
-        return self.out(self.hidden(features)) * FACTOR
+        features = npx_of_X.activation(self.norm(self.conv(X)), act_type='relu').sum(axis=(2, 3)) * 0.05
+        return self.out(self.hidden(features))
 
 
-def npx_of(X):
-    return mx.sym.npx if isinstance(X, mx.sym.Symbol) else npx
-
-
-def block_of(net):
-    return getattr(net, 'block', net) if not isinstance(net, gluon.Block) else net
-
-
-class Plain:
-    """Plain Gluon: the block itself and gluon.Trainer."""
-
-    def network(self, net, devices):
-        net.initialize(init.Normal(0.5), ctx=devices)
-        net.cast('float64')
-        return net
-
-    def trainer(self, nets, settings=SETTINGS):
-        params = [param for net in nets for param in trainable(net)]
-        return gluon.Trainer(params, 'sgd', dict(settings), update_on_kvstore=False)
-
-    def data_parallel(self, net, devices, settings=SETTINGS):
-        net = self.network(net, devices)
-        return net, self.trainer([net], settings)
-
-
-class Ours(Plain):
-    """`hybridized` and our Trainer, or `data_parallel`."""
-
-    def network(self, net, devices):
-        return hybridized(super().network(net, devices))
-
-    def trainer(self, nets, settings=SETTINGS):
-        return Trainer([param for net in nets for param in trainable(net)], 'sgd', dict(settings), move_gradients=nets)
-
-    def data_parallel(self, net, devices, settings=SETTINGS):
-        return data_parallel(Plain().network(net, devices), devices, 'sgd', dict(settings))
-
-
-def batch(rng, devices, rows=7, side=6, channels=2):
-    """Return the shards of random images and of a target."""
-    X, y = rng.normal(size=(rows, channels, side, side)), rng.normal(size=(rows, 3))
-    return split_and_load(X, devices), split_and_load(y, devices)
-
-
-def losses(net, X_shards, y_shards):
-    return [((net(X) - y) ** 2).sum() for X, y in zip(X_shards, y_shards)]
-
-
-def step(net, trainer, rng, devices, **options):
-    X_shards, y_shards = batch(rng, devices, **options)
-    with autograd.record():
-        ls = losses(net, X_shards, y_shards)
-    autograd.backward(ls)
-    trainer.step(7, ignore_stale_grad=True)
-
-
-def values(net, what=lambda param: True) -> list:
-    """Return the parameters and statistics of a network on all devices, without waiting for anything else."""
-    return [array.asnumpy() for param in block_of(net).collect_params().values() if what(param)
-            for array in param.list_data()]
-
-
-def statistics(net) -> list:
-    return values(net, lambda param: not param._differentiable)
-
-
-# --- programs: generators of what they read ---
-
-def unfrozen(way, devices, rng) -> Iterator:
-    """Train with frozen layers, unfreeze them, and train on."""
-    net = Net()
-    for layer in (net.conv, net.norm):
-        layer.collect_params().setattr('grad_req', 'null') if MXNET_MAJOR < 2 else layer.setattr('grad_req', 'null')
-    net, trainer = way.data_parallel(net, devices)
-    for grad_req in ('null', 'write', 'null', 'write'):
-        for layer in (block_of(net).conv, block_of(net).norm):
-            for param in trainable(layer):
-                param.grad_req = grad_req
-        for _ in range(2):
-            step(net, trainer, rng, devices)
-            yield values(net)
-
-
-def penalty_in_every_second_step(way, devices, rng) -> Iterator:
-    net, trainer = way.data_parallel(Net(), devices)
-    for i in range(6):
-        X_shards, y_shards = batch(rng, devices)
-        with autograd.record():
-            ls = losses(net, X_shards, y_shards)
-            if i % 2:
-                ls = [l + sum((param.data(l.ctx) ** 2).sum() for param in trainable(net)) for l in ls]
-        autograd.backward(ls)
-        trainer.step(7)
-        yield values(net)
-
-
-def called_twice_in_every_third_step(way, devices, rng) -> Iterator:
-    net, trainer = way.data_parallel(Net(), devices)
-    for i in range(6):
-        X_shards, y_shards = batch(rng, devices)
-        with autograd.record():
-            ls = losses(net, X_shards, y_shards)
-            if i % 3 == 1:
-                ls = [l + (net(-X) * net(X)).sum() for l, X in zip(ls, X_shards)]
-        autograd.backward(ls)
-        trainer.step(7)
-        yield values(net)
-
-
-def predictions_anywhere(way, devices, rng) -> Iterator:
-    """Predict in the forward pass, before the step, with record(train_mode=False), and in train_mode()."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for _ in range(4):
-        X_shards, y_shards = batch(rng, devices)
-        with autograd.record():
-            ls = losses(net, X_shards, y_shards)
-            with autograd.predict_mode():
-                found = [net(X) for X in X_shards]
-            with autograd.pause():
-                found += [net(X) for X in X_shards]
-        autograd.backward(ls)
-        found += [net(X) for X in X_shards]
-        with autograd.record(train_mode=False):
-            found += [net(X) for X in X_shards]
-        with autograd.train_mode():
-            found += [net(X) for X in X_shards]
-        trainer.step(7)
-        found += [net(X) for X in X_shards]
-        yield [array.asnumpy() for array in found]
-
-
-def late(device):
-    """Return 1 when the device has run an operator that takes some 50 ms, and then a hundred others."""
-    one = np.ones((1200, 1200), ctx=device)
-    one = np.dot(one, one)[:1, :1] / 1200
-    for _ in range(100):
-        one = one * 1
-    return one[0, 0].astype('float64')
-
-
-def statistics_read_before_and_after_they_are_written(way, devices, rng) -> Iterator:
-    """Predict with late inputs, before a backward pass; read statistics after one, which runs late."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for backward in (autograd.backward, lambda ls: [l.backward() for l in ls],
-                     lambda ls: autograd.grad(ls, [block_of(net).out.bias.data(l.ctx) for l in ls])) * 2:
-        X_shards, y_shards = batch(rng, devices)
-        with autograd.record():
-            ls = losses(net, X_shards, y_shards)
-        found = [net(X * late(X.ctx)) for X in X_shards]
-        backward(ls)
-        trainer.step(7, ignore_stale_grad=True)
-        yield [array.asnumpy() for array in found]
-        with autograd.record():
-            ls = [l * late(l.ctx) for l in losses(net, X_shards, y_shards)]
-        backward(ls)
-        yield statistics(net)
-        yield [net(X).asnumpy() for X in X_shards]
-
-
-def two_calls_in_a_backward_pass(way, devices, rng) -> Iterator:
-    """Differentiate two calls at once, one of which is late, with another backward pass between the calls."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for late_call, retain_graph in [(0, False), (1, False), (0, True), (1, True)] * 2:
-        ls: list = []
-        for call in range(2):
-            X_shards, y_shards = batch(rng, devices)
-            if call == late_call:
-                X_shards = [X * late(X.ctx) for X in X_shards]
-            with autograd.record():
-                ls += losses(net, X_shards, y_shards)
-            if call == 0 and retain_graph:
-                autograd.backward(ls, retain_graph=True)
-            elif call == 0:  # a backward pass of something else
-                weight = np.ones(3, ctx=devices[0])
-                weight.attach_grad()
-                with autograd.record():
-                    product = (weight * 2).sum()
-                product.backward()
-        autograd.backward(ls)
-        trainer.step(7)
-        yield values(net)
-
-
-def a_batch_norm_in_two_branches(way, devices, rng) -> Iterator:
-    """One of the branches is longer, so that its backward pass reaches the batch norm later."""
-    class Branches(Net):
-        def __init__(self, long):
-            super().__init__()
-            self.long = long
-
-        def forward(self, X):
-            branches = [self.norm(self.conv(X)), self.norm(self.conv(X * 0.5))]
-            for _ in range(100):
-                branches[self.long] = branches[self.long] * 1
-            return self.out(self.hidden((branches[0] * branches[1]).sum(axis=(2, 3)) * 0.05))
-
-    for long in (0, 1):
-        net, trainer = way.data_parallel(Branches(long), devices)
-        for _ in range(3):
-            X_shards, y_shards = batch(rng, devices)
-            with autograd.record():
-                ls = losses(net, [X * late(X.ctx) for X in X_shards], y_shards)
-            autograd.backward(ls)
-            trainer.step(7)
-            yield values(net)
-
-
-def a_function_with_batch_norm(way, devices, rng) -> Iterator:
-    """Its statistics are arguments."""
-    def normalized(X, gamma, beta, mean, var):
-        return npx.batch_norm(X, gamma, beta, mean, var, eps=2**-10, momentum=0.5, fix_gamma=False)
-
-    network = hybridized(normalized) if isinstance(way, Ours) else normalized
-    arrays = {device: [np.array(rng.normal(size=2) ** 2, dtype='float64', ctx=device) for _ in range(4)]
-              for device in devices}
-    for on_device in arrays.values():
-        for array in on_device[:2]:
-            array.attach_grad()
-    for _ in range(3):
-        with autograd.record():
-            ls = [(network(X, *arrays[X.ctx]) ** 3).sum() for X in batch(rng, devices)[0]]
-        found = [network(X, *arrays[X.ctx]) for X in batch(rng, devices)[0]]
-        autograd.backward(ls)
-        found += [network(X, *arrays[X.ctx]) for X in batch(rng, devices)[0]]
-        for on_device in arrays.values():
-            found += [*on_device[2:], *(array.grad for array in on_device[:2])]
-        yield [array.asnumpy() for array in found]
-
-
-def adversarial(way, devices, rng) -> Iterator:
-    """Train on images moved along their gradient, which is computed in prediction mode."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for _ in range(4):
-        X_shards, y_shards = batch(rng, devices)
-        for X in X_shards:
-            X.attach_grad()
-        with autograd.record(train_mode=False):
-            ls = losses(net, X_shards, y_shards)
-        autograd.backward(ls, train_mode=False)
-        moved = [X + 0.1 * np.sign(X.grad) for X in X_shards]
-        with autograd.record():
-            ls = losses(net, moved, y_shards)
-        autograd.backward(ls)
-        trainer.step(7)
-        yield [X.grad.asnumpy() for X in X_shards] + statistics(net) + values(net)
-
-
-def saved_after_a_step(way, devices, rng, tmp_path) -> Iterator:
-    """Save right after a step, and read the statistics."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for _ in range(3):
-        step(net, trainer, rng, devices)
-        block_of(net).save_parameters(str(tmp_path / 'net'))
-        loaded = Net()
-        loaded.load_parameters(str(tmp_path / 'net'), ctx=devices[0], cast_dtype=True, dtype_source='saved')
-        yield values(loaded)
-        step(net, trainer, rng, devices)
-        yield statistics(net)
-
-
-def two_networks(way, devices, rng) -> Iterator:
-    """One Trainer for an encoder, which is also used alone, and a decoder with a transposed convolution."""
-    encoder, decoder = (way.network(block, devices) for block in (
-        nn.Conv2D(4, 3, in_channels=2), nn.Conv2DTranspose(2, 3, in_channels=4)))
-    trainer = way.trainer([encoder, decoder])
-    for i in range(4):
-        X_shards, _ = batch(rng, devices)
-        with autograd.record():
-            ls = [((decoder(encoder(X)) - X) ** 2).sum() for X in X_shards]
-            if i % 2:
-                ls = [l + encoder(X).sum() for l, X in zip(ls, X_shards)]
-        autograd.backward(ls)
-        trainer.step(7)
-        yield values(encoder) + values(decoder)
-
-
-def generative(way, devices, rng) -> Iterator:
-    """A generator and a discriminator, each with its Trainer; one is frozen while the other is trained."""
-    def gan(units):
-        net = nn.HybridSequential()
-        net.add(nn.Dense(5, in_units=units, activation='tanh'), nn.Dense(6 - units, in_units=5))
-        return net
-
-    (G, of_G), (D, of_D) = (way.data_parallel(gan(units), devices) for units in (1, 5))
-    for _ in range(4):
-        Z_shards = split_and_load(rng.normal(size=(7, 1)), devices)
-        X_shards = split_and_load(rng.normal(size=(7, 5)), devices)
-        with autograd.record():
-            ls = [(D(X) - 1).sum() ** 2 + (D(G(Z).detach()) ** 2).sum() for X, Z in zip(X_shards, Z_shards)]
-        autograd.backward(ls)
-        of_D.step(7)
-        for param in trainable(D):
-            param.grad_req = 'null'
-        with autograd.record():
-            ls = [((D(G(Z)) - 1) ** 2).sum() for Z in Z_shards]
-        autograd.backward(ls)
-        of_G.step(7)
-        for param in trainable(D):
-            param.grad_req = 'write'
-        yield values(G) + values(D)
-
-
-def hooks(way, devices, rng) -> Iterator:
-    """A hook in an inner layer sees the arrays of each call, while it is attached."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for attached in (False, True, False, True):
-        seen = []
-        handle = block_of(net).hidden.register_forward_hook(
-            lambda block, inputs, output, seen=seen: seen.append(output)) if attached else None
-        for _ in range(2):
-            step(net, trainer, rng, devices)
-        if handle:
-            handle.detach()
-        assert len(seen) == (2 * len(devices) if attached else 0)
-        yield [array.asnumpy() for array in seen] + values(net)
-
-
-def attributes(way, devices, rng) -> Iterator:
-    """Attributes, layers and global variables that change, and an attribute that each call sets."""
-    global FACTOR
-    net, trainer = way.data_parallel(Net(), devices)
-    try:
-        for change in ('alpha', 'global', 'layer', 'alpha', 'calls'):
-            block = block_of(net)
-            if change == 'alpha':
-                block.alpha += 0.5
-            elif change == 'global':
-                FACTOR = 0.5
-            elif change == 'layer':
-                block.hidden.act = nn.Activation('sigmoid')
-            else:
-                block.calls = 0
-            for _ in range(2):
-                step(net, trainer, rng, devices)
-            yield values(net)
-        assert block.calls == 2 * len(devices)
-    finally:
-        FACTOR = 1.0
-
-
-def faded_in(way, devices, rng) -> Iterator:
-    """A factor that changes in each step."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for i in range(12):
-        block_of(net).alpha = i / 10
-        step(net, trainer, rng, devices)
-        yield values(net)
-
-
-def random_depth(way, devices, rng) -> Iterator:
-    """A block skips a layer at random."""
-    class Deep(HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.out = nn.Dense(4, in_units=4), nn.Dense(3, in_units=4)
-
-        def forward(self, X):
-            return self.out(self.inner(X) if random.random() < 0.5 else X + 0 * self.inner(X))
-
-    random.seed(0)
-    net, trainer = way.data_parallel(Deep(), devices)
-    for _ in range(8):
-        X_shards, y_shards = batch(rng, devices)
-        X_shards = [X.reshape(-1, 72)[:, :4] for X in X_shards]
-        with autograd.record():
-            ls = losses(net, X_shards, y_shards)
-        autograd.backward(ls)
-        trainer.step(7, ignore_stale_grad=True)
-        yield values(net)
-
-
-def a_plain_block(way, devices, rng) -> Iterator:
-    """A Block that is no HybridBlock decides anew in each call."""
-    class Deciding(gluon.Block):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.calls = Net(), 0
-
-        def forward(self, X):
-            self.calls += 1
-            return self.inner(X) * self.calls
-
-    net, trainer = way.data_parallel(Deciding(), devices)
-    for _ in range(4):
-        step(net, trainer, rng, devices)
-        yield values(net) + [net(X).asnumpy() for X in batch(rng, devices)[0]]
-
-
-def sentences(way, devices, rng) -> Iterator:
-    """More shapes than operators with static memory are kept, and created."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for side in [*range(3, 5 + MAX_CREATED), *range(3, 7)] * 2:
-        step(net, trainer, rng, devices, rows=len(devices) + side % 3, side=side)
-        yield values(net) + [net(X).asnumpy() for X in batch(rng, devices, side=side)[0]]
-
-
-def accumulated(way, devices, rng) -> Iterator:
-    """Gradients are summed over some batches, with ``grad_req='add'`` for some parameters, and changed meanwhile."""
-    net, trainer = way.data_parallel(Net(), devices)
-    for X in batch(rng, devices)[0]:
-        net(X)  # MXNet 2 initializes it now
-    for parts in (1, 3, 1, 2):
-        for param in trainable(net):
-            param.grad_req = 'add' if parts > 1 else 'write'
-            for device in devices:
-                param.grad(device)[()] = 0
-        for _ in range(parts):
-            X_shards, y_shards = batch(rng, devices)
-            with autograd.record():
-                ls = losses(net, X_shards, y_shards)
-            autograd.backward(ls)
-        trainer.step(7 * parts)
-        yield values(net)
-
-
-def set_modes(way, devices, rng) -> Iterator:
-    """A network that stops recording for a part, in each of MXNet's ways."""
-    class Stopping(HybridBlock):
-        def __init__(self, stop):
-            super().__init__()
-            self.inner, self.out, self.stop = nn.Dense(4, in_units=4), nn.Dense(3, in_units=4), stop
-            self.drop = nn.Dropout(0.5 if stop == 'set_training' else 0)
-
-        def forward(self, X):
-            if self.stop == 'pause':
-                with autograd.pause(train_mode=autograd.is_training()):
-                    features = self.inner(X)
-            else:
-                set_mode = getattr(autograd, self.stop)
-                before = set_mode(False)
-                features = self.drop(self.inner(X))
-                set_mode(before)
-            return self.out(features)
-
-    for stop in ('pause', 'set_recording', 'set_training'):
-        net, trainer = way.data_parallel(Stopping(stop), devices)
-        for _ in range(2):
-            X_shards, y_shards = batch(rng, devices)
-            X_shards = [X.reshape(-1, 72)[:, :4] for X in X_shards]
-            with autograd.record():
-                ls = losses(net, X_shards, y_shards)
-            autograd.backward(ls)
-            trainer.step(7, ignore_stale_grad=True)
-            yield values(net) + [net(X).asnumpy() for X in X_shards]
-
-
-def functions_of_autograd(way, devices, rng) -> Iterator:
-    """An ``autograd.Function`` that calls np, also in prediction, in a network that counts its calls."""
-    class Straight(autograd.Function):
-        def forward(self, X):
-            return np.sign(X)
-
-        def backward(self, dX):
-            return dX
-
-    class Binary(HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.out, self.calls = nn.Dense(4, in_units=4), nn.Dense(3, in_units=4), 0
-
-        def forward(self, X):
-            self.calls += 1
-            return self.out(Straight()(self.inner(X)) * self.calls)
-
-    net, trainer = way.data_parallel(Binary(), devices)
-    for _ in range(3):
-        X_shards, y_shards = batch(rng, devices)
-        X_shards = [X.reshape(-1, 72)[:, :4] for X in X_shards]
-        with autograd.record():
-            ls = losses(net, X_shards, y_shards)
-        autograd.backward(ls)
-        trainer.step(7)
-        yield values(net) + [net(X).asnumpy() for X in X_shards]
-
-
-def large_gradients(way, devices, rng) -> Iterator:
-    """A clipped step with gradients whose squares overflow in float32."""
-    net = nn.Dense(3, in_units=4)
-    net.initialize(init.Normal(0.5), ctx=devices)
-    limit = 1.0
-    if isinstance(way, Ours):
-        net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 1.0, 'clip_norm': limit})
-    else:
-        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 1.0}, update_on_kvstore=False)
-    for factor in (1e-3, 1e25, 0.0):
-        X_shards = split_and_load(rng.normal(size=(7, 4)).astype('float32'), devices)
-        with autograd.record():
-            ls = [(net(X) * factor).sum() for X in X_shards]
-        autograd.backward(ls)
-        if not isinstance(way, Ours):
-            trainer.allreduce_grads()
-            gradients = [numpy.float64(param.grad(devices[0]).asnumpy()) for param in trainable(net)]
-            norm = sum((gradient ** 2).sum() for gradient in gradients) ** 0.5 / 7
-            for param in trainable(net):
-                for gradient in param.list_grad():
-                    gradient *= min(1, limit / max(norm, 1e-30))
-            trainer.update(7)
-        else:
-            trainer.step(7)
-        yield [numpy.round(value, 4) for value in values(net)]  # float32
-
-
-def weight_drop(way, devices, rng) -> Iterator:
-    """A Parameter with its own `data`, as gluon-nlp's WeightDropParameter."""
-    class Halved(gluon.Parameter):
-        def data(self, ctx=None):
-            return super().data(ctx) * 0.5
-
-    net = nn.Dense(3, in_units=4)
-    net._reg_params['weight'] = halved = Halved(net.weight.name, shape=(3, 4))
-    if MXNET_MAJOR < 2:
-        net.params._params[halved.name] = halved
-    object.__setattr__(net, 'weight', halved)
-    net, trainer = way.data_parallel(net, devices)
-    for _ in range(3):
-        X_shards, y_shards = batch(rng, devices)
-        X_shards = [X.reshape(-1, 72)[:, :4] for X in X_shards]
-        with autograd.record():
-            ls = losses(net, X_shards, y_shards)
-        autograd.backward(ls)
-        trainer.step(7)
-        yield values(net) + [net(X).asnumpy() for X in X_shards]
-
-
-def static_shapes_of_the_user(way, devices, rng) -> Iterator:
-    """The user hybridizes the block with static shapes as well, and trains both."""
-    block = Net()
-    net, trainer = way.data_parallel(block, devices)
-    if isinstance(way, Ours):
-        block.hybridize(static_alloc=True, static_shape=True)
-    for i in range(6):
-        step(block if i % 2 == 0 else net, trainer, rng, devices)
-        npx.waitall()  # MXNet's own operator with static shapes updates the statistics later
-        yield values(net)
-
-
-def cast_and_initialized_again(way, devices, rng) -> Iterator:
-    net, trainer = way.data_parallel(Net(), devices)
-    for change in ('', 'initialize', 'cast', 'set_data'):
-        block = block_of(net)
-        if change == 'initialize':
-            mx.random.seed(1)
-            block.cast('float32')  # because MXNet's initializers fail for float64
-            block.initialize(init.Normal(0.3), ctx=devices, force_reinit=True)
-            block.cast('float64')
-        elif change == 'cast':
-            block.cast('float32')
-            block.cast('float64')
-        elif change == 'set_data':
-            block.out.weight.set_data(np.ones((3, 5), dtype='float64'))
-        for _ in range(2):
-            step(net, trainer, rng, devices)
-        yield values(net) + [net(X).asnumpy() for X in batch(rng, devices)[0]]
-
-
-PROGRAMS = [unfrozen, penalty_in_every_second_step, called_twice_in_every_third_step, predictions_anywhere,
-            adversarial, statistics_read_before_and_after_they_are_written, two_calls_in_a_backward_pass,
-            a_batch_norm_in_two_branches, a_function_with_batch_norm,
-            saved_after_a_step, two_networks, generative, hooks, attributes, faded_in, random_depth,
-            a_plain_block, sentences, accumulated, set_modes, functions_of_autograd, large_gradients,
-            weight_drop, static_shapes_of_the_user, cast_and_initialized_again]
-
-
-def run(program: Callable, way: Plain, devices: list, seed: int, *args) -> list:
-    mx.random.seed(seed)
-    return [list(found) for found in program(way, devices, numpy.random.default_rng(seed), *args)]
-
-
-def compare(found: list, expected: list) -> None:
-    assert len(found) == len(expected) > 0
-    for i, (ours, plain) in enumerate(zip(found, expected)):
-        assert len(ours) == len(plain) > 0
-        for a, b in zip(ours, plain):
-            numpy.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=f'item {i}')  # float64
-
-
-LATE = (statistics_read_before_and_after_they_are_written, two_calls_in_a_backward_pass,
-        a_batch_norm_in_two_branches)  # their inputs take time to compute
-ON_ONE_DEVICE = {unfrozen, penalty_in_every_second_step, called_twice_in_every_third_step, predictions_anywhere,
-                 saved_after_a_step, two_networks, accumulated, set_modes, cast_and_initialized_again, *LATE}
-
-
-def is_slow(program, k):
-    return k == 2 or (k == 3 and program in LATE) or (k == 1 and program not in ON_ONE_DEVICE)
-
-
-@pytest.mark.parametrize('program, k', [
-    pytest.param(program, k, id=f'{program.__name__}-{k}',
-                 marks=[pytest.mark.slow] if is_slow(program, k) else [])
-    for program in PROGRAMS for k in (1, 2, 3)])
-def test_a_program(program, k, device_list, seed, tmp_path):
-    devices = device_list(k)
-    args = [tmp_path] if program is saved_after_a_step else []
-    expected = run(program, Plain(), devices, seed, *args)
-    compare(run(program, Ours(), devices, seed, *args), expected)
-
-
-# --- all of this in a random order ---
-
-KINDS = ['freeze', 'unfreeze', 'penalty', 'twice', 'predict', 'between', 'input gradient', 'save', 'hook', 'alpha',
-         'second', 'shape', 'few rows', 'reset']
-
-
-def anything(way, devices, rng, path) -> Iterator:
-    """Two networks with one Trainer, and in each step some of what programs do, at random."""
-    first, second = (way.network(block, devices) for block in (Net(), nn.Dense(3, in_units=3)))
-    trainer = way.trainer([first, second])
-    handles: list = []
-    for _ in range(12):
-        kinds = set(rng.choice(KINDS, 4).tolist())
-        params = trainable(first) + trainable(second)
-        for param in rng.choice(params, 3).tolist():
-            if 'freeze' in kinds or 'unfreeze' in kinds:
-                param.grad_req = 'null' if 'freeze' in kinds and len(param.shape) > 1 else 'write'
-        seen: list = []
-        if 'hook' in kinds:
-            handles.append(block_of(first).norm.register_forward_hook(
-                lambda block, inputs, output, seen=seen: seen.append(output)))
-        if 'alpha' in kinds:
-            block_of(first).alpha = float(rng.uniform(0.5, 1.5))
-        if 'reset' in kinds:
-            block_of(second).weight.set_data(np.array(rng.normal(size=(3, 3)), dtype='float64'))
-        rows = len(devices) if 'few rows' in kinds else 7
-        X_shards, y_shards = batch(rng, devices, rows, 5 if 'shape' in kinds else 6)
-        if 'input gradient' in kinds:
-            for X in X_shards:
-                X.attach_grad()
-        found: list = []
-        with autograd.record():
-            outputs = [first(X) for X in X_shards]
-            if 'between' in kinds:
-                with autograd.predict_mode():
-                    found += [first(X) for X in X_shards]
-            ls = [((second(output) - y) ** 2).sum() for output, y in zip(outputs, y_shards)]
-            if 'second' in kinds:
-                ls = [l + second(output * 2).sum() for l, output in zip(ls, outputs)]
-            if 'twice' in kinds:
-                ls = [l + (first(-X) ** 2).sum() for l, X in zip(ls, X_shards)]
-            if 'penalty' in kinds:
-                ls = [l + sum((param.data(l.ctx) ** 2).sum() for param in params) for l in ls]
-        autograd.backward(ls)
-        if 'predict' in kinds:
-            found += [second(first(X)) for X in X_shards]
-        trainer.step(rows)
-        if 'save' in kinds:
-            block_of(first).save_parameters(path)
-            loaded = Net()
-            loaded.load_parameters(path, ctx=devices[0], cast_dtype=True, dtype_source='saved')
-            found += values(loaded)
-        found += seen + [X.grad for X in X_shards if 'input gradient' in kinds] + statistics(first)
-        if len(handles) > 1:
-            handles.pop(0).detach()
-        yield [numpy.asarray(getattr(array, 'asnumpy', lambda array=array: array)()) for array in found]
-        yield values(first) + values(second)
-    for handle in handles:
-        handle.detach()
-
-
-@pytest.mark.parametrize('number', [*range(3), *map(slow, range(3, 60))])
-@pytest.mark.parametrize('k', [slow(1), slow(2), 3])
-def test_anything(number, k, device_list, seed, tmp_path):
-    devices, path = device_list(k), str(tmp_path / 'net')
-    expected = run(anything, Plain(), devices, 1000 * seed + number, path)
-    compare(run(anything, Ours(), devices, 1000 * seed + number, path), expected)
-
-
-# --- synchronized batch norm: k devices equal one in the same programs ---
-
-def steps_of_all_kinds(net, trainer, devices, rng, path) -> Iterator:
-    """Freeze and unfreeze, change attributes, add penalties, predict in odd places, save."""
-    block = block_of(net)
+def steps_of_all_kinds(net, trained_net, trainer, devices, rng, path) -> Iterator:
+    """Freeze and unfreeze, add penalties, predict in odd places, save."""
     for i in range(8):
-        block.alpha = 1 + 0.5 * (i % 3)
-        for param in trainable(block.hidden):
+        for param in trainable(net.hidden):
             param.grad_req = 'null' if i in (2, 3) else 'write'
-        X_shards, y_shards = batch(rng, devices)
+        X_shards, y_shards = split_batch(rng.normal(size=(7, 2, 6, 6)), rng.normal(size=(7, 3)), devices)
         with autograd.record():
-            outputs = net.forward(X_shards) if isinstance(net, SyncBatchNorm) else [net(X) for X in X_shards]
+            outputs = (trained_net.forward(X_shards) if isinstance(trained_net, SyncBatchNorm) else
+                       [net(X) for X in X_shards])
             with autograd.predict_mode():
                 found = [net(X) for X in X_shards]
             ls = [((output - y) ** 2).sum() for output, y in zip(outputs, y_shards)]
             if i % 2:  # on one device, since each has the same parameters
-                ls[0] = ls[0] + sum((param.data(devices[0]) ** 2).sum() for param in trainable(block))
-        (net if isinstance(net, SyncBatchNorm) else autograd).backward(ls)
+                ls[0] = ls[0] + sum((param.data(devices[0]) ** 2).sum() for param in trainable(net))
+        backward(trained_net, ls)
         found += [net(X) for X in X_shards]
         trainer.step(7)
-        block.save_parameters(path)
+        net.save_parameters(path)
         loaded = Net()
         loaded.load_parameters(path, ctx=devices[0], cast_dtype=True, dtype_source='saved')
         joined = [numpy.concatenate([array.asnumpy() for array in part])
                   for part in (found[:len(devices)], found[len(devices):])]
-        yield joined + values(loaded)
+        yield joined + [array.asnumpy() for param in loaded.collect_params().values() for array in param.list_data()]
 
 
 @pytest.mark.parametrize('k', [slow(1), slow(2), 3])
@@ -740,58 +394,36 @@ def test_synchronized_batch_norm(k, device_list, seed, tmp_path):
     found = []
     for devices, wrap in ((device_list(1), lambda net: net), (device_list(k), SyncBatchNorm)):
         mx.random.seed(seed)
-        net = wrap(Plain().network(Net(), devices))
-        trainer = (Trainer if k > 1 else gluon.Trainer)(trainable(net), 'sgd', dict(SETTINGS))
+        net = make(Net(), devices)
+        trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.03, 'momentum': 0.9})
         rng = numpy.random.default_rng(seed)
-        found.append(list(steps_of_all_kinds(net, trainer, devices, rng, str(tmp_path / 'net'))))
-    compare(*found)
+        found.append(list(steps_of_all_kinds(net, wrap(net), trainer, devices, rng, str(tmp_path / 'net'))))
+    for ours, of_one in zip(*found):
+        for a, b in zip(ours, of_one):
+            numpy.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)  # float64
 
 
-# --- where plain Gluon is wrong ---
-
-@pytest.mark.parametrize('max_created', [MAX_CREATED, 0])  # with static memory and without
-def test_a_dense_layer_whose_weight_is_frozen_later(max_created, devices, monkeypatch):
-    """Plain MXNet leaves the gradient of its bias as it was in memory; ours is the true one."""
-    monkeypatch.setattr(static, 'MAX_CREATED', max_created)
-    net = nn.Dense(3, in_units=2)
-    net.initialize(ctx=devices)
-    fast, X = hybridized(net), np.ones((5, 2), ctx=devices[0])  # float32, by oneDNN
-    for grad_req in ('write', 'null', 'write'):
-        net.weight.grad_req = grad_req
-        net.bias.grad(devices[0])[:] = 7
-        with autograd.record():
-            l = fast(X).sum()
-        l.backward()
-        assert net.bias.grad(devices[0]).tolist() == [5, 5, 5]
-
-
-# --- refusals ---
-
-def test_parameters_of_another_network_cannot_move(devices):
-    one, other = (Ours().network(nn.Dense(2, in_units=2), devices) for _ in range(2))
-    with pytest.raises(ValueError, match=r'is not in the network of move_gradients: pass a list of all networks'):
-        Trainer(trainable(one) + trainable(other), 'sgd', move_gradients=one)
-    with pytest.raises(ValueError, match=r'^move_gradients \[.bool.\]: must be the result of hybridized'):
-        Trainer(trainable(one), 'sgd', move_gradients=True)
-
-
-@pytest.mark.parametrize('make', [
-    SyncBatchNorm, lambda net: data_parallel(net, net.norm.gamma.list_ctx(), 'sgd', {}, sync_batch_norm=True)])
-def test_a_plain_block_cannot_be_cut(make, devices):
-    class Plain(gluon.Block):
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+@pytest.mark.parametrize('how', ['eager', slow('static_shape')])
+def test_networks_of_mx_nd(how, device_list):
+    """``x[0]`` is a row in a network that runs operator by operator; Gluon's symbols take it for an output."""
+    class Rows(gluon.HybridBlock):
         def __init__(self):
             super().__init__()
-            self.norm = nn.BatchNorm(in_channels=2)
+            self.out = nn.Dense(3, in_units=4)
 
-    net = Plain()
-    net.initialize(ctx=devices)
-    with pytest.raises(ValueError, match='^Plain is no gluon.HybridBlock, so it cannot be cut at its batch norms'):
-        make(net)
+        def hybrid_forward(self, F, X):
+            return self.out(X * (1 if how == 'static_shape' else X[0].shape[0] / 4))
 
-
-def test_a_network_with_hooks_cannot_be_cut(devices):
-    net = SyncBatchNorm(Plain().network(Net(), devices))
-    X_shards, _ = batch(numpy.random.default_rng(0), devices)
-    net.block.out.register_forward_hook(print)
-    with autograd.record(), pytest.raises(ValueError, match=r'^Net cannot be traced \(it has forward hooks\)'):
-        net.forward(X_shards)
+    found = []
+    with semantics_of(mx.nd.ones(1)):
+        for devices, of_net in ((device_list(1), 'eager'), (device_list(3), how)):
+            mx.random.seed(0)
+            net = make(Rows(), devices, of_net)
+            trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+            rng = numpy.random.default_rng(0)
+            for X, y in batches(rng):
+                step(squared(net), [net], trainer, X, y, devices)
+            found.append(values(net))
+    for one, several in zip(*found):
+        numpy.testing.assert_allclose(several, one, rtol=1e-6)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base.nested import leaves, refill
 from ..base.program import reason
-from ..mxnet_setup.compat import MXNET_MAJOR, gluon, layers_of, mx, np, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, layers_of, mx, np, npx
 from .graph_operators import Operator, build, operators_of
 
 UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any shape
@@ -37,6 +37,9 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     """
     # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
+    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(block)):
+        raise ValueError(f'{kind} cannot be traced (it has forward hooks, which its graph would leave out): detach '
+                         'them')
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(kind):
         if MXNET_MAJOR < 2:
@@ -77,7 +80,7 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
     from mxnet import _deferred_compute as deferred
     arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
     deferred.set_variable(arrays, variables)
-    with deferred.context():
+    with autograd.pause(train_mode=autograd.is_training()), deferred.context():  # which cannot record
         result = block(*refill(args, iter(arrays)))
     graph = deferred.get_symbol(leaves(result), sym_cls=type(variables[0]))
     deferred.clear(leaves(result))

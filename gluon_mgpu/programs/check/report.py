@@ -11,6 +11,7 @@ import numpy
 
 from ...base.arguments import integer
 from ...base.nested import leaves, refill
+from ...base.words import counted, described
 from ...devices import check_devices
 from ...mxnet_setup.compat import mx
 from ...parallel.workers import Workers
@@ -96,8 +97,8 @@ def _report(training: Training, batches: list, names: list) -> Report:
     several, (dropout, batch_norm) = prepare(training, batches[0])
     found = shown = compare(several, batches)
     if len(found.unchanged) == found.trained:
-        raise ValueError(f'train_batch changes no parameter on one device in {len(found.batches)} batches: it must '
-                         'update those that make returns')
+        raise ValueError(f'train_batch changes no parameter on one device in '
+                         f'{counted(len(found.batches), "batch")}: it must update those that make returns')
     if found.wrong and batch_norm:
         several = replace(several, fixed_statistics=True)
         found = compare(several, batches)
@@ -127,19 +128,31 @@ def _cut(batches: Iterable, k: int) -> tuple[list, Any]:
     sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
     read: list = []
     rows = 0
+    if isinstance(batches, (str, dict)) or not (hasattr(batches, '__iter__') or hasattr(batches, '__getitem__')):
+        raise ValueError(f'batches is {batches!r:.50}: pass a list of batches, such as [(X, y)]')
+    if isinstance(batches, (list, tuple)):
+        [*map(_arrays, batches)]  # all, because X of (X, y) may be a pair, and enough for the check
     for batch in batches:
-        arrays = leaves(batch)
-        lengths = {getattr(array, 'shape', ())[:1] for array in arrays}
-        if not isinstance(batch, (list, tuple)) or len(batch) != 2 or len(lengths) != 1 or () in lengths:
-            raise ValueError('batches must be a list of (X, y), arrays or tuples of arrays, all with the same number '
-                             'of rows each')
+        arrays = _arrays(batch)
         read.append([a.asnumpy() if hasattr(a, 'asnumpy') else a for a in arrays])
         if [a.shape[1:] for a in arrays] != [a.shape[1:] for a in read[0]]:
             raise ValueError('the check joins batches, and their rows differ in shape: pad them to one length')
         rows += len(arrays[0])
         if rows >= sum(sizes):
             break
+    if not read:
+        raise ValueError(f'batches is empty, {batches!r:.50}: pass a list of batches, such as [(X, y)], not an '
+                         'iterator that has been read')
     if rows < sizes[0]:
-        raise ValueError(f'batches have {rows} rows: {k} devices need at least {sizes[0]}')
+        raise ValueError(f'batches with {counted(rows, "row")} in all: {k} devices need at least {sizes[0]}')
     repeated = [numpy.resize(numpy.concatenate(parts), (sum(sizes), *parts[0].shape[1:])) for parts in zip(*read)]
     return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))], refill(batch, repeat(True))
+
+
+def _arrays(batch: Any) -> list:
+    arrays = leaves(batch)
+    lengths = {getattr(array, 'shape', ())[:1] for array in arrays}
+    if not isinstance(batch, (list, tuple)) or len(batch) != 2 or len(lengths) != 1 or () in lengths:
+        raise ValueError(f'batches has {described(batch)} instead of a pair (X, y): pass a list such as [(X, y)], of '
+                         'arrays or tuples of arrays, in each pair with the same number of rows')
+    return arrays

@@ -29,9 +29,8 @@ from steps_to_check import (
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, npx
-from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
 from gluon_mgpu.networks.precision import Cast, conv2d
-from gluon_mgpu.parallel.trainer import trainable
+from gluon_mgpu.parallel.step import trained
 from gluon_mgpu.programs.check import trials
 
 
@@ -48,7 +47,8 @@ def test_bfloat16(image_batches, sums):
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR}, update_on_kvstore=False)
         if not sums:
             trainer._allreduce_grads = lambda: None
-        return HybridizedBlock(net), hybridized(LOSS), trainer  # as in the chapter
+        net.hybridize()  # which bfloat16 needs
+        return net, LOSS, trainer
     report = check_data_parallel(make, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
     assert report.ok is sums, report
     assert 'in float64' in report.title
@@ -192,7 +192,7 @@ def make_nd_network(devices, kvstore='device', layers=()):
     net.add(Net(), *layers)
     net.initialize(init.Normal(0.5), ctx=devices)
     net.hybridize()
-    return net, gluon.Trainer(trainable(net), 'adam', {'learning_rate': LR}, kvstore=kvstore)
+    return net, gluon.Trainer(trained(net), 'adam', {'learning_rate': LR}, kvstore=kvstore)
 
 
 def step_of_nd_network(state, X, y, devices):

@@ -108,6 +108,8 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     for gradient in gradients(net, devices, ['write']):
         fill(gradient, 0)
     for param in trained(net):
+        if param._deferred_init:
+            raise ValueError(f'{param.name} gets its shape from the first rows: leave out batches without rows before')
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
         for device in devices:
             param.data(device)._fresh_grad = all(data._fresh_grad for data in others)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import repeat
 from typing import Any
 
@@ -12,10 +13,11 @@ from ...base.nested import leaves, refill
 from .comparison import first_update
 from .user_step import Training
 
-NOT_FINITE = ('NOT CHECKED: {} has NaN or infinite numbers in {} of {} rows, which make parameters NaN or infinite on '
-              'one device as well.', 'Do: leave these rows out.')
-LABELS = ('WRONG on one device as well: {} has labels of {}, and the step treats {} as {}, as MXNet does where there '
-          'is no score.', 'Do: number the labels from 0, with a score for each; leave rows without a label out of the loss.')
+NOT_FINITE = ('NOT CHECKED: {} has NaN or infinite numbers, which make parameters NaN on one device as well.',
+              'Do: leave these rows out.')
+LABELS = ('WRONG on one device as well: {} has the label {}, and the step treats it as {}, as MXNet does without a '
+          'score for it.',
+          'Do: number the labels from 0, with a score for each; leave rows without a label out of the loss.')
 
 
 def cut(batches: Iterable, k: int) -> tuple[list, Any]:
@@ -46,37 +48,50 @@ def cut(batches: Iterable, k: int) -> tuple[list, Any]:
     return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))], refill(batch, repeat(True))
 
 
-def check_batches(several: Training, batches: Sequence) -> list[str]:
+def check_batches(one: Training, batches: Sequence) -> list[str]:
     """Return fault and remedy, one line each, if the batches have numbers that one device cannot train on either."""
-    in_X = len(leaves(several.lists[0]))
+    num_inputs = len(leaves(one.lists[0]))
     for i, parts in enumerate(zip(*batches)):
-        array, name = numpy.concatenate(parts), 'y' if i >= in_X else 'X'
-        if array.dtype.kind not in 'iuf':
+        array, name = numpy.concatenate(parts), 'X' if i < num_inputs else 'y'
+        if array.dtype.kind not in 'iuf' or not array.size:
             continue
-        wrong = ~numpy.isfinite(array.reshape(len(array), -1)).all(axis=1)
-        if wrong.any():
+        if not numpy.isfinite(array).all():
             batch = next(batch for batch in batches if not numpy.isfinite(batch[i]).all())
-            if not numpy.isfinite(first_update(several, batch)).all():  # unlike with the infinite numbers of a mask
-                return [NOT_FINITE[0].format(name, wrong.sum(), len(wrong)), NOT_FINITE[1]]
-        elif name == 'y' and array.size and (array == array.round()).all():
-            low, high = int(array.min()), int(array.max())
-            for label, other, third in ((low, 0, high), (high, high - 1, 0)):
-                may_be_wrong = (label < 0 or label > 1) and third != other
-                if may_be_wrong and _treats_as(several, batches[0], i, label, other, third):
-                    return [LABELS[0].format(name, label, label, other), LABELS[1]]
+            if not numpy.isfinite(first_update(one, batch)).all():  # unlike with the infinite numbers of a mask
+                return [NOT_FINITE[0].format(name), NOT_FINITE[1]]
+        elif i >= num_inputs and (array == array.round()).all() and (labels := _same_labels(one, batches[0], i, array)):
+            return [LABELS[0].format(name, *labels), LABELS[1]]
     return []
 
 
-def _treats_as(several: Training, batch: Sequence, i: int, label: int, other: int, third: int) -> bool:
-    """Return whether a step on one device is the same with another label in the first row, but not with a third one."""
-    several = replace(several, plain_sgd=True)
+def _same_labels(one: Training, batch: Sequence, i: int, y: numpy.ndarray) -> tuple[int, int] | None:
+    """Return a label in `y`, array i of a batch, and that which a step on one device takes it for; None if right."""
+    one, low, high = replace(one, plain_sgd=True, fixed_statistics=True), int(y.min()), int(y.max())
 
-    def update(number: int) -> numpy.ndarray:
+    @cache
+    def update(label: int, row: int = 0) -> numpy.ndarray:
+        """Return the update if the first row has this label, and the inputs of a row."""
         changed = [array.copy() for array in batch]
-        changed[i][0] = number
-        return first_update(several, changed)
+        for array in changed[:len(leaves(one.lists[0]))]:
+            array[0] = array[row]
+        changed[i][0] = label
+        return first_update(one, changed)
+
+    def same(label: int, other: int) -> bool:
+        return numpy.array_equal(update(label), update(other))
     try:
-        before = update(label)
-        return numpy.array_equal(before, update(other)) and not numpy.array_equal(before, update(third))
+        if low < 0 < high and same(low, 0) and not same(low, high):
+            label, other, grouped = low, 0, same(0, 1)
+        elif high > 1 and same(high, high - 1) and not same(high, 0):
+            label, other, differs = high, high - 1, 0
+            while other - differs > 1:  # find the first label that counts as the last one
+                middle = (differs + other) // 2
+                differs, other = (differs, middle) if same(high, middle) else (middle, other)
+            # Below it, all differ, unless the step itself groups labels
+            grouped = same(other - 1, other - 2) if other > 1 else low < 1
+        else:
+            return None
+        is_left_out = numpy.array_equal(update(label), update(label, row=1))
+        return None if grouped or is_left_out or other not in y else (label, other)
     except Exception:  # the step rejects such labels, or needs its own optimizer
-        return False
+        return None

@@ -83,9 +83,9 @@ def _check_copies(one: Training, several: Training) -> int:
     alone, *_ = one.params()
     for on_device in several.params():
         if [array.shape for _, array in on_device] != [array.shape for _, array in alone]:
-            raise ValueError(f'make puts {len(on_device)} parameters on {on_device[0][1].ctx}, and {len(alone)} on a '
-                             'single device, possibly of other shapes: every device needs its own copy of all '
-                             'parameters, so layers on different devices are not checked')
+            raise ValueError(f'make puts other parameters on {on_device[0][1].ctx} ({len(on_device)}) than on a single '
+                             f'device ({len(alone)}): every device needs its own copy of all parameters, so layers on '
+                             'different devices are not checked')
     return sum(array.grad is not None for _, array in alone)
 
 

@@ -33,7 +33,13 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     if stale := next(filter(None, map(older, trainers)), None):
         return _lines(f'WRONG: {stale}', NEW_TRAINER)
     with_state, several = several, replace(several, plain_sgd=True)
-    found = compare(several, batches, start)
+    try:
+        found = compare(several, batches, start)
+    except Exception:  # the step needs its own optimizer
+        several = with_state
+        found = compare(several, batches, start)
+        if drift := _drift(several, found, start):
+            return drift
     if not found.wrong:
         return _optimizer(with_state, compare(with_state, batches, start), start)
     n = len(found.batches[-1][0])
@@ -61,11 +67,8 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
 
 
 def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
-    name = drifting(several.state)
-    if not name and _is_right(replace(several, on_kvstore=True), found, start):
-        name = next(type(trainer.optimizer).__name__ for _, trainer in find(several.state, gluon.Trainer))
-    if name:
-        return _lines(f'WRONG: {name} {DRIFTS[0]}', DRIFTS[1])
+    if drift := _drift(several, found, start):
+        return drift
     if _is_right(replace(several, on_kvstore=False), found, start):
         return _lines(f'WRONG: {KEY_VALUE_STORE} loses the state of the optimizer, as with param.set_data()',
                       *LOCAL_UPDATES)
@@ -76,6 +79,14 @@ def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
     return _lines('WRONG: the state of the optimizer differs',
                   'update every device after every batch, including devices without rows',
                   'With plain SGD instead, k devices equal one.')
+
+
+def _drift(several: Training, found: Comparison, start: list) -> list[str]:
+    """Return fault and remedy if only the key-value store may call the optimizer, which is possibly the user's own."""
+    name = drifting(several.state) if len(several.devices) > 1 else ''
+    if not name and _is_right(replace(several, on_kvstore=True), found, start):
+        name = next(type(trainer.optimizer).__name__ for _, trainer in find(several.state, gluon.Trainer))
+    return _lines(f'WRONG: {name} {DRIFTS[0]}', DRIFTS[1]) if name else []
 
 
 def _batch(several: Training, found: Comparison, where: str, devices: list[str], copies: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ FROZEN = ('WRONG on one device as well: MXNet computes no gradient for the bias 
           "Do: to freeze the weight, set weight.lr_mult = 0 instead of weight.grad_req = 'null'.")
 PRELU = ('the gradient of the slope of PReLU ({}) is wrong',
          'write the layer as F.relu(x) - alpha * F.relu(-x), or do not hybridize networks with PReLU')
-STATIC_SHAPE = ('static_shape=True makes the gradients of {} wrong, as of a parameter that occurs twice in some losses, '
+STATIC_SHAPE = ('static_shape=True makes the gradients of {} wrong, as of parameters that occur twice in some losses, '
                 'in a penalty or a second call, and once in others',
                 'call net.hybridize(static_alloc=True) without static_shape')
 IMPURE = ('{} differ from those with hybridize(False), because {} is not pure: it uses what it read when traced{}',
@@ -32,24 +32,27 @@ EFFECT = ('{} is {}, and {} with hybridize(False), because forward runs while it
 PRINTS = 'forward prints only while it is traced, because the network is hybridized.'
 
 
-def check_frozen(several: Training, batch: Sequence) -> list[str]:
-    """Return fault and remedy, one line each, if MXNet computes no gradient of a bias."""
-    one = replace(several.on_one_device(), zero_gradients=True, dtype=None)  # in float64, MXNet computes it
-    biases = [(f'{name}.bias'.strip('.'), layer.bias) for name, layer in find(one.state, gluon.nn.Dense)
-              if layer.weight.grad_req == 'null' and layer.bias is not None and layer.bias.grad_req != 'null']
-    if biases:
-        one.step(batch)
-    names = [name for name, bias in biases if not any(gradient.asnumpy().any() for gradient in bias.list_grad())]
+def check_frozen(one: Training, batch: Sequence) -> list[str]:
+    """Return fault and remedy, one line each, if MXNet computes no gradient of a bias on one device."""
+    if not _biases(one):
+        return []
+    one = replace(one, zero_gradients=True, dtype=None)  # in float64, MXNet computes it
+    one.step(batch)
+    names = [name for name, bias in _biases(one) if not any(g.asnumpy().any() for g in bias.list_grad())]
     return [FROZEN[0].format(_list(names)), FROZEN[1]] if names else []
 
 
-def check_hybridized(several: Training, batches: Sequence) -> tuple[list[str], list[str]]:
-    """Return fault and remedy, one line each, of a hybridized network, and notes."""
-    hybridized, plain = Networks(lambda blocks: None), Networks(_switch_off)
-    one = replace(several.on_one_device(), networks=hybridized)
-    if not one.state or not hybridized.blocks:
+def _biases(one: Training) -> list:
+    return [(f'{name}.bias'.strip('.'), layer.bias) for name, layer in find(one.state, gluon.nn.Dense)
+            if layer.weight.grad_req == 'null' and layer.bias is not None and layer.bias.grad_req != 'null']
+
+
+def check_hybridized(one: Training, batches: Sequence) -> tuple[list[str], list[str]]:
+    """Return fault and remedy, one line each, of a hybridized network on one device, and notes."""
+    if not any(block._active for _, block in find(one.state, gluon.HybridBlock)):
         return [], []
-    other = replace(one, networks=plain)
+    hybridized, plain = Networks(lambda blocks: None), Networks(_switch_off)
+    one, other = replace(one, networks=hybridized), replace(one, networks=plain)
     # Static memory is wrong only in another batch of the same shape
     whole = [batch for batch in batches if len(batch[0]) == len(batches[0][0])]
     try:

@@ -95,10 +95,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
 
 def _report(training: Training, batches: list, names: list) -> Report:
     several, (dropout, batch_norm) = prepare(training, batches[0])
-    notes: list = []
-    faults = check_batches(several, batches) or check_frozen(several, batches[0])
-    if not faults:
-        faults, notes = check_hybridized(several, batches)
+    faults, notes, optimizer = _check_one_device(several, batches)
     if faults:
         return Report(False, ON_ONE_DEVICE.format(several.dtype or 'its own dtype'), [], faults, [])
     found = shown = compare(several, batches)
@@ -123,13 +120,22 @@ def _report(training: Training, batches: list, names: list) -> Report:
     if ok and share_of_halves(several, batches[0]) == 0.5:  # otherwise the diagnosis says by what it is divided
         notes.append(OWN_ROWS)
     diagnosis = [] if ok else diagnose(several, batches, names)
-    if ok and (optimizer := drifting(several.state)):
+    if ok and optimizer and len(several.devices) > 1:
         diagnosis = [f'WRONG: {optimizer} {DRIFTS[0]}.', f'Do: {DRIFTS[1]}.']
     skipped = ', except for batches of ' + ' and '.join(_rows(n) for n, _ in found.skipped) if found.skipped else ''
     return Report(not diagnosis, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over '
                   f'batches of {", ".join(str(len(batch[0])) for batch in found.batches)} rows',
                   [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
                   diagnosis, notes, skipped)
+
+
+def _check_one_device(several: Training, batches: list) -> tuple[list, list, str]:
+    """Return fault and remedy of one device, notes, and the name of an optimizer that should not be on several."""
+    one = several.on_one_device()
+    faults, notes = check_batches(one, batches) or check_frozen(one, batches[0]), []
+    if not faults:
+        faults, notes = check_hybridized(one, batches)
+    return faults, notes, drifting(one.state)
 
 
 def _rows(n: int) -> str:

@@ -78,8 +78,11 @@ class Training:
             raise ValueError(f'{older(trainer)}, on which MXNet crashes: {NEW_TRAINER}')
         if self.plain_sgd:
             trainer._init_optimizer('sgd', {'learning_rate': 0.1})
+        settings = trainer._kvstore_params
         if self.on_kvstore is not None:
-            trainer._kvstore_params['update_on_kvstore'] = self.on_kvstore
+            settings['update_on_kvstore'] = self.on_kvstore
+        if settings['update_on_kvstore'] and len(trainer._updaters) == 1:
+            settings['update_on_kvstore'] = None  # a single device has no store, and MXNet fails
 
     def step(self, batch: Sequence) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""

@@ -226,3 +226,24 @@ def batches_of_six_numbers():
 
 def wrong_step(state, X, y, devices):
     step_from_scratch(state, X, y, devices, 'averages')
+
+
+def make_nd(devices):
+    """Return arrays of mx.nd with gradients, and a network, as before MXNet had NumPy's semantics."""
+    params = [mx.nd.random.normal(scale=0.5, shape=shape) for shape in ((6, 4), (4,))]
+    return [[copy_with_gradient(param, device) for param in params] for device in devices]
+
+
+def step_of_nd(device_params, X, y, devices, mistake=False):
+    n, k = X.shape[0], min(X.shape[0], len(devices))
+    rows = [n * i // k for i in range(k + 1)]
+    with autograd.record():
+        ls = [LOSS(mx.nd.broadcast_add(mx.nd.dot(X[i:j].as_in_context(device), W), b), y[i:j].as_in_context(device))
+              for i, j, device, (W, b) in zip(rows, rows[1:], devices, device_params)]
+    for l in ls:
+        l.backward()
+    for copies in zip(*device_params):
+        total = mx.nd.add_n(*[copy.grad.as_in_context(devices[0]) for copy in copies[:k]])
+        for copy in copies:
+            total.copyto(copy.grad)
+            copy[:] = copy - LR * copy.grad / (n * (len(devices) if mistake else 1))

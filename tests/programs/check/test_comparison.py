@@ -46,7 +46,7 @@ def test_few_rows_are_read_and_few_states_made(batches):
             read.append(batch)
             yield batch
     assert check_data_parallel(make, step_from_scratch, stream()).ok
-    assert len(read) == 3 and len(made) == 9  # 43 of 48 rows
+    assert len(read) == 3 and len(made) == 12  # 43 of 48 rows
 
 
 def step_with_averages(state, X, y, devices, on=None):

@@ -127,3 +127,16 @@ def test_sparse_gradients(kind, batches):
     assert check_data_parallel(make, step_with_sparse_gradients, batches).ok
     report = check_two(make, partial(step_with_sparse_gradients, mistake=True), batches)
     assert 'the update is 0.5 times that of one device' in report.diagnosis[0]
+
+
+@pytest.mark.parametrize('on_kvstore', [None, True, False])
+def test_several_trainers(on_kvstore, batches):
+    """Also with ``update_on_kvstore=True``, with which MXNet fails on a single device."""
+    def make(devices):
+        return [make_network(devices, update_on_kvstore=on_kvstore, optimizer=name) for name in ('sgd', 'adam')]
+
+    def train_batch(state, X, y, devices):
+        for net_and_trainer in state:
+            step_with_trainer(net_and_trainer, X, y, devices)
+    report = check_two(make, train_batch, batches)
+    assert report.ok and len(report.parameters) == 8 and 'in float64' in report.title, report

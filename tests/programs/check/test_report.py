@@ -79,11 +79,13 @@ def test_the_same_report_again(batches):
 @pytest.mark.parametrize('change, message', [
     ({'devices': [mx.cpu(0)]}, 'the number of devices 1: must be an integer of at least 2'),
     ({'batches': []}, 'batches have 0 rows: 3 devices need at least 12'),
-    ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]}, r'batches must be a list of \(X, y\)'),
-    *[({'batches': [batch]}, r'of \(X, y\), arrays or tuples of arrays, all with the same number of rows each$')
-      for batch in ((numpy.ones((16, 6)), numpy.ones(15)), (numpy.ones((16, 6)), numpy.float32(3)), ((), ()),
-                    ((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)), ([1] * 16, numpy.ones(16)),
+    *[({'batches': [batch]}, f'^batches has a {type(batch).__name__}: it must be a list of .X, y.')
+      for batch in ((numpy.ones((16, 6)), numpy.float32(3)), ((), ()), ([1] * 16, numpy.ones(16)), numpy.ones((16, 6)),
+                    (numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16)),
                     mx.io.DataBatch([mx.nd.ones((16, 6))], [mx.nd.ones(16)]))],
+    *[({'batches': [batch]}, f'^a batch has arrays of {rows} rows: X and y must have the same number$')
+      for batch, rows in (((numpy.ones((16, 6)), numpy.ones(15)), '16 and 15'),
+                          (((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)), '16 and 15'))],
     *[({'batches': [(numpy.ones((16, 6)), numpy.ones(16)), batch]},
        'the check joins batches, and their rows differ in shape: pad them')
       for batch in ((numpy.ones((16, 7)), numpy.ones(16)), ((numpy.ones((16, 6)), numpy.ones(16)), numpy.ones(16)))],
@@ -94,7 +96,10 @@ def test_the_same_report_again(batches):
     ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device in 5 batches: it must'),
     ({'make': lambda devices: [np.ones(3)]}, 'make returned list without parameters'),
     ({'make': lambda devices: [params[:4 - i] for i, params in enumerate(make_arrays(devices))]},
-     r'make puts 3 parameters on cpu\(1\), and 4 on the first device: every device needs its own copy of all'),
+     r'^make puts other parameters on cpu\(1\) \(3\) than on a single device \(4\): every device needs its own copy of '
+     'all parameters, so layers on different devices are not checked$'),
+    ({'make': lambda devices: [[copy_with_gradient(np.ones(4 - i), device)] for i, device in enumerate(devices)]},
+     r'^make puts other parameters on cpu\(1\) \(1\) than on a single device \(1\): every device needs its own copy'),
     ({'make': lambda devices: make_arrays([mx.cpu(i) for i in range(3)])},
      r'make puts parameters on cpu\(1\): use only the devices that it gets, \[cpu\(0\)\]'),
 ])

@@ -132,9 +132,8 @@ def _report(training: Training, batches: list, names: list) -> Report:
 def _check_one_device(several: Training, batches: list) -> tuple[list, list, str]:
     """Return fault and remedy of one device, notes, and the name of an optimizer that should not be on several."""
     one = several.on_one_device()
-    faults, notes = check_batches(one, batches) or check_frozen(one, batches[0]), []
-    if not faults:
-        faults, notes = check_hybridized(one, batches)
+    faults = check_batches(one, batches) or check_frozen(one, batches[0])
+    faults, notes = (faults, []) if faults else check_hybridized(one, batches)
     return faults, notes, drifting(one.state)
 
 

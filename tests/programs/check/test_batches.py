@@ -62,7 +62,7 @@ def step_with(loss):
 @pytest.mark.parametrize('loss', [
     lambda y_hat, y: LOSS(y_hat, y) * (y >= 0) * (y < 4),                       # such rows are left out
     lambda y_hat, y: (npx.one_hot(y, 4) * npx.log_softmax(y_hat)).sum(axis=1),  # here as well
-    lambda y_hat, y: LOSS(y_hat, y > 1),                                        # it groups the labels
+    lambda y_hat, y: LOSS(y_hat, (y > 1).astype('int32')),                      # it groups the labels
     slow(lambda y_hat, y: LOSS(y_hat, ((y + 2) / 2).astype('int32'))),
     lambda y_hat, y: (y_hat[:, 0] - y) ** 2,                                    # not labels
     lambda y_hat, y: (y_hat ** 2).sum(axis=1)])                                 # not used
